@@ -22,6 +22,8 @@ help:  ## this list
 
 run: $(VENV)/.run  ## train ResNet-18 on this machine (ARGS="task.args.epochs=2" overrides)
 	$(BIN)/python -m runner $(ARGS)
+	@printf '\nnext, for machines and a program of yours, in your project:\n'
+	@printf '  %s init\n' '$(abspath $(BIN))/runner'
 
 test: check system  ## checks, and every promise and documented behaviour once
 	$(BIN)/python -m pytest $(WORKERS) $(ONCE) $(ARGS)
@@ -46,6 +48,7 @@ bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and 
 	$(BIN)/python -m benchmarks.launch $(ARGS)
 	$(BIN)/python -m benchmarks.check
 	$(BIN)/python -m benchmarks.deploy
+	$(BIN)/python -m benchmarks.shared_home
 	$(BIN)/python -m benchmarks.logs
 	$(BIN)/python -m benchmarks.ends
 	$(BIN)/python -m benchmarks.relaunch
@@ -58,8 +61,9 @@ clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/.run: pyproject.toml constraints.txt
+	@echo 'making the environment $(VENV), with torch: a few minutes the first time'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run constraints.txt

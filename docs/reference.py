@@ -58,24 +58,25 @@ only: [gpu1]
 env: {NCCL_DEBUG: INFO}
 ```
 
-`conf/runner.yaml`, the primary file, chooses the cluster and the task for runs that name none. One
-of your own replaces the shipped one; its list of defaults has to begin with `runner_base`.
+`conf/runner.yaml` chooses the cluster and the task for runs that name none, and may set any other
+key for all runs. It is merged over the shipped one: what it leaves out keeps its default.
 
 ```yaml
 # conf/runner.yaml
 defaults:
-  - runner_base
   - cluster: mine
   - task: train
-  - _self_
-  - override hydra/hydra_logging: none
-  - override hydra/job_logging: none
 lost_s: 60
 ```
 
 **Where files are looked for:** in every `--config-dir DIR`, then in your own `conf/`, which is the
-nearest one upwards from the folder you stand in that holds `cluster/` or `task/`, then among the
-shipped ones. The first folder that has a file of the name wins, and the run says what it hides.
+nearest one upwards from the folder you stand in that is meant for the runner, then among the
+shipped ones. The first folder that has a file of the name wins, and the run says what it hides. A
+`conf/` is meant for the runner if it has a `runner.yaml`, or a file in `cluster/` or `task/` that
+builds on one of ours or has our keys alone: the `conf/task/` of another program does not count.
+
+Without any YAML of yours, `python -m runner` trains a small model on this machine, to try it out.
+Otherwise a launch needs a task, from the command line or from `conf/runner.yaml`.
 
 ## The command line
 
@@ -98,11 +99,17 @@ python -m runner cluster=mine task=train +cluster.nodes.gpu3.host=192.168.1.111 
 
 Values are read by Hydra's grammar: numbers, `true`, `false`, `null`, lists `[a,b]`, mappings
 `{a:1}`; anything else is text. Text with spaces, commas, brackets or quotes needs quotes of its
-own inside those of the shell:
+own inside those of the shell; a path such as `~/data` needs none:
 
 ```sh
 python -m runner cluster=mine task=train 'task.args.note="a, b and c"' 'task.args.sizes=[3,4]'
 python -m runner cluster=mine 'task.command=[bash,-c,"echo $RANK"]'
+```
+
+Words after `--` are the program's own, after those of `task.args` and as they are:
+
+```sh
+python -m runner cluster=mine task=train -- --lr 0.01 --amp
 ```
 
 With `--multirun`, values joined by commas make a run of each combination, one after the other:
@@ -110,6 +117,14 @@ With `--multirun`, values joined by commas make a run of each combination, one a
 ```sh
 python -m runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
 ```
+
+All runs of a sweep have the code of the first, also after an edit, where code is pushed. Each has
+a record of its own, in which `sweep.json` names the sweep, its number and what it differs in;
+`runs/SWEEP_ID/sweep.json` has all runs and how they ended, which is also the table at the end. A
+run that fails does not end the sweep, Ctrl-C does. `detach=true` is refused: the runs would all
+start at once. Plug-ins of Hydra for sweepers and launchers, `hydra.run`, `hydra.sweep` and
+`hydra.job` have no effect on a launch and are refused, as is `${hydra:runtime.output_dir}`:
+`run_dir` is where records go, `task.outputs` what comes home.
 
 `rerun=RUN_ID`, such as `rerun=latest`, takes what is on record of a past run in place of all files:
 its configuration, and the release it ran. Words change it (`rerun=latest task.args.lr=0.02`), and a

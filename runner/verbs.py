@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from invoke.context import Context
 from invoke.exceptions import Exit
+from invoke.parser.argument import Argument
+from invoke.parser.context import to_flag
 from invoke.tasks import Task, task
 
-from runner.cli.command import Option, Verb, load_verb, verb_names
-from runner.cli.main import split_words
+from runner.cli.command import Option, Verb, load_verb, print_error, verb_names
+from runner.cli.main import VerbParser, split_words
+from runner.core.errors import ConfigError, Problem, RunnerError
+
+
+class VerbTask(Task[Any]):
+    """A task whose words are those of `python -m runner VERB`."""
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
+        """Return the flags of the verb. Invoke asks before it parses, when all tasks are known."""
+        if program := _fab():
+            flags = {to_flag(n): arg.takes_value for arg in program.core_args() for n in arg.names}
+            words, tasks = program.core.unparsed, program.collection.task_names
+            try:
+                words[:] = words_as_flags(words, tasks, flags)
+            except RunnerError as error:
+                raise Exit(code=print_error(error)) from error
+        return super().get_arguments(ignore_unknown_help)
 
 
 def make_task(verb: Verb) -> Task[Any]:
-    """Make an Invoke task of a verb, with the same flags, messages and exit codes."""
+    """Make an Invoke task of a verb, with the same words, messages and exit codes."""
 
-    def run_verb(_context: Context, **values: Any) -> None:
+    def run_verb(context: Context, **values: Any) -> None:
         given = {option.name: option.default for option in verb.options} | values
+        try:
+            _refuse_flags_of_fabric(verb, context)
+        except RunnerError as error:
+            raise Exit(code=print_error(error)) from error
         if code := verb.run(given, _words_after_separator):
             raise Exit(code=code)
 
@@ -27,13 +49,14 @@ def make_task(verb: Verb) -> Task[Any]:
     parameters += map(_parameter, verb.options)
     run_verb.__name__, run_verb.__doc__ = verb.body.__name__, verb.help
     run_verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    decorate = cast("Callable[..., Callable[..., Task[Any]]]", task)  # its own types know no Task
-    return decorate(
+    made: Task[Any] = task(
         name=verb.name,
+        klass=VerbTask,
         auto_shortflags=False,
         iterable=[option.name for option in verb.options if isinstance(option.default, tuple)],
         help={option.name: option.help for option in verb.options},
     )(run_verb)
+    return made
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -44,17 +67,95 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(option.name, kind, default=default)
 
 
+def _refuse_flags_of_fabric(verb: Verb, context: Context) -> None:
+    """Refuse flags of `fab` that a verb, which connects by itself, would ignore.
+
+    With -H, Fabric would call it once for each of these hosts, each time on the whole cluster.
+    """
+    if host := getattr(context, "original_host", None):
+        hint = f"fab {verb.name} --cluster NAME cluster.only=[NODE,...], by the nodes' names there"
+        message = f"-H is not for {verb.name}, which connects to the nodes of a cluster by itself"
+        raise ConfigError([Problem(f"fab -H {host}", message, hint)])
+    if context.config.run.dry:
+        has_dry_run = any(option.name == "dry_run" for option in verb.options)
+        hint = f"fab {verb.name} --dry-run shows what it would do" if has_dry_run else ""
+        message = f"{verb.name} would be carried out all the same: --dry is for tasks with `run`"
+        raise ConfigError([Problem("fab --dry", message, hint or "leave it out")])
+
+
+def words_as_flags(
+    words: Sequence[str], tasks: Collection[str], fab_flags: Mapping[str, bool]
+) -> list[str]:
+    """Return the words of `fab` with those of verbs as flags, the only form that Invoke parses.
+
+    `fab_flags` are Fabric's own, and whether each takes a value. Raises ConfigError.
+    """
+    result: list[str] = []
+    remaining = list(words)
+    while remaining:
+        result.append(remaining.pop(0))
+        if result[-1] in TASKS_BY_NAME:
+            verb = load_verb(result[-1])
+            own, of_fab = _take_words(verb, remaining, tasks, fab_flags)
+            is_help = not {"--help", "-h"}.isdisjoint(of_fab)
+            result += [*of_fab, *(own if is_help else _flags(verb, own))]
+    return result
+
+
+def _take_words(
+    verb: Verb, words: list[str], tasks: Collection[str], fab_flags: Mapping[str, bool]
+) -> tuple[list[str], list[str]]:
+    """Remove the words up to the next task; return those of the verb, and flags of Fabric."""
+    takes_value = {option.flag: option.default is not False for option in verb.options}
+    own: list[str] = []
+    of_fab: list[str] = []
+    needs_subject = any(option.default is None for option in verb.options)
+    while words and (needs_subject or words[0] not in tasks):
+        word = words.pop(0)
+        flag, has_value, _ = word.partition("=")
+        is_flag = word.startswith("-")
+        is_own = not is_flag or flag in takes_value or flag not in fab_flags
+        (own if is_own else of_fab).append(word)
+        needs_subject &= is_flag
+        if is_flag and not has_value and words:
+            if takes_value.get(flag, False):
+                own.append(words.pop(0))
+            elif not is_own and fab_flags[flag]:
+                of_fab.append(words.pop(0))
+    return own, of_fab
+
+
+def _flags(verb: Verb, words: Sequence[str]) -> list[str]:
+    """Return the words of a verb, read as `python -m runner` does, as flags with values."""
+    values = VerbParser(verb).values(words)
+    flags: list[str] = []
+    for option in verb.options:
+        value = values[option.name]
+        if value is True:
+            flags.append(option.flag)
+        elif value != option.default:
+            each = [value] if isinstance(value, str) else value
+            flags += [f"{option.flag}={text}" for text in each]
+    return flags
+
+
+def _fab() -> Any:
+    """Return Fabric's program, if this is `fab` and it has read its own flags."""
+    program = getattr(sys.modules.get("fabric.main"), "program", None)
+    return program if getattr(program, "core", None) else None
+
+
 def _take_words_after_separator() -> list[str]:
     """Keep the words of `fab exec -- WORDS` for our verb: Fabric would run them on its -H hosts."""
-    core = getattr(getattr(sys.modules.get("fabric.main"), "program", None), "core", None)
     before, words = split_words(sys.argv[1:])
-    if core is None or not words or "exec" not in before:
+    program = _fab()
+    if program is None or not words or "exec" not in before:
         return []
-    core.remainder = ""
+    program.core.remainder = ""
     return words
 
 
 _words_after_separator = _take_words_after_separator()
-TASKS = {verb.body.__name__: make_task(verb) for verb in map(load_verb, verb_names())}
-globals().update(TASKS)
-__all__ = list(TASKS)
+TASKS_BY_NAME = {verb.name: make_task(verb) for verb in map(load_verb, verb_names())}
+globals().update({each.__name__: each for each in TASKS_BY_NAME.values()})
+__all__ = [each.__name__ for each in TASKS_BY_NAME.values()]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.base import CheckContext, check, error, ok
+from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding
 from runner.core.model.spec import Node
-from runner.core.planning.readiness import CLIENT_PACKAGE
+from runner.core.planning.readiness import CLIENT_PACKAGE, store_risk
+from runner.core.text import join_some
 
 NO_V2_HINT = (
     "start it with --enable-v2 (etcd 3.4 and 3.5 have that; 3.6 has no v2 API), or choose "
@@ -18,6 +19,9 @@ ENDPOINT_HINT = (
     "rendezvous.endpoint has to be the HOST:PORT of an etcd's client URL that every node reaches"
 )
 
+STORE_HINT = "choose rendezvous=static, or hosts that only people you trust can use"
+MAX_USERS = 5
+
 
 @check(60, at_launch=True)
 def rendezvous(context: CheckContext) -> Iterator[Finding]:
@@ -25,6 +29,13 @@ def rendezvous(context: CheckContext) -> Iterator[Finding]:
     for node, facts in context.ready:
         findings = [*context.unmet("rendezvous", node), *_etcd_findings(context, node, facts)]
         yield from findings
+        risk, users = store_risk(context.spec), join_some(facts.other_users, MAX_USERS)
+        if risk and users:
+            message = (
+                f"{users} may: whoever reaches the store that the nodes meet at can {risk}; "
+                "rendezvous=static has no such store"
+            )
+            yield warning(node.name, message, STORE_HINT)
         if findings or not context.spec.rendezvous.uses_etcd:
             continue
         etcd = facts.etcd

@@ -6,23 +6,26 @@ import contextlib
 import functools
 import importlib
 import inspect
-import json
 import os
 import pkgutil
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli import commands
+from runner.control.record import run_index
+from runner.control.record.contact_file import read_contact
 from runner.core.errors import ConfigError, Problem, RunnerError
 from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.protocol.paths import is_run_id
+from runner.core.text import join_some
+from runner.ui.layout import fold_names
+from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 if TYPE_CHECKING:
@@ -74,7 +77,8 @@ class Verb:
         """The option that a word which is no flag and no override stands for."""
         if not any(option.name == "set_" for option in self.options):
             return None
-        return next((o for o in self.options if o.name in {"key", "command", "run"}), None)
+        named = {option.name: option for option in self.options}
+        return next(named[name] for name in ("key", "command", "run", "cluster") if name in named)
 
     def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
         """Carry out the verb with the value of every option; print errors, return the exit code."""
@@ -129,18 +133,27 @@ def exit_code(job: Callable[[], int]) -> int:
         return print_error(error)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        from runner.ui.reports.internal_fault import report_fault
+
+        return print_error(report_fault(error))
 
 
 def print_error(error: RunnerError) -> int:
     """Print the problems of an error; return its exit code."""
     if error.problems:
-        print(render_problems(error.problems), file=sys.stderr)
+        with contextlib.suppress(OSError):  # such as a full disk; the exit code tells
+            show(render_problems(error.problems), file=sys.stderr)
     return error.exit_code
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The configuration a verb works on, as its common flags give it."""
+    """The hosts a verb works on, as its common flags choose them."""
 
     cluster: str = ""  # the default one
     settings: tuple[str, ...] = ()  # overrides, as in a launch
@@ -162,32 +175,76 @@ class Selection:
 
         return open_composer(self.config_dirs)
 
-    def compose(self) -> LaunchRequest:
-        """Compose the configuration, and print its notes; raise ConfigError with every problem."""
+    def compose(self, contact_keys: Collection[str] | None = None) -> LaunchRequest:
+        """Compose the configuration, and print its notes; raise ConfigError with every problem.
+
+        With `contact_keys`, only what reaches the hosts and these keys are resolved and judged.
+        """
         with self.composer() as composer:
-            composed = composer.compose(self.overrides)
+            composed = composer.compose(self.overrides, contact_keys)
+        if composed.record_hosts:
+            message = f"its record came from {join_some(composed.record_hosts)}, not from a launch"
+            hint = "--cluster NAME takes the YAML that is here"
+            raise ConfigError([Problem("rerun", message, hint)])
         for note in composed.notes:
-            print(f"note: {note}", file=sys.stderr)
+            show(f"note: {note}", file=sys.stderr)
         return replace(composed, config_dirs=self.config_dirs)
 
-    def compose_for_run(self, run: str) -> LaunchRequest:
-        """Compose the configuration for a run: on the cluster named, or else on the run's own.
+    def contact(self, *keys: str) -> LaunchRequest:
+        """Compose what reaches the hosts of a cluster, and these keys; say which is the default."""
+        return self._with_note(self.compose(keys))
 
-        That is on record in ./runs, for the run named or for the latest one.
+    def contact_latest(self) -> LaunchRequest:
+        """Return how the hosts are reached that are chosen, or those of this folder's last run."""
+        folder = run_index.record_folder(run_index.LATEST)
+        if self.overrides or self.config_dirs or folder is None:
+            return self.contact()
+        return self._with_note(read_contact(folder), ", like runs/latest")
+
+    def contact_for_run(self, run: str) -> LaunchRequest:
+        """Return how the hosts of a run are reached, with its id; "" for the latest one there.
+
+        That is by its own record, where one is on this machine, changed by the words that are
+        given; with a cluster named, by the YAML of that.
         """
         if run and not is_run_id(run):
-            hint = "python -m runner ps --all lists the runs; or give latest"
+            hint = "`python -m runner ps --all` lists the runs; or give latest"
             raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
+        run_id = "" if run == run_index.LATEST else run
         if self.names_cluster:
-            return self.compose()
-        cluster = ""
-        plan = Path("runs", run or "latest", "plan.json")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            cluster = str(json.loads(plan.read_text(encoding="utf-8"))["cluster"])
-        composed = replace(self, cluster=cluster).compose()
-        place = f"on {cluster}, like {plan.parent}" if cluster else f"on {composed.spec.cluster}"
-        print(f"note: {place}; --cluster NAME chooses another cluster", file=sys.stderr)
-        return composed
+            return _about_run(self.contact(), run_id)
+        folder = run_index.record_folder(run or run_index.LATEST)
+        if folder is None and not run_id:
+            message = "no run was launched from this folder"
+            hint = "--run ID names one, --cluster NAME takes your latest one there"
+            raise ConfigError([Problem("--run", message, hint)])
+        if folder is None:
+            why = f": {run} is not on record on this machine"
+            return _about_run(self._with_note(self.compose(()), why), run_id)
+        recorded = read_contact(folder)
+        if not self.overrides and not self.config_dirs:
+            return recorded
+        from runner.config.overrides import hydra_value
+
+        folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
+        words = (f"rerun={hydra_value(str(folder))}", *self.settings)
+        changed = replace(self, settings=words, config_dirs=folders).compose(())
+        if changed.spec.cluster != recorded.spec.cluster:  # as `+experiment=NAME` may
+            return _about_run(self.compose(()), run_id)
+        changed = replace(changed, run_dir=folder, overrides=self.settings)
+        return _about_run(changed, recorded.spec.run_id)
+
+    def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
+        """Say which hosts are contacted, where nobody has chosen them."""
+        if not self.names_cluster:
+            spec = request.spec
+            where = f"{spec.cluster} ({fold_names([node.name for node in spec.nodes])})"
+            show(f"note: on {where}{why}; --cluster NAME chooses another", file=sys.stderr)
+        return request
+
+
+def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
+    return replace(request, spec=replace(request.spec, run_id=run_id))
 
 
 def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
@@ -196,7 +253,7 @@ def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]
-    return open_host_pool(composed.spec, open_console(composed.ui, None, names))
+    return open_host_pool(composed.spec, open_console(composed.ui, None, names, b""))
 
 
 def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
@@ -210,8 +267,8 @@ def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
 
 def parse_line_count(flag: str, text: str) -> int:
     """Return a number of lines, or raise ConfigError."""
-    if not text.isdecimal():
-        message = f"must be a number of lines, not {text!r}"
+    if not text.isdecimal() or not int(text):
+        message = f"must be a number of lines from 1, not {text!r}"
         raise ConfigError([Problem(flag, message, f"{flag} 100")])
     return int(text)
 

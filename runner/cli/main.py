@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import itertools
 import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import runner
 from runner import __version__
 from runner.cli.command import Verb, exit_code, load_verb, print_error, verb_names
+from runner.cli.suggestions import (
+    LAUNCH_WORDS,
+    VERB_ALIASES,
+    looks_like_key,
+    misplaced_words,
+    unknown_verb,
+)
+from runner.config.overrides import is_override, program_arguments
 from runner.config.validation import suggest
-from runner.core.errors import ConfigError, Interrupted, Problem, RunnerError
+from runner.core import descriptor_limit
+from runner.core.errors import ConfigError, Interrupted, Problem
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
     from runner.core.model.spec import LaunchRequest
 
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-SWEEP_STOPPING_CODES = (5, 129, 130, 143)
-"""Exit codes after which `--multirun` starts no other run: the user interrupted it, or processes of
-the last run may be left, as after a closed terminal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,8 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words[0] = "--help"
-    if not words or words[0].startswith("-") or is_override(words[0]):
-        return for_each_run(words, _launch_run)
+    is_launch = bool(words) and words[0] in LAUNCH_WORDS
+    words = words[1:] if is_launch else words
+    if is_launch or not words or words[0].startswith("-") or is_override(words[0]):
+        return for_each_run(words)
     return exit_code(lambda: parse_verb(words))
 
 
@@ -52,36 +64,68 @@ def entry() -> NoReturn:
         cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.excepthook = _report_thread
+    descriptor_limit.raise_to_hard()
     try:
+        if note := shadow_note():
+            print(note, file=sys.stderr)
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 128 + signal.SIGPIPE
+    except OSError as error:  # such as a full disk
+        from runner.ui.reports.internal_fault import report_fault  # noqa: PLC0415
+
+        code = print_error(report_fault(error))
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # else the interpreter tries again, and exits with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
 
-def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int]) -> int:
-    """Call `job` for every run; return the first code but 0, or the one that ended a sweep."""
+def shadow_note() -> str:
+    """Return that `python -m runner` here starts a module of the user's in place of us, or ""."""
+    package = Path(runner.__file__).parent
+    for name, init in (("runner", "runner/__init__.py"), ("runner.py", "")):
+        if Path(init or name).is_file() and not package.samefile(name):
+            return (
+                f"note: ./{name} is what `python -m runner` starts in this folder: rename it, or "
+                "type `runner` for `python -m runner`, also in the commands that are printed here"
+            )
+    return ""
+
+
+def _report_thread(args: threading.ExceptHookArgs) -> None:
+    """Print the fault of a thread as that of the main one; whoever waits for it has a deadline."""
+    from runner.ui.reports.internal_fault import report_fault  # noqa: PLC0415
+
+    if isinstance(args.exc_value, Exception):
+        print_error(report_fault(args.exc_value))
+
+
+def for_each_run(argv: Sequence[str], job: Callable[[LaunchRequest], int] | None = None) -> int:
+    """Launch every run that the command line asks for, or do `job` for each; return the exit code.
+
+    That of a sweep is the first but 0, or the one that ended it.
+    """
+    return exit_code(functools.partial(_compose_and_run, argv, job))
+
+
+def _compose_and_run(argv: Sequence[str], job: Callable[[LaunchRequest], int] | None) -> int:
     try:
         runs = _compose_runs(argv)
-    except RunnerError as error:
-        return print_error(error)
     except KeyboardInterrupt:
-        return print_error(Interrupted(130))
-    codes: list[int] = []
-    for number, run in enumerate(runs, start=1):
-        if len(runs) > 1:
-            print(f"run {number} of {len(runs)}: {' '.join(run.overrides)}", file=sys.stderr)
-        codes.append(exit_code(functools.partial(job, run)))
-        if codes[-1] in SWEEP_STOPPING_CODES:
-            break
-    if len(runs) > 1:
-        not_started = f", {len(runs) - len(codes)} not started" if len(codes) < len(runs) else ""
-        print(f"{codes.count(0)} of {len(runs)} runs succeeded{not_started}", file=sys.stderr)
-    if codes and codes[-1] in SWEEP_STOPPING_CODES:
-        return codes[-1]
-    return next(filter(None, codes), 0)
+        raise Interrupted(130) from None
+    if len(runs) < 2:  # noqa: PLR2004 (none, if something was only shown)
+        return (job or _launch_run)(runs[0]) if runs else 0
+    # Imported here, because most command lines are no sweep.
+    from runner.workflows.sweep import SharedLaunch, run_sweep  # noqa: PLC0415
+
+    launch = job or SharedLaunch()
+    return run_sweep(runs, lambda request: exit_code(functools.partial(launch, request)))
 
 
 def _launch_run(composed: LaunchRequest) -> int:
@@ -93,19 +137,45 @@ def _launch_run(composed: LaunchRequest) -> int:
 
 def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     """Return the runs to launch; none if the command line only asks for information."""
-    flags = _flags_parser().parse(argv)
+    words, for_program = split_words(argv)
+    flags = _flags_parser().parse(words)
+    if misplaced := misplaced_words(flags.overrides, verb_names()):
+        raise ConfigError(misplaced)
+    flags.overrides[:0] = [f"cluster={name}" for name in flags.cluster]
+    flags.overrides += [program_arguments(for_program)] if for_program else []
     if flags.version:
         print(f"runner {__version__}")
+        return []
+    if flags.shell_completion:
+        from runner.cli.completion.query import shell_completion  # noqa: PLC0415 (rarely used)
+
+        shell_completion(flags.overrides)
         return []
     # Imported here, because Hydra takes most of the start-up time.
     from runner.config.compose import open_composer  # noqa: PLC0415
 
-    with open_composer(flags.config_dir) as composer:
+    with open_composer(flags.config_dir, for_launches=True) as composer:
         if _show_info(composer, flags):
             return []
         words = flags.overrides
+        if flags.multirun and not words:
+            hint = "python -m runner --multirun cluster=local task=resnet18 task.args.lr=0.1,0.01"
+            message = "there is nothing to run through: no word is given"
+            raise ConfigError([Problem("--multirun", message, f"such as: {hint}")])
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
-        return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
+    _confirm_record(runs[0], words, yes=flags.yes)
+    return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
+
+
+def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) -> None:
+    """Ask before a record is repeated that came from hosts; sweeps change it by words alone."""
+    if yes and not any(word.partition("=")[0] == "rerun" for word in words):
+        message = "there is nothing to confirm: it goes with rerun=RUN_ID"
+        raise ConfigError([Problem("--yes", message)])
+    if request.record_hosts and not yes:
+        from runner.workflows.rerun import confirm_record  # noqa: PLC0415 (rarely used)
+
+        confirm_record(request)
 
 
 def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
@@ -121,16 +191,9 @@ def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
     elif flags.info:
         topic = flags.info
         composer.show(words, lambda hydra, name, args: hydra.show_info(topic, name, args.overrides))
-    elif flags.shell_completion:
-        composer.show(None, lambda hydra, name, _: hydra.shell_completion(name, words))
     else:
         return False
     return True
-
-
-def is_override(word: str) -> bool:
-    """Return whether a word of a command line is an override, such as KEY=VALUE or ~KEY."""
-    return re.match(r"[~+]|[^-\s=][^\s=]*=", word) is not None
 
 
 class Parser(argparse.ArgumentParser):
@@ -161,9 +224,14 @@ class Parser(argparse.ArgumentParser):
 
 class _LaunchParser(Parser):
     def unknown_flag_hint(self, flag: str) -> str:
+        if flag in ("--config-name", "--config-path", "-cn", "-cp"):
+            return "cluster=NAME and task=NAME choose files, --config-dir=DIR where to look first"
+        from runner.config.schema import RunnerConfig  # noqa: PLC0415
+
         key = flag.lstrip("-").replace("-", "_")
-        argument = f"task.args.{key}=... for an argument of the program"
-        return f"settings are written KEY=VALUE: {key}=..., or {argument}"
+        if key in {option.name for option in dataclasses.fields(RunnerConfig)}:
+            return f"settings are written KEY=VALUE: {key}=..."
+        return f"an argument of the program is task.args.{key}=..., or comes after `--`"
 
 
 def _flags_parser() -> Parser:
@@ -172,8 +240,10 @@ def _flags_parser() -> Parser:
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
     add = parser.add_argument
     add("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="YAML of yours")
+    add("--cluster", action="append", default=[], metavar="NAME", help="as cluster=NAME")
     add("--resolve", action="store_true", help="with --cfg: interpolations resolved")
     add("--package", "-p", metavar="KEY", help="with --cfg: this part only")
+    add("--yes", action="store_true", help="with rerun: launch what hosts have on record, unasked")
     add = parser.add_mutually_exclusive_group().add_argument
     add("--run", "-r", action="store_true", help="run once, which is the default")
     add("--multirun", "-m", action="store_true", help="a run for each of KEY=VALUE1,VALUE2")
@@ -183,21 +253,29 @@ def _flags_parser() -> Parser:
     add("--cfg", "-c", choices=("job", "hydra", "all"), help="print the configuration")
     about = "print what Hydra composes from"
     add("--info", "-i", nargs="?", const="all", choices=INFO_TOPICS, help=about)
-    add("--shell-completion", "-sc", action="store_true", help="install=SHELL, uninstall=SHELL")
+    add("--shell-completion", "-sc", action="store_true", help="how to have TAB complete words")
     return parser
+
+
+def launch_flags() -> list[str]:
+    """Return the flags of a launch in their long form."""
+    return [flag for flag in _flags_parser()._option_string_actions if flag.startswith("--")]  # noqa: SLF001
 
 
 def parse_verb(argv: Sequence[str]) -> int:
     """Carry out the verb that the command line names; return the exit code."""
-    name, *words = argv
-    if name not in (names := verb_names()):
-        message = f"{name!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(names)}"
-        hint = suggest(name, names) or "python -m runner --help explains them"
-        program = f"a program to run is task.script={name}" if Path(name).is_file() else ""
-        raise ConfigError([Problem("command line", message, program or hint)])
+    typed, *words = argv
+    name, names = VERB_ALIASES.get(typed, typed), verb_names()
+    if name not in names:
+        is_setting = looks_like_key(name) or Path(name).is_file()
+        before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)
+        misplaced = misplaced_words(list(before_flags), names) if is_setting else []
+        raise ConfigError(misplaced or [unknown_verb(name, names)])
+    if typed == "top":
+        print("note: there is no live view; this is ps", file=sys.stderr)
     verb = load_verb(name)
     words, passed_on = split_words(words)
-    parser = _VerbParser(verb)
+    parser = VerbParser(verb)
     if passed_on and not verb.takes_words:
         parser.error(f"{name} takes no words after `--`")
     if {"--help", "-h"} & set(words):
@@ -212,7 +290,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words[:separator]), list(words[separator + 1 :])
 
 
-class _VerbParser(Parser):
+class VerbParser(Parser):
     """The parser of one verb's flags, overrides and subject."""
 
     def __init__(self, verb: Verb) -> None:
@@ -256,7 +334,7 @@ class _VerbParser(Parser):
         if "set_" in values and is_override(word) and not is_shell_line:
             values["set_"] = [*values["set_"], word]
         elif subject is None:
-            self.error(f"{self._verb.name} takes no word {word!r}: it is not KEY=VALUE")
+            self.error(f"{self._verb.name} takes flags alone, not {word!r}")
         elif values[subject.name] is not None:
             given = f"{subject.flag} is {values[subject.name]!r}"
             hint = "; a command of several words comes after `--`" if takes_words else ""
@@ -265,6 +343,7 @@ class _VerbParser(Parser):
             values[subject.name] = word
 
     def unknown_flag_hint(self, flag: str) -> str:
+        """Return a flag of similar spelling, or where a command is given."""
         near = super().unknown_flag_hint(flag)
         return near or ("the command comes after `--`" if self._verb.takes_words else "")
 

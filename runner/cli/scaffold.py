@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import ipaddress
-import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from runner.config.nodes import expand_range
+from runner.cli.host_list import input_error, parse_hosts
+from runner.cli.main import shadow_note
+from runner.cli.wizard import DEFAULT_PYTHON, DEFAULT_SCRIPTS, collect_answers
 from runner.config.search_path import conf_folders, shipped_folder
-from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.errors import ConfigError, Problem
+from runner.ui.output import show
 
 EXAMPLE_HOSTS = "gpu1 gpu2"
-YES_ANSWERS = ("y", "yes")
-LAST_PORT = 65535
-NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-DEFAULT_SCRIPTS = ("train.py", "main.py")
+SHIPPED_CLUSTER, SHIPPED_TASK = "local", "resnet18"  # what works here at once
 
-
+PRIMARY = """\
+# What `python -m runner` alone means here. Other keys below hold for all runs, such as lost_s: 60.
+defaults:
+  - cluster: {cluster}
+  - task: {task}
+"""
 FABFILE = '"""fab -l shows what there is."""\nfrom runner.verbs import *  # noqa: F403\n'
+SHADOWED_FABFILE = """\
+\"""fab -l shows what there is.\"""
+import os
+import sys
+
+# This folder last: its own module named runner is not the one meant below.
+sys.path.sort(key=os.path.dirname(__file__).__eq__)
+from runner.verbs import *  # noqa: E402, F403
+"""
 CLUSTER = """\
 # The machines of cluster {cluster}: python -m runner cluster={cluster} task={task}
 defaults: [base]
@@ -86,7 +98,6 @@ class ScaffoldResult:
     written: tuple[Path, ...]
     existing: tuple[Path, ...]  # unchanged
     overrides: tuple[str, ...]  # they choose the new cluster and task
-    try_now: bool = False  # the user wants to see the first dry run
 
 
 def scaffold(
@@ -97,7 +108,10 @@ def scaffold(
     interactive: bool,
     **others: str,
 ) -> ScaffoldResult:
-    """Write a cluster, a task and a fabfile into the working directory, and print the next steps.
+    """Write YAML and a fabfile into the working directory, and print the next steps.
+
+    A cluster, a task, and a runner.yaml that makes them the choice of runs that name none. Who
+    was asked and named no machines, or no program, gets the shipped one in place of a file.
 
     Args:
         cluster: The name of the cluster's file.
@@ -110,210 +124,69 @@ def scaffold(
         ConfigError: A value is illegal, or a file cannot be written; as after Interrupted, nothing
             is written.
     """
-    _check_name("--cluster", cluster)
-    _check_name("--task", task)
+    _check_file_name("--cluster", cluster)
+    _check_file_name("--task", task)
     cluster_file = Path("conf", "cluster", f"{cluster}.yaml")
     task_file = Path("conf", "task", f"{task}.yaml")
-    files = (cluster_file, task_file, Path("fabfile.py"))
-    existing = tuple(file for file in files if file.exists() or file.is_symlink())
+    primary_file, fabfile = Path("conf", "runner.yaml"), Path("fabfile.py")
     given = dict.fromkeys(("hosts", "user", "key", "python", "script"), "")
     given |= {"hosts": " ".join(hosts), **others}
-    not_asked = {"hosts", "user", "key", "python"} if cluster_file in existing else set()
-    not_asked |= {"script"} if task_file in existing else set()
-    answers, try_now = _collect_answers(given, not_asked, interactive=interactive)
+    not_asked = {"hosts", "user", "key", "python"} if _is_there(cluster_file) else set()
+    not_asked |= {"script"} if _is_there(task_file) else set()
+    answers = collect_answers(given, not_asked, interactive=interactive)
+    unnamed = {name for name in answers if interactive and not answers[name]} - not_asked
+    cluster = SHIPPED_CLUSTER if "hosts" in unnamed else cluster
+    task = SHIPPED_TASK if "script" in unnamed else task
     texts = {
-        cluster_file: _cluster_yaml(cluster, task, answers),
-        task_file: _task_yaml(cluster, task, answers),
-        files[2]: FABFILE,
+        cluster_file: "" if "hosts" in unnamed else _cluster_yaml(cluster, task, answers),
+        task_file: "" if "script" in unnamed else _task_yaml(cluster, task, answers),
+        primary_file: PRIMARY.format(cluster=cluster, task=task),
+        fabfile: SHADOWED_FABFILE if shadow_note() else FABFILE,
     }
+    existing = tuple(file for file, text in texts.items() if text and _is_there(file))
     nearest_conf = next(iter(conf_folders([])))
-    new = {file: text for file, text in texts.items() if file not in existing}
+    new = {file: text for file, text in texts.items() if text and file not in existing}
     _write(new)
-    outcome = ScaffoldResult(tuple(new), existing, (f"cluster={cluster}", f"task={task}"), try_now)
+    outcome = ScaffoldResult(tuple(new), existing, (f"cluster={cluster}", f"task={task}"))
     edits = {
         cluster_file: "" if answers["hosts"] else ": put your own machines below `nodes`",
         task_file: "" if answers["script"] else ": name your own program as `script`",
+        primary_file: ": this machine alone; init --hosts adds others"
+        if "hosts" in unnamed
+        else "",
     }
-    for file in outcome.written:
-        print(f"wrote  {file}{edits.get(file, '')}")
-    for file in outcome.existing:
-        print(f"kept   {file}, as it is")
-    if nearest_conf not in (Path.cwd() / "conf", shipped_folder()):
-        note = "is not read from here any more: conf is nearer (--config-dir adds it)"
-        print(f"{nearest_conf} {note}")
-    run = f"python -m runner {' '.join(outcome.overrides)}"
-    print("next:")
-    print(f"  {run} dry_run=offline   # prints the plan, contacts no host")
-    print(f"  {run} dry_run=true      # asks the hosts, starts nothing")
-    print(f"  {run}")
+    _print_files(outcome, edits, nearest_conf)
+    _print_next_steps([] if primary_file in new else outcome.overrides)
     return outcome
 
 
-def _collect_answers(
-    given: Mapping[str, str], not_asked: Collection[str], *, interactive: bool
-) -> tuple[dict[str, str], bool]:
-    """Return the values given or answered, "" for none, and whether to run a dry run now."""
-    checks: dict[str, Callable[[str], object]] = {"hosts": parse_hosts, "user": _check_user}
-    checks |= {"key": _check_key, "python": _check_interpreter, "script": _check_script}
-    for name, text in given.items():
-        if text:
-            checks[name](text)
-    if not interactive:
-        return dict(given), False
-    questions = _questions()
-    answers: dict[str, str] = {}
-    try:
-        for name, text in given.items():
-            needs_answer = not text and name not in not_asked
-            answers[name] = _ask(*questions[name], checks[name]) if needs_answer else text
-        now = _ask("Run a dry run now? It contacts no host", "yes", _check_yes_no) in YES_ANSWERS
-    except (KeyboardInterrupt, EOFError):
-        print()
-        raise Interrupted(130, "interrupted; nothing was written") from None
-    return answers, now
+def _print_files(outcome: ScaffoldResult, edits: Mapping[Path, str], earlier_conf: Path) -> None:
+    for file in outcome.written:
+        show(f"wrote  {file}{edits.get(file, '')}")
+    for file in outcome.existing:
+        show(f"kept   {file}, as it is")
+    if earlier_conf not in (Path.cwd() / "conf", shipped_folder()):
+        note = "is not read from here any more: conf is nearer (--config-dir adds it)"
+        show(f"{earlier_conf} {note}")
 
 
-def _questions() -> dict[str, tuple[str, str]]:
-    """Return the question for each value, and what an empty answer stands for."""
-    program = next((name for name in DEFAULT_SCRIPTS if Path(name).is_file()), "")
-    machines = "The machines: names, gpu[01-04], user@address:port, or NAME=ADDRESS"
-    none = "" if program else f"; empty: {DEFAULT_SCRIPTS[0]}, as an example"
-    return {
-        "hosts": (f"{machines}; empty: {EXAMPLE_HOSTS}, as examples", ""),
-        "user": ("The login name there; empty: as your ~/.ssh/config says", ""),
-        "key": ("A private key to log in with; empty: as your ~/.ssh/config says", ""),
-        "python": ("The interpreter that has torch, on the hosts", "python3"),
-        "script": (f"The program to train with, a file here{none}", program),
-    }
+def _print_next_steps(overrides: Sequence[str]) -> None:
+    run = " ".join(["runner" if shadow_note() else "python -m runner", *overrides])
+    show("next:")
+    show(f"  {run} dry_run=offline   # prints the plan, contacts no host")
+    show(f"  {run} dry_run=true      # asks the hosts, starts nothing")
+    show(f"  {run}")
 
 
-def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
-    """Ask until the answer is legal."""
-    while True:
-        suffix = f" [{default}]" if default else ""
-        text = input(f"{question}{suffix}: ").strip() or default
-        try:
-            if text:
-                check(text)
-        except ConfigError as error:
-            print("\n".join(f"  {problem.message}" for problem in error.problems))
-        else:
-            return text
-
-
-def parse_hosts(text: str) -> dict[str, dict[str, str | int]]:
-    """Return the entries of `cluster.nodes` for hosts, or raise ConfigError.
-
-    They are names, ranges, or user@address:port, with a name of your own as NAME=ADDRESS; commas
-    separate several in one word.
-    """
-    nodes: dict[str, dict[str, str | int]] = {}
-    used_names: set[str] = set()
-    machines: set[tuple[str, str]] = set()
-    # Commas and spaces separate hosts, except within brackets.
-    for number, word in enumerate(filter(None, re.split(r"[,\s]+(?![^\[]*\])", text)), start=1):
-        chosen_name, equals, machine = word.rpartition("=")
-        if equals and not NAME_PATTERN.fullmatch(chosen_name):
-            raise _input_error("--hosts", f"{word!r}: {chosen_name!r} is no name for a node")
-        user, address, port = _split_address(machine)
-        if chosen_name and "[" in address and ":" not in address:
-            raise _input_error("--hosts", f"{word!r} gives one name to many machines")
-        name = chosen_name or _node_name(address, number, used_names)
-        members = _expand_members(word, name)
-        entry_machines = {(member if name == address else address, port) for member in members}
-        is_double = len(entry_machines) < len(members) or entry_machines & machines
-        if is_double or used_names.intersection(members):
-            raise _input_error("--hosts", f"{word!r} names a machine a second time")
-        used_names |= set(members)
-        machines |= entry_machines
-        host = address if name != address else ""
-        settings: dict[str, str | int] = {"host": host, "user": user, "port": int(port or 0)}
-        nodes[name] = {key: value for key, value in settings.items() if value}
-    if not nodes:
-        raise _input_error("--hosts", f"{text!r} names no machine")
-    return nodes
-
-
-def _split_address(word: str) -> tuple[str, str, str]:
-    """Split user@address:port, where the address may be one of IPv6."""
-    user, _, rest = word.rpartition("@")
-    if match := re.fullmatch(r"\[([^\[\]]*:[^\[\]]*)\](?::(.+))?", rest):
-        address, port = match[1], match[2] or ""
-    elif rest.count(":") > 1:
-        address, port = rest, ""
-    else:
-        address, colon, port = rest.partition(":")
-        if colon and not port:
-            raise _input_error("--hosts", f"{word!r} names no port after the colon")
-    if user or word.startswith("@"):
-        _check_user(user, "--hosts")
-    if port and not (port.isascii() and port.isdecimal() and 1 <= int(port) <= LAST_PORT):
-        raise _input_error("--hosts", f"{word!r}: {port!r} is no port from 1 to {LAST_PORT}")
-    if re.fullmatch(r"[\d.]+", address) or ":" in address:
-        try:
-            ipaddress.ip_address(address)
-        except ValueError:
-            raise _input_error("--hosts", f"{word!r}: {address!r} is no address") from None
-    elif "[" not in address and not NAME_PATTERN.fullmatch(address):
-        raise _input_error("--hosts", f"{word!r}: {address!r} is no name or address of a machine")
-    return user, address, port
-
-
-def _node_name(address: str, number: int, used_names: Collection[str]) -> str:
-    """Return a node name without dots, so that overrides can name it."""
-    if "[" in address:
-        return address
-    numeric = re.fullmatch(r"[\d.]+|.*:.*", address)
-    candidates = [] if numeric else [address.partition(".")[0], address]
-    generated = (f"node{n}" for n in itertools.chain([number], itertools.count(1)))
-    return next(name for name in itertools.chain(candidates, generated) if name not in used_names)
-
-
-def _expand_members(word: str, name: str) -> list[str]:
-    """Return the names of the nodes of an entry."""
-    try:
-        names = expand_range(name)
-    except ValueError as error:
-        raise _input_error("--hosts", f"{word!r} is no range of names: {error}") from error
-    if bad := [member for member in names if not NAME_PATTERN.fullmatch(member)]:
-        raise _input_error("--hosts", f"{word!r}: {bad[0]!r} is no name or address of a machine")
-    return names
-
-
-def _check_name(flag: str, name: str) -> None:
+def _check_file_name(flag: str, name: str) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
-        raise _input_error(flag, f"{name!r} is no name for a file of YAML; use a-z, 0-9 and '-'")
+        raise input_error(flag, f"{name!r} is no name for a file of YAML; use a-z, 0-9 and '-'")
     if name == "base":
-        raise _input_error(flag, "base is the name of the defaults; choose another")
+        raise input_error(flag, "base is the name of the defaults; choose another")
 
 
-def _check_user(text: str, flag: str = "--user") -> None:
-    if not re.fullmatch(r"[^\W-][\w.+\\-]*\$?", text):
-        raise _input_error(flag, f"{text!r} is no login name")
-
-
-def _check_key(text: str) -> None:
-    if not text.isprintable() or not Path(text).expanduser().is_file():
-        raise _input_error("--key", f"there is no file {text}")
-
-
-def _check_interpreter(text: str) -> None:
-    if not text.isprintable() or not text.strip() or text == "???":
-        raise _input_error("--python", f"{text!r} is no path of one line")
-
-
-def _check_script(text: str) -> None:
-    if not text.isprintable() or not Path(text).is_file():
-        raise _input_error("--script", f"there is no file {text!r} here")
-
-
-def _check_yes_no(text: str) -> None:
-    if text not in (*YES_ANSWERS, "n", "no"):
-        raise _input_error("", f"{text!r} is neither yes nor no")
-
-
-def _input_error(flag: str, message: str) -> ConfigError:
-    return ConfigError([Problem(flag, message)])
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
 
 
 def yaml_scalar(value: str | int, *, in_flow: bool = False) -> str:
@@ -351,7 +224,7 @@ def _cluster_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
         cluster=cluster,
         task=task,
         nodes="\n".join(nodes),
-        python=yaml_scalar(answers["python"] or "python3"),
+        python=yaml_scalar(answers["python"] or DEFAULT_PYTHON),
         user=yaml_scalar(answers["user"]) if answers["user"] else "null",
         key=yaml_scalar(answers["key"]) if answers["key"] else "null",
     )

@@ -10,38 +10,43 @@ import re
 import secrets
 import string
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.config import rerun
-from runner.config.error_messages import ConfigFiles, explain_error, resolve_to_plain, unknown_keys
-from runner.config.schema import GROUPS, RunnerConfig, with_defaults
-from runner.config.search_path import conf_folders, hydra_session
+from runner.config import primary, rerun
+from runner.config.contact import contact_values
+from runner.config.error_messages import explain_error, resolve_to_plain, unknown_keys
+from runner.config.hydra_settings import (
+    output_folder_problems,
+    override_problems,
+    setting_problems,
+)
+from runner.config.overrides import hydra_value, override_key, parse_overrides, to_hydra
+from runner.config.schema import GROUPS, with_defaults
+from runner.config.search_path import ConfigFiles, conf_folders, hydra_session
 from runner.config.spec_builder import build_spec
-from runner.config.task import hydra_value, program_name
+from runner.config.sweep import FailedRun, as_sweep
+from runner.config.task import program_name
 from runner.config.validation import SpecInputs, suggest
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Problem, is_output_error
 from runner.core.model.spec import LaunchRequest
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
     from hydra.conf import HydraConf
+    from omegaconf import ListConfig
 
     from runner.core.model.results import Origin
     from runner.core.model.spec import Spec
-
-PRIMARY = "runner"
-NODES_PREFIX = "cluster.nodes."
-RANGE_OVERRIDE = re.compile(r"^(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +57,22 @@ class _HydraInput:
     overrides: list[str]  # in Hydra's grammar
     parsed: list[Override]
     record: rerun.RecordedRun | None = None  # the run to repeat, where `primary` is its record
+    chosen_groups: frozenset[str] = frozenset()  # by the primary config of the user
 
     @property
     def keys(self) -> set[str]:
         """The keys and groups that are overridden."""
         return {override.key_or_group for override in self.parsed}
+
+    def several_files(self, group: str) -> list[str]:
+        """Return the files chosen by an override such as `cluster=[a,b]`; [] for one or none."""
+        chosen = [each.value() for each in self.parsed if each.key_or_group == group]
+        return list(map(str, chosen[-1])) if chosen and isinstance(chosen[-1], list) else []
+
+    @property
+    def names_program(self) -> bool:
+        """Whether the user says what to run, here or in a file."""
+        return bool(self.record or self.replaces_program or "task" in self.chosen_groups)
 
     @property
     def replaces_program(self) -> bool:
@@ -65,36 +81,50 @@ class _HydraInput:
 
 
 @contextlib.contextmanager
-def open_composer(config_dirs: Sequence[str] = ()) -> Iterator[Composer]:
-    """Open a composer that looks for YAML in these folders, the user's own and the shipped one."""
+def open_composer(
+    config_dirs: Sequence[str] = (), *, for_launches: bool = False
+) -> Iterator[Composer]:
+    """Open a composer that looks for YAML in these folders, the user's own and the shipped one.
+
+    For launches somebody has to say what to run.
+    """
     folders = conf_folders(config_dirs)
-    with hydra_session(folders, PRIMARY) as hydra:
-        yield Composer(hydra, ConfigFiles(folders))
+    with hydra_session(folders, primary.SHIPPED) as hydra:
+        yield Composer(hydra, ConfigFiles(folders), for_launches=for_launches)
 
 
 class Composer:
     """Hydra with our search path and our error messages."""
 
-    def __init__(self, hydra: Hydra, files: ConfigFiles) -> None:
+    def __init__(self, hydra: Hydra, files: ConfigFiles, *, for_launches: bool) -> None:
+        self._for_launches = for_launches
         self._hydra = hydra
         self._files = files
         self._run_ids: set[str] = set()
 
-    def compose(self, overrides: Sequence[str]) -> LaunchRequest:
-        """Compose one run, or raise a ConfigError with every problem."""
+    def compose(
+        self, overrides: Sequence[str], contact_keys: Collection[str] | None = None
+    ) -> LaunchRequest:
+        """Compose one run, or raise a ConfigError with every problem.
+
+        With `contact_keys`, only what reaches the hosts and these keys are resolved and judged.
+        """
         try:
             with self._translate_errors(overrides):
                 hydra_input = self._prepare(overrides)
                 config = self._compose_config(hydra_input)
         except ConfigError as error:
-            problems = [*error.problems, *self._further_problems(error, overrides)]
-            raise ConfigError(problems) from error
+            further = self._further_problems(error, overrides, contact_keys)
+            raise ConfigError([*error.problems, *further]) from error
         with self._translate_errors(overrides):
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
-            return self._build_request(_drop_hydra_section(config), hydra, overrides, hydra_input)
+            config = _drop_hydra_section(config)
+            return self._build_request(config, hydra, overrides, hydra_input, contact_keys)
 
-    def _further_problems(self, first: ConfigError, overrides: Sequence[str]) -> list[Problem]:
+    def _further_problems(
+        self, first: ConfigError, overrides: Sequence[str], contact_keys: Collection[str] | None
+    ) -> list[Problem]:
         """Return the problems after the first: Hydra stops at the first value that it refuses.
 
         None are looked for where the cluster or the task is misspelt: most would be consequences.
@@ -103,11 +133,10 @@ class Composer:
         if keys & {rerun.KEY} or any(suggest(key, GROUPS) for key in keys if "." not in key):
             return []
         named = tuple(f"{key}." for key in keys)
-        paths = {word: f"{word.lstrip('+').partition('=')[0]}." for word in overrides}
-        remaining = [word for word in overrides if not paths[word].startswith(named)]
+        remaining = [w for w in overrides if not f"{override_key(w)}.".startswith(named)]
         if len(remaining) < len(overrides):
             try:
-                self.compose(remaining)
+                self.compose(remaining, contact_keys)
             except ConfigError as error:
                 return list(error.problems)
         return []
@@ -115,12 +144,13 @@ class Composer:
     def sweep(self, overrides: Sequence[str]) -> list[LaunchRequest]:
         """Compose every run of a `--multirun`, or raise a ConfigError with every problem of all."""
 
-        def compose(config: DictConfig) -> LaunchRequest | ConfigError:
+        def compose(config: DictConfig) -> LaunchRequest | FailedRun:
             hydra = HydraConfig.get()
+            words = _as_typed(hydra.overrides.task)
             try:
-                return self._build_request(config, hydra, list(hydra.overrides.task), hydra_input)
+                return self._build_request(config, hydra, words, hydra_input)
             except ConfigError as error:
-                return error
+                return FailedRun(f"run {hydra.job.num + 1}: {' '.join(words)}", error.problems)
 
         with self._translate_errors(overrides), tempfile.TemporaryDirectory() as folder:
             hydra_input = self._prepare(overrides)
@@ -129,13 +159,7 @@ class Composer:
             args = (hydra_input.primary, compose, hydra_overrides)
             batches = self._hydra.multirun(*args, with_log_configuration=False)
             results = [job.return_value for batch in batches for job in batch]
-        errors = [result for result in results if isinstance(result, ConfigError)]
-        if errors:
-            raise ConfigError(list(dict.fromkeys(p for error in errors for p in error.problems)))
-        if len({composed.run_dir for composed in results}) < len(results):
-            message = "every run of a --multirun needs its own folder"
-            raise ConfigError([Problem("run_dir", message, "leave out run_id and run_dir")])
-        return results
+        return as_sweep(results, new_run_id("sweep"))
 
     def origins(self, overrides: Sequence[str], key: str = "") -> list[Origin]:
         """Return the origin of a value, or of every value below a key; illegal values included."""
@@ -183,6 +207,15 @@ class Composer:
             except SystemExit as error:
                 raise ConfigError([]) from error  # Hydra has said why.
 
+    def complete(self, overrides: Sequence[str], word: str) -> list[str]:
+        """Return what a word after these overrides may become; `=` or `.` ends what goes on."""
+        hydra_input = self._prepare(overrides)
+        completion = BashCompletion(self._hydra.config_loader)
+        found = completion._query(hydra_input.primary, " ".join([*hydra_input.overrides, word]))  # noqa: SLF001
+        ours = [each for each in found if not re.match(r"[+~]?hydra\b|.*=base$", each)]
+        is_bool = len(ours) == 1 and ours[0] in (f"{word}true", f"{word}false")
+        return [f"{word}true", f"{word}false"] if is_bool else ours
+
     @contextlib.contextmanager
     def _translate_errors(self, overrides: Sequence[str]) -> Iterator[None]:
         """Turn any error of Hydra into a ConfigError with one problem."""
@@ -191,7 +224,7 @@ class Composer:
         except ConfigError:
             raise
         except Exception as error:
-            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            if os.environ.get("HYDRA_FULL_ERROR") == "1" or is_output_error(error):
                 raise
             raise ConfigError([explain_error(error, self._files, overrides)]) from error
 
@@ -200,21 +233,35 @@ class Composer:
 
         A program without `task=` stands alone: nothing of the default task is kept.
         """
-        hydra_overrides = [RANGE_OVERRIDE.sub(_quote_ranges, word) for word in overrides]
-        parsed = OverridesParser.create().parse_overrides(hydra_overrides)
-        hydra_input = _HydraInput(PRIMARY, hydra_overrides, parsed)
+        parsed = parse_overrides(overrides)
+        hydra_overrides = list(map(to_hydra, overrides))
+        problems = list(override_problems(parsed))
+        problems += primary.group_problems(self._files, overrides, parsed)
+        if problems:
+            raise ConfigError(problems)
+        primary_name, chosen = self._load_primary()
+        hydra_input = _HydraInput(primary_name, hydra_overrides, parsed, chosen_groups=chosen)
         is_rerun = rerun.KEY in hydra_input.keys
         if is_rerun and (name := rerun.requested_run(parsed)) is not None:
             run = rerun.find_record(name, Path.cwd())
             self._files.explicit_paths[rerun.CONFIG_NAME] = run.config_file
-            shipped_file = self._files.shipped / f"{PRIMARY}.yaml"
-            node = run.primary_config(hydra_input.keys, shipped_file)
+            node = run.primary_config(hydra_input.keys, self._files.shipped_primary)
             ConfigStore.instance().store(rerun.CONFIG_NAME, node)
             return dataclasses.replace(hydra_input, primary=rerun.CONFIG_NAME, record=run)
         programs = [o for o in parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
         if "task" not in hydra_input.keys and any(o.value() is not None for o in programs):
             return dataclasses.replace(hydra_input, overrides=["task=base", *hydra_overrides])
         return hydra_input
+
+    def _load_primary(self) -> tuple[str, frozenset[str]]:
+        """Return the name of the primary config, and the groups that the user's own one chooses."""
+        own = self._files.find(primary.SHIPPED)[0]
+        if own == self._files.shipped_primary:
+            return primary.SHIPPED, frozenset()
+        self._files.explicit_paths[primary.MERGED] = own
+        merged, chosen_groups = primary.merge(own, self._files.shipped_primary)
+        ConfigStore.instance().store(primary.MERGED, merged)
+        return primary.MERGED, chosen_groups
 
     def _compose_config(self, hydra_input: _HydraInput) -> DictConfig:
         return self._hydra.compose_config(hydra_input.primary, hydra_input.overrides, RunMode.RUN)
@@ -225,6 +272,7 @@ class Composer:
         hydra: HydraConf,
         overrides: Sequence[str],
         hydra_input: _HydraInput,
+        contact_keys: Collection[str] | None = None,
     ) -> LaunchRequest:
         """Validate a composed configuration, and turn it into plain data."""
         recorded_run = hydra_input.record
@@ -234,13 +282,12 @@ class Composer:
             if isinstance(option, str) and not group.startswith("hydra/")
         }
         configs = [hydra_input.primary, *sorted(chosen.values())]
-        if OmegaConf.get_type(config) is not RunnerConfig:
-            where = str(self._files.find(PRIMARY)[0])
-            raise ConfigError([Problem(where, "its defaults list must begin with runner_base")])
         task = chosen.get("task", "").removeprefix("task/")
         if task in ("", "base"):
             task = program_name(resolve_to_plain(config.task, "task", []))
         cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
+        if files := hydra_input.several_files("cluster"):
+            cluster = "+".join(files)
         config = with_defaults(config)
         if recorded_run:
             config.rerun = recorded_run.plan.run_id
@@ -252,7 +299,8 @@ class Composer:
             self._run_ids.add(run_id)
             config.run_id = run_id
         try:
-            spec, options = self._validate(config, (cluster, task), hydra, hydra_input)
+            names = cluster, task
+            spec, options = self._validate(config, names, hydra, hydra_input, contact_keys)
         except ConfigError as error:
             located = []
             for problem in error.problems:
@@ -260,33 +308,46 @@ class Composer:
                 located.append(dataclasses.replace(problem, subject=place))
             raise ConfigError(located) from error
         recorded_code, notes = None, tuple(self._files.shadows(configs))
-        if recorded_run:
+        notes = (*primary.merged_nodes_notes(hydra_input.parsed, config), *notes)
+        if recorded_run and contact_keys is None:
             is_same = not hydra_input.replaces_program
             recorded_code, own = recorded_run.code_to_run(spec, overrides, is_same_program=is_same)
             notes = (*own, *notes)
         return LaunchRequest(
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
-            sources=tuple(self._files.sources(configs)),
             notes=notes,
             overrides=tuple(overrides),
             recorded_code=recorded_code,
+            record_hosts=recorded_run.hosts if recorded_run else (),
+            names_program=hydra_input.names_program,
             **options,
         )
 
     def _validate(
-        self, config: DictConfig, names: tuple[str, str], hydra: HydraConf, given: _HydraInput
+        self,
+        config: DictConfig,
+        names: tuple[str, str],
+        hydra: HydraConf,
+        given: _HydraInput,
+        contact_keys: Collection[str] | None,
     ) -> tuple[Spec, dict[str, Any]]:
         """Return the `Spec` and the options of the run; `names` are those of cluster and task."""
-        unresolved: list[Problem] = []
-        values: dict[str, Any] = resolve_to_plain(config, "", unresolved)
+        if contact_keys is None:
+            raw = OmegaConf.to_container(config, resolve=False)
+            unresolved = [*setting_problems(hydra), *output_folder_problems(raw)]
+            values = {} if unresolved else resolve_to_plain(config, "", unresolved)
+        else:
+            unresolved = []
+            values = contact_values(config, contact_keys, unresolved)
         if unresolved:
             raise ConfigError(unresolved)
-        # Only now: reading the overrides resolves what may be interpolated.
-        words = [*hydra.overrides.hydra, *hydra.overrides.task]
+        words = _as_typed(hydra.overrides.hydra) + _as_typed(hydra.overrides.task)
         nodes = self._node_overrides(words, given)
         inputs = SpecInputs(values, *names, str(Path.cwd()), os.environ, *nodes)
         problems = list(unknown_keys(values))
+        if self._for_launches and not given.names_program:
+            problems += primary.default_task_problems(self._files, inputs.cluster)
         if given.record is None and values.get(rerun.KEY) is not None:
             example = f"such as python -m runner {rerun.KEY}={values[rerun.KEY]}"
             problems.append(Problem(rerun.KEY, "is for the command line only", example))
@@ -300,28 +361,29 @@ class Composer:
         `cluster.nodes` is open, so that `cluster.nodes.gpu05.gpus=4` needs no `+` where the YAML
         has `gpu[01-16]`. Hydra therefore takes misspelt names too, and nodes.py refuses them.
         """
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-        below = [o for o in parsed if o.key_or_group.startswith(NODES_PREFIX) and not o.is_delete()]
+        parsed = parse_overrides(overrides)
+        prefix = primary.NODES_PREFIX
+        below = [o for o in parsed if o.key_or_group.startswith(prefix) and not o.is_delete()]
         if not below:
             return [], None
         changes = {o.input_line for o in below if not o.is_add() and not o.is_force_add()}
         remaining = [word for word in overrides if word not in changes]
         without_changes = dataclasses.replace(hydra_input, overrides=remaining)
         nodes = self._compose_config(without_changes).cluster.nodes
-        keys = [o.key_or_group.removeprefix(NODES_PREFIX) for o in below]
+        keys = [o.key_or_group.removeprefix(prefix) for o in below]
         known_entries = list(nodes) if isinstance(nodes, DictConfig) else []
         return [tuple(key.split(".")) for key in keys], known_entries
+
+
+def _as_typed(words: list[str]) -> list[str]:
+    """Return the words of a list of OmegaConf, unresolved: `${.b}` is no neighbour in there."""
+    return cast("list[str]", OmegaConf.to_container(cast("ListConfig", words), resolve=False))
 
 
 def _drop_hydra_section(config: DictConfig) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
-
-
-def _quote_ranges(match: re.Match[str]) -> str:
-    """Quote the names with brackets in an override: Hydra would read them as lists."""
-    return match[1] + re.sub(r"[\w.-]+(\[[\d,-]+\][\w.-]*)+", r'"\g<0>"', match[2])
 
 
 def new_run_id(task: str) -> str:

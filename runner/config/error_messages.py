@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import (
     CompactHydraException,
     ConfigCompositionException,
@@ -21,107 +20,25 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from runner.config.overrides import hydra_value, override_key, parse_overrides
 from runner.config.schema import SECTIONS, RunnerConfig
-from runner.config.search_path import shipped_folder
-from runner.config.task import hydra_value
+from runner.config.search_path import ConfigFiles, display_path, unmarked_file
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import Problem
 
 REPLACED_KEYS = {
-    "on_disconnect": ("disconnect_s", "disconnect_s=never keeps a run going without a launch"),
-    "cluster.deploy": ("cluster.project", "null pushes the code; a path, such as `.`, does not"),
-    "check": ("skip_checks", "such as skip_checks=[gpus]"),
-    "logs": ("console_ranks", "such as console_ranks=[0,3]"),
-    "outputs": ("pull_outputs", "auto or never"),
-    "stop": ("grace_s", "such as grace_s=30"),
+    "on_disconnect": ("", "disconnect_s", "disconnect_s=never keeps a run going without a launch"),
+    "cluster.deploy": (
+        "",
+        "cluster.project",
+        "null pushes the code; a path, such as `.`, does not",
+    ),
+    "check": (".skip", "skip_checks", "such as skip_checks=[gpus]"),
+    "logs": (".ranks", "console_ranks", "such as console_ranks=[0,3]"),
+    "outputs": (".pull", "pull_outputs", "auto or never"),
+    "stop": (".grace_s", "grace_s", "such as grace_s=30"),
 }
-"""Keys and sections of earlier versions: what each is now, and a hint."""
-
-
-KeyPath = tuple[str, ...]
-"""The path to a key: its parts from the top."""
-
-
-class ConfigFiles:
-    """The YAML files of several folders; the first folder that has a file wins."""
-
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = folders
-        self.shipped = shipped_folder()
-        self.explicit_paths: dict[str, Path] = {}  # of configs that are named otherwise
-
-    def find(self, config: str) -> list[Path]:
-        """Return the files of a config, the one that wins first."""
-        if config in self.explicit_paths:
-            return [self.explicit_paths[config]]
-        files = (folder / f"{config}.yaml" for folder in self.folders)
-        return [file for file in files if file.is_file()]
-
-    def sources(self, configs: Sequence[str]) -> list[str]:
-        """Return the file of each config."""
-        return [f"{config}: {next(iter(self.find(config)), 'built in')}" for config in configs]
-
-    def shadows(self, configs: Sequence[str]) -> Iterator[str]:
-        """Yield a note for each config whose file shadows another."""
-        for config in configs:
-            chosen, *hidden = self.find(config) or [self.shipped]
-            if hidden:
-                ours = self.shipped / f"{config}.yaml"
-                names = ["the shipped one" if file == ours else str(file) for file in hidden]
-                yield f"{config}: {chosen} (shadows {' and '.join(names)})"
-
-    def locate_key(self, key: str, configs: Sequence[str], overrides: Sequence[str] = ()) -> str:
-        """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
-
-        A shipped rendezvous counts as no file: users choose one, and do not edit it.
-        """
-        groups = {config.rpartition("/")[0] for config in configs}
-        for word in overrides:
-            override_key = word.lstrip("+~").partition("=")[0]
-            if override_key not in groups and f"{key}.".startswith(f"{override_key}."):
-                return key
-        keys = tuple(key.split("."))
-        for config in configs:
-            file = next(iter(self.find(config)), None)
-            is_shipped = file is not None and file.is_relative_to(self.shipped)
-            if file is None or (is_shipped and config.startswith("rendezvous/")):
-                continue
-            lines = key_lines(file)
-            package = tuple(config.split("/")[:-1])
-            inner = keys[len(package) :] if keys[: len(package)] == package else keys
-            if line := lines.get(keys) or lines.get(inner):
-                return f"{display_path(file)}:{line}: {key}"
-        return key
-
-
-def display_path(file: Path) -> str:
-    """Return a path relative to the working directory, if it is below it."""
-    cwd = Path.cwd()
-    return str(file.relative_to(cwd) if file.is_relative_to(cwd) else file)
-
-
-def key_lines(file: Path) -> dict[KeyPath, int]:
-    """Return the line of every key and list item in a YAML file; nothing if it cannot be read."""
-    lines: dict[KeyPath, int] = {}
-
-    def walk(path: KeyPath, node: yaml.Node | None) -> None:
-        pairs: list[tuple[str, yaml.Node, yaml.Node]] = []
-        if isinstance(node, yaml.MappingNode):
-            loader.flatten_mapping(node)
-            pairs = [(str(key.value), key, value) for key, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            pairs = [(str(index), value, value) for index, value in enumerate(node.value)]
-        for name, key, value in pairs:
-            inner = (*path, name)
-            lines[inner] = key.start_mark.line + 1
-            walk(inner, value)
-
-    try:
-        loader = yaml.SafeLoader(file.read_text(encoding="utf-8"))
-        walk((), loader.get_single_node())
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return lines
+"""Keys and sections of earlier versions: the rest of its only key, what it is now, and a hint."""
 
 
 def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
@@ -132,12 +49,20 @@ def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
     if match := re.search(r"Environment variable '([^']+)' not found", text):
         hint = f"export {match[1]}=… first, or give a default: ${{oc.env:{match[1]},DEFAULT}}"
         return Problem(key, f"{match[1]} is not set in this shell's environment", hint)
-    hint = "${a.b} is the full key of another value, ${.b} a neighbour"
+    hint = "${a.b} is the full key of another value, ${.b} a neighbour; ${X} of a shell is \\${X}"
     return Problem(key, lower_first(text), hint)
 
 
-def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
-    """Return a config as plain data, resolved; add what cannot be resolved to `problems`."""
+def resolve_to_plain(
+    node: Any,
+    where: str,
+    problems: list[Problem],
+    is_wanted: Callable[[str], bool] = lambda _: True,
+) -> Any:
+    """Return a config as plain data, resolved; add what cannot be resolved to `problems`.
+
+    Keys that are not wanted, by their full names, are neither resolved nor returned.
+    """
     if isinstance(node, DictConfig):
         pairs = [(key, str(key)) for key in node]
     elif isinstance(node, ListConfig):
@@ -147,6 +72,8 @@ def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
     result = {}
     for key, name in pairs:
         full_key = f"{where}.{name}" if where else name
+        if not is_wanted(full_key):
+            continue
         try:
             value = node[key]
         except OmegaConfBaseException as error:
@@ -154,7 +81,7 @@ def resolve_to_plain(node: Any, where: str, problems: list[Problem]) -> Any:
             if problem.message not in {earlier.message for earlier in problems}:
                 problems.append(problem)
         else:
-            result[name] = resolve_to_plain(value, full_key, problems)
+            result[name] = resolve_to_plain(value, full_key, problems, is_wanted)
     return result if isinstance(node, DictConfig) else list(result.values())
 
 
@@ -192,13 +119,13 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     key, equals, value = word.partition("=")
     if not equals:
         message = "neither KEY=VALUE nor a flag"
-        hint = "python -m runner --help shows what there is"
+        hint = "`python -m runner --help` shows what there is"
         return Problem(word, message, f"task.script={word}" if Path(word).is_file() else hint)
     if "[" in key:
         message = "a key cannot be a range"
         return Problem(word, message, "set one node, or edit the YAML")
     try:
-        OverridesParser.create().parse_override(f"{key}=1")
+        parse_overrides([f"{key}=1"])
     except HydraException:
         rule = "keys are joined by dots, and such a part starts with a letter"
         return Problem(word, f"{key!r} is no key; {rule}", "set it in the YAML")
@@ -221,6 +148,9 @@ def _missing_option(
     options = error.options or sorted({"base", *stems})
     hint = [suggest(option, options, f"{group}=")]
     hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
+    if file := unmarked_file(name):
+        conf = display_path(file.parents[len(Path(name).parts) - 1])
+        hint += [f"not in {conf}, which is another program's: an empty {conf}/runner.yaml adds it"]
     message = f"there is no {group or 'config'} {option!r}; there are {', '.join(options)}"
     where = next(iter([*choosing_words[-1:], *sources]), group)
     return Problem(where, message, "\n".join(filter(None, hint)))
@@ -269,9 +199,9 @@ def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object
     """Return the problem of an unknown key, with the section where it may belong."""
     full_key = f"{where}.{key}" if where else key
     if full_key in REPLACED_KEYS:
-        new_key, hint = REPLACED_KEYS[full_key]
+        old_key, new_key, hint = REPLACED_KEYS[full_key]
         inner = f".{next(iter(value))}" if isinstance(value, Mapping) and value else ""
-        return Problem(full_key + inner, f"this key is now {new_key}", hint)
+        return Problem(full_key + inner, f"{full_key}{old_key} is now {new_key}", hint)
     problem = unknown_key(where, key, legal)
     if problem.hint or where:
         return problem
@@ -352,6 +282,22 @@ def _unreadable_file(error: Exception, files: ConfigFiles, overrides: Sequence[s
     return None
 
 
+def _undeletable_key(key: str, overrides: Sequence[str]) -> Problem:
+    """Return the problem of ~KEY for a key that the configuration does not have."""
+    word = next((word for word in overrides if word[1:] == key), f"~{key}")
+    if not key:
+        return Problem(word, "names no key", "~KEY takes a key out, such as ~task.args.lr")
+    parent, _, name = key.rpartition(".")
+    if parent == "cluster.nodes":
+        hint = f"leave a node out with cluster.exclude=[{name}]"
+        return Problem(word, f"the YAML has no node {name}", hint)
+    if parent in SECTIONS:
+        names = [option.name for option in dataclasses.fields(SECTIONS[parent])]
+        return dataclasses.replace(unknown_schema_key(parent, name, names), subject=word)
+    message = f"there is no {key} to take out"
+    return Problem(word, message, "`python -m runner config` shows what there is")
+
+
 def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Problem:
     """Return the message of Hydra: its first line, and the rest as the hint."""
     if isinstance(error, OmegaConfBaseException):
@@ -365,11 +311,11 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
         return Problem(match[1], "several values need --multirun, which makes a run of each", hint)
     if not isinstance(error, CompactHydraException):
         rest += "\nHYDRA_FULL_ERROR=1 shows where in Hydra this comes from"
-    keys = {word.lstrip("+~").partition("=")[0]: word for word in overrides}
+    if match := re.match(r"Could not delete (?:from config\. )?'([^']*)'", first):
+        return _undeletable_key(match[1], overrides)
+    keys = {override_key(word): word for word in overrides}
     subjects = [word for key, word in keys.items() if f"'{key}'" in first or word in first]
     if file_match := re.search(r"\bin '?([\w/.-]+)'?[:,]", first, re.IGNORECASE):
         subjects = [display_path(file) for file in files.find(file_match[1])]
-    if first.startswith("Could not delete") and "cluster.nodes." in first:
-        rest = f"leave a node out with cluster.exclude=[{subjects[0].rpartition('.')[2]}]"
     subject = next(iter(subjects), "configuration")
     return Problem(subject, lower_first(first).rstrip("."), rest.strip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,10 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import (
-    KeyPath,
-    display_path,
-    key_lines,
-    resolve_to_plain,
-    unresolved_problem,
-)
+from runner.config.error_messages import resolve_to_plain, unresolved_problem
 from runner.config.nodes import NODE_KEYS, expand_range
+from runner.config.overrides import meaning_of
+from runner.config.search_path import KeyPath, display_path, key_lines
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
@@ -203,6 +199,9 @@ class ProvenanceTracer:
 
     def origins(self, key: str) -> list[Origin]:
         """Return the origin of a key, or of every key below it."""
+        return [replace(each, meaning=meaning_of(each.key)) for each in self._origins(key)]
+
+    def _origins(self, key: str) -> list[Origin]:
         for name in self._entries:
             node_key = f"cluster.nodes.{name}"
             if f"{key}.".startswith(f"{node_key}."):

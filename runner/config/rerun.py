@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +14,15 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import display_path, lower_first
+from runner.config.error_messages import lower_first
+from runner.config.overrides import override_key
 from runner.config.schema import GROUPS
+from runner.config.search_path import display_path
 from runner.config.task import PROGRAM_KEYS
 from runner.config.validation import suggest
+from runner.control.record import run_index
+from runner.control.record.run_index import RUNS_FOLDER
+from runner.control.record.run_store import ORIGIN_FILE
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.release import CodeRef
@@ -30,14 +35,20 @@ CONFIG_NAME = "_rerun_"
 
 PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 TASK_PROGRAM_KEYS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
-RUNS_FOLDER = "runs"
 MAX_LISTED = 5
 """The number of runs a message lists, the latest ones."""
 
 ELSEWHERE_HINT = (
-    "go to the folder you started it from, or name its folder: rerun=PATH/runs/RUN_ID; "
-    "python -m runner pull --run RUN_ID --cluster NAME brings it here from its hosts"
+    "name its folder: rerun=PATH/runs/RUN_ID; "
+    "`python -m runner pull --run RUN_ID --cluster NAME` brings it here from its hosts"
 )
+
+
+@dataclass(frozen=True)
+class RecordedNode:
+    """The part of a node's plan that a rerun needs."""
+
+    cwd: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class RecordedPlan:
     subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
+    nodes: tuple[RecordedNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,7 @@ class RecordedRun:
     config: DictConfig  # unresolved, without the keys that each run sets itself
     config_file: Path
     date: str = ""  # of its launch, if that is on record
+    hosts: tuple[str, ...] = ()  # that this record came from, if it was not made by a launch
 
     def primary_config(self, replaced_groups: Collection[str], shipped_file: Path) -> DictConfig:
         """Return the configuration as a primary config, with the shipped settings of Hydra.
@@ -83,11 +96,13 @@ class RecordedRun:
     ) -> tuple[RecordedCode | None, tuple[str, ...]]:
         """Return the code to run, and notes about it."""
         plan = self.plan
-        keys = {word: word.lstrip("+~").partition("=")[0] for word in overrides}
+        keys = {word: override_key(word) for word in overrides}
         changes = [word for word in overrides if keys[word] not in PER_RUN_KEYS]
         date = f" on {self.date}" if self.date else ""
         changed_text = f", with {' '.join(changes)}" if changes else ""
         notes = [f"again: run {plan.run_id} as recorded{date}{changed_text}"]
+        if spec.detach and "detach" not in keys.values():
+            notes.append("it is detached, as that run was; detach=false follows it")
         code = CodeRef()
         if spec.task.shipped_file:
             code = CodeRef(tasks_hash=plan.tasks_hash if is_same_program else "")
@@ -99,7 +114,9 @@ class RecordedRun:
         else:
             not_release = f", not release {plan.release}" if plan.release else ""
             notes.append(f"the code is what is in {spec.project} on the hosts now{not_release}")
-        return (RecordedCode(plan.run_id, code) if code != CodeRef() else None), tuple(notes)
+        if code == CodeRef():
+            return None, tuple(notes)
+        return RecordedCode(plan.run_id, code, self.config_file.parent), tuple(notes)
 
 
 def requested_run(overrides: Sequence[Override]) -> str | None:
@@ -122,12 +139,20 @@ def requested_run(overrides: Sequence[Override]) -> str | None:
 
 
 def find_record(name: str, cwd: Path) -> RecordedRun:
-    """Return a run on record here, below `runs` or at a path, or raise ConfigError."""
-    folder = cwd / Path(name).expanduser() if "/" in name else cwd / RUNS_FOLDER / name
+    """Return a run on record on this machine, by its id or at a path, or raise ConfigError."""
+    if "/" in name:
+        folder = cwd / Path(name).expanduser()
+    else:
+        folder = run_index.record_folder(name) or cwd / RUNS_FOLDER / name
     if not folder.is_dir():
         raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
-    config_file, plan_file = folder / "config.yaml", folder / "plan.json"
+    config_file, plan_file = folder / "config.yaml", folder / "plan.0.json"
+    if not plan_file.exists():  # that of a later attempt may have come from its hosts
+        plan_file = folder / "plan.json"
+    if (folder / "sweep.json").exists() and not config_file.exists():
+        message = f"{name} is a sweep, whose runs are in {display_path(folder / 'sweep.json')}"
+        raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])
     texts = []
     for file in (config_file, plan_file):
         try:
@@ -140,7 +165,8 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         plan = json.loads(plan_json)
     except ValueError as error:
         raise ConfigError([_damaged(plan_file, str(error))]) from error
-    return recorded_run(config_yaml, plan, config_file, _launch_time(folder))
+    run = recorded_run(config_yaml, plan, config_file, _launch_time(folder))
+    return replace(run, hosts=_hosts_of_origin(folder))
 
 
 def recorded_run(
@@ -159,6 +185,12 @@ def recorded_run(
     for group in ("cluster", "task"):
         if not OmegaConf.is_dict(config.get(group)):
             raise ConfigError([_damaged(where, f"it has no {group}")])
+    project = _as_dict(config)["cluster"].get("project")
+    runs_there = recorded_plan.nodes and not (recorded_plan.release or recorded_plan.tasks_hash)
+    if runs_there and isinstance(project, str) and not project.startswith(("/", "~", "$")):
+        config.cluster.project = recorded_plan.nodes[0].cwd  # not below the folder of now
+    for key in ("defaults", "hydra"):  # no record of ours has them: Hydra calls what they name
+        config.pop(key, None)
     is_per_run = "${" in str(_as_dict(config).get("run_dir", ""))  # not the folder of that one run
     for key in PER_RUN_KEYS:
         if key != "run_dir" or not is_per_run:
@@ -177,6 +209,17 @@ def _launch_time(folder: Path) -> float | None:
         return float(json.loads((folder / "result.json").read_text(encoding="utf-8"))["began"])
     except (OSError, ValueError, KeyError, TypeError):
         return (folder / "plan.json").stat().st_mtime
+
+
+def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
+    """Return the hosts that a record came from; none if a launch made it."""
+    file = folder / ORIGIN_FILE
+    if not file.exists():
+        return ()
+    try:
+        return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))["hosts"])) or ("a host",)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ("a host",)
 
 
 def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:

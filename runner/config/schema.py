@@ -144,7 +144,8 @@ class ClusterConfig:
     ssh: SshConfig = section(SshConfig, "how the hosts are logged in to")
     python: str = doc("the interpreter of the task on the hosts: it has torch", PATH, "python3")
     host_python: str = doc(
-        "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer",
+        "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer; "
+        "setup may bring it",
         PATH,
         "${.python}",
     )
@@ -189,6 +190,11 @@ class TaskConfig:
     )
     args_style: str = choice(
         "hydra makes `lr=0.1` of it; raw keeps words", "argparse", "hydra", "raw"
+    )
+    extra_args: Any = doc(
+        "more arguments, after the others and as they are: on a command line the words after `--`",
+        "list of texts, or text that is split as a shell does",
+        list,
     )
     env: Any = doc("environment of the ranks, over the cluster's and the node's", ENV_MAPPING, dict)
     outputs: Any = doc(
@@ -310,7 +316,10 @@ class RunnerConfig:
         "repeat a past run with its recorded configuration and code; on the command line only",
         "name of a run in runs, latest, path of its folder, or null",
     )
-    ui: str = choice("plain: lines only, as for a file", "auto", "plain")
+    ui: str = choice(
+        "plain: lines only, as for a file; raw: those with the escape sequences of the programs",
+        *("auto", "plain", "raw"),
+    )
     deploy: DeployConfig = section(DeployConfig, "limits of pushed code")
     pull_outputs: str = choice(
         "auto downloads `task.outputs` at the end of a watched run; never leaves it to `pull`",

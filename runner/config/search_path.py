@@ -1,13 +1,19 @@
-"""Search path of YAML: the folders given, the user's own, and the shipped one; Hydra with them."""
+"""Search path of YAML: the folders given, the user's own, and the shipped one; Hydra with them.
+
+The first folder that has a file wins; a message names the file and the line that set a key.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -16,7 +22,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 
-from runner.config.schema import GROUPS, register
+from runner.config.overrides import override_key
+from runner.config.schema import GROUPS, SECTIONS, register
 from runner.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -35,12 +42,46 @@ def conf_folders(extra: Sequence[str]) -> list[Path]:
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing:
         raise ConfigError([Problem("--config-dir", f"there is no folder {f}") for f in missing])
-    confs = (folder / "conf" for folder in (cwd, *cwd.parents))
-    own = next((conf for conf in confs if any((conf / group).is_dir() for group in GROUPS)), None)
+    own = next(filter(is_marked, _confs_upwards(cwd)), None)
     distinct: dict[Path, Path] = {}
     for folder in filter(None, (*folders, own, shipped_folder())):
         distinct.setdefault(folder.resolve(), folder)
     return list(distinct.values())
+
+
+def _confs_upwards(cwd: Path) -> Iterator[Path]:
+    yield from (folder / "conf" for folder in (cwd, *cwd.parents))
+
+
+def is_marked(conf: Path) -> bool:
+    """Return whether a folder is meant for us: other programs have a `conf/task`, too.
+
+    It has a `runner.yaml`, or at least one file of a group that builds on one of ours or that has
+    no keys but ours. The text decides, so that a file with a mistake counts as well.
+    """
+    if (conf / "runner.yaml").is_file():
+        return True
+    files = ((group, file) for group in GROUPS for file in sorted((conf / group).glob("*.yaml")))
+    return any(_is_of_group(group, file) for group, file in files)
+
+
+def _is_of_group(group: str, file: Path) -> bool:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # whoever chooses it is told
+        return True
+    parent = re.search(r"^defaults:\s*(?:\[\s*|\n\s*-\s*)([\w-]+)", text, re.MULTILINE)
+    shipped = {"base", *(ours.stem for ours in (shipped_folder() / group).glob("*.yaml"))}
+    if parent and parent[1] in shipped and not file.with_name(f"{parent[1]}.yaml").exists():
+        return True
+    keys = {*re.findall(r"^([\w-]+)\s*:", text, re.MULTILINE)} - {"defaults"}
+    return bool(keys) and keys <= {option.name for option in dataclasses.fields(SECTIONS[group])}
+
+
+def unmarked_file(config: str) -> Path | None:
+    """Return the nearest file of a config in a `conf` that is not marked as ours, or None."""
+    confs = (conf for conf in _confs_upwards(Path.cwd()) if (conf / f"{config}.yaml").is_file())
+    return next((conf / f"{config}.yaml" for conf in confs if not is_marked(conf)), None)
 
 
 def shipped_folder() -> Path:
@@ -82,3 +123,97 @@ class _UserFolders(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in self.folders:
             search_path.prepend("user", f"file://{folder}", "main")
+
+
+KeyPath = tuple[str, ...]
+"""The path to a key: its parts from the top."""
+
+
+class ConfigFiles:
+    """The YAML files of several folders; the first folder that has a file wins."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = folders
+        self.shipped = shipped_folder()
+        self.shipped_primary = self.shipped / "runner.yaml"
+        self.explicit_paths: dict[str, Path] = {}  # of configs that are named otherwise
+
+    def find(self, config: str) -> list[Path]:
+        """Return the files of a config, the one that wins first."""
+        if config in self.explicit_paths:
+            return [self.explicit_paths[config]]
+        files = (folder / f"{config}.yaml" for folder in self.folders)
+        return [file for file in files if file.is_file()]
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the user has a folder of YAML."""
+        return len(self.folders) > 1
+
+    def options(self, group: str, *, own_only: bool = False) -> list[str]:
+        """Return the options of a group that have a file, the user's own before the shipped."""
+        folders = self.folders[:-1] if own_only else self.folders
+        stems = (sorted(f.stem for f in (each / group).glob("*.yaml")) for each in folders)
+        return list(dict.fromkeys(stem for names in stems for stem in names))
+
+    def shadows(self, configs: Sequence[str]) -> Iterator[str]:
+        """Yield a note for each config whose file shadows another."""
+        for config in configs:
+            chosen, *hidden = self.find(config) or [self.shipped]
+            if hidden:
+                ours = self.shipped / f"{config}.yaml"
+                names = ["the shipped one" if file == ours else str(file) for file in hidden]
+                yield f"{config}: {chosen} (shadows {' and '.join(names)})"
+
+    def locate_key(self, key: str, configs: Sequence[str], overrides: Sequence[str] = ()) -> str:
+        """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
+
+        A shipped rendezvous counts as no file: users choose one, and do not edit it.
+        """
+        groups = {config.rpartition("/")[0] for config in configs}
+        for word in overrides:
+            overridden = override_key(word)
+            if overridden not in groups and f"{key}.".startswith(f"{overridden}."):
+                return key
+        keys = tuple(key.split("."))
+        for config in configs:
+            file = next(iter(self.find(config)), None)
+            is_shipped = file is not None and file.is_relative_to(self.shipped)
+            if file is None or (is_shipped and config.startswith("rendezvous/")):
+                continue
+            lines = key_lines(file)
+            package = tuple(config.split("/")[:-1])
+            inner = keys[len(package) :] if keys[: len(package)] == package else keys
+            if line := lines.get(keys) or lines.get(inner):
+                return f"{display_path(file)}:{line}: {key}"
+        return key
+
+
+def display_path(file: Path) -> str:
+    """Return a path relative to the working directory, if it is below it."""
+    cwd = Path.cwd()
+    return str(file.relative_to(cwd) if file.is_relative_to(cwd) else file)
+
+
+def key_lines(file: Path) -> dict[KeyPath, int]:
+    """Return the line of every key and list item in a YAML file; nothing if it cannot be read."""
+    lines: dict[KeyPath, int] = {}
+
+    def walk(path: KeyPath, node: yaml.Node | None) -> None:
+        pairs: list[tuple[str, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            loader.flatten_mapping(node)
+            pairs = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            pairs = [(str(index), value, value) for index, value in enumerate(node.value)]
+        for name, key, value in pairs:
+            inner = (*path, name)
+            lines[inner] = key.start_mark.line + 1
+            walk(inner, value)
+
+    try:
+        loader = yaml.SafeLoader(file.read_text(encoding="utf-8"))
+        walk((), loader.get_single_node())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return lines

@@ -163,6 +163,9 @@ def _read_ssh(validator: Validator, values: Mapping[str, Any], cwd: str) -> Ssh:
     ssh = validator.section("cluster.ssh", values, schema.SshConfig)
     if ssh["key"] and not Path(cwd, Path(ssh["key"]).expanduser()).is_file():
         validator.add("cluster.ssh.key", f"there is no file {ssh['key']}")
+    for name in ("key", "config", "known_hosts"):
+        if ssh[name] and not ssh[name].startswith("~"):
+            ssh[name] = str(Path(cwd, ssh[name]))  # the record is read in other folders, too
     ssh["jump"] = tuple(hop.strip() for word in ssh["jump"] for hop in word.split(","))
     return Ssh(**ssh)
 

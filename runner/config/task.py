@@ -11,13 +11,13 @@ from decimal import Decimal
 from pathlib import PurePath
 from typing import Any
 
+from runner.config.overrides import hydra_value
 from runner.config.schema import TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
 from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
 
 PROGRAM_KEYS = ("module", "script", "command")
-HYDRA_LITERALS = ("true", "false", "null", "nan", "inf")
 REFUSED_ELSEWHERE = "max_restarts"
 """The option of torchrun that any static rendezvous refuses."""
 
@@ -39,7 +39,12 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         name=inputs.task,
         kind=kind,
         target=target,
-        args=(*words, *local_rank, *render_arguments(validator, task["args"], task["args_style"])),
+        args=(
+            *words,
+            *local_rank,
+            *render_arguments(validator, task["args"], task["args_style"]),
+            *_raw_words(validator, "task.extra_args", task["extra_args"]),
+        ),
         env=task["env"],
         outputs=task["outputs"],
         entry=task["entry"],
@@ -86,11 +91,16 @@ def render_arguments(validator: Validator, args: object, style: str) -> list[str
         render = _render_overrides if style == "hydra" else _render_flag
         words = [word for key, value in args.items() for word in render(validator, key, value)]
     else:
-        items = args if isinstance(args, list) else _split_words(validator, "task.args", args)
-        words = [_scalar_word(validator, f"task.args.{n}", item) for n, item in enumerate(items)]
+        words = _raw_words(validator, "task.args", args)
     if any("\0" in word for word in words):
         validator.add("task.args", "no command line can hold a NUL character")
     return words
+
+
+def _raw_words(validator: Validator, where: str, value: object) -> list[str]:
+    """Return the words of a list as they are, or of a text that is split as a shell does."""
+    items = value if isinstance(value, list) else _split_words(validator, where, value)
+    return [_scalar_word(validator, f"{where}.{n}", item) for n, item in enumerate(items)]
 
 
 def _split_words(validator: Validator, where: str, value: object) -> list[str]:
@@ -146,23 +156,6 @@ def _render_overrides(validator: Validator, key: str, value: object) -> Iterator
     if not re.fullmatch(r"[+~]{0,2}[\w$@/.:-]+", key):
         validator.add(f"task.args.{key}", f"{key!r} is no key that Hydra takes")
     yield f"{key}={hydra_value(value)}"
-
-
-def hydra_value(value: Any) -> str:
-    """Return a value in the grammar of Hydra's overrides, quoted where it needs to be."""
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return f"[{','.join(map(hydra_value, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in value.items())}}}"
-    text = scalar_text(value) or str(value)
-    bare = re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_/.:@%+-]*", text)
-    if not isinstance(value, str) or (bare and text.lower() not in HYDRA_LITERALS):
-        return text
-    # Backslashes count only before a quote, the closing one included: there they are doubled.
-    escaped = re.sub(r'(\\*)("|\Z)', lambda run: 2 * run[1] + (run[2] and '\\"'), text)
-    return f'"{escaped}"'
 
 
 def _local_rank_words(validator: Validator, flag: str, entry: str) -> list[str]:

@@ -14,8 +14,10 @@ from typing import Any
 
 from runner.core.errors import Problem
 from runner.core.model.spec import PortRange
+from runner.core.protocol.paths import is_run_id
 from runner.core.protocol.remote_files import glob_problem
 
+MAX_LISTED_KEYS = 5
 LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"),
@@ -26,7 +28,7 @@ RESERVED_ENV = {
     "MASTER_PORT": "cluster.master_port chooses it",
     "WORLD_SIZE": "cluster.nproc_per_node and the nodes decide it",
     "LOCAL_WORLD_SIZE": "cluster.nproc_per_node decides it",
-    "PYTHON_EXEC": "the runner needs it itself",
+    "PYTHON_EXEC": "cluster.python chooses the interpreter",
     "RUNNER_RUN_ID": "the runner needs it itself",
     **dict.fromkeys(RANK_VARIABLES, "the launcher of the ranks sets it"),
 }
@@ -63,7 +65,10 @@ def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
         hint = f"{LOGIN_RULE}, without passwords: cluster.ssh.key"
-    return Problem(full_key, f"there is no such key; legal here: {', '.join(legal)}", hint)
+    near = difflib.get_close_matches(key, legal, n=3, cutoff=0.4)
+    listed = f"; near it: {', '.join(near)}" if near else ""
+    listed = f"; legal here: {', '.join(legal)}" if len(legal) <= MAX_LISTED_KEYS else listed
+    return Problem(full_key, f"there is no such key{listed}", hint)
 
 
 def scalar_text(value: object) -> str | None:
@@ -267,7 +272,11 @@ class Validator:
     def gpus(self, where: str, value: object) -> tuple[int | None, tuple[int, ...]]:
         """Read how many GPUs, or which ones."""
         if not isinstance(value, list):
-            return self.int_or_auto(where, value, minimum=0), ()
+            count = self.int_or_auto(where, value, minimum=0)
+            if count is None and value not in (None, "auto"):
+                last = self.problems.pop()
+                self.add(where, last.message, "or a list of devices such as [0, 2]")
+            return count, ()
         numbers = [_parse_int(item) for item in value]
         gpu_ids = tuple(number for number in numbers if number is not None and number >= 0)
         if len(set(gpu_ids)) < len(value):
@@ -286,7 +295,7 @@ class Validator:
     def run_id(self, where: str, value: object) -> str:
         """Read a run id: it becomes a folder, a label and a rendezvous id."""
         text = scalar_text(value) or ""
-        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", text):
+        if not is_run_id(text):
             message = f"{text!r} is not legal; use up to 63 of a-z, 0-9 and '-', no '-' in front"
             self.add(where, message, "leave it out for a generated one")
         return text

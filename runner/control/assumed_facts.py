@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from runner.core.errors import NotReady
 from runner.core.model.facts import ASSUMED, SIDECAR_NAME, EtcdFacts, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec
+from runner.core.planning.readiness import missing_script
 
 ASSUMED_PORT = 29500
 
@@ -13,12 +16,16 @@ ASSUMED_PORT = 29500
 def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts for a plan made without contacting hosts, and the assumptions."""
     addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
+    is_here = all(node.transport == "local" for node in spec.nodes)
+    addressed = () if is_here else addressed
     nodes = tuple(replace(n, addr=n.addr or n.host) if n in addressed else n for n in spec.nodes)
     assumed = [
         f"{spec.python} and {spec.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
-    if len(nodes) > 1 and spec.rendezvous.torch_assigns_ranks:
+    if is_here:
+        _check_script(spec)
+    elif len(nodes) > 1 and spec.rendezvous.torch_assigns_ranks:
         assumed.append("each host is reached at the address given here")
     elif len(nodes) > 1:
         rendezvous = f"the ranks meet at {nodes[0].addr}"
@@ -32,6 +39,14 @@ def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
         assumed.append(f"no GPU on {', '.join(gpus_unknown)} (gpus is auto)")
     facts = {node.name: _node_facts(spec, node) for node in nodes}
     return replace(spec, nodes=nodes), facts, assumed
+
+
+def _check_script(spec: Spec) -> None:
+    """Refuse a program that this machine lacks, as a launch on it would: raise NotReady."""
+    script = Path(spec.project).expanduser() / spec.task.target
+    is_needed = spec.task.kind == "script" and not spec.pushes_code
+    if is_needed and not script.is_file() and not (script / "__main__.py").is_file():
+        raise NotReady([missing_script(spec.task, spec.nodes[0], spec.project)])
 
 
 def _node_facts(spec: Spec, node: Node) -> Facts:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from runner.control.rpc.wait import Broadcast
-from runner.core.codec import decode, encode
+from runner.core.codec import encode
 from runner.core.model.facts import Facts
-from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
+from runner.core.model.network_probe import NameLookups, NetworkProbe, Target
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 
@@ -44,7 +44,7 @@ class NetworkProber:
         reachable = endpoints.keys() - probe.missing_reasons.keys()
         replies, unanswered = self._request(reachable, "probe", request, "probed", PROBE_TIMEOUT_S)
         answering = [node.name for node in nodes if node.name in replies]
-        host_probes = {name: decode(HostProbe, replies[name]["result"]) for name in answering}
+        host_probes = {name: replies[name]["result"] for name in answering}
         missing_reasons = {**probe.missing_reasons, **unanswered}
         return replace(probe, by_node=host_probes, missing_reasons=missing_reasons)
 

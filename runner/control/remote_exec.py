@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.control.rpc.wait import WaitLoop
@@ -15,26 +15,52 @@ from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S
 MAX_OUTPUT_BYTES = 4 << 20
 """Bytes kept of the output of one host; the rest is dropped, and reported as such."""
 
+WINDOW_BYTES = 1 << 20
+"""How far the output of one host may be ahead of what is shown of it."""
+
 TIMEOUT_MARGIN_S = 15.0
 """How much longer than the command's limit a host may take to end it."""
+
+
+OutputSink = Callable[[str, str, bytes], None]
+"""Takes (node, stream, data) of a command's output."""
 
 
 class RemoteCommand(WaitLoop):
     """One command on all hosts at once."""
 
     received_signal = 0  # the last one that asked to end it
+    _sink: OutputSink | None = None
+
+    def stream_to(self, sink: OutputSink, is_full: Callable[[], bool]) -> None:
+        """Pass output on as it comes, instead of keeping it; hosts wait while `is_full`."""
+        self._sink, self._is_full = sink, is_full
 
     def run(self, argv: Sequence[str], timeout_s: float) -> None:
         """Return when it has ended everywhere, even after a signal; see `results`."""
         self.results = {name: CommandResult(name) for name in self.sessions}
+        self._shown_bytes = dict.fromkeys(self.sessions, 0)  # not yet reported to the host
+        request = {"argv": list(argv), "limit_s": timeout_s, "window": WINDOW_BYTES}
         for name, session in self.sessions.items():
-            session.request("exec", {"argv": list(argv), "limit_s": timeout_s})
+            session.request("exec", request)
             self._show(name, "running")
         self._deadline = time.monotonic() + timeout_s + TIMEOUT_MARGIN_S
         self.wait()
 
     def _pending(self) -> list[str]:
         return [name for name, result in self.results.items() if not result.is_done]
+
+    def _owes_answer(self, name: str) -> bool:
+        del name
+        return False  # a command may be silent up to its own limit
+
+    def _tick(self) -> float:
+        if self._sink is None or not self._is_full():
+            for name, size in self._shown_bytes.items():
+                if size >= WINDOW_BYTES // 2:
+                    self.sessions[name].request("more_output", {"bytes": size})
+                    self._shown_bytes[name] = 0
+        return super()._tick()
 
     def _on_late(self, name: str) -> None:
         self._on_lost(name, "it did not report in time that the command has ended")
@@ -54,10 +80,8 @@ class RemoteCommand(WaitLoop):
     def _on_frame(self, name: str, frame: Frame) -> None:
         result = self.results[name]
         if frame.kind == "output":
-            buffer = result.stdout if frame.data["stream"] == "out" else result.stderr
-            space = max(0, MAX_OUTPUT_BYTES - len(buffer))
-            buffer += frame.payload[:space]
-            result.truncated |= space < len(frame.payload)
+            self._shown_bytes[name] += len(frame.payload)
+            self._on_output(result, str(frame.data["stream"]), frame.payload)
         elif frame.kind == "exited":
             self._on_exit(result, frame.data)
             self._show(name, "ended")
@@ -65,14 +89,23 @@ class RemoteCommand(WaitLoop):
             result.problem = f"cannot be started: {frame.data['reason']}"
             self._show(name, "failed")
 
+    def _on_output(self, result: CommandResult, stream: str, data: bytes) -> None:
+        if self._sink:
+            self._sink(result.node, stream, data)
+            return
+        buffer = result.stdout if stream == "out" else result.stderr
+        space = max(0, MAX_OUTPUT_BYTES - len(buffer))
+        buffer += data[:space]
+        result.truncated |= space < len(data)
+
     def _on_exit(self, result: CommandResult, reply: Mapping[str, Any]) -> None:
-        result.exit_code = reply.get("code")
-        if survivors := reply.get("survivors"):
+        result.exit_code = reply["code"]
+        if survivors := reply["survivors"]:
             result.unverified = True
             result.problem = f"cannot be killed: PID {', '.join(map(str, survivors))}"
-        elif "error" in reply:
+        elif reply["error"]:
             result.unverified = result.exit_code is None and "cannot start" not in reply["error"]
-            result.problem = str(reply["error"])
+            result.problem = reply["error"]
         elif reply["timed_out"]:
             result.problem = "did not end in time and was killed"
         elif self.received_signal and result.exit_code == -signal.SIGKILL:

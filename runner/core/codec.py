@@ -1,13 +1,62 @@
-"""Codec of dataclasses to JSON and back, for messages and files."""
+"""Codec of dataclasses to JSON and back, for messages and files.
+
+What is decoded may come from a host that lies: types and limits of all fields are checked.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
-from typing import Any, Dict, Hashable, Type, TypeVar, Union, get_type_hints
+import json
+import math
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    List,
+    Mapping,
+    Pattern,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    get_type_hints,
+)
 
 T = TypeVar("T")
+
+MAX_INT = 1 << 64
+"""Larger than any size in bytes and any time in nanoseconds."""
+
+_NOUNS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def bounded(low: float, high: float) -> Dict[str, Any]:
+    """Return the metadata of a field whose decoded number must lie between two others."""
+    return {"bounds": (low, high)}
+
+
+def matching(pattern: Pattern[str]) -> Dict[str, Any]:
+    """Return the metadata of a field whose decoded text must match all of a pattern."""
+    return {"pattern": pattern}
+
+
+def parsed_by(parser: Callable[[str], object]) -> Dict[str, Any]:
+    """Return the metadata of a field whose decoded texts are legal where a parser raises nothing.
+
+    It raises ValueError for others.
+    """
+    return {"parser": parser}
+
+
+def parse_json(text: Union[str, bytes]) -> Any:
+    """Return the data of a JSON text; raise ValueError, also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def encode(value: Any) -> Any:
@@ -27,12 +76,20 @@ def decode(cls: Type[T], data: Any) -> T:
     """Build the dataclass `cls` from JSON data; fields it does not know are ignored.
 
     Raises:
-        ValueError: The data does not have the shape of `cls`.
+        ValueError: The data does not have the shape of `cls`, or a field is out of its limits.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
-    hints = _hints(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
-    values = {name: _decode(hint, data[name]) for name, hint in hints.items() if name in data}
+    values = {}
+    for name, hint, metadata in _fields(cls):  # type: ignore[arg-type]  # a class is hashable
+        if name in data:
+            try:
+                values[name] = _decode(hint, data[name])
+                _check(metadata, values[name])
+            except ValueError as error:
+                raise ValueError(f"{cls.__name__}.{name}: {error}") from None
+        elif "pattern" in metadata:  # no default: it names something
+            raise ValueError(f"{cls.__name__}.{name} is missing")
     try:
         return cls(**values)
     except TypeError as error:
@@ -40,30 +97,64 @@ def decode(cls: Type[T], data: Any) -> T:
 
 
 @functools.lru_cache(maxsize=None)
-def _hints(cls: Hashable) -> Dict[str, Any]:
+def _fields(cls: Hashable) -> List[Tuple[str, Any, Mapping[str, Any]]]:
+    """Return the name, the type and the metadata of each field."""
     hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    return [(field.name, hints[field.name], field.metadata) for field in fields]
+
+
+def _check(metadata: Mapping[str, Any], value: Any) -> None:
+    """Check a value, or each of several, against the limits of its field."""
+    items = value if isinstance(value, tuple) else () if value is None else (value,)
+    for item in items if metadata else ():
+        if "bounds" in metadata and not metadata["bounds"][0] <= item <= metadata["bounds"][1]:
+            low, high = metadata["bounds"]
+            raise ValueError(f"{abbreviate(item)} is not from {low:g} to {high:g}")
+        if "pattern" in metadata and not metadata["pattern"].fullmatch(item):
+            raise ValueError(f"{abbreviate(item)} is not legal")
+        if "parser" in metadata:
+            metadata["parser"](item)
 
 
 def _decode(hint: Any, value: Any) -> Any:
-    origin = getattr(hint, "__origin__", None)
-    if origin is Union:
-        inner = [arg for arg in hint.__args__ if arg is not type(None)]
+    if hint in _NOUNS:
+        return _decode_scalar(hint, value)
+    origin: Any = getattr(hint, "__origin__", None)
+    args: Any = getattr(hint, "__args__", ())
+    if type(None) in args:
+        inner = [arg for arg in args if arg is not type(None)]
         return None if value is None else _decode(inner[0], value)
     if origin is tuple:
         items = _require_type((list, tuple), value)
-        return tuple(_decode(hint.__args__[0], item) for item in items)
+        return tuple(_decode(args[0], item) for item in items)
     if origin is dict:
         pairs = _require_type(dict, value).items()
-        return {key: _decode(hint.__args__[1], item) for key, item in pairs}
-    if dataclasses.is_dataclass(hint):
-        return decode(hint, value)  # type: ignore[arg-type]
+        return {key: _decode(args[1], item) for key, item in pairs}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        if value not in [member.value for member in hint]:
+            raise ValueError(f"{abbreviate(value)} is not a valid {hint.__name__}")
         return hint(value)
-    return value
+    return value if hint is Any or isinstance(value, hint) else decode(hint, value)
+
+
+def _decode_scalar(hint: Any, value: Any) -> Any:
+    kind = type(value)  # exactly: a bool is no int
+    is_legal = kind is hint or (hint is float and kind is int)
+    if is_legal and hint in (int, float):
+        is_legal = abs(value) <= MAX_INT if kind is int else math.isfinite(value)
+    if not is_legal:
+        raise ValueError(f"expected {_NOUNS[hint]}, got {abbreviate(value)}")
+    return float(value) if hint is float else value
+
+
+def abbreviate(value: Any) -> str:
+    """Return a decoded value for a message: short, and of anything nested only its type."""
+    is_scalar = value is None or type(value) in _NOUNS
+    return f"{value!r:.80}" if is_scalar else type(value).__name__
 
 
 def _require_type(expected: Any, value: Any) -> Any:
     if not isinstance(value, expected):
-        raise ValueError(f"expected several values, got {type(value).__name__}")
+        raise ValueError(f"expected several values, got {abbreviate(value)}")
     return value

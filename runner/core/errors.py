@@ -1,21 +1,27 @@
 """Errors that are reported to the user, each with its exit code.
 
-RunnerError                1    the task failed, or a bug in the runner
+RunnerError                1    the task failed
 ├── ConfigError            2    the YAML or the command line is wrong; nothing was contacted
 ├── NotReady               3    a host could not be reached or prepared; nothing was started
 ├── Interrupted            130  (143 by SIGTERM, 129 by SIGHUP)
-└── StopUnverified         5    a stop could not be verified
+├── StopUnverified         5    a stop could not be verified
+├── InternalFault          70   a bug in the runner; what was started goes on
+└── OutputLost             74   standard output takes no more, such as a file on a full disk
 
 A run that was started ends with a `Verdict`, which has its own exit code.
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Sequence
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this one are those of signals."""
+
+_OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Why standard output may take no more: its disk is full, or its terminal is gone."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +72,20 @@ class StopUnverified(RunnerError):
     """A stop could not be verified, because hosts do not answer."""
 
     exit_code = 5
+
+
+class InternalFault(RunnerError):
+    """An exception that nothing expects: a bug in the runner. What was started goes on."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+
+class OutputLost(RunnerError):
+    """Standard output cannot be written to."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h
+
+
+def is_output_error(error: BaseException) -> bool:
+    """Return whether a write to standard output failed: the error of a file has its name."""
+    return isinstance(error, OSError) and not error.filename and error.errno in _OUTPUT_ERRNOS

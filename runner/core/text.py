@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import List, Optional, Sequence
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def printable(text: str) -> str:
@@ -11,6 +14,16 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def printable_lines(text: str) -> str:
+    """Return text with its lines kept, and everything else escaped that a terminal might act upon.
+
+    Whatever a host may have worded passes this on its way to a terminal or a pipe. Colours are
+    left out: logs and tracebacks that are quoted often have some.
+    """
+    lines = _COLOUR.sub("", text).replace("\r\n", "\n").expandtabs(4).split("\n")
+    return "\n".join(line if line.isprintable() else printable(line) for line in lines)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -33,11 +46,15 @@ def format_size(size: int) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Return a time span in its largest unit: "42 s", "7 min", "3 h", "12 d"."""
-    for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{seconds:.0f} s"
+    """Return a time span in its two largest units: "42 s", "1 m 26 s", "2 h 05 m", "3 d 04 h"."""
+    minutes, rest_s = divmod(int(seconds), 60)
+    hours, rest_m = divmod(minutes, 60)
+    days, rest_h = divmod(hours, 24)
+    if days:
+        return f"{days} d {rest_h:02} h"
+    if hours:
+        return f"{hours} h {rest_m:02} m"
+    return f"{minutes} m {rest_s:02} s" if minutes else f"{rest_s} s"
 
 
 def format_duration(seconds: float) -> str:

@@ -215,9 +215,11 @@ def train(args: argparse.Namespace) -> float:
         if args.checkpoint and RANK == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save_checkpoint(args.checkpoint, {**state, "epoch": epoch + 1})
+        left_s = (args.epochs - epoch - 1) * (time.monotonic() - began) / (epoch + 1 - done)
         say(
             f"epoch {epoch + 1}/{args.epochs}  loss {loss_sum / steps / WORLD_SIZE:.4f}  "
             f"test accuracy {100 * right / total:.2f} %  {time.monotonic() - epoch_began:.1f} s"
+            + (f"  {left_s:.0f} s left" if left_s else "")
         )
 
     right, total = evaluate(model, test_set, device).tolist()

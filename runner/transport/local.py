@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import subprocess
 import threading
 from collections.abc import Callable
 
+from runner.core import descriptor_limit
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node
 from runner.transport.base import Channel
@@ -65,6 +67,8 @@ class LocalChannel:
             start_new_session=True,
             bufsize=0,
         )
+        limits = descriptor_limit.inherited()  # the agent raises it for itself
+        resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, limits)
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin and stdout  # noqa: S101, PT018 - for mypy
         self._stdin, self._stdout = stdin, stdout

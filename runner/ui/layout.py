@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -41,6 +42,17 @@ def terminal_width() -> int:
     """Return the width of standard output: in a pipe, a line may be as long as it has to."""
     width, is_terminal = detect_screen()
     return width if is_terminal else UNLIMITED_WIDTH
+
+
+def message_width(descriptor: int | None = None) -> int:
+    """Return the width of standard error, where notes are wrapped: in a pipe they are not.
+
+    Another `descriptor` may stand in for it.
+    """
+    with contextlib.suppress(OSError):
+        fd = sys.stderr.fileno() if descriptor is None else descriptor
+        return os.get_terminal_size(fd).columns or PIPE_WIDTH
+    return UNLIMITED_WIDTH
 
 
 def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:

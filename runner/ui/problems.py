@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runner.core.errors import Problem
 from runner.core.model.results import Finding, Level
-from runner.core.text import counted, printable
+from runner.core.text import counted, printable, printable_lines
 from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
 from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH, fold_names
 
@@ -35,7 +35,8 @@ FindingsByCheck = Mapping[str, Sequence[Finding]]
 
 def render_problems(problems: Iterable[Problem]) -> str:
     """Return one `error:` paragraph per problem."""
-    return "\n".join(f"error: {_merge_group(group)}" for group in _group_problems(problems))
+    lines = (f"error: {_merge_group(group)}" for group in _group_problems(problems))
+    return printable_lines("\n".join(lines))
 
 
 def _group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
@@ -148,7 +149,10 @@ def render_findings(
     *,
     colour: bool = False,
 ) -> str:
-    """Return the table, with the worst findings last, and a summary."""
+    """Return the table, with the worst findings last, and a summary.
+
+    The `task` is "" where only the cluster is judged.
+    """
     rows = _rows(by_check)
     layout = _Layout(rows, width, LineStyler(()) if colour else None)
     fine = [line for row in rows if row.level is Level.OK for line in layout.row_lines(row)]
@@ -162,7 +166,8 @@ def render_findings(
     )
     if summary:
         consequence = "refuse or hang" if counts[Level.ERROR] else "continue"
-        summary += f"; a launch of {task} would {consequence}"
+        subject = f"a launch of {task}" if task else f"a launch on {cluster}"
+        summary += f"; {subject} would {consequence}"
     return "\n".join([*fine, *separator, *bad, f"{cluster}: {summary or 'no problems found'}"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import sys
 import threading
@@ -13,21 +14,35 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.rpc.session import Inbox
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
+from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.reports import report
+from runner.ui.reports.internal_fault import reporting_faults
 from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import enqueue_signal
 from runner.workflows.reporting import AttemptReporter, Ending
 
-DETACH_QUESTION = "Ctrl-C: detach, and the run goes on, or stop it? Type d or s, and Enter (d)"
+ANSWER_TIMEOUT_S = 30
+ANSWERS = {"": "detach", "d": "detach", "detach": "detach", "s": "stop", "stop": "stop"}
+DETACH_QUESTION = (
+    "Ctrl-C: detach, and the run goes on, or stop it? "
+    f"Type d or s, and Enter (d, also after {ANSWER_TIMEOUT_S} s)"
+)
+COUNTDOWN = "d or s, and Enter (d)? Without an answer: detaching"
 
 
 def attach(run: FoundRun, tail: int | None) -> int:
     """Show a run to its end, from the last `tail` lines of each rank on; return the exit code."""
-    ending = Ending(run.console, run.finder.pool, run.store, run.cluster_selector)
+    hint = f"this ends no run; to go on: python -m runner attach {run.flags}"
+    with reporting_faults(run.store.folder, lambda: hint):
+        return _attach(run, tail)
+
+
+def _attach(run: FoundRun, tail: int | None) -> int:
+    ending = Ending(run.console, run.finder.pool, run.store, run.flags)
     start_at: dict[str, float] = {} if tail is None else {"tail": tail}
     while True:
-        owns_record = run.store.reopen(run.record.config_yaml, run.plan)
+        owns_record = run.store.reopen(run.request, run.plan)
         monitor = _follow_attempt(run, start_at, owns_record=owns_record)
         if monitor.hung_up or run.console.reader_gone:  # no one can read a report
             return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
@@ -41,7 +56,7 @@ def attach(run: FoundRun, tail: int | None) -> int:
         run.store.unlock()
     verdict = run.verdict(monitor)
     kinds: list[str] = []
-    if owns_record and not monitor.interrupted:
+    if owns_record and verdict.has_begun and not monitor.interrupted:
         kinds += [LOG] if tail is not None else []  # what precedes the tail
         kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs else []
     has_result = run.already_ended and run.store.has_result
@@ -93,14 +108,36 @@ class DetachPrompt:
             return False
         self._has_asked = True
         self._console.message(DETACH_QUESTION)
-        self._console.phase(DETACH_QUESTION)  # stays visible while the ranks print
-        threading.Thread(target=self._read_answer, daemon=True, name="question").start()
+        threading.Thread(target=self._ask, daemon=True, name="question").start()
         return False
 
-    def _read_answer(self) -> None:
+    def _ask(self) -> None:
+        """Ask until there is an answer, with a countdown that stays visible while ranks print."""
+        self._console.phase(COUNTDOWN, -ANSWER_TIMEOUT_S)
+        command, deadline = "", time.monotonic() + ANSWER_TIMEOUT_S
+        while not command:
+            remaining_s = deadline - time.monotonic()
+            command = self._read_answer() if _is_typed(remaining_s) else "detach"
+        self._stop_requested = command == "stop"
+        self._inbox.put((None, Frame("prompt_answer", {"command": command})))
+
+    def _read_answer(self) -> str:
+        """Return the command that a line stands for, "" if it has to be asked again."""
         line = ""
         with contextlib.suppress(OSError, ValueError):
             line = sys.stdin.readline()
-        self._stop_requested = line.strip().lower() in ("s", "stop")
-        word = "stop" if self._stop_requested else "detach" if line else "leave"
-        self._inbox.put((None, Frame("prompt_answer", {"command": word})))
+        if not line:
+            return "leave"
+        answer = line.strip().lower()
+        if answer in ANSWERS:
+            return ANSWERS[answer]
+        self._console.message(f"{printable(answer)} is neither d nor s. {DETACH_QUESTION}")
+        return ""
+
+
+def _is_typed(timeout_s: float) -> bool:
+    """Wait for a line of standard input, or its end."""
+    try:
+        return bool(select.select([sys.stdin], [], [], max(0.0, timeout_s))[0])
+    except (OSError, ValueError):
+        return True

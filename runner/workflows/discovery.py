@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record.host_record import HostRecord, agreed_record, parse_record
 from runner.control.rpc.wait import Broadcast
-from runner.core.codec import decode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
+from runner.core.model.run_info import current_hosts
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.verdict import Verdict, fold_events
-from runner.core.protocol.paths import is_run_id
 from runner.ui.console.plain import Console, open_console
-from runner.workflows.host_pool import HostPool, open_host_pool
+from runner.workflows.host_pool import HostPool, open_host_pool, user_at_host
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
@@ -30,20 +27,12 @@ POLL_S = 0.5
 RECONNECT_S = 10.0  # how often to reconnect to hosts without a connection
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """What a host has on record of a run: its plan, its configuration and `info`."""
-
-    plan: Plan
-    config_yaml: str
-    info: RunInfo
-
-
 class RunFinder:
     """The hosts of a cluster that answer."""
 
-    def __init__(self, pool: HostPool, *, gpus: bool = False) -> None:
+    def __init__(self, pool: HostPool, selector: str, *, gpus: bool = False) -> None:
         self.pool, self.console = pool, pool.console
+        self._selector = selector  # by which any verb finds these hosts
         self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
         self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
         spec = pool.spec
@@ -58,65 +47,79 @@ class RunFinder:
 
     def runs(self, run_id: str = "") -> list[RemoteRun]:
         """Return the runs on these hosts, the oldest first: all, or one."""
-        answers, problems = self.broadcast().collect("runs", {"run_id": run_id}, "runs")
+        request = {"run_id": run_id, "others": list(self._nodes)}
+        answers, problems = self.broadcast().collect("runs", request, "runs")
         self.unreachable.update(problems)
-        by_run: dict[str, dict[str, HostRunStatus]] = {}
-        for name in [node.name for node in self.pool.spec.nodes if node.name in answers]:
-            reply = answers[name]
-            self.unreadable_runs[name] = int(reply["unreadable"])
-            self.clock_offsets[name] = float(reply["now"])
-            for entry in reply["runs"]:
-                status = decode(HostRunStatus, entry)
-                if is_run_id(status.info.run_id):
-                    by_run.setdefault(status.info.run_id, {})[name] = status
-        runs = []
-        for statuses in by_run.values():
-            latest = max((status.info for status in statuses.values()), key=lambda i: i.attempt)
-            runs.append(RemoteRun(latest, statuses))
-        return sorted(runs, key=_launched_at)
+        ordered = [name for name in self._nodes if name in answers]
+        for name in ordered:
+            self.unreadable_runs[name] = answers[name]["unreadable"]
+            self.clock_offsets[name] = answers[name]["now"]
+        return merge_statuses({name: answers[name] for name in ordered})
 
-    def find(self, run_id: str) -> RemoteRun:
-        """Return a run by its id, or the latest one for "" and "latest"; else raise NotReady."""
-        run_name = "" if run_id == "latest" else run_id
-        matches = self.runs(run_name)
-        if not run_name:
-            users = {facts.user for facts in self.facts.values()}
-            matches = [run for run in matches if {s.owner for s in run.by_host.values()} & users]
-        if matches:
-            return matches[-1]
-        raise NotReady([self._run_not_found(run_name)])
+    def find(self, run_id: str, *, prefer_active: bool = False) -> RemoteRun:
+        """Return a run by its id, for "" this user's latest of this machine; else raise NotReady.
 
-    def load_record(self, run: RemoteRun) -> RunRecord:
-        """Return the record of a run, from a host of its last attempt if one answers.
-
-        If nodes may join, it is the record with the most nodes. If none can be read, that is
-        `NotReady`.
+        Another's run is never guessed: hosts may have one login for all of their users.
         """
-        all_problems: list[Problem] = []
-        best: RunRecord | None = None
-        for name in sorted(run.by_host, key=lambda name: -run.by_host[name].info.attempt):
-            answers, problems = self.broadcast({name}).collect("run", {"run_id": run.run_id}, "run")
-            all_problems += problems.values()
-            for reply in answers.values():
-                try:
-                    raw = json.loads(zlib.decompress(reply["payload"]))
-                    record = _parse_record(raw, run.run_id)
-                    if not record.plan.min_nodes:
-                        return record
-                    size = record.plan.attempt, len(record.plan.nodes)
-                    if best is None or size > (best.plan.attempt, len(best.plan.nodes)):
-                        best = record
-                except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
-                    message = f"its record of {run.run_id} is damaged: {error}"
-                    all_problems.append(Problem(name, message))
-        if best is not None:
-            return best
-        raise NotReady(all_problems or [self._run_not_found(run.run_id)])
+        matches = self.runs(run_id)
+        if not run_id:
+            matches = [run for run in matches if run.info.launched_by == user_at_host()]
+            if prefer_active:
+                matches = [run for run in matches if run.is_active] or matches
+        if matches:
+            self._call_nodes_as_recorded(matches[-1])
+            return matches[-1]
+        raise NotReady([self._run_not_found(run_id)])
+
+    def _call_nodes_as_recorded(self, run: RemoteRun) -> None:
+        """Give the hosts of a run the names that they have in it; they may have others by now."""
+        if all(node == asked for node, asked in run.asked.items()):
+            return
+        # What is called like a node of the run, and is another machine, takes no part.
+        taken = {*run.asked, *run.asked.values()}
+        new_names = {name: name for name in self._nodes if name not in taken}
+        new_names.update({asked: node for node, asked in run.asked.items()})
+        nodes = {name: self._nodes[asked] for name, asked in run.asked.items()}
+        nodes.update({name: self._nodes[name] for name in self._nodes if name not in taken})
+        self._nodes = {name: replace(node, name=name) for name, node in nodes.items()}
+        sessions, self.pool.sessions = self.pool.sessions, {}
+        for name, session in sessions.items():
+            if name not in new_names:
+                session.close()
+                continue
+            session.node = self._nodes[new_names[name]]
+            self.pool.sessions[new_names[name]] = session
+        self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
+        if not run.asked.keys() <= self.pool.sessions.keys():  # several of them are one machine
+            self.reconnect_all()
+
+    def load_record(self, run: RemoteRun, *, per_host: bool = False) -> HostRecord:
+        """Return the record of a run on which its hosts agree; see `agreed_record`.
+
+        Raises:
+            NotReady: They do not, or none can be read.
+        """
+        request = {"run_id": run.run_id}
+        answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
+        records: dict[str, HostRecord] = {}
+        for name, reply in answers.items():
+            try:
+                records[name] = parse_record(reply["payload"], run.run_id)
+            except ValueError as error:
+                message = f"its record of {run.run_id} is damaged: {error}"
+                problems[name] = Problem(name, message)
+        if not records:
+            raise NotReady([*problems.values()] or [self._run_not_found(run.run_id)])
+        return agreed_record(records, per_host=per_host)
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with."""
         spec, order, known = self.pool.spec, plan.nodes[0].order, self._nodes
-        nodes = (known.get(each.node) or Node(each.node, each.host) for each in plan.nodes)
+        by_host = {node.host: node for node in known.values()}
+        nodes = []
+        for share in plan.nodes:
+            node = known.get(share.node) or by_host.get(share.host) or Node(share.node, share.host)
+            nodes.append(replace(node, name=share.node))
         run_spec = replace(
             spec,
             run_id=plan.run_id,
@@ -129,9 +132,14 @@ class RunFinder:
         self.pool.retarget(run_spec)
         return run_spec
 
+    @property
+    def cluster_nodes(self) -> tuple[Node, ...]:
+        """All nodes of the cluster, those of the run or not."""
+        return tuple(self._nodes.values())
+
     def reconnect_all(self) -> None:
         """Try to reach all hosts of the cluster again."""
-        self.pool.retarget(replace(self.pool.spec, nodes=tuple(self._nodes.values())))
+        self.pool.retarget(replace(self.pool.spec, nodes=self.cluster_nodes))
         self.facts, self.unreachable = self.pool.collect_available_facts(
             self._request, reuse_sessions=True
         )
@@ -153,11 +161,11 @@ class RunFinder:
 
     def _run_not_found(self, run_id: str) -> Problem:
         spec = self.pool.spec
-        subject = f"no run {run_id}" if run_id else "no run"
+        subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
         if self.unreachable:
             message += f"; not asked: {', '.join(self.unreachable)}"
-        return Problem("--run", message, f"python -m runner ps --all --cluster {spec.cluster}")
+        return Problem("--run", message, f"python -m runner ps --all {self._selector}".rstrip())
 
 
 @contextlib.contextmanager
@@ -170,25 +178,37 @@ def open_run_finder(
     `gpus` also asks for the processes on the GPUs. If no host answers, that is `NotReady`.
     """
     if plain:
-        console = Console(reader_gone_note=b"")
+        console = Console(reader_gone_note=b"", raw=composed.ui == "raw")
     else:
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.ui, composed.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
-        yield RunFinder(pool, gpus=gpus)
+        yield RunFinder(pool, composed.selector, gpus=gpus)
+
+
+def merge_statuses(replies: Mapping[str, Mapping[str, Any]]) -> list[RemoteRun]:
+    """Return the runs that hosts list in their replies, by their names of now; the oldest first.
+
+    Of several hosts that share a disk, the one counts on which the run is, then the one whose name
+    is that of the run's node.
+    """
+    by_run: dict[str, RemoteRun] = {}
+    for asked, reply in replies.items():
+        for status in reply["runs"]:
+            run = by_run.setdefault(status.info.run_id, RemoteRun(status.info, {}, {}))
+            earlier = run.by_host.get(status.node)
+            if earlier is None or (status.here, asked == status.node) > (earlier.here, False):
+                run.by_host[status.node], run.asked[status.node] = status, asked
+    runs = []
+    for run in by_run.values():
+        infos = (status.info for status in run.by_host.values())
+        runs.append(replace(run, info=max(infos, key=lambda info: info.attempt)))
+    return sorted(runs, key=_launched_at)
 
 
 def _launched_at(run: RemoteRun) -> tuple[float, str]:
     last_change = max(status.changed_at for status in run.by_host.values())
     return run.info.launched_at or last_change, run.run_id
-
-
-def _parse_record(reply: Mapping[str, Any], run_id: str) -> RunRecord:
-    plan, info = (json.loads(reply[name]) for name in ("plan", "info"))
-    record = RunRecord(decode(Plan, plan), reply["config"], decode(RunInfo, info))
-    if record.plan.run_id != run_id:
-        raise ValueError(f"it is of {record.plan.run_id!r}")
-    return replace(record, info=replace(record.info, run_id=run_id))
 
 
 class FoundRun:
@@ -198,20 +218,37 @@ class FoundRun:
     on this machine is written only if no other process does, and only what it lacks.
     """
 
-    def __init__(self, request: LaunchRequest, finder: RunFinder, run_id: str) -> None:
-        from runner.control.record.run_store import RunStore  # `ps` needs none
+    def __init__(
+        self,
+        request: LaunchRequest,
+        finder: RunFinder,
+        *,
+        prefer_active: bool = False,
+        per_host: bool = False,
+    ) -> None:
+        """Find it; the options are those of `RunFinder.find` and `load_record`."""
+        from runner.control.record import run_index  # `ps` needs none
+        from runner.control.record.run_store import RunStore
 
         self.finder, self.console = finder, finder.console
-        self.cluster_selector = request.cluster_selector
-        self.reported = finder.find(run_id)  # as its hosts reported it when it was found
-        self.record: RunRecord = finder.load_record(self.reported)
-        self.store = RunStore(request.run_dir.parent / self.record.plan.run_id)
+        self.request = request
+        # As its hosts reported it when it was found.
+        self.reported = finder.find(request.spec.run_id, prefer_active=prefer_active)
+        self.record: HostRecord = finder.load_record(self.reported, per_host=per_host)
+        run_name = self.record.plan.run_id
+        self.flags = request.run_flags(run_name)  # by which any verb finds it again
+        folder = run_index.record_folder(run_name)
+        self.store = RunStore(folder or request.run_dir.parent / run_name)
         self.outcome_unknown = False  # another attempt was announced and could not be found
         self._load_attempt()
 
     def _load_attempt(self) -> None:
         self.plan = self.record.plan
         self.spec = self.finder.retarget_to_run(self.plan)
+        names = {node.name for node in self.spec.nodes}
+        others = tuple(node for node in self.finder.cluster_nodes if node.name not in names)
+        contact = replace(self.spec, spares=others)
+        self.request = replace(self.request, spec=contact, config_yaml=self.record.config_yaml)
 
     @property
     def already_ended(self) -> bool:
@@ -257,7 +294,7 @@ class FoundRun:
         self._load_attempt()
         return True
 
-    def _find_next_attempt(self, monitor: AttemptMonitor) -> RunRecord | None:
+    def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
         peers = monitor.peer_status
         is_announced = bool(peers.next_attempt_number)
         failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
@@ -294,7 +331,7 @@ class FoundRun:
         with contextlib.suppress(NotReady):
             self.reported = self.finder.find(self.plan.run_id)
 
-    def _wait_for_start(self) -> RunRecord | None:
+    def _wait_for_start(self) -> HostRecord | None:
         reconnect_at = time.monotonic()  # at once: spares had no connection so far
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:

@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
+from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush, PushTarget
-from runner.control.code.snapshot import Snapshot
 from runner.control.rpc.facts import CollectedFacts, FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
@@ -129,7 +129,7 @@ class HostPool:
         return pause.stop_requested_on
 
     def push(
-        self, snapshot: Snapshot, facts: dict[str, Facts], *, verify: bool = False
+        self, snapshot: PushSource, facts: dict[str, Facts], *, verify: bool = False
     ) -> dict[str, PushTarget]:
         """Push the code to every host that lacks it, and mark it as present in `facts`.
 
@@ -174,6 +174,8 @@ class HostPool:
             node_status=console.node_status,
             console_full=lambda: console.is_full,
             mute=console.mute,
+            first_failure=console.first_failure,
+            recovered=console.recovered,
         )
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
@@ -196,6 +198,10 @@ class _Pause(WaitLoop):
 
     def _pending(self) -> Collection[str]:
         return self.sessions.keys()
+
+    def _owes_answer(self, name: str) -> bool:
+        del name
+        return False  # nothing was asked
 
     def _is_finished(self) -> bool:
         return bool(self.stop_requested_on) or time.monotonic() >= self._end

@@ -16,11 +16,20 @@ from dataclasses import replace
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.code.code_store import CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
+from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import Inbox
 from runner.core.codec import encode
-from runner.core.errors import Interrupted, NotReady, Problem, RunnerError, StopUnverified
+from runner.core.errors import (
+    InternalFault,
+    Interrupted,
+    NotReady,
+    Problem,
+    RunnerError,
+    StopUnverified,
+)
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt, RunInfo
@@ -28,10 +37,14 @@ from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.remote_files import OUTPUT
+from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.next_attempt import assign_voters
 from runner.ui.console.plain import open_console
+from runner.ui.output import show
 from runner.ui.reports import report
+from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.reports.internal_fault import reporting_faults
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
@@ -45,18 +58,25 @@ from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending
 
 
-def run(request: LaunchRequest) -> int:
-    """Launch a run, or show its plan; return the exit code, or raise if nothing was started."""
+def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
+    """Launch a run, or show its plan; return the exit code, or raise if nothing was started.
+
+    `source` is the code it is to run, by default that of now.
+    """
     if request.dry_run is not DryRun.OFF:
         dry_run(request)
         return 0
-    source = open_code_source(request)
+    source = source or open_code_source(request)
     store = RunStore(request.run_dir)
     store.reserve()
     inbox: Inbox = queue.SimpleQueue()
     try:
         with forward_signals(inbox):
-            return LaunchSession(request, source, store, inbox).run()
+            session = LaunchSession(request, source, store, inbox)
+            with reporting_faults(store.folder, lambda: session.fault_hint):
+                return session.run()
+    except InternalFault:
+        raise
     except RunnerError:
         store.discard()
         raise
@@ -67,7 +87,7 @@ def dry_run(request: LaunchRequest) -> None:
     assumptions: list[str] = []
     if request.dry_run is DryRun.OFFLINE:
         for note in request.notes:
-            print(f"note: {note}", file=sys.stderr)
+            show(f"note: {note}", file=sys.stderr)
         spec, facts, assumptions = assumed_facts(request.spec)
         plan = build_plan(spec, facts, code=open_code_source(request).code)
         plan = replace(plan, rendezvous_reason="assumed")
@@ -77,9 +97,9 @@ def dry_run(request: LaunchRequest) -> None:
         with forward_signals(inbox):
             plan = LaunchSession(request, source, RunStore(request.run_dir), inbox).plan()
     if request.plan_as_json:
-        print(json.dumps(encode(plan)))
+        show(json.dumps(encode(plan)))
     else:
-        print(report.render_dry_run(plan, assumptions))
+        show(render_dry_run(plan, assumptions))
 
 
 class LaunchSession:
@@ -91,6 +111,8 @@ class LaunchSession:
         self._request, self._source, self._store = request, source, store
         self._launched_at = 0.0
         self._past_attempts: tuple[PastAttempt, ...] = ()
+        self._keeper: CodeKeeper | None = None
+        self._monitor: AttemptMonitor | None = None  # once orders are sent
         spec = request.spec
         if spec.min_nodes:
             spec = replace(spec, max_nodes=len(spec.nodes))
@@ -99,7 +121,6 @@ class LaunchSession:
         self._console = open_console(request.ui, request.console_ranks, names)
         self._pool = HostPool(spec, self._console, inbox)
         self._preparation = Preparation(request, source, self._pool)
-        self._ending = Ending(self._console, self._pool, store, request.cluster_selector)
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""
@@ -119,6 +140,17 @@ class LaunchSession:
         finally:
             self._close()
 
+    @property
+    def fault_hint(self) -> str:
+        """What becomes of the run if this process ends now, and how to follow it."""
+        if self._monitor is None:
+            return "nothing was started"
+        plan, is_detached = self._monitor.plan, self._monitor.peer_status.all_detached
+        flags = self._request.run_flags(plan.run_id)
+        if self._monitor.state is AttemptState.ENDED:
+            return f"its attempt had ended; to complete the record: python -m runner attach {flags}"
+        return report.detach_notice(plan, flags, is_detached=is_detached)
+
     def _close(self) -> None:
         self._console.close(deadline(FLUSH_TIMEOUT_S))
         self._pool.close()
@@ -126,7 +158,11 @@ class LaunchSession:
     def _run_attempts(self, plan: Plan, facts: dict[str, Facts]) -> int:
         started_at, self._launched_at = time.monotonic(), time.time()
         with self._writing_record():
-            self._store.create(self._request.config_yaml)
+            self._store.create(self._request)
+        found = run_index.record_folder(plan.run_id) == self._store.folder.resolve()
+        self._request = replace(self._request, on_record=found)
+        kept_code = CodeStore.of_run(self._store.folder, self._request.spec.run_id)
+        self._keeper = self._source.keep(kept_code)
         relauncher = Relauncher(self._pool, self._preparation)
         monitor, verdict = self._run_attempt(plan, facts)
         cut_short = False
@@ -142,6 +178,7 @@ class LaunchSession:
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
+        self._finish_keeping()
         if monitor.detached or monitor.peer_status.next_attempt_number:
             return self._leave(monitor)
         plan = monitor.plan  # with the nodes that joined
@@ -149,12 +186,26 @@ class LaunchSession:
         verdict = replace(verdict, seconds=seconds, past_attempts=self._past_attempts)
         is_complete = not (monitor.interrupted or cut_short)
         pulls_outputs = is_complete and plan.outputs and self._pool.spec.pull_outputs
+        pulls_outputs = pulls_outputs and verdict.has_begun
         kinds = (OUTPUT,) if pulls_outputs else ()
         launched_at = self._launched_at
         self._ending.conclude(plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
         inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
         self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
         return verdict.exit_code
+
+    def _finish_keeping(self) -> None:
+        if not self._keeper:
+            return
+        self._console.phase("keeping the code")
+        if problem := self._keeper.finish(lambda: signal_pending(self._pool.inbox)):
+            message = f"the code of this run is not kept here: {problem}"
+            self._console.message(f"note: {message}; rerun needs hosts that have it still")
+
+    @property
+    def _ending(self) -> Ending:
+        flags = self._request.run_flags(self._pool.spec.run_id)
+        return Ending(self._console, self._pool, self._store, flags)
 
     @contextlib.contextmanager
     def _writing_record(self) -> Iterator[None]:
@@ -178,9 +229,9 @@ class LaunchSession:
             self._store.write_plan(plan)
         started_at = time.monotonic()
         header = report.attempt_header if plan.attempt else report.launch_header
-        self._console.message(header(plan))
+        self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
         reporter = AttemptReporter(plan, self._console, self._store)
-        monitor = self._pool.monitor(plan, reporter.record, reporter.log)
+        self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,
             self._order_sender(plan, attempt),
@@ -228,6 +279,5 @@ class LaunchSession:
             self._ending.leave(monitor.plan, monitor)
             return 0
         self._console.flush_ranks(FLUSH_TIMEOUT_S)
-        selector = self._request.cluster_selector
-        self._console.verdict(report.started_again_notice(monitor.plan, selector))
+        self._console.verdict(report.started_again_notice(monitor.plan, self._ending.run_flags))
         return StopUnverified.exit_code

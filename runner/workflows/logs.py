@@ -34,18 +34,21 @@ class RankLogs:
         if run.plan.attempt:
             last = f"attempt {run.plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
-        self._discover_ranks()
+        problems = self._discover_ranks()
         ranks = self._select(run.plan)
-        sessions, inbox, lost_s = pool.sessions, pool.inbox, run.spec.lost_s
+        sessions = {name: each for name, each in pool.sessions.items() if not each.closed}
+        inbox, lost_s = pool.inbox, run.spec.lost_s
         is_full = lambda: console.is_full  # noqa: E731
-        log_dump = LogDump(sessions, inbox, lost_s, self._show, self._start_at, is_full)
+        log_dump = LogDump(
+            sessions, inbox, lost_s, self._show, self._start_at, is_full, console.node_status
+        )
         try:
             log_dump.run(run.plan.nodes, ranks)
         except Interrupted as error:  # nothing was begun that would need a message
             return error.exit_code
-        problems = {name: problem.message for name, problem in log_dump.problems.items()}
+        problems.update({name: each.message for name, each in log_dump.problems.items()})
         for share in run.plan.nodes:
-            if share.node not in pool.sessions and set(share.ranks) & set(ranks):
+            if share.node not in sessions and set(share.ranks) & set(ranks):
                 reason = run.finder.unreachable.get(share.node)
                 problems.setdefault(share.node, reason.message if reason else "not reached")
         for name, message in problems.items():
@@ -85,15 +88,21 @@ class RankLogs:
         missing = any(set(run.plan.node(node).ranks) & set(ranks) for node in unverified)
         return NotReady.exit_code if missing else 0
 
-    def _discover_ranks(self) -> None:
-        """Put into the plan which ranks each node had so far, if only torch decides that."""
+    def _discover_ranks(self) -> dict[str, str]:
+        """Put into the plan which ranks each node had so far, if only torch decides that.
+
+        Return why those of a node are not known.
+        """
         run = self._run
+        problems: dict[str, str] = {}
         if run.plan.torch_assigns_ranks:
-            pool = run.finder.pool
-            discovery = RankDiscovery(pool.sessions, pool.inbox, run.spec.lost_s)
+            pool, show = run.finder.pool, run.console.node_status
+            discovery = RankDiscovery(pool.sessions, pool.inbox, run.spec.lost_s, show)
             ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
+            problems = discovery.problems
             nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
             run.plan = replace(run.plan, nodes=tuple(nodes))
+        return problems
 
     def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         self._show(node, source_rank(source), stream, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
-from runner.core.outcome.verdict import Verdict
+from runner.core.outcome.verdict import Verdict, completed
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import leave_on_signal
@@ -18,23 +18,42 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
     """
-    store, config_yaml, run_id = run.store, run.record.config_yaml, run.plan.run_id
+    store, run_id = run.store, run.plan.run_id
     verdict: Verdict | None = None
+    complete_result(run)
     has_ended = run.already_ended and not run.relaunch_pending
-    if store.reopen(config_yaml, run.plan) and has_ended and not store.has_result:
+    if store.reopen(run.request, run.plan) and has_ended and not store.has_result:
         verdict = _read_verdict(run)
     store.unlock()
     try:
         pulled = download(run.finder.pool, run_id, store.folder, FILE_KINDS, run.reported.by_host)
     except Interrupted as error:
-        pull_command = f"python -m runner pull --run {run_id} {run.cluster_selector}"
+        pull_command = f"python -m runner pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
-    if verdict and store.reopen(config_yaml, run.plan):
+    if verdict and store.reopen(run.request, run.plan):
         diagnosis = diagnose(run.plan, verdict, store.tail)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
         store.unlock()
     return pulled
+
+
+def complete_result(run: FoundRun) -> None:
+    """Add to the result on record here what hosts could not prove when the run ended.
+
+    Raises:
+        NotReady: The result cannot be read.
+    """
+    store = run.store
+    if not (run.already_ended and store.has_unproven_end and store.reopen(run.request, run.plan)):
+        return
+    try:
+        plan, verdict = store.read_result()
+        verdict = completed(verdict, _read_verdict(run))
+        diagnosis = diagnose(plan, verdict, store.tail)
+        store.write_result(plan, verdict, run.record.info.launched_at, diagnosis)
+    finally:
+        store.unlock()
 
 
 def _read_verdict(run: FoundRun) -> Verdict:

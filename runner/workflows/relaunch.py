@@ -172,7 +172,7 @@ class Relauncher:
         self._say("retrying with another port")
         self._port_just_retried = True
         self._port_retries += 1
-        store_port, hub_port = int(reply["port"]), int(reply["hub_port"])
+        store_port, hub_port = reply["port"], reply["hub_port"]
         # The ports of the voters went with the attempt that held them.
         facts = {name: replace(old, vote_port=0) for name, old in facts.items()}
         facts[master] = replace(facts[master], reserved_port=store_port, hub_port=hub_port)

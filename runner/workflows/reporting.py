@@ -70,12 +70,12 @@ class AttemptReporter:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where the end of a run is reported; a verb finds its hosts again by `cluster_selector`."""
+    """Where the end of a run is reported; a verb finds the run again by `run_flags`."""
 
     console: Console
     pool: HostPool
     store: RunStore
-    cluster_selector: str
+    run_flags: str
 
     def conclude(
         self,
@@ -107,13 +107,13 @@ class Ending:
             self.store.display_path,
             diagnosis,
             disconnect_s=disconnect_s,
-            cluster_selector=self.cluster_selector,
+            run_flags=self.run_flags,
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
 
     def _download(self, run_id: str, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
-        pull_command = f"python -m runner pull --run {run_id} {self.cluster_selector}"
+        pull_command = f"python -m runner pull {self.run_flags}"
         try:
             pulled = download(self.pool, run_id, self.store.folder, kinds)
         except Interrupted:
@@ -138,7 +138,7 @@ class Ending:
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
         text = report.detach_notice(
             plan,
-            self.cluster_selector,
+            self.run_flags,
             is_detached=monitor.peer_status.all_detached,
             is_stopping=is_stopping,
             hub_unreachable=monitor.peer_status.hub_unreachable,

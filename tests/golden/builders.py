@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_interface
+from pathlib import Path
 from typing import Any
 
 from runner.core.model.facts import Facts, Gpu, Interface, Interpreter, Route
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Spec, Task
+from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Task
 from runner.core.planning.build_plan import build_plan
 
 RUN_ID = "0314-1592-digits-65a3"
@@ -75,6 +76,12 @@ def spec(*nodes: Node, task: Task = SCRIPT, **others: Any) -> Spec:
         "project": "/home/ada/digits",
     }
     return Spec(nodes=nodes, task=task, **{**defaults, **others})
+
+
+def request(run_dir: Path, config_yaml: str = "seed: 1\n", **fields: Any) -> LaunchRequest:
+    """What a launch asks for whose record is in that folder; `fields` are those of its spec."""
+    asked = spec(Node("a", "gpu-a"), **{"run_id": run_dir.name, **fields})
+    return LaunchRequest(asked, DryRun.OFF, run_dir, "auto", None, config_yaml)
 
 
 def plan(*ranks: int) -> Plan:

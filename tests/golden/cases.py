@@ -21,7 +21,7 @@ from runner.core.model.spec import (
     Torchrun,
 )
 from runner.core.planning.build_plan import build_plan
-from runner.ui.reports.report import render_dry_run
+from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -18,24 +19,29 @@ import yaml
 from runner import __version__
 from runner.cli import main
 from runner.cli.main import for_each_run
+from runner.config.compose import open_composer
+from runner.config.schema import SECTIONS
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady, Problem
-from runner.core.model.spec import DryRun, LaunchRequest, Task
+from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace, Task
 from runner.core.planning.build_plan import build_plan
 
 CONF = Path(__file__).parents[2] / "conf"
-SWEPT: Any = SimpleNamespace(overrides=("task.args.lr=1",))
+SWEPT: Any = SimpleNamespace(
+    spec=SimpleNamespace(run_id="r", pushes_code=True, task=SimpleNamespace(shipped_file="")),
+    dry_run=DryRun.OFF,
+    run_dir=Path("nowhere"),
+    sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
+)
+BASE = "defaults: [base]\n"
+NULLABLE = ("master", "project", "setup", "only")
 MINE = {
     "conf/task/mine.yaml": "defaults: [base]\nscript: train.py\nargs: {lr: 0.1}\n",
     "conf/cluster/pair.yaml": (
         "defaults: [base]\nnodes:\n  gpu1: {host: 10.0.0.1}\n  gpu[02-04]: {gpus: 8}\n"
     ),
 }
-ROOT_KEYS = (
-    "cluster, task, rendezvous, torchrun, relaunch, dry_run, run_id, run_dir, rerun, ui, deploy, "
-    "pull_outputs, skip_checks, console_ranks, watch, grace_s, lost_s, disconnect_s, detach"
-)
 
 
 @dataclass
@@ -111,12 +117,6 @@ def test_what_is_composed_is_plain_data(here: Here, monkeypatch: pytest.MonkeyPa
     assert (run.spec.cluster, run.spec.project) == ("pair", str(here.folder))
     assert (run.dry_run, run.dry_run == "offline") == (DryRun.OFFLINE, True)
     assert run.run_dir == here.folder / "runs" / run.spec.run_id
-    assert run.sources == (
-        f"runner: {CONF}/runner.yaml",
-        f"cluster/pair: {here.folder}/conf/cluster/pair.yaml",
-        f"rendezvous/static: {CONF}/rendezvous/static.yaml",
-        f"task/mine: {here.folder}/conf/task/mine.yaml",
-    )
     assert (run.notes, run.overrides) == ((), words)
 
 
@@ -152,7 +152,7 @@ def test_this_machine_runs_ranks_with_our_own_interpreter(here: Here) -> None:
 def test_folders_of_yaml_in_order(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those given, the nearest of the user's own upwards, the shipped one; each of them once."""
     mine = here.folder / "conf"
-    here.write({"a/b/conf/other.yaml": "", "a/c/conf/task/x.yaml": "", "given/x.yaml": ""})
+    here.write({"a/b/conf/other.yaml": "", "a/c/conf/task/x.yaml": BASE, "given/x.yaml": ""})
     monkeypatch.chdir(here.folder / "a" / "b")
     assert conf_folders([]) == [mine, CONF]
     assert conf_folders(["../../given", str(mine)]) == [Path.cwd() / "../../given", mine, CONF]
@@ -161,6 +161,53 @@ def test_folders_of_yaml_in_order(here: Here, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(CONF / "cluster")
     assert conf_folders([]) == [CONF]
     assert shipped_folder() == CONF
+
+
+def test_the_conf_of_another_program_is_not_ours(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project of Hydra may have a `conf/task` of its own; a runner.yaml, or one file of ours."""
+    here.write({"rl/conf/task/cart.yaml": "defaults: [base]\nname: cart\nenv: {}\n"})
+    here.write({"rl/conf/task/base.yaml": "name: ???\n", "rl/conf/cluster/x.yaml": "walltime: 3\n"})
+    monkeypatch.chdir(here.folder / "rl")
+    theirs, mine = here.folder / "rl" / "conf", here.folder / "conf"
+    assert conf_folders([]) == [mine, CONF]
+    said = here("task=cart")
+    assert said.err == (
+        "error: task=cart: there is no task 'cart'; there are base, collectives, env, mine, "
+        f"resnet18\n    looked in {mine}/task and {CONF}/task\n"
+        "    not in conf, which is another program's: an empty conf/runner.yaml adds it\n"
+    )
+    for name, text in {
+        "runner.yaml": "",
+        "cluster/mine.yaml": BASE,
+        "cluster/broken.yaml": "# mine\ndefaults:\n  - base\nnodes: [\n",
+        "cluster/plain.yaml": "nodes: {a: {}}\npython: python3\n",
+        "cluster/few.yaml": "defaults: [lab3]\n",
+    }.items():
+        here.write({f"rl/conf/{name}": text})
+        assert conf_folders([]) == [theirs, CONF], name
+        (theirs / name).unlink()
+        assert conf_folders([]) == [mine, CONF], name
+
+
+def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The shipped one is for a first try; a runner.yaml may choose one for all runs."""
+    asked = (
+        "error: task: there is no task to launch; choose one of mine, collectives, env, resnet18\n"
+        "    python -m runner cluster=pair task=mine\n"
+        "    or a program: task.script=train.py; conf/runner.yaml may choose for all\n"
+    )
+    for words in ([], ["cluster=local"], ["cluster=pair"], ["-m", "cluster=pair,local"]):
+        assert here(*words).err == asked
+    assert here("-m").err.startswith("error: --multirun: there is nothing to run through")
+    assert here("--cfg", "job").code == here("--help").code == 0
+    assert not here("cluster=pair", "task.script=train.py").run.spec.task.args
+    here.write({"conf/runner.yaml": "defaults: [task: mine]\n"})
+    assert here("cluster=pair").run.spec.task.name == "mine"
+    monkeypatch.chdir(tmp_path)
+    assert here().run.spec.task.name == "resnet18"
+    assert here("cluster=lab3").err.startswith("error: task: there is no task to launch")
 
 
 def test_a_users_file_wins_over_the_shipped_one(here: Here) -> None:
@@ -186,17 +233,40 @@ def test_a_users_file_may_build_on_a_shipped_one(here: Here) -> None:
 
 
 def test_a_users_own_primary_config(here: Here) -> None:
-    """A runner.yaml of theirs sets defaults for all runs; without the schema it is refused."""
+    """A runner.yaml of theirs is merged over the shipped one: what it does not say holds on."""
     defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
     here.write({"conf/runner.yaml": f"defaults: {defaults}\nlost_s: 60\n"})
     run = here().run
     assert (run.spec.lost_s, run.spec.cluster, run.spec.task.name) == (60.0, "pair", "mine")
-    here.write({"conf/runner.yaml": "defaults: [{cluster: pair}, {task: mine}]\n"})
-    said = here()
-    wanted = (
-        f"error: {here.folder}/conf/runner.yaml: its defaults list must begin with runner_base\n"
-    )
-    assert (said.code, said.err) == (2, wanted)
+    assert here("rendezvous=c10d").run.spec.rendezvous.backend == "c10d"
+    assert "a PyTorch job on every machine" in here("--help").out
+    groups = "{cluster: pair}, {task: mine}"
+    for defaults in (groups, f"{groups}, _self_", f"override hydra/job_logging: none, {groups}"):
+        text = f"defaults: [{defaults}]\nhydra: {{verbose: false}}\ngrace_s: 2\n"
+        here.write({"conf/runner.yaml": text})
+        spec = here("rendezvous=etcd", "rendezvous.endpoint=h:1").run.spec
+        assert (spec.cluster, spec.task.name, spec.grace_s) == ("pair", "mine", 2.0)
+    here.write({"conf/more.yaml": "# @package _global_\ngrace_s: 3\nlost_s: 4\n"})
+    for defaults, grace_s in (("more", 2.0), ("_self_, more", 3.0)):
+        here.write({"conf/runner.yaml": f"defaults: [{groups}, {defaults}]\ngrace_s: 2\n"})
+        assert (here().run.spec.grace_s, here().run.spec.lost_s) == (grace_s, 4.0)
+    here.write({"conf/runner.yaml": "task: {script: other.py}\n"})
+    assert here("cluster=pair", "task=mine").run.spec.task.target == "other.py"
+
+
+def test_mistakes_in_a_users_primary_config(here: Here) -> None:
+    """Each is one message with the file."""
+    for text, message in {
+        "defaults: {task: mine}": "conf/runner.yaml: defaults: must be a list",
+        "- task": "conf/runner.yaml: must be a mapping of keys to values",
+        "defaults: [{task: nope}]": "conf/runner.yaml: there is no task 'nope'; there are",
+        "lost_s: [": "conf/runner.yaml:1: while parsing a flow node",
+        "los_s: 1\ndefaults: [task: mine]": "conf/runner.yaml:1: los_s: there is no such key",
+        "lost_s: x": "conf/runner.yaml:1: lost_s: must be a number, not 'x'",
+    }.items():
+        here.write({"conf/runner.yaml": text})
+        said = here()
+        assert (said.code, said.err.startswith(f"error: {message}")) == (2, True), said.err
 
 
 def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
@@ -241,6 +311,63 @@ def test_a_key_can_be_left_out(here: Here, word: str) -> None:
     """`~KEY`, also as the first word, and also where the schema has a default for the key."""
     run = here(word, "cluster=pair", "task=mine", "dry_run=offline").run
     assert run.spec.task == Task("mine", "script", "train.py", ())
+
+
+def test_a_second_file_of_a_group_has_a_place_of_its_own(here: Here) -> None:
+    """`+GROUP@PACKAGE=NAME` is Hydra's word for it; without a place it is refused."""
+    here.write({"conf/task/quick.yaml": "# @package _global_\nlost_s: 7\n"})
+    run = here("+task@_global_=quick", "cluster=pair", "task=mine").run
+    assert (run.spec.lost_s, run.spec.task.name) == (7.0, "mine")
+
+
+def test_a_mapping_of_nodes_adds_to_those_of_the_yaml(here: Here) -> None:
+    """By Hydra's rule, which the run says, and how to use the new one alone."""
+    run = here("cluster=pair", "task=mine", "cluster.nodes={h5: {host: 10.0.0.9}}").run
+    assert [node.name for node in run.spec.nodes] == ["gpu1", "gpu02", "gpu03", "gpu04", "h5"]
+    (note,) = run.notes
+    assert note == (
+        "cluster.nodes={…} adds to those of the YAML: gpu1, gpu[02-04], h5; cluster.only=[h5] uses "
+        "these alone"
+    )
+    words = ("~cluster.nodes", "+cluster.nodes={h5: {}}")
+    assert here("cluster=pair", "task=mine", *words).run.notes == ()
+
+
+@pytest.mark.parametrize("nodes", ["", "{a: {}, b: {}}"])
+def test_a_plan_for_this_machine_knows_it(here: Here, nodes: str) -> None:
+    """A program that is not there is refused, as by the launch; several nodes meet at loopback."""
+    here.write({"train.py": "", "tool/__main__.py": "", "empty/x.py": ""})
+    words = ["cluster=local", *([f"cluster.nodes={nodes}"] if nodes else []), "dry_run=offline"]
+    for script in ("train.py", "tool"):
+        spec, facts, _ = assumed_facts(here(*words, f"task.script={script}").run.spec)
+        plan = build_plan(spec, facts)
+        assert (plan.master_addr, len(plan.nodes)) == ("127.0.0.1", 3 if nodes else 1)
+    for script in ("nope.py", "empty"):
+        with pytest.raises(NotReady, match=f"task.script: there is no file {script} in "):
+            assumed_facts(here(*words, f"task.script={script}").run.spec)
+
+
+def test_any_key_of_the_schema_can_be_left_out(here: Here) -> None:
+    """Its default holds, whether the files set it, to null perhaps, or leave it out."""
+    leaves = [
+        (f"{section}.{option.name}".lstrip("."), option)
+        for section, schema in SECTIONS.items()
+        for option in dataclasses.fields(schema)
+        if "NODE" not in section and option.metadata["legal"] != "see below"
+    ]
+    sets_all = "".join(f"{key.removeprefix('cluster.')}: null\n" for key in NULLABLE)
+    here.write({"conf/cluster/nulls.yaml": f"defaults: [base]\nnodes: {{a: {{}}}}\n{sets_all}"})
+    with open_composer() as composer:
+        for key, option in leaves:
+            for cluster in ("pair", "nulls"):
+                words = [f"cluster={cluster}", "task=mine", f"~{key}"]
+                left = yaml.safe_load(composer.yaml(words)) if key != "cluster.nodes" else {}
+                for part in key.split("."):
+                    left = left.get(part, {}) if isinstance(left, dict) else left
+                default = option.default
+                assert left in ({}, [], default), (key, cluster, left)
+        env = ("cluster=pair", "task=mine", "cluster.env.B=1", "cluster.env.A=${.B}")
+        assert composer.compose(env).spec.env == {"A": "1", "B": "1"}
 
 
 @pytest.mark.documents("docs/configuration.md", "docs/elastic.md", "docs/tasks.md")
@@ -288,34 +415,34 @@ WORDS = {
     ),
     "misspelt group": (
         ["clustre=pair"],
-        f"clustre: there is no such key; legal here: {ROOT_KEYS}\n    did you mean cluster?",
+        "clustre: there is no such key; near it: cluster, lost_s\n    did you mean cluster?",
     ),
     "misspelt key": (
         ["cluster=pair", "watch.stal_s=3", "+foo=1"],
         (
             "watch.stal_s: there is no such key; legal here: stall_s, action, metrics, stacks\n"
             "    did you mean watch.stall_s?\n"
-            f"error: foo: there is no such key; legal here: {ROOT_KEYS}\n"
+            "error: foo: there is no such key\n"
             "    if it is for the program: task.args.foo=…"
         ),
     ),
     "replaced keys": (
         ["cluster=pair", "stop.grace_s=3", "on_disconnect=keep", "cluster.deploy=never"],
         (
-            "stop: this key is now grace_s\n"
+            "stop: stop.grace_s is now grace_s\n"
             "    such as grace_s=30\n"
-            "error: on_disconnect: this key is now disconnect_s\n"
+            "error: on_disconnect: on_disconnect is now disconnect_s\n"
             "    disconnect_s=never keeps a run going without a launch\n"
-            "error: cluster.deploy: this key is now cluster.project\n"
+            "error: cluster.deploy: cluster.deploy is now cluster.project\n"
             "    null pushes the code; a path, such as `.`, does not"
         ),
     ),
     "keys of a section, at the top": (
         ["cluster=pair", "nnodes=2", "lr=0.1"],
         (
-            f"nnodes: there is no such key; legal here: {ROOT_KEYS}\n"
+            "nnodes: there is no such key; near it: rendezvous, disconnect_s\n"
             "    did you mean task.nnodes?\n"
-            f"error: lr: there is no such key; legal here: {ROOT_KEYS}\n"
+            "error: lr: there is no such key; near it: cluster\n"
             "    if it is for the program: task.args.lr=…"
         ),
     ),
@@ -371,7 +498,8 @@ WORDS = {
             "cluster.python: NOPE is not set in this shell's environment\n"
             "    export NOPE=… first, or give a default: ${oc.env:NOPE,DEFAULT}\n"
             "error: cluster.workdir: interpolation key 'nope' not found\n"
-            "    ${a.b} is the full key of another value, ${.b} a neighbour"
+            "    ${a.b} is the full key of another value, ${.b} a neighbour; ${X} of a shell is "
+            "\\${X}"
         ),
     ),
     "grammar": (
@@ -407,7 +535,10 @@ WORDS = {
     ),
     "no override": (
         ["check"],
-        "check: neither KEY=VALUE nor a flag\n    python -m runner --help shows what there is",
+        (
+            "command line: 'check' is neither KEY=VALUE nor a flag\n"
+            "    a verb comes first: python -m runner check"
+        ),
     ),
     "several values": (
         ["task.args.lr=1,2"],
@@ -420,17 +551,48 @@ WORDS = {
     "nothing to delete": (
         ["cluster=pair", "~cluster.nodes.gpu03"],
         (
-            "~cluster.nodes.gpu03: could not delete from config. 'cluster.nodes.gpu03' does not "
-            "exist\n"
+            "~cluster.nodes.gpu03: the YAML has no node gpu03\n"
             "    leave a node out with cluster.exclude=[gpu03]"
+        ),
+    ),
+    "an argument to take out that is not there": (
+        ["cluster=pair", "~task.args.nope"],
+        (
+            "~task.args.nope: there is no task.args.nope to take out\n"
+            "    `python -m runner config` shows what there is"
+        ),
+    ),
+    "a misspelt key to take out": (
+        ["cluster=pair", "~detahc"],
+        "~detahc: there is no such key; near it: detach, relaunch, task\n    did you mean detach?",
+    ),
+    "nothing to take out": (
+        ["cluster=pair", "~"],
+        "~: names no key\n    ~KEY takes a key out, such as ~task.args.lr",
+    ),
+    "no cluster": (
+        ["cluster=null"],
+        "cluster=null: cluster takes the name of a file; there are pair, lab3, local",
+    ),
+    "no rendezvous": (
+        ["cluster=pair", "rendezvous=null"],
+        (
+            "rendezvous=null: rendezvous takes the name of a file; there are c10d, etcd, etcd-v2, "
+            "standalone, static"
+        ),
+    ),
+    "a second cluster": (
+        ["+cluster=pair"],
+        (
+            "+cluster=pair: there is a cluster already\n"
+            "    without a + it replaces the cluster: cluster=pair"
         ),
     ),
     "unknown flag": (
         ["--foo"],
         (
             "command line: there is no flag '--foo'\n"
-            "    settings are written KEY=VALUE: foo=..., or task.args.foo=... for an argument "
-            "of the program\n"
+            "    an argument of the program is task.args.foo=..., or comes after `--`\n"
             "    python -m runner --help lists the flags"
         ),
     ),
@@ -524,7 +686,9 @@ WORDS = {
 def test_what_is_wrong_on_the_command_line(case: str, here: Here) -> None:
     """One message that says where, what is legal and what next; exit 2, and no run."""
     words, text = WORDS[case]
-    if not any(word.startswith("task") for word in words):
+    if not any(
+        re.match(r"[~+]*task(=|$|\.(script|module|command|nope)\b)", word) for word in words
+    ):
         words = ["task=mine", *words]
     said = here(*words)
     assert (said.code, said.runs, said.out) == (2, [], "")
@@ -638,7 +802,116 @@ def test_a_sweep_with_a_problem_starts_nothing(here: Here) -> None:
     """All runs are checked before the first."""
     said = here("task=mine", "cluster=pair", "cluster.backend=gloo,x", "-m")
     assert (said.code, said.runs) == (2, [])
+    assert said.err == (
+        "error: cluster.backend: 'x' is not legal; choose auto, nccl or gloo\n"
+        "    in run 2: task=mine cluster=pair cluster.backend=x\n"
+    )
+    said = here("task=mine", "cluster=pair", "cluster.backend=x", "lost_s=20,30", "-m")
     assert said.err == "error: cluster.backend: 'x' is not legal; choose auto, nccl or gloo\n"
+
+
+def test_a_file_that_glob_takes_in_is_named(here: Here) -> None:
+    """By the words of its run: a schema is among the files of a group."""
+    said = here("task=mine", "cluster=pair,base", "-m")
+    assert said.code == 2
+    assert "\n    in run 2: task=mine cluster=base\n" in said.err
+
+
+def test_a_sweep_says_where_each_run_stands_in_it(here: Here) -> None:
+    """Its id, the number of the run, and what not all runs have."""
+    runs = here("task=mine", "cluster=pair", "task.args.lr=1,2", "lost_s=20", "-m").runs
+    places = [run.sweep for run in runs]
+    assert len({place.sweep for place in places if place}) == 1
+    assert [(p.number, p.count, p.changes) for p in places if p] == [
+        (1, 2, ("task.args.lr=1",)),
+        (2, 2, ("task.args.lr=2",)),
+    ]
+    assert here("task=mine", "cluster=pair", "-m").run.sweep is None
+
+
+def test_a_sweep_is_not_detached(here: Here) -> None:
+    """Its runs would compete for the same GPUs; the message has the words to use."""
+    said = here("task=mine", "cluster=pair", "task.args.lr=1,2", "detach=true", "-m")
+    assert (said.code, said.runs) == (2, [])
+    assert said.err == (
+        "error: detach: the runs of a --multirun would all be started at once, on the same GPUs\n"
+        "    leave it out, and detach the sweep itself: nohup python -m runner -m ... &\n"
+    )
+
+
+def test_a_sweep_ends_with_a_table(here: Here) -> None:
+    """What each run had of its own, and what became of it; a plan is not a success."""
+    words = ("task=mine", "cluster=pair", "task.args.lr=1,2", "-m")
+    said = here(*words, job=lambda run: 3 if "task.args.lr=1" in run.overrides else 0)
+    names = [run.spec.run_id for run in said.runs]
+    table = said.err.splitlines()[-4:]
+    assert [line.split() for line in table[:3]] == [
+        ["run", "differs", "in", "exit", "took"],
+        [names[0], "task.args.lr=1", "3", "0.0", "s"],
+        [names[1], "task.args.lr=2", "0", "0.0", "s"],
+    ]
+    assert table[3] == "1 of 2 runs succeeded"
+    said = here(*words, "dry_run=offline")
+    assert said.err.splitlines()[-1] == "2 of 2 runs could be planned, nothing was started"
+
+
+def test_a_sweep_over_code_that_is_not_pushed_says_so(here: Here) -> None:
+    """An edit reaches its later runs; a dry run has none."""
+    words = ("task=mine", "cluster=pair", "task.args.lr=1,2", "-m")
+    note = "note: an edit of the code reaches later runs of this sweep; cluster.project=null "
+    assert here(*words, "cluster.project=.").err.startswith(note)
+    assert note not in here(*words).err
+    assert note not in here(*words, "cluster.project=.", "dry_run=offline").err
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("hydra/launcher=joblib", "one after the other"),
+        ("hydra.launcher.n_jobs=2", "one after the other"),
+        ("hydra/sweeper=optuna", "values joined by commas"),
+        ("hydra.run.dir=/tmp/x", "run_dir=PATH/${run_id}"),
+        ("hydra.sweep.dir=/tmp/x", "run_dir=PATH/${run_id}"),
+        ("hydra.sweep.subdir=x", "run_dir=PATH/${run_id}"),
+        ("hydra.job.chdir=true", "ranks work in a copy"),
+        ("hydra.job.name=x", "run_id=NAME"),
+        ("+hydra.job.env_set.A=1", "task.env.NAME=VALUE"),
+        ("hydra.mode=MULTIRUN", "-m on the command line"),
+    ],
+)
+def test_settings_of_hydra_without_effect_are_refused(word: str, hint: str, here: Here) -> None:
+    """By name, with what takes their place."""
+    said = here("task=mine", "cluster=pair", word)
+    assert (said.code, said.runs) == (2, [])
+    assert said.err.startswith(f"error: {word}: this setting of Hydra has no effect on a launch\n")
+    assert hint in said.err
+
+
+def test_a_folder_that_yaml_sets_for_hydra_is_refused(here: Here) -> None:
+    """As one of the command line."""
+    here.write({"conf/extra/own.yaml": "# @package _global_\nhydra: {run: {dir: /data}}\n"})
+    said = here("+extra=own", "cluster=pair", "task.command=ls")
+    assert (said.code, said.runs) == (2, [])
+    assert "hydra.run.dir: /data: this setting of Hydra has no effect on a launch\n" in said.err
+
+
+def test_settings_of_hydra_with_effect_are_not(here: Here) -> None:
+    """Those that say what a sweep is, and where YAML is."""
+    words = ("task=mine", "cluster=pair", "hydra/launcher=basic", "hydra.searchpath=[]")
+    assert here(*words).code == 0
+
+
+@pytest.mark.parametrize("key", ["runtime.output_dir", "run.dir", "sweep.dir"])
+def test_the_output_folder_of_hydra_is_refused(key: str, here: Here) -> None:
+    """It is not made, and the argument must not vanish."""
+    value = f"${{hydra:{key}}}/x"
+    said = here("task=mine", "cluster=pair", f"task.args.out={value}")
+    assert (said.code, said.runs) == (2, [])
+    assert said.err.startswith(f"error: task.args.out: ${{hydra:{key}}} has no value: ")
+    assert "task.outputs" in said.err
+    assert "${run_id}" in said.err
+    here.write({"conf/task/out.yaml": f"defaults: [mine]\nargs: {{out: '{value}'}}\n"})
+    assert "conf/task/out.yaml:2: task.args.out: " in here("task=out", "cluster=pair").err
 
 
 def test_a_sweep_needs_folders_of_its_own(here: Here) -> None:
@@ -680,6 +953,9 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     assert said.code == 3
     assert said.err == (
         f"run 1 of 2: task.args.lr=1\n{text}run 2 of 2: task.args.lr=1\n{text}"
+        "  run  differs in      exit  took\n"
+        "  r    task.args.lr=1  3     0.0 s\n"
+        "  r    task.args.lr=1  3     0.0 s\n"
         "0 of 2 runs succeeded\n"
     )
     said = here(job=interrupt)

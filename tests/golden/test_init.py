@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,17 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.cli.scaffold import ScaffoldResult, parse_hosts, scaffold, yaml_scalar
+from runner.cli.host_list import parse_hosts
+from runner.cli.scaffold import ScaffoldResult, scaffold, yaml_scalar
 from runner.config.compose import open_composer
-from runner.core.errors import ConfigError, Interrupted
-from runner.core.model.spec import LaunchRequest, Node
+from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.model.facts import Facts, Gpu, Interpreter
+from runner.core.model.spec import LaunchRequest, Node, Ssh
+from runner.workflows.host_trial import HostTrial
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
-FILES = (CLUSTER, TASK, Path("fabfile.py"))
+ROOT = Path(__file__).parents[2]
+FILES = (CLUSTER, TASK, Path("conf/runner.yaml"), Path("fabfile.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -71,16 +78,20 @@ def tree(folder: Path) -> set[str]:
 def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str]) -> None:
     """They compose, are marked as examples, and what to edit is said; so is what comes next."""
     outcome = scaffold(interactive=False)
-    assert outcome == ScaffoldResult(FILES, (), ("cluster=mine", "task=train"), try_now=False)
+    assert outcome == ScaffoldResult(FILES, (), ("cluster=mine", "task=train"))
     spec = composed().spec
     assert [node.name for node in spec.nodes] == ["gpu1", "gpu2"]
     assert (spec.task.target, spec.python, spec.ssh.user) == ("train.py", "python3", None)
-    run = "python -m runner cluster=mine task=train"
+    run = "python -m runner"
+    with open_composer(for_launches=True) as composer:
+        alone = composer.compose([]).spec
+    assert (alone.nodes, alone.task) == (spec.nodes, spec.task)
     assert CLUSTER.read_text().count("# an example") == 2
     assert TASK.read_text().count("# an example") == 1
     assert capsys.readouterr().out.splitlines() == [
         "wrote  conf/cluster/mine.yaml: put your own machines below `nodes`",
         "wrote  conf/task/train.yaml: name your own program as `script`",
+        "wrote  conf/runner.yaml",
         "wrote  fabfile.py",
         "next:",
         f"  {run} dry_run=offline   # prints the plan, contacts no host",
@@ -178,6 +189,8 @@ def test_a_name_we_made_may_be_that_of_a_host() -> None:
         ({"hosts": [","]}, "--hosts", "no machine"),
         ({"user": "ada lovelace"}, "--user", "no login name"),
         ({"user": "-oProxyCommand=x"}, "--user", "no login name"),
+        ({"key": "/no/such/key"}, "--key", "there is no file /no/such/key"),
+        ({"key": __file__}, "--key", "is no private key: -----BEGIN … begins one"),
         ({"python": "a\nb"}, "--python", "one line"),
         ({"script": "nothere.py"}, "--script", "there is no file 'nothere.py' here"),
         ({"script": "."}, "--script", "there is no file '.' here"),
@@ -199,12 +212,14 @@ def test_what_is_wrong_is_told_and_nothing_written(
 
 def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second time changes nothing at all; also in the conf of somebody's own Hydra app."""
-    for name in ("conf/config.yaml", "conf/task/train.yaml", "fabfile.py"):
+    for name in ("conf/config.yaml", "conf/runner.yaml", "conf/task/train.yaml", "fabfile.py"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(f"# {name}\n")
     outcome = scaffold(hosts=["h1"], interactive=False)
     assert (outcome.written, outcome.existing) == ((CLUSTER,), FILES[1:])
-    assert "kept   fabfile.py, as it is" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "kept   fabfile.py, as it is" in said
+    assert said.endswith("\n  python -m runner cluster=mine task=train\n")
     assert (here / TASK).read_text() == "# conf/task/train.yaml\n"
     before = (here / CLUSTER).read_text()
     assert scaffold(hosts=["h2"], interactive=False).existing == FILES
@@ -228,54 +243,171 @@ def test_what_cannot_be_written_leaves_nothing(here: Path) -> None:
     assert not any((here / file).is_file() for file in FILES)
 
 
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Node, Ssh, str]]:
+    """The hosts that were tried, none of which is reached; a test may put what is found."""
+    tried: list[tuple[Node, Ssh, str]] = []
+
+    def try_host(*given: Any) -> HostTrial:
+        tried.append(given)
+        return HostTrial(Problem(given[0].name, "the login failed", "set cluster.ssh.key"))
+
+    monkeypatch.setattr("runner.cli.wizard.try_host", try_host)
+    return tried
+
+
 def test_questions_have_defaults(
-    here: Path, answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+    here: Path,
+    answers: Callable[..., list[str]],
+    trials: list[tuple[Node, Ssh, str]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Enter takes what is shown; what is not legal is asked again."""
+    """Enter takes what is shown; what is not legal is asked again; each fits 80 columns."""
     (here / "main.py").touch()
-    asked = answers(
-        "gpu1 gpu1", "gpu[1-2],far=ada@gpu9:22", "", "nope", "", "", "nope.py", "", "maybe", ""
-    )
-    outcome = scaffold(interactive=True)
-    assert outcome.try_now
+    hosts = "gpu[1-2]:2200,far=ada@gpu9:22"
+    asked = answers("gpu1 gpu1", hosts, "", "nope", "", "", "nope.py", "")
+    scaffold(interactive=True)
     assert [re.findall(r"\[([^\]]*)\]: $", each) for each in asked] == [
-        *([], [], [], [], [], ["python3"], ["main.py"], ["main.py"], ["yes"], ["yes"]),
+        *[["this machine"]] * 2,
+        *[["as in ~/.ssh/config"]] * 3,
+        *(["python3"], ["main.py"], ["main.py"]),
     ]
+    assert all(len(each) <= 72 and "\n" not in each for each in asked)
     spec = composed().spec
     assert [node.name for node in spec.nodes] == ["gpu1", "gpu2", "far"]
     assert (spec.task.target, spec.python, spec.ssh.user) == ("main.py", "python3", None)
     assert [node.host for node in spec.nodes] == ["gpu1", "gpu2", "gpu9"]
-    assert "there is no file 'nope.py' here" in capsys.readouterr().out
+    assert trials == [(Node("gpu1", "gpu1", port=2200), Ssh(), "python3")]
+    lines = capsys.readouterr().out.splitlines()
+    assert "  there is no file 'nope.py' here" in lines
+    start = lines.index("trying gpu1 …")
+    assert lines[start + 1 : start + 3] == ["gpu1: the login failed", "    set cluster.ssh.key"]
+    assert lines[-4:] == [
+        "next:",
+        "  python -m runner dry_run=offline   # prints the plan, contacts no host",
+        "  python -m runner dry_run=true      # asks the hosts, starts nothing",
+        "  python -m runner",
+    ]
 
 
-def test_only_what_is_not_known_is_asked(here: Path, answers: Callable[..., list[str]]) -> None:
-    """Neither what a flag says, nor what is in a file that stays."""
+def test_enter_alone_is_this_machine_and_the_example(
+    here: Path, answers: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No machine and no program is made up: what is written works at once."""
+    asked = answers("", "")
+    scaffold(interactive=True)
+    assert [each.rpartition(" [")[2] for each in asked] == [
+        *("this machine]: ", "resnet18, an example]: "),
+    ]
+    assert tree(here) == {"conf", "conf/runner.yaml", "fabfile.py"}
+    with open_composer(for_launches=True) as composer:
+        spec = composer.compose([]).spec
+    assert (spec.cluster, spec.task.name) == ("local", "resnet18")
+    assert "init --hosts adds others" in capsys.readouterr().out
+
+
+def test_enter_alone_keeps_what_is_there(here: Path, answers: Callable[..., list[str]]) -> None:
+    """The cluster of before is still the choice; its own questions are not asked again."""
+    scaffold(hosts=["gpu1"], interactive=False)
+    (here / "conf/runner.yaml").unlink()
+    assert answers() == []
+    scaffold(interactive=True)
+    with open_composer(for_launches=True) as composer:
+        assert composer.compose([]).spec.cluster == "mine"
+
+
+SYSTEM = Interpreter("/usr/bin/python3", "3.11.2")
+WITH_TORCH = Interpreter("/home/ada/env/bin/python", "3.12.1", torch="2.9.0")
+
+
+@pytest.mark.parametrize(
+    ("trial", "offered", "said"),
+    [
+        (
+            HostTrial(None, Facts("gpu1", user="ada", home="/home/ada", python=SYSTEM), WITH_TORCH),
+            "~/env/bin/python",
+            [
+                "gpu1: reached as ada, 0 GPUs",
+                "gpu1: no torch in /usr/bin/python3 (Python 3.11.2)",
+                "gpu1: torch 2.9.0 in /home/ada/env/bin/python (Python 3.12.1)",
+            ],
+        ),
+        (
+            HostTrial(
+                None, Facts("gpu1", user="ada", python=WITH_TORCH, gpus=(Gpu(0),)), WITH_TORCH
+            ),
+            "python3",
+            [
+                "gpu1: reached as ada, 1 GPU",
+                "gpu1: torch 2.9.0 in /home/ada/env/bin/python (Python 3.12.1)",
+            ],
+        ),
+        (
+            HostTrial(None, Facts("gpu1", python=SYSTEM), Interpreter("/\x1b[2J", torch="2")),
+            "python3",
+            ["gpu1: reached as , 0 GPUs", "gpu1: no torch in /usr/bin/python3 (Python 3.11.2)"],
+        ),
+        (
+            HostTrial(None, Facts("gpu1", user="ada", python=SYSTEM)),
+            "python3",
+            ["gpu1: reached as ada, 0 GPUs", "gpu1: no torch in /usr/bin/python3 (Python 3.11.2)"],
+        ),
+    ],
+)
+def test_the_interpreter_found_is_offered(
+    trial: HostTrial,
+    offered: str,
+    said: list[str],
+    answers: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And Enter takes it."""
+    monkeypatch.setattr("runner.cli.wizard.try_host", lambda *_: trial)
+    asked = answers("gpu1", "", "", "", "")
+    scaffold(interactive=True)
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("trying gpu1 …") + 1
+    assert lines[start : start + len(said)] == said
+    assert asked[3] == f"Python there that has torch [{offered}]: "
+    assert composed(task="resnet18").spec.python == offered
+
+
+def test_only_what_is_not_known_is_asked(
+    here: Path, answers: Callable[..., list[str]], trials: list[tuple[Node, Ssh, str]]
+) -> None:
+    """Neither what a flag says, nor what is in a file that stays; the first host is tried."""
     (here / "conf/task").mkdir(parents=True)
     (here / TASK).write_text("defaults: [base]\nscript: x.py\n")
-    asked = answers("ada", "", "~/py", "n")
-    outcome = scaffold(hosts=["gpu1"], interactive=True)
-    assert [each.split()[1] for each in asked] == ["login", "private", "interpreter", "a"]
-    assert not outcome.try_now
+    asked = answers("ada", "", "~/py")
+    scaffold(hosts=["bob@10.0.0.7"], interactive=True)
+    assert [each.split()[0] for each in asked] == ["Login", "Private", "Python"]
     assert (composed().spec.ssh.user, composed().spec.python) == ("ada", "~/py")
+    assert trials == [(Node("node1", "10.0.0.7", user="bob"), Ssh(user="ada"), "python3")]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, EOFError])
-@pytest.mark.parametrize("after", range(6))
+@pytest.mark.parametrize("after", range(5))
 def test_who_has_enough_leaves_nothing(
-    stop: type[BaseException], after: int, here: Path, answers: Callable[..., list[str]]
+    stop: type[BaseException],
+    after: int,
+    here: Path,
+    answers: Callable[..., list[str]],
+    trials: list[tuple[Node, Ssh, str]],
 ) -> None:
     """Ctrl-C and Ctrl-D at any question."""
-    asked = answers(*["", "", "", "", ""][:after], stop)
+    asked = answers(*["gpu1", "", "", ""][:after], stop)
     with pytest.raises(Interrupted, match="interrupted") as caught:
         scaffold(interactive=True)
     assert caught.value.exit_code == 130
     assert caught.value.problems[0].message == "interrupted; nothing was written"
-    assert (len(asked), tree(here)) == (after + 1, set())
+    assert (len(asked), tree(here), len(trials)) == (after + 1, set(), after > 2)
 
 
 def test_a_conf_further_up_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The new one is nearer, so its clusters are out of sight."""
-    (here.parent / "conf" / "cluster").mkdir(parents=True)
+    (here.parent / "conf").mkdir(parents=True)
+    (here.parent / "conf" / "runner.yaml").touch()
     scaffold(interactive=False)
     assert f"{here.parent}/conf is not read from here any more" in capsys.readouterr().out
 
@@ -303,6 +435,24 @@ def test_the_fabfile_takes_all_verbs(here: Path) -> None:
         '"""fab -l shows what there is."""',
         "from runner.verbs import *  # noqa: F403",
     ]
+
+
+@pytest.mark.parametrize("shadow", ["runner.py", "runner/__init__.py"])
+def test_a_module_named_runner_is_not_in_the_way(
+    shadow: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fab` finds the verbs beside it, other modules here too, and what to type is `runner`."""
+    (here / shadow).parent.mkdir(exist_ok=True)
+    (here / shadow).touch()
+    (here / "own.py").touch()
+    scaffold(interactive=False)
+    with (here / "fabfile.py").open("a") as file:
+        file.write("import own\n")
+    fab = [str(Path(sys.executable).with_name("fab")), "-l"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(fab, cwd=here, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, "deploy" in done.stdout) == (0, True), done
+    assert capsys.readouterr().out.splitlines()[-1] == "  runner"
 
 
 @pytest.mark.parametrize(

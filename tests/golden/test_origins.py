@@ -263,6 +263,13 @@ def test_the_whole_configuration(composer: Composer) -> None:
     assert json.loads(json.dumps([dataclasses.asdict(each) for each in origins]))
 
 
+def test_the_meaning_of_a_key_is_told(one: Callable[..., Origin]) -> None:
+    """Of those of the schema, also of a node; what is below an open key is the user's own."""
+    assert one("lost_s").meaning.endswith("without a heartbeat (seconds, more than 0)")
+    assert one("cluster.nodes.gpu05.gpus", "cluster=lab").meaning.startswith("how many GPUs to use")
+    assert one("task.args.token", "task.args.token=1").meaning == ""
+
+
 @pytest.mark.parametrize(
     ("key", "words", "wanted"),
     [
@@ -273,7 +280,7 @@ def test_the_whole_configuration(composer: Composer) -> None:
         ("cluster.nodes.gpu05.env.D", [], "there is no such key; legal here: C"),
         ("cluster.python.x", [], "there is nothing below cluster.python: /lab/python"),
         ("cluster.env.A", ["~cluster.env.A"], "cluster.env.A: ~cluster.env.A removed it"),
-        ("hydra.job", [], "there is no such key; legal here: cluster, task"),
+        ("hydra.job", [], "hydra: there is no such key"),
     ],
 )
 def test_keys_that_do_not_exist(

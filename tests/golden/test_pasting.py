@@ -18,7 +18,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Secret, Spec, Task
 from runner.core.planning.build_plan import build_plan
-from runner.ui.reports.report import render_dry_run
+from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
 
 TELL = """\
@@ -31,6 +31,7 @@ TEXT = st.text("".join(map(chr, range(1, 256))) + "→🙂", max_size=12)
 WORDS = st.sampled_from(
     ["$5", "${local_rank}", "it's", '"', "a b", "\n", "\\", "~/x", "=ls", "*", ""]
 )
+ONE_LINE = st.text("".join(map(chr, range(32, 127))) + "→🙂", max_size=12)
 NAMES = st.from_regex(r"USER_[A-Z]{1,4}", fullmatch=True)
 
 
@@ -72,6 +73,13 @@ def of_node(plan: Plan, node: str, *, assumed: tuple[str, ...] = ()) -> str:
     """Return what a person would copy for one node: from its title to the end."""
     text = render_dry_run(plan, assumed)
     return text[text.index(f"# {node}") :]
+
+
+def of_nodes(plan: Plan) -> dict[str, str]:
+    """Return what a person would copy for each node of one template: its line, and the template."""
+    title, template, _ = render_dry_run(plan).split("\n\n")
+    lines = title.splitlines()[1:]
+    return {line.split()[0].split("=")[1]: f"{line}\n{template}" for line in lines}
 
 
 def planned(host: Host, *, task: Task, **others: Any) -> Plan:
@@ -179,3 +187,37 @@ def test_offline_arguments_are_taken_to_the_letter(host: Host) -> None:
 
     assert argv[-3:] == ["train.py", "--data", "~/data"]
     assert cwd == str(host.project)
+
+
+@settings(max_examples=15, deadline=None, database=None)
+@given(values=st.lists(ONE_LINE, min_size=3, max_size=3), name=NAMES)
+@example(values=["/a=b/c", "/a=b=d", "=ls"], name="USER_A")
+@pytest.mark.parametrize("entry", ["torchrun", "plain"])
+def test_a_line_and_the_template_are_the_command_of_its_node(
+    host: Host, entry: str, values: list[str], name: str
+) -> None:
+    """Whatever differs: names, ranks, interfaces, the environment; setup may use any names."""
+    names = ["gpu1", "gpu2", "other"]
+    told = {
+        node: facts(
+            node,
+            f"eth{index} 10.0.0.{index + 1}/24",
+            python=replace(TORCH, executable=str(host.python)),
+            project=str(host.project),
+            workdir=str(host.home / ".runner"),
+        )
+        for index, node in enumerate(names)
+    }
+    nodes = [
+        Node(node, f"10.0.0.{index + 1}", nproc=1, env={name: value})
+        for index, (node, value) in enumerate(zip(names, values, strict=True))
+    ]
+    task = Task("t", "script", "train.py", entry=entry)
+    plan = build_plan(spec(*nodes, task=task, setup=("node=7 node_rank=8 interface=9",)), told)
+
+    texts = of_nodes(plan)
+
+    assert list(texts) == names
+    for node, text in texts.items():
+        share = plan.node(node)
+        assert host.paste(text, {}) == (list(share.command), share.env, str(host.project)), text

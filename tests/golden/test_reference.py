@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from docs import reference
+from runner.cli.main import split_words
 from runner.config.compose import Composer, open_composer
+from runner.config.overrides import program_arguments
 from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
 from runner.config.validation import join_or
 from runner.core.model.spec import DryRun, LaunchRequest
@@ -92,19 +94,22 @@ def test_every_example_composes(composer: Composer) -> None:
     """Each line of shell on the page, with the files on the page; they mean what it says."""
     lines = re.findall(r"^python -m runner (.*)$", reference.render(), re.MULTILINE)
     runs: list[LaunchRequest] = []
-    for words in map(shlex.split, lines):
+    for line in map(shlex.split, lines):
+        words, arguments = split_words(line)
+        words += [program_arguments(arguments)] if arguments else []
         if words[0] == "--multirun":
             runs += composer.sweep(words[1:])
         else:
             runs.append(composer.compose(words))
-    assert len(runs) == len(lines) + 1 == 10
-    plain, changed, alone, added, quoted, shell, first, second, few, two = runs
+    assert len(runs) == len(lines) + 1 == 11
+    plain, changed, alone, added, quoted, shell, passed_on, first, second, few, two = runs
     assert plain.spec.task.args == ("--lr", "0.1", "--amp", "--sizes", "1", "2")
     assert [node.gpu_count for node in changed.spec.nodes] == [None, 4]
     assert alone.spec.task.args == ("--epochs", "3")
     assert (len(added.spec.nodes), "--amp" in added.spec.task.args) == (3, False)
     assert quoted.spec.task.args[-2:] == ("--note", "a, b and c")
     assert shell.spec.task.args == ("-c", "echo $RANK")
+    assert passed_on.spec.task.args[-3:] == ("--lr", "0.01", "--amp")
     assert (first.spec.task.args[1], second.spec.task.args[1]) == ("0.1", "0.01")
     assert [node.name for node in few.spec.nodes][2:4] == ["gpu04", "gpu05"]
     assert [node.gpu_count for node in two.spec.nodes] == [8, 4]

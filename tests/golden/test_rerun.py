@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -11,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.main import _confirm_record
 from runner.config.compose import Composer
 from runner.config.rerun import find_record, recorded_run
 from runner.core.codec import encode
-from runner.core.errors import ConfigError
+from runner.core.errors import ConfigError, Interrupted
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import DryRun, LaunchRequest, RecordedCode
 from tests.golden.builders import plan
@@ -58,6 +61,11 @@ WORDS = ("cluster=pair", "task=mine", "cluster.only=[gpu[01-03]]", "cluster.node
 PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=COMMIT)
 
 
+def kept_code(run_id: str, code: CodeRef) -> RecordedCode:
+    """Return the code of a run on record in this folder."""
+    return RecordedCode(run_id, code, Path.cwd() / "runs" / run_id)
+
+
 @pytest.fixture
 def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
     """What composes a user's own files, in the folder they stand in."""
@@ -95,10 +103,9 @@ def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> 
     assert spec == first.spec
     assert again.spec.env["OF"] == f"run {again.spec.run_id}"
     assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
-    assert again.recorded_code == RecordedCode("first", PUSHED)
+    assert again.recorded_code == kept_code("first", PUSHED)
     assert again.notes[0].startswith("again: run first as recorded on 2023-11-1")
     assert (len(again.notes), again.dry_run) == (1, DryRun.OFF)
-    assert again.sources == (f"_rerun_: {Path.cwd() / 'runs/first/config.yaml'}",)
     changed = {"run_id: first": f"run_id: {again.spec.run_id}", "rerun: null": "rerun: first"}
     text = first.config_yaml
     for before, after in changed.items():
@@ -112,7 +119,7 @@ def test_once_more_of_the_same(composer: Composer, first: LaunchRequest) -> None
     record(second, PUSHED)
     third = composer.compose(["rerun=latest", "run_id=first", "task.args.lr=0.3"])
     assert third.spec == first.spec
-    assert third.recorded_code == RecordedCode("second", PUSHED)
+    assert third.recorded_code == kept_code("second", PUSHED)
 
 
 def test_words_change_it(composer: Composer, first: LaunchRequest) -> None:
@@ -133,15 +140,15 @@ def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchR
     assert [node.name for node in again.spec.nodes] == ["x1"]
     assert (again.spec.env, again.spec.python) == ({"O": "1"}, "python3")
     assert (again.spec.task, again.spec.lost_s) == (first.spec.task, 20)
-    assert again.recorded_code == RecordedCode("first", PUSHED)
+    assert again.recorded_code == kept_code("first", PUSHED)
     again = composer.compose(["rerun=first", "task=long", "cluster.env.LR=null"])
     assert (again.spec.task.name, again.spec.task.target) == ("long", "sleep")
     assert (again.spec.nodes, again.spec.lost_s) == (first.spec.nodes, 60)
-    assert again.recorded_code == RecordedCode("first", replace(PUSHED, script=""))
+    assert again.recorded_code == kept_code("first", replace(PUSHED, script=""))
     again = composer.compose(["rerun=first", "task.script=eval.py"])
     assert again.spec.task.name == "eval"
     assert again.spec.task.args == first.spec.task.args
-    assert again.recorded_code == RecordedCode("first", replace(PUSHED, script=""))
+    assert again.recorded_code == kept_code("first", replace(PUSHED, script=""))
 
 
 @pytest.mark.usefixtures("first")
@@ -159,13 +166,46 @@ def test_code_that_no_release_holds(composer: Composer) -> None:
     assert again.notes[1] == "run second had no release: the code you stand in is what runs"
 
 
+def test_code_is_not_that_of_the_folder_of_now(
+    composer: Composer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`project: .` was the folder of then."""
+    words = ["cluster=other", "cluster.project=.", "task.script=t.py", "run_id=third"]
+    record(composer.compose(words), CodeRef())
+    run = str(Path("runs/third").resolve())
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    again = composer.compose([f"rerun={run}"])
+    assert again.spec.project == plan(1, 1).nodes[0].cwd
+    assert again.spec.project != str(tmp_path / "sub")
+    assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.project == str(Path.cwd())
+
+
+def test_a_detached_run_is_detached_again(composer: Composer) -> None:
+    """Which is said, because nobody has typed it."""
+    record(composer.compose([*WORDS, "run_id=third", "detach=true"]), PUSHED)
+    again = composer.compose(["rerun=third"])
+    assert again.spec.detach
+    assert again.notes[1] == "it is detached, as that run was; detach=false follows it"
+    followed = composer.compose(["rerun=third", "detach=false"])
+    assert not followed.spec.detach
+    assert not any("detached" in note for note in followed.notes)
+
+
+def test_a_sweep_is_no_run(wrong: Callable[..., str]) -> None:
+    """Each of its runs is one."""
+    Path("runs/swept").mkdir(parents=True)
+    Path("runs/swept/sweep.json").touch()
+    told = wrong("rerun=swept")
+    assert "rerun: swept is a sweep, whose runs are in runs/swept/sweep.json" in told
+    assert "repeat one of them: rerun=RUN_ID" in told
+
+
 def test_shipped_tasks_are_those_it_ran(composer: Composer) -> None:
     """Unless it is to run something else."""
     record(composer.compose(["task=env", "run_id=shipped"]), CodeRef(tasks_hash="abc"))
     words = ["rerun=shipped", "task.args.x=1"]
-    assert composer.compose(words).recorded_code == RecordedCode(
-        "shipped", CodeRef(tasks_hash="abc")
-    )
+    assert composer.compose(words).recorded_code == kept_code("shipped", CodeRef(tasks_hash="abc"))
     assert composer.compose(["rerun=shipped", "task=resnet18"]).recorded_code is None
     assert composer.compose(["rerun=shipped", "task=mine"]).recorded_code is None
 
@@ -188,7 +228,7 @@ def test_several_values_make_several_runs(composer: Composer) -> None:
         ("pair", "2"),
         ("other", "2"),
     ]
-    assert {run.recorded_code for run in runs} == {RecordedCode("first", PUSHED)}
+    assert {run.recorded_code for run in runs} == {kept_code("first", PUSHED)}
     with pytest.raises(ConfigError, match="rerun=first,x: rerun names one run"):
         composer.sweep(["rerun=first,x"])
 
@@ -197,7 +237,7 @@ def test_no_two_runs_of_a_sweep_have_one_name(
     composer: Composer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are 65536 endings; a hundred runs would meet every fourteenth time."""
-    made = iter(["a", "a", "a", "b"])
+    made = iter(["a", "a", "a", "b", "sweep"])
     monkeypatch.setattr("runner.config.compose.new_run_id", lambda _: next(made))
     runs = composer.sweep(["cluster=pair", "task=mine", "task.args.lr=1,2"])
     assert [run.spec.run_id for run in runs] == ["a", "b"]
@@ -295,3 +335,58 @@ def test_a_record_from_anywhere(first: LaunchRequest) -> None:
     run = recorded_run(first.config_yaml, planned, Path("gpu1:~/.runner/runs/first/gpu1/run.json"))
     here = find_record("first", Path.cwd())
     assert (run.plan, run.config, run.date) == (here.plan, here.config, "")
+
+
+def test_record_of_hosts_is_confirmed(
+    first: LaunchRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where a launch here made it; without a terminal `--yes` is the answer."""
+    words = ["rerun=first", "dry_run=true"]
+    folder = Path("runs") / first.spec.run_id
+    plan_of_hosts = json.loads((folder / "plan.json").read_text())
+    (folder / "plan.json").rename(folder / "plan.0.json")
+    plan_of_hosts.update(attempt=1, release="f" * 16, script="../x.py")
+    (folder / "plan.json").write_text(json.dumps(plan_of_hosts))
+    assert find_record("first", Path.cwd()).plan.release == RELEASE
+    with pytest.raises(ConfigError) as caught:
+        _confirm_record(first, ["cluster=pair"], yes=True)
+    assert "it goes with rerun=RUN_ID" in str(caught.value)
+    _confirm_record(first, words, yes=False)
+
+    for content in ('{"hosts": ["gpu01", "gpu02"]}', "damaged"):
+        (folder / "origin.json").write_text(content)
+        hosts = find_record("first", Path.cwd()).hosts
+        assert hosts == (("gpu01", "gpu02") if "gpu01" in content else ("a host",))
+        request = replace(first, record_hosts=hosts)
+        _confirm_record(request, words, yes=True)
+        _confirm_record(replace(request, dry_run=DryRun.OFFLINE), words, yes=False)
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        with pytest.raises(ConfigError) as refused:
+            _confirm_record(request, words, yes=False)
+        assert refused.value.problems[0].subject == "--yes"
+        for answer, is_yes in (("y\n", True), ("n\n", False), ("", False)):
+            terminal = io.StringIO(answer)
+            monkeypatch.setattr(terminal, "isatty", lambda: True)
+            monkeypatch.setattr("sys.stdin", terminal)
+            with contextlib.nullcontext() if is_yes else pytest.raises(Interrupted):
+                _confirm_record(request, words, yes=False)
+    shown = capsys.readouterr()
+    assert " --lr 0.3" in shown.out
+    assert "#  gpu01      ssh gpu01\n" in shown.out
+    assert "from here" in shown.out
+    assert "that came from gpu01, gpu02, not from a launch here? Type y or n" in shown.err
+
+
+@pytest.mark.promise(12)
+def test_record_has_no_say_in_what_hydra_calls(composer: Composer, first: LaunchRequest) -> None:
+    """A host could have written it: callbacks, sweepers and defaults in it are dropped."""
+    del first
+    file = Path("runs/first/config.yaml")
+    called = Path("called").absolute()
+    callback = f"{{x: {{_target_: pathlib.Path.touch, self: {called}}}}}"
+    text = f"defaults: [nope]\nhydra: {{callbacks: {callback}, sweeper: {{_target_: os.abort}}}}\n"
+    file.write_text(file.read_text() + text)
+
+    assert composer.compose(["rerun=first"]).spec.cluster == "pair"
+    assert len(composer.sweep(["rerun=first", "lost_s=10,20"])) == 2
+    assert not called.exists()

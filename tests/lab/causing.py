@@ -35,7 +35,7 @@ def short_timeouts(_lab: Lab, user: Launcher) -> contextlib.AbstractContextManag
 
 
 def on_hosts(command: str, undo_command: str, *nodes: str) -> FaultSetup:
-    """A shell command on hosts, node3 unless others are named, and what undoes it."""
+    """A shell command of root's on hosts (node3 unless others are named), and what undoes it."""
 
     @contextlib.contextmanager
     def setup(lab: Lab, _user: Launcher) -> Iterator[None]:
@@ -44,8 +44,8 @@ def on_hosts(command: str, undo_command: str, *nodes: str) -> FaultSetup:
         hosts = [lab[name] for name in nodes or ("node3",)]
         with contextlib.ExitStack() as stack:
             for host in hosts:
-                stack.callback(host.sh, undo_command.format(**addresses), check=False)
-                host.sh(command.format(**addresses))
+                stack.callback(host.sh, undo_command.format(**addresses), user="root", check=False)
+                host.sh(command.format(**addresses), user="root")
             yield
 
     return setup

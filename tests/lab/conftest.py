@@ -35,7 +35,9 @@ def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFact
     if reason := missing():
         # In CI a skip would look like a pass.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    return partial(make_lab, keep=[tmp_path_factory.getbasetemp()])
+    folder = tmp_path_factory.getbasetemp()
+    folder.chmod(0o755)  # pytest's own folders are closed to whom the hosts are logged in to as
+    return partial(make_lab, keep=[folder])
 
 
 @pytest.fixture(scope="session")
@@ -78,10 +80,18 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """Pytest's, readable on the hosts, too."""
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
 def steps(tmp_path: Path) -> Path:
     """A folder that all hosts share, as they would a checkpoint's (see `programs/steps.py`)."""
     folder = tmp_path / "steps"
     folder.mkdir()
+    folder.chmod(0o1777)
     return folder
 
 

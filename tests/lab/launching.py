@@ -212,6 +212,13 @@ class Launcher:
         other.folder = folder
         return other
 
+    def at_another_machine(self, name: str) -> Launcher:
+        """The same user at a machine that has launched nothing, with no YAML in their folder."""
+        other = self.in_folder(self.folder.parent / name)
+        other.folder.mkdir()
+        other.env = {**self.env, "XDG_STATE_HOME": str(other.folder / "state")}
+        return other
+
     def close(self) -> None:
         """Kill what still runs."""
         for controller in self._controllers:

@@ -20,7 +20,7 @@ from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, Event, RankStarted, parse
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
-from runner.host.storage.run_owner import RunLock
+from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import RunProcesses
 from tests.lab.waiting import wait_until
 
@@ -36,9 +36,10 @@ from runner.core.codec import decode
 from runner.core.protocol.paths import RunPaths
 from runner.core.model.plan import Order
 from runner.host.facts import ports
+from runner.host.process.event_loop import run_steps
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
-from runner.host.storage.run_owner import RunLock
+from runner.host.storage.run_owner import RunSocket
 from runner.host.agent.follow import FollowedRun
 from runner.host.supervisor.attempt import SupervisorArgs
 order = decode(Order, json.loads(sys.argv[3]))
@@ -46,10 +47,12 @@ folder = RunPaths(sys.argv[2], order.run_id, order.node)
 try:
     ranks = f"{sys.argv[1]}/runner/host/ranks"
     programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "sitecustomize")}
-    run_folder.create_run_folder(folder, order, programs, {})
+    run_steps(run_folder.create_run_folder(folder, order, programs, {}))
 except FileExistsError:
     pass  # what an agent refuses is not what is tested
-lock = RunLock(folder).acquire()
+run_socket = RunSocket(folder).take()
+if run_socket is None:
+    sys.exit("it has a supervisor")
 held = ports.NO_PORTS
 if order.hub:
     listener = socket.socket()
@@ -59,9 +62,8 @@ if order.hub:
 early = FollowedRun(folder, order)
 if sys.argv[4:]:  # somebody stops it before it listens
     early.send_command("stop", reason="told early", cause="user")
-pipe = guardian.spawn(SupervisorArgs(folder, order, dict(os.environ), held, b"token"), lock)
-if lock is not None:
-    os.close(lock)
+pipe = guardian.spawn(SupervisorArgs(folder, order, dict(os.environ), held, b"token"), run_socket)
+run_socket.close()
 said = b""
 while True:
     chunk = os.read(pipe, 4096)
@@ -134,7 +136,7 @@ class SupervisedRun:
     def send_command(self, command: str) -> None:
         """Speak to the supervisor as a link does."""
         line = json.dumps({"command": command, "cause": "user", "reason": "told to stop"}) + "\n"
-        connection = RunLock(self.folder).connect()  # at once: some runs end soon by themselves
+        connection = RunSocket(self.folder).connect()  # at once: some runs end soon by themselves
         assert connection is not None
         with connection:
             connection.send(line.encode())
@@ -173,16 +175,18 @@ class RunStarter:
         *steps: str,
         ranks: int = 2,
         grace_s: float = 1.0,
+        program: Sequence[str] = (sys.executable, "-u", str(PROGRAMS / "rank.py")),
         wrapper: Sequence[str] = (),
         stop_early: bool = False,
         **changes: Any,
     ) -> SupervisedRun:
-        """Start ranks that do what `steps` say; `wrapper` is a command to start it all by.
+        """Start ranks that do what `steps` say to `program`; `wrapper` starts it all.
 
         What is `stop_early` was told to stop before it could hear it.
         """
         run_id = f"t-{os.getpid()}-{time.monotonic_ns():x}"
         folder = RunPaths(str(self._workdir), run_id, "here")
+        shim = (HOST_PYTHON, "-I", "-S", folder.shim, folder.attempt_folder(0), "", "HIDDEN")
         order = Order(
             run_id=run_id,
             node="here",
@@ -190,16 +194,13 @@ class RunStarter:
             workdir=str(self._workdir),
             argv=(
                 sys.executable,
-                *(str(PROGRAMS / "minirun.py"), str(ranks), str(PROGRAMS / "rank.py")),
-                *steps,
+                *(str(PROGRAMS / "minirun.py"), str(ranks), *shim),
+                *(*program, *steps),
             ),
-            env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "PYTHON_EXEC": folder.shim},
+            env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "HIDDEN": "from ranks"},
             cwd=folder.work,
             ranks=tuple(range(ranks)),
-            shim=folder.shim,
-            shim_python=HOST_PYTHON,
             rank_prefix=(sys.executable,),
-            hidden_env=("PYTHON_EXEC",),
             grace_s=grace_s,
         )
         order = Order(**{**vars(order), **changes})

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.chaos import judge
 from tests.lab.chaos.disasters import KINDS
-from tests.lab.chaos.runs import LINE_PADDING
+from tests.lab.chaos.runs import LINE_PADDING, USER
 from tests.lab.chaos.session import Session
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
@@ -22,6 +22,7 @@ QUICK = (
     "supervisor and guardian killed",
     "cable out for a moment",
     "disk full",
+    "disk stalls",
 )
 """What `make test` tries; the other tests have the same events on runs of their own."""
 
@@ -46,8 +47,8 @@ def session(
     folder = tmp_path_factory.mktemp("chaos")
     (folder / "project").mkdir()
     launcher = Launcher(folder / "project")
-    with lab_factory_for_session(n=3) as lab:
-        lab.write_cluster(launcher.conf)
+    with lab_factory_for_session(n=3, freezable=True) as lab:
+        lab.write_cluster(launcher.conf, ssh={"user": USER})
         session = Session(lab, launcher, seed=4, evidence=folder)
         yield session
         problems = session.close()

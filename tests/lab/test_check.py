@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,13 @@ def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
     """By a cgroup that its log-ins are in: both figures are named, and the launch goes on."""
     if not (MEMORY / "memory.limit_in_bytes").exists():
         pytest.skip("no memory controller of version 1 here")
-    folder = MEMORY / f"runner-test-{on_lab.folder.parent.name[-20:]}"
+    folder = MEMORY / f"runner-test-{secrets.token_hex(4)}"
     host = lab["node2"]
     before = host.sh("sed -n 's/^[0-9]*:memory://p' /proc/1/cgroup").strip()
-    host.sh(f"mkdir {folder} && echo 2G > {folder}/memory.limit_in_bytes")
+    host.sh(f"mkdir {folder} && echo 2G > {folder}/memory.limit_in_bytes", user="root")
     try:
-        host.sh(f"echo 1 > {folder}/cgroup.procs")  # its sshd, and so every log-in from now on
+        # Its sshd, and so every log-in from now on.
+        host.sh(f"echo 1 > {folder}/cgroup.procs", user="root")
         done = on_lab("check", "--cluster", "lab", "--json")
         assert done.code == 0, done
         (said,) = [row for row in found(done, check="system") if "cgroup" in row["message"]]
@@ -94,9 +96,9 @@ def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
         assert said["message"].startswith("the cgroup of a run may use 2.0 GiB of the machine's ")
         assert "MemoryMax=" in said["hint"]
     finally:
-        host.sh(f"echo 1 > {MEMORY}{before}/cgroup.procs", check=False)
+        host.sh(f"echo 1 > {MEMORY}{before}/cgroup.procs", user="root", check=False)
         host.kill_all()
-        host.sh(f"rmdir {folder}", check=False)
+        host.sh(f"rmdir {folder}", user="root", check=False)
 
 
 def test_a_check_that_does_not_exist(on_lab: Launcher) -> None:
@@ -132,7 +134,11 @@ def test_a_package_that_is_missing_on_one_host(lab: Lab, on_lab: Launcher) -> No
         assert refused.code == 3, refused
         assert "node3: of-the-others is missing, and named in requirements.txt" in refused.err
         assert on_lab(*launch, "skip_checks=[packages]", "dry_run=true").code == 0
-        assert on_lab("cluster=lab", SETUP, "dry_run=true").code == 0, "our task needs none"
+        ours = on_lab("cluster=lab", SETUP, "task=resnet18", "dry_run=true")
+        assert ours.code == 0, "our task needs none"
+        cluster_alone = on_lab("check", "--cluster", "lab", "cluster.project=/", SETUP)
+        assert "packages" not in cluster_alone.out, cluster_alone
+        assert "resnet18" not in cluster_alone.out + cluster_alone.err, cluster_alone
     finally:
         for name in ("node1", "node2", "node4"):
             lab[name].sh("rm -rf /dev/shm/other")
@@ -161,7 +167,7 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
     (on_lab.folder / "train.py").write_text("print('hello')\n")
 
     def levels() -> tuple[dict[str, str], str]:
-        done = on_lab("check", "--cluster", "lab", "--json")
+        done = on_lab("check", "cluster=lab", "task.script=train.py", "--json")
         assert done.code == 0, done
         rows = found(done, check="code")
         return {row["node"]: row["level"] for row in rows}, rows[1]["message"]

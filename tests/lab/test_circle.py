@@ -74,7 +74,7 @@ class Ring:
     ) -> PeerGroup:
         """One more supervisor; of an elastic run where `min_nodes` says how many nodes it takes."""
         hub = Hub("a", "127.0.0.1", self.port, 1, lost_s, **more)
-        order = Order("run", node, 0, "/w", (), {}, "/", (), "", "", hub=hub)
+        order = Order("run", node, 0, "/w", (), {}, "/", (), hub=hub)
         order = replace(order, restarts_ranks="min_nodes" in more)
         news = self.heard[node] = Heard()
         listener = self.listener if node == "a" else None
@@ -131,7 +131,7 @@ def test_a_stop_reaches_everybody(ring: Ring) -> None:
     ring.until(lambda: told in ring.heard["a"].said)
     ring.circles["a"].stop("rank 1 on b exited with 3", StopCause.PEER, detached=False)
     ring.until(lambda: told in ring.heard["c"].said)
-    assert ring.circles["a"].has_members
+    assert ring.circles["a"].is_awaited
 
 
 def test_the_hub_says_whether_a_controller_is_needed(ring: Ring) -> None:
@@ -299,7 +299,7 @@ def test_a_farewell_is_no_loss(ring: Ring) -> None:
     ring.add("b")
     ring.until(lambda: ("joined",) in ring.heard["b"].said)
     ring.circles.pop("b").shut_down()
-    ring.until(lambda: not ring.circles["a"].has_members)
+    ring.until(lambda: not ring.circles["a"].is_awaited)
     assert ring.heard["a"].said == []
 
 
@@ -380,7 +380,7 @@ def test_a_hub_that_knows_no_token_is_nobody(ring: Ring) -> None:
 
 def test_alone_there_is_nobody_to_tell() -> None:
     """One node needs no circle."""
-    order = Order("run", "a", 0, "/w", (), {}, "/", (), "", "")
+    order = Order("run", "a", 0, "/w", (), {}, "/", ())
     assert join_peers(order, None, b"token", EventLoop(), Heard()) is None
 
 
@@ -413,7 +413,7 @@ def test_a_member_that_hears_nothing_connects_anew(ring: Ring) -> None:
     assert ring.heard["a"].said == []
     assert ring.heard["b"].said == [("joined",)]
     ring.circles.pop("b").shut_down()
-    ring.until(lambda: not ring.circles["a"].has_members)
+    ring.until(lambda: not ring.circles["a"].is_awaited)
 
 
 def test_a_member_that_said_it_moves_and_does_not_come_is_lost(ring: Ring) -> None:
@@ -424,9 +424,19 @@ def test_a_member_that_said_it_moves_and_does_not_come_is_lost(ring: Ring) -> No
     assert isinstance(member, HubClient)
     member._retry("it fell silent")
     ring.circles.pop("b")
-    assert ring.circles["a"].has_members
+    assert ring.circles["a"].is_awaited
     ring.until(lambda: ring.heard["a"].said)
     assert ring.heard["a"].said[0][:2] == ("lost", "b")
+
+
+def test_who_ends_at_once_still_meets_the_hub(ring: Ring) -> None:
+    """Else the hub would wait for it, for as long as for one that cannot reach it."""
+    member = ring.add("b")
+    assert member.is_awaited
+    ring.add("a")
+    ring.until(lambda: not member.is_awaited)
+    ring.circles.pop("b").shut_down()
+    ring.until(lambda: not ring.circles["a"].is_awaited)
 
 
 def test_a_hub_that_refuses_is_gone(ring: Ring) -> None:

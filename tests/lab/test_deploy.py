@@ -346,7 +346,7 @@ def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
         host.write("~/code/show.py", "import os; print(os.getcwd())")
     done = project("cluster=lab", 'cluster.project="~/code"', PLAIN_ENTRY, "task.script=show.py")
     assert done.code == 0, done
-    assert done.out.count("/home/root/code") == 4
+    assert done.out.count("/home/alice/code") == 4
     assert all(releases(host) == [] for host in lab.hosts.values())
     refused = project("deploy", "--cluster", "lab", "--set", 'cluster.project="~/code"')
     assert refused.code == 2, refused

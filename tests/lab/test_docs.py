@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import ROOT, TORCHLESS
 
 pytestmark = [pytest.mark.documents("README.md")]
@@ -48,7 +48,8 @@ def stranger(gpus: Lab, tmp_path: Path) -> dict[str, str]:
     (home / ".ssh" / "known_hosts").write_text(gpus.known_hosts.read_text())
     (home / "ssh_config").write_text(
         "".join(
-            f"Host {name}\n  HostName {host.address}\n  User root\n  IdentityFile {gpus.key}\n"
+            f"Host {name}\n  HostName {host.address}\n  User {LOGIN_USER}\n"
+            f"  IdentityFile {gpus.key}\n"
             for name, host in gpus.hosts.items()
         )
     )

@@ -20,12 +20,18 @@ TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 
 def printed_commands(text: str) -> dict[str, list[str]]:
     """Return the words of the printed commands, by verb."""
-    lines = re.findall(r"^ +python -m runner (\w+) +(--run .+)$", text, re.MULTILINE)
-    return {verb: [verb, *shlex.split(words)] for verb, words in lines}
+    return {words[0]: words for words in map(shlex.split, next_commands(text))}
+
+
+def next_commands(text: str) -> list[str]:
+    """Return the commands that are proposed, on a line of their own or in backticks."""
+    pattern = r"`python -m runner ([^`]+)`|^ *(?:→ )?python -m runner(.*?)(?:  +#.*)?$"
+    found = re.findall(pattern, text, re.MULTILINE)
+    return [quoted or alone for quoted, alone in found if not re.search("[A-Z]{4}", quoted + alone)]
 
 
 def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -> None:
-    """Launch, ps, logs and stop take a key with `gpu-01` in it, as the printed commands do."""
+    """Launch and ps take a key with `gpu-01` in it; the printed commands need none."""
     launcher.entry = "plain"
     lab = lab_factory(names=["gpu-01", "gpu-02"])
     lab.write_cluster(launcher.conf)
@@ -34,7 +40,7 @@ def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -
     done = launcher("cluster=lab", address, "detach=true", "cluster.nodes.gpu-01.env.A=b", *words)
     assert done.code == 0, done
     commands = printed_commands(done.err)
-    assert address in commands["stop"], done
+    assert commands["stop"] == ["stop", "--run", done.folder.name], done
     listed = launcher("ps", "--cluster", "lab", address)
     assert re.search(rf"^{done.folder.name} .*running", listed.out, re.MULTILINE), listed
     logs = launcher(*(word for word in commands["logs"] if word != "--follow"))
@@ -42,6 +48,31 @@ def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -
     stopped = launcher(*commands["stop"])
     assert stopped.code == 0, stopped
     assert stopped.out.count("  0 processes") == 2, stopped
+    wait_until_idle(lab)
+
+
+def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: Launcher) -> None:
+    """Those after a launch that is left alone, and those of messages about mistakes."""
+    lab = lab_factory(names=["gpu-01"])
+    lab.write_cluster(launcher.conf)
+    (launcher.conf / "task").mkdir()
+    command = "[sh, -c, 'until test -e ~/go; do sleep 0.1; done']"
+    task = f"defaults: [base]\ncommand: {command}\nentry: plain\n"
+    (launcher.conf / "task" / "up.yaml").write_text(task)
+    address = f"cluster.nodes.gpu-01.host={lab['gpu-01'].address}"
+    left = launcher("cluster=lab", "task=up", "detach=true", address, "~cluster.env", "--", "a b")
+    assert left.code == 0, left
+    lab["gpu-01"].sh("touch ~/go")
+    commands = next_commands(left.err)
+    assert [words.split()[0] for words in commands] == ["attach", "logs", "stop", "pull"]
+    for mistake in ([], ["stop"], ["logs", "--run", "NO"], ["nope"], ["~task.args.x", "task=up"]):
+        said = launcher(*mistake)
+        assert (said.code, "Traceback" in said.err) == (2, False), said
+        commands += next_commands(said.err)
+    assert len(commands) > 7, commands
+    for words in commands:
+        done = launcher(*shlex.split(words))
+        assert done.code == 0, (words, done)
     wait_until_idle(lab)
 
 

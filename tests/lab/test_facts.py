@@ -24,6 +24,7 @@ import pytest
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, Gpu, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
+from runner.core.model.release import tasks_digest
 from runner.host.facts import interpreter, machine, ports, setup
 from runner.host.facts.collect import FactsResult, collect
 from runner.host.gpu import activity, nvml, query
@@ -809,15 +810,18 @@ def test_a_script_may_be_anywhere(tmp_path: Path) -> None:
 
 
 def test_shipped_tasks_are_known_by_their_hash(tmp_path: Path) -> None:
-    """A host that holds them need not get them again."""
-    (tmp_path / "tasks" / "abc").mkdir(parents=True)
+    """A host that holds them need not get them again; a folder of that name is not enough."""
+    digest = tasks_digest([("train.py", b"print(1)")])
+    folder = tmp_path / "tasks" / digest
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)")
 
-    held = [
-        collect(request(workdir=str(tmp_path), tasks_hash=name)).facts.has_tasks
-        for name in ("abc", "abd", "")
-    ]
+    def held(name: str) -> bool:
+        return collect(request(workdir=str(tmp_path), tasks_hash=name)).facts.has_tasks
 
-    assert held == [True, False, False]
+    assert [held(name) for name in (digest, "abd", "")] == [True, False, False]
+    (folder / "train.py").write_text("print(2)")
+    assert not held(digest)
 
 
 # --- ports ---
@@ -1000,6 +1004,25 @@ store.set("a", "b")
 print(store.get("a").decode(), flush=True)
 input()
 """
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::", "::1"])
+def test_a_listener_on_a_reserved_port_is_found(
+    address: str, held: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any address; before that every look costs one system call, however full /proc is."""
+    port = held.getsockname()[1]
+    reservation = ports.PortReservation(held, port)
+    with monkeypatch.context() as without_proc:
+        without_proc.setattr(procfs, "table", lambda: pytest.fail("/proc was read"))
+        without_proc.setattr(procfs, "read_text", lambda _: pytest.fail("/proc was read"))
+        assert reservation.release_if_listening() is None
+    with bind(port, address, shared=True) as listener:
+        assert reservation.release_if_listening() is None, "a bound socket is no listener"
+        listener.listen()
+        assert reservation.release_if_listening() == {os.getpid()}
+        assert held.fileno() == -1, "it was not released"
+        assert reservation.release_if_listening() is None
 
 
 @pytest.mark.torch

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,14 +25,18 @@ HUB_OR_MEMBER = ["node1", pytest.param("node3", marks=pytest.mark.all)]
 def begin(plainly: Launcher) -> Callable[..., Controller]:
     """Start ranks that wait for a file before they do as told, and wait until all of them run."""
 
-    def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
+    def start(
+        *words: str, overrides: tuple[str, ...] = (), entry: str = "plain", ranks: int = 4
+    ) -> Controller:
         plainly.entry = entry
         controller = plainly.start(
             *("cluster=lab", "grace_s=1", *overrides),
             *plainly.rank_overrides("print=up", *words, "sleep=600"),
         )
-        controller.until_printed("] up", 4)
-        controller.until(lambda: joined(controller) == 3, "every supervisor to know the hub")
+        controller.until_printed("] up", ranks)
+        controller.until(
+            lambda: joined(controller) == ranks - 1, "every supervisor to know the hub"
+        )
         return controller
 
     return start
@@ -41,6 +46,39 @@ def joined(controller: Controller) -> int:
     """How many supervisors said that they are in touch with the hub."""
     path = controller.folder / "events.jsonl"
     return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
+
+
+def test_the_first_failure_is_the_same_at_once_and_at_the_end(
+    lab: Lab, begin: Callable[..., Controller], tmp_path: Path
+) -> None:
+    """Though the report of a later one is there before it."""
+    words = ("fail=0:3", "sleep=0.7", "fail=1:4")
+    controller = begin(f"wait={tmp_path}/go", *words, overrides=("task.nnodes=2",), ranks=2)
+    lab["node1"].degrade_network(delay_ms=1000)
+    (tmp_path / "go").touch()
+    done = controller.wait(30)
+    lab["node1"].restore_network()
+    assert done.code == 1, done
+    assert "\nrank 0 on node1 exited with 3; stopping the rest\n" in done.err
+    assert "\nfirst failure: rank 0 on node1 exited with 3\n" in done.err
+
+
+def test_tracebacks_that_follow_from_the_first_failure_are_folded(
+    begin: Callable[..., Controller], tmp_path: Path
+) -> None:
+    """On the console: its own is whole there, and all of them are in the logs."""
+    words = ["raise=1:no_learning_rate", "sleep=0.3", "raise=0:Connection_closed_by_peer"]
+    words = ["deaf", f"wait={tmp_path}/go", *words]  # the stop comes before rank 0 raises
+    controller = begin(*words, overrides=("task.nnodes=2",), ranks=2)
+    (tmp_path / "go").touch()
+    done = controller.wait(30)
+    assert done.code == 1, done
+    assert "\n[node2:1] Traceback (most recent call last):\n" in done.err
+    assert "\n[node2:1] RuntimeError: no learning rate\n" in done.err
+    consequences = [line for line in done.err.splitlines() if line.startswith("[node1:0]")]
+    (folded,) = consequences
+    assert "lines of a traceback: RuntimeError: Connection closed by peer (whole in" in folded
+    assert "Traceback" in done.log("node1", 0, "err")
 
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)

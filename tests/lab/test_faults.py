@@ -59,18 +59,20 @@ def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
 
 
 def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:
-    """Out of memory in its cgroup: the kernel's own line is in the verdict."""
+    """Out of memory in its cgroup: the verdict has the kernel's own line, which root may read."""
     if not (MEMORY / "memory.limit_in_bytes").exists():
         pytest.skip("no memory controller of version 1 here")
     name = f"runner-test-{on_lab.folder.parent.name[-20:]}"
     folder = MEMORY / name
-    lab["node3"].sh(f"mkdir {folder} && echo 48M > {folder}/memory.limit_in_bytes")
+    limit = f"mkdir {folder} && echo 48M > {folder}/memory.limit_in_bytes"
+    lab["node3"].sh(limit, user="root")
     try:
-        done = on_lab(*program_args("faulty.py", "2", "memory", str(folder)), seconds=20)
+        words = program_args("faulty.py", "2", "memory", str(folder))
+        done = on_lab(*words, "cluster.ssh.user=root", seconds=20)
         assert done.code == 1, done
         said = last_lines(done.err)
         assert "first failure: rank 2 on node3 was killed by the kernel" in said, done
         assert "memory ran out on that host" in said
         assert done.result["diagnosis"]["cause"] == "memory"
     finally:
-        lab["node3"].sh(f"rmdir {folder}", check=False)
+        lab["node3"].sh(f"rmdir {folder}", user="root", check=False)

@@ -63,6 +63,50 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 2
 
 
+C10D = """
+import os, time
+def all_reduce(busy_s):
+    print("up", flush=True)
+    while not os.path.exists("go"):
+        end = time.process_time() + busy_s
+        while time.process_time() < end: pass
+        time.sleep(0.1)
+"""
+
+
+def test_nobody_is_accused_while_the_ranks_move(lab: Lab, plainly: Launcher) -> None:
+    """Of two runs in the same call one computes, the other hangs; which one is meant is said."""
+    package = plainly.folder / "torch" / "distributed"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "distributed_c10d.py").write_text(C10D)
+    (plainly.folder / "train.py").write_text(
+        "import sys\nfrom torch.distributed.distributed_c10d import all_reduce\n"
+        "all_reduce(float(sys.argv[1]))\n"
+    )
+    task = ["task.script=train.py", "task.args_style=raw", PLAIN_ENTRY, "detach=true"]
+    where = ["cluster=lab", "cluster.only=[node1,node2]"]
+    for run_id, busy_s in ("hung", "0"), ("healthy", "0.02"):
+        started = plainly(*where, *task, f"task.args=['{busy_s}']", f"run_id={run_id}")
+        assert started.code == 0, started
+
+    def each_rank_is_up() -> bool:
+        count = "cat ~/.runner/runs/*/*/attempt_0/rank_*.out | grep -c up || true"
+        return all(lab[name].sh(count) == "2\n" for name in ("node1", "node2"))
+
+    wait_until(each_rank_is_up, "both runs")
+    healthy = plainly("stacks", "--cluster", "lab")
+    assert healthy.out.startswith("ranks 0-1 are moving, in all_reduce\n"), healthy
+    assert "note: this is run healthy (train), the latest; also running: --run hung (train)" in (
+        healthy.err
+    )
+    hung = plainly("stacks", "--cluster", "lab", "--run", "hung")
+    assert hung.out.startswith("ranks 0-1 wait in all_reduce, all at the same place"), hung
+    assert "note: this is" not in hung.err
+    go(lab, "node1", "node2")
+
+
 def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     """By default nothing is stopped: what stands is shown, and said when it moves again."""
     running = on_lab.start(*words("wait", 2, *STALL), "cluster.exclude=[node4]")

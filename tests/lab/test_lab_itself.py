@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.lab.lab import Host, Lab, LabError, LabFactory
+from tests.lab.lab import LOGIN_USER, Host, Lab, LabError, LabFactory
 from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def ssh(
     host: Host,
     command: str,
     *options: str,
-    user: str = "root",
+    user: str = LOGIN_USER,
     key: Path | None = None,
     stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
@@ -115,13 +115,13 @@ def test_hosts_see_pytests_folder_at_the_same_path(lab: Lab, tmp_path: Path) -> 
 def test_what_a_host_keeps_to_itself(lab: Lab, folder: str) -> None:
     """A file written there is seen neither by another host nor by the machine."""
     path = f"{folder}/only-here"
-    lab["node1"].write(path, "mine")
+    lab["node1"].write(path, "mine", user="root")
 
-    assert lab["node1"].read(path) == "mine"
+    assert lab["node1"].read(path, user="root") == "mine"
     assert not Path(path).exists()
     with pytest.raises(LabError, match="No such file"):
-        lab["node2"].read(path)
-    lab["node1"].sh(f"rm {path}")
+        lab["node2"].read(path, user="root")
+    lab["node1"].sh(f"rm {path}", user="root")
 
 
 def test_write_and_read_go_by_the_users_home_and_rights(lab: Lab) -> None:
@@ -129,7 +129,7 @@ def test_write_and_read_go_by_the_users_home_and_rights(lab: Lab) -> None:
     host = lab["node1"]
     host.write("~/deep/er/file", "x", mode=0o640, user="alice")
 
-    path = host.home.parent / "alice/deep/er/file"
+    path = host.home / "deep/er/file"
     assert (path.read_text(), path.stat().st_mode & 0o777, path.stat().st_uid) == ("x", 0o640, 2001)
     with pytest.raises(LabError, match="Permission denied"):
         host.read("/home/root/.profile", user="alice")
@@ -202,7 +202,7 @@ def test_a_reboot_keeps_the_disk_and_nothing_else(lab: Lab) -> None:
 def test_a_host_whose_first_process_dies_is_off(lab: Lab) -> None:
     """It can be switched on again."""
     host = lab["node3"]
-    host.sh("kill -TERM 1", check=False)
+    host.kill(1, signal.SIGTERM)
     wait_until(lambda: not host.is_on, "sshd to end")
     host.power_on()
 
@@ -261,7 +261,7 @@ def test_isolated_hosts_are_reached_through_the_bastion_only(lab_factory: LabFac
     """The bastion has a leg in both networks; the controller has none in theirs."""
     lab = lab_factory(names=["bastion", "in1", "in2"], isolated=["in1", "in2"])
     bastion, inner = lab["bastion"], lab["in1"]
-    hop = f"ssh {' '.join(ssh_options(lab, lab.key))} -W %h:%p root@{bastion.address}"
+    hop = f"ssh {' '.join(ssh_options(lab, lab.key))} -W %h:%p {LOGIN_USER}@{bastion.address}"
 
     assert not answers(inner, within_s=0.3)
     assert ssh(lab, inner, "hostname", f"-oProxyCommand={hop}").stdout == "in1\n"
@@ -305,7 +305,7 @@ def test_signals_sent_through_popen_reach_the_program(lab: Lab) -> None:
     program = lab["node1"].popen(["sh", "-c", "pwd; exec sleep 600"], stdout=subprocess.PIPE)
     assert program.stdout is not None
     with program.stdout as said:
-        assert said.readline() == "/home/root\n"
+        assert said.readline() == "/home/alice\n"
     commands = [process.cmdline for process in lab["node1"].leftovers()]
     assert commands in (["sh -c pwd; exec sleep 600"], ["sleep 600"])
     program.terminate()
@@ -383,7 +383,10 @@ def test_options_can_differ_between_hosts(lab_factory: LabFactory) -> None:
     own = {
         host.name: host.sh("getent ahosts $(hostname)", check=False) for host in lab.hosts.values()
     }
-    said = {host.name: ssh(lab, host, "echo $0 $version") for host in lab.hosts.values()}
+    said = {
+        host.name: ssh(lab, host, "echo $0 $version", user=user)
+        for host, user in zip(lab.hosts.values(), ("alice", "alice", "root"), strict=True)
+    }
 
     assert own["node1"].startswith("127.0.1.1 ")
     assert own["node2"] == ""
@@ -427,7 +430,7 @@ def test_options_for_unknown_hosts_are_refused(lab_factory: LabFactory) -> None:
 def test_cluster_is_what_a_user_would_write(lab: Lab, tmp_path: Path) -> None:
     """Nodes in the order asked for; overrides reach into mappings."""
     path = lab.write_cluster(
-        tmp_path, names=["node2", "node1"], ssh={"user": "alice"}, nodes={"node1": {"gpus": 0}}
+        tmp_path, names=["node2", "node1"], ssh={"user": "root"}, nodes={"node1": {"gpus": 0}}
     )
 
     assert path == tmp_path / "cluster/lab.yaml"
@@ -438,7 +441,7 @@ def test_cluster_is_what_a_user_would_write(lab: Lab, tmp_path: Path) -> None:
     ]
     assert (cluster["defaults"], cluster["python"]) == (["base"], sys.executable)
     assert cluster["ssh"] == {
-        "user": "alice",
+        "user": "root",
         "key": str(lab.key),
         "known_hosts": str(lab.known_hosts),
         "config": "/dev/null",

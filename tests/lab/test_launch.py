@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, RANK_SCRIPT, Launcher
 
 pytestmark = [pytest.mark.documents("README.md")]
@@ -59,6 +60,7 @@ def test_resnet18_trains_on_two_hosts(on_lab: Launcher) -> None:
     words = (*TWO, "task=resnet18", *limits, ONE_CORE)
     done = on_lab(*words, seconds=350)
     assert done.code == 0, done
+    assert re.search(r"epoch 1/2 .* s  \d+ s left\n", done.out), done
     accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
     assert accuracy, done
     assert float(accuracy[1]) >= 80, done
@@ -124,8 +126,12 @@ def test_records_stand_in_the_run_folder(plainly: Launcher) -> None:
     assert done.code == 0, done
     names = {path.name for path in done.folder.iterdir()}
     assert names - {".gitignore"} == {
-        *("config.yaml", "plan.json", "events.jsonl", "result.json", "logs")
+        *("config.yaml", "overrides.yaml", "contact.json", "plan.json", "events.jsonl"),
+        *("result.json", "logs"),
     }
+    assert "cluster.env.WHO=${oc.env:HOME}" in yaml.safe_load(
+        (done.folder / "overrides.yaml").read_text()
+    )
     assert "${oc.env:HOME}" in (done.folder / "config.yaml").read_text()
     plan = json.loads((done.folder / "plan.json").read_text())
     assert [node["node"] for node in plan["nodes"]] == ["node1", "node2"]
@@ -142,7 +148,8 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
     before = {name: host.sh("find ~ /tmp | sort") for name, host in lab.hosts.items()}
     done = on_lab("cluster=lab", "task=env", "dry_run=true")
     assert done.code == 0, done
-    assert done.out.count("torch.distributed.run") == 4
+    assert done.out.count("torch.distributed.run") == 1
+    assert "\nnode=node4  node_rank=3\n" in done.out
     assert "GLOO_SOCKET_IFNAME=eth0" in done.out
     assert "NCCL_SOCKET_IFNAME='=eth0'" in done.out
     assert {path.name for path in on_lab.folder.iterdir()} == {"conf"}
@@ -152,7 +159,7 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
 def test_a_printed_command_runs_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """What `dry_run=true` prints for a host can be pasted into a shell there."""
     done = on_lab.run_ranks("env=RANK", "cluster=lab", "cluster.only=[node2]", "dry_run=true")
-    block = done.out.partition("\n# node2 ")[2].partition("\n")[2]
+    block = done.out.partition("# node2 ")[2].partition("\n")[2]
     assert not on_lab("deploy", "--cluster", "lab").code
     assert "RANK=0" in lab["node2"].sh(block, timeout=60)
 
@@ -162,7 +169,8 @@ def test_offline_contacts_nobody(on_lab: Launcher) -> None:
     done = on_lab("cluster=lab3", "dry_run=offline", "task=env")
     assert done.code == 0, done
     assert "assumed" in done.out
-    assert done.out.count("torch.distributed.run") == 16
+    assert done.out.count("torch.distributed.run") == 2  # one for the node with `gpus`
+    assert done.out.count("  node_rank=") == 15
 
 
 @pytest.mark.promise(7)
@@ -214,7 +222,7 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
 def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Two hosts that only a bastion reaches, over one connection to it."""
     lab = lab_factory(names=["bastion", "inner1", "inner2"], isolated=["inner1", "inner2"])
-    jump = f"root@{lab['bastion'].address}"
+    jump = f"{LOGIN_USER}@{lab['bastion'].address}"
     lab.write_cluster(launcher.conf, names=["inner1", "inner2"], ssh={"jump": jump})
     done = launcher("cluster=lab", "task=env", PLAIN_ENTRY)
     assert done.code == 0, done
@@ -226,7 +234,7 @@ def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launche
     nodes = {"here": {"transport": "local"}, "node1": {"host": lab["node1"].address}}
     cluster = lab.cluster(names=["node1"])
     cluster["nodes"] = nodes
-    (launcher.conf / "cluster" / "mixed.yaml").write_text(json.dumps(cluster))
+    (launcher.conf / "cluster" / "mixed.yaml").write_text(yaml.safe_dump(cluster))
     done = launcher("cluster=mixed", "task=env", PLAIN_ENTRY)
     assert done.code == 0, done
     assert f"master={lab.address}:" in done.out
@@ -243,7 +251,7 @@ def test_a_node_says_its_own_interface_when_it_has_several(
     lab.write_cluster(launcher.conf, nodes={"node1": {"addr": second}})
     done = launcher("cluster=lab", "task=env", PLAIN_ENTRY)
     assert done.code == 0, done
-    assert done.err.count("via eth1") == 2
+    assert done.err.count("via eth1") == 1  # one line for both
     assert f"master={second}:" in done.out
 
 

@@ -42,12 +42,12 @@ def one(on_lab: Launcher, *words: str) -> Row:
 
 @contextlib.contextmanager
 def changed(host: Host, do: str, undo: str) -> Iterator[None]:
-    """A host on which something was done, until it is undone."""
-    host.sh(do)
+    """A host on which root did something, until it is undone."""
+    host.sh(do, user="root")
     try:
         yield
     finally:
-        host.sh(undo)
+        host.sh(undo, user="root")
 
 
 def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None:

@@ -265,7 +265,7 @@ def test_a_rank_hears_what_came_before_it_began(tmp_path: Path) -> None:
         "os.fork = lambda: (os.kill(os.getpid(), signal.SIGTERM), fork())[1]\n"
         "shim.main(sys.argv[1:])\n"
     )
-    told = [str(tmp_path), "", "NOTHING", "0", sys.executable, "-c", "import time; time.sleep(60)"]
+    told = [str(tmp_path), "", "NOTHING", sys.executable, "-c", "import time; time.sleep(60)"]
     done = subprocess.run(
         [sys.executable, "-c", program, *told],
         env={**os.environ, "RANK": "0"},

@@ -6,15 +6,19 @@ A killed controller, a closed terminal and a pulled cable are the same case, and
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from tests.lab.inspecting import agent_of, events_by_node
 from tests.lab.lab import Lab
-from tests.lab.launching import Controller, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(1, 6)]
@@ -145,3 +149,38 @@ def test_kept_runs_go_on_without_anybody(lab: Lab, begin: Callable[..., Controll
     controller.kill()
     for _, record in wait_until_ended(lab, controller.run_id):
         assert record[-1]["state"] == "succeeded"
+
+
+@pytest.mark.documents("docs/commands.md", "docs/run-folder.md")
+def test_a_fault_of_the_controller_ends_no_run(plainly: Launcher, tmp_path: Path) -> None:
+    """One line says so, that the run goes on, and the command that follows it to its end."""
+    gate = tmp_path / "gate"
+    ranks = plainly.rank_overrides("print=up", f"wait={gate}", "print=done")
+    argv = [sys.executable, str(PROGRAMS / "faulty_controller.py")]
+    words = ["cluster=lab", "cluster.only=[node1,node2]", "run_id=faulty", *ranks]
+    with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
+        done = controller.wait()
+    assert done.code == 70, done
+    assert "Traceback" not in done.err
+    assert (
+        "error: a fault of the runner itself (KeyError: 'a bug'); "
+        "its traceback is in runs/faulty/crash.txt\n"
+        "    run faulty goes on without this terminal, for 10 m 00 s unless you attach\n"
+    ) in done.err
+    crash = (plainly.folder / "runs/faulty/crash.txt").read_text()
+    assert crash.startswith("runner ")
+    assert crash.rstrip().endswith("KeyError: 'a bug'")
+    attach = next(line for line in done.err.splitlines() if " -m runner attach" in line)
+
+    words = shlex.split(attach)[3:]
+    with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
+        again = controller.wait()
+    assert again.code == 70, again
+    assert f"this ends no run; to go on: {attach.strip()}" in again.err
+
+    followed = plainly.start(*shlex.split(attach)[3:])
+    followed.until_printed("] up", 2)
+    gate.touch()
+    assert followed.wait().code == 0
+    result = json.loads((plainly.folder / "runs/faulty/result.json").read_text())
+    assert result["exit_code"] == 0

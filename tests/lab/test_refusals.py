@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.lab import Lab
+from tests.lab.lab import LOGIN_USER, Lab
 from tests.lab.launching import Launcher
 
 pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/troubleshooting.md")]
@@ -36,7 +36,7 @@ class Case:
 
 HOST = "cluster.nodes.node2.host"
 CASES = {
-    "wrong key": Case(("cluster.ssh.key={wrong_key}",), 3, ("root", "ssh -v")),
+    "wrong key": Case(("cluster.ssh.key={wrong_key}",), 3, (LOGIN_USER, "ssh -v")),
     "refused port": Case(("cluster.nodes.node2.port=23",), 3, ("node2: ", "23", "refused")),
     "unroutable": Case(
         (f"{HOST}={{nobody}}", "cluster.ssh.connect_timeout=2"), 3, ("node2: ", "{nobody}", "2 s")
@@ -76,7 +76,7 @@ CASES = {
         ("node[1-4]: cluster.project: there is no folder /no/such/folder",),
     ),
     "no script": Case(
-        ("task.script=/no/such.py",), 3, ("node[1-4]: task.script: there is no /no/such.py",)
+        ("task.script=/no/such.py",), 3, ("node[1-4]: task.script: there is no file /no/such.py",)
     ),
     "too many gpus": Case(
         ("cluster.nodes.node2.gpus=2",),
@@ -153,7 +153,9 @@ def test_a_changed_host_key_is_refused(lab: Lab, launcher: Launcher) -> None:
 
 def test_a_changed_host_key_of_the_jump_host_is_refused(lab: Lab, launcher: Launcher) -> None:
     """Every hop has the same policy."""
-    lab.write_cluster(launcher.conf, names=["node3"], ssh={"jump": f"root@{lab['node2'].address}"})
+    lab.write_cluster(
+        launcher.conf, names=["node3"], ssh={"jump": f"{LOGIN_USER}@{lab['node2'].address}"}
+    )
     lab["node2"].change_host_key()
     done = launcher("cluster=lab", "task=env")
     assert done.code == 3, done
@@ -195,7 +197,7 @@ def test_every_problem_of_every_host_is_told_at_once(lab: Lab, launcher: Launche
     assert done.code == 3, done
     assert "node2: " in done.err
     assert "node3: " in done.err
-    assert "node[1,4]: task.script: there is no /no/such.py" in done.err
+    assert "node[1,4]: task.script: there is no file /no/such.py" in done.err
 
 
 def test_a_silent_sshd_is_bounded(lab: Lab, launcher: Launcher) -> None:

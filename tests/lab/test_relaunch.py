@@ -295,8 +295,7 @@ def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: L
     """From a folder without the record, also where the last attempt ran on other nodes."""
     done = begin(when=("fail=0:3:3", "fail=2:9:4:always")).wait(90)
     assert done.code == 1, done
-    elsewhere = on_lab.in_folder(on_lab.folder.parent / "elsewhere")
-    elsewhere.folder.mkdir()
+    elsewhere = on_lab.at_another_machine("elsewhere")
     find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
 
     def said(*words: str) -> Result:
@@ -332,18 +331,17 @@ def test_others_follow_over_the_pause(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher, steps: Path
 ) -> None:
     """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
-    elsewhere = on_lab.in_folder(on_lab.folder.parent / "elsewhere")
-    elsewhere.folder.mkdir()
+    elsewhere = on_lab.at_another_machine("elsewhere")
     controller = begin("relaunch.backoff_s=12", "disconnect_s=never", when=("fail=0:30:3",))
     controller.until_printed("step 2", 3)
     find = ("--run", controller.run_id, "--cluster", "lab", "--config-dir", str(on_lab.conf))
     attached = elsewhere.start("attach", *find)
     followed = elsewhere.start("logs", "--follow", *find)
     controller.until(lambda: "starting in 12 s" in controller.err, "the pause")
-    for wire in lab["node4"].leftovers():  # the spare is asked anew, whatever became of its wires
-        lab["node4"].kill(wire.pid)
-    late = on_lab.in_folder(on_lab.folder.parent / "late")
-    late.folder.mkdir()
+    # The spare is asked anew, whatever became of its wires.
+    wires = " ".join(str(wire.pid) for wire in lab["node4"].leftovers())
+    lab["node4"].sh(f"kill -9 {wires}", check=False)
+    late = on_lab.at_another_machine("late")
     came_late = late.start("attach", *find)
     why = elsewhere("why", *find)
     assert why.code == 3, why

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -38,8 +40,8 @@ def project(on_lab: Launcher) -> Launcher:
     return on_lab
 
 
-def test_the_code_of_then_or_none(lab: Lab, project: Launcher) -> None:
-    """Where hosts hold it, it runs; where one does not, only the same tree will do."""
+def test_the_code_of_then_for_ever(lab: Lab, project: Launcher) -> None:
+    """Where hosts hold it, it runs; where one does not, it is pushed from beside the record."""
     below = project.folder / "exp"
     below.mkdir()
     user = project.in_folder(below)
@@ -64,21 +66,94 @@ def test_the_code_of_then_or_none(lab: Lab, project: Launcher) -> None:
 
     cleaned = project("clean", "cluster=lab", "cluster.only=node2", "--older-than", "0")
     assert cleaned.code == 0, cleaned
-    for how in ("dry_run=false", "dry_run=true"):
-        refused = user(f"rerun={first.folder.name}", how)
-        assert refused.code == 3, refused
-        assert f"ran release {release}, which is not on node2 (any more), and" in refused.err
-        assert f"git checkout {planned(first)['commit']}".rstrip("+") in refused.err
-    assert len(list((below / "runs").glob("*-*/plan.json"))) == 2, "a refused run left a record"
-
-    (project.folder / "train.py").write_text(PROGRAM.format("old"))
     shown = user(f"rerun={first.folder.name}", "dry_run=true")
     assert shown.code == 0, shown
     assert f"release {release} is not on node2 yet: a launch pushes it first" in shown.out
-    third = user(f"rerun={first.folder.name}")
+    third = project(f"rerun=exp/runs/{first.folder.name}")  # from another folder of the project
     assert (third.code, said(third)) == (0, {"old --lr 0.1"}), third
     assert planned(third)["release"] == release
     assert whole(lab["node2"]) == [release]
+
+
+def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) -> None:
+    """After more edits than hosts keep releases; what was removed here is refused by name."""
+    words = ("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, "task.script=train.py")
+    runs = []
+    for number in range(6):
+        (project.folder / "train.py").write_text(PROGRAM.format(number))
+        runs.append(project(*words, f"run_id=run-{number}"))
+    assert [done.log("node1", 0).strip() for done in runs] == [*"012345"], runs
+    (project.folder / "train.py").write_text("raise SystemExit('edited in place')")
+    release = planned(runs[0])["release"]
+    assert release not in whole(lab["node1"])
+
+    again = project("rerun=run-0")
+    assert (again.code, again.log("node1", 0).strip()) == (0, "0"), again
+    assert planned(again)["release"] == release
+    # A file is kept once: five other versions of one file, whose project has two more.
+    contents = [p for p in (project.folder / "runs/.objects/contents").rglob("*") if p.is_file()]
+    kept = [path.read_text() for path in contents]
+    assert sorted(text for text in kept if "flush=True" in text) == [
+        PROGRAM.format(number) for number in range(6)
+    ]
+
+    shutil.rmtree(project.folder / "runs/run-5")
+    young = project("clean", "--local")
+    assert young.out == "the code of 0 releases removed, 0 B\n", young
+    for how, verb in (("--dry-run", "could"), ("--json", ""), ("", "")):
+        cleaned = project("clean", "--local", "--older-than", "0", *filter(None, [how]))
+        assert cleaned.code == 0, cleaned
+        if verb:
+            assert cleaned.out.startswith("the code of 6 releases would be removed, ")
+            names = ", ".join(f"run-{number}" for number in range(5))
+            assert f"{verb} be repeated only where hosts have the code still: " in cleaned.out
+            assert names in cleaned.out
+        elif how:
+            assert len(json.loads(cleaned.out)["runs"]) == 6
+    refused = project("rerun=run-1")
+    assert refused.code == 3, refused
+    assert "which is not on node1 (any more), was removed from" in refused.err
+    assert f"git checkout {planned(runs[1])['commit']}".rstrip("+") in refused.err
+    assert len(list((project.folder / "runs").glob("run-*/plan.json"))) == 5, "it left a record"
+
+
+@pytest.mark.documents("docs/configuration.md", "docs/run-folder.md")
+def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_path: Path) -> None:
+    """An edit during the first run reaches no later one, on another host neither."""
+    gate = tmp_path / "gate"
+    waiting = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+    (project.folder / "train.py").write_text("print('up', flush=True)\n" + waiting)
+    git(project.folder, "commit", "-qam", "second")
+    words = ("cluster=lab", PLAIN_ENTRY, "task.script=train.py")
+    sweep = project.start(*words, "cluster.only=[node1],[node2]", "-m")
+    sweep.until_printed("] up", 1)
+    objects = project.folder / "runs/.objects/releases"
+    sweep.until(lambda: objects.is_dir() and list(objects.iterdir()), "the code to be kept")
+    (project.folder / "train.py").write_text("raise SystemExit('edited')\n")
+    gate.touch()
+    done = sweep.wait()
+
+    assert done.code == 0, done
+    (record,) = (project.folder / "runs").glob("*-sweep-*/sweep.json")
+    told = json.loads(record.read_text())
+    runs = [project.folder / "runs" / run["run_id"] for run in told["runs"]]
+    assert [run["exit_code"] for run in told["runs"]] == [0, 0]
+    assert [run["changes"] for run in told["runs"]] == [
+        ["cluster.only=[node1]"],
+        ["cluster.only=[node2]"],
+    ]
+    places = [json.loads((run / "sweep.json").read_text()) for run in runs]
+    assert [(p["sweep"], p["number"], p["count"]) for p in places] == [
+        (told["sweep"], 1, 2),
+        (told["sweep"], 2, 2),
+    ]
+    plans = [json.loads((run / "plan.json").read_text()) for run in runs]
+    assert len({plan["release"] for plan in plans}) == 1
+    assert whole(lab["node2"]) == [plans[0]["release"]]
+    assert done.err.splitlines()[-1] == "2 of 2 runs succeeded"
+
+    again = project(f"rerun={runs[1].name}")
+    assert (again.code, again.log("node2", 0).strip()) == (0, "up"), again
 
 
 @pytest.mark.all
@@ -106,3 +181,56 @@ def test_shipped_tasks_and_code_of_the_hosts_own(lab: Lab, project: Launcher) ->
     again = project("rerun=latest")
     assert (again.code, again.log("node1", 0).strip()) == (0, "2"), again
     assert "note: the code is what is in ~/code on the hosts now" in again.err
+
+
+@pytest.mark.promise(5)
+def test_launching_does_not_change_the_code(lab: Lab, project: Launcher) -> None:
+    """Records are no code, in a `runs/` of another program and where git tracks them, too."""
+    del lab
+    (project.folder / "runs" / "tb").mkdir(parents=True)
+    (project.folder / "runs" / "tb" / "events").touch()
+    words = ("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, "task.script=train.py")
+    runs = [project(*words), project(*words, "run_id=inner", "run_dir=exp/deep/inner")]
+    for ignoring in project.folder.glob("*/**/.gitignore"):
+        ignoring.unlink()
+    git(project.folder, "add", "-f", str(runs[0].folder / "plan.json"))
+    runs += [project(*words), project(*words)]
+
+    assert [done.code for done in runs] == [0] * 4, runs
+    folders = [*(done.folder for done in runs if "inner" not in done.err)]
+    plans = [json.loads((folder / "plan.json").read_text()) for folder in folders]
+    plans.append(json.loads((project.folder / "exp/deep/inner/plan.json").read_text()))
+    assert len({plan["release"] for plan in plans}) == 1
+    assert len({plan["commit"] for plan in plans}) == 1
+    assert "pushing" not in "".join(done.err for done in runs[1:])
+
+
+@pytest.mark.promise(12)
+@pytest.mark.documents("docs/run-folder.md")
+def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> None:
+    """Another machine has it from hosts alone: no verb follows it, and a launch asks first."""
+    words = (PLAIN_ENTRY, "task.script=train.py", "task.args.lr=0.1", "run_id=first")
+    assert project(*ON, "cluster.setup=[echo prepared]", *words).code == 0
+    elsewhere = project.at_another_machine("elsewhere")
+    find = ("--cluster", "lab", "--config-dir", str(project.conf))
+    pulled = elsewhere("pull", "--run", "first", *find)
+    assert pulled.code == 0, pulled
+    origin = json.loads((elsewhere.folder / "runs/first/origin.json").read_text())
+    assert origin == {"hosts": [*NODES]}
+
+    refused = elsewhere("rerun=first")
+    assert refused.code == 2, refused
+    assert "echo prepared\n" in refused.out
+    assert " train.py --lr 0.1\n" in refused.out
+    assert "#  node2      ssh " in refused.out
+    assert "launch this by the record that came from node1, node2" in refused.err
+    assert "--yes is the answer" in refused.err
+    assert not list((elsewhere.folder / "runs").glob("*-train-*"))
+    checked = elsewhere("check", "rerun=first")
+    assert checked.code == 2, checked
+    assert "its record came from node1, node2, not from a launch" in checked.err
+
+    again = elsewhere("rerun=first", "--yes")
+    assert (again.code, said(again)) == (0, {"old --lr 0.1"}), again
+    third = elsewhere(f"rerun={again.folder.name}")
+    assert (third.code, said(third)) == (0, {"old --lr 0.1"}), "a launch here made that record"

@@ -10,6 +10,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,13 @@ from runner.core.protocol.events import (
     RankStarted,
     Stopping,
 )
+from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.peers.hub import PeerObserver
+from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
+from runner.host.storage import run_folder
+from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.peers import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 
@@ -34,12 +39,12 @@ pytestmark = [pytest.mark.promise(2), pytest.mark.documents("docs/how-it-works.m
 
 def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
     """Output goes to one file per rank and stream; the record says who ended how."""
-    run = start("print=hello", "err=oops", "env=PYTHON_EXEC", "cat")
+    run = start("print=hello", "err=oops", "env=HIDDEN", "cat")
     assert run.wait_ended().state is State.SUCCEEDED
     attempt = Path(run.folder.attempt_folder(0))
     for rank in (0, 1):
         out = (attempt / f"rank_{rank}.out").read_text()
-        assert out == "hello\nPYTHON_EXEC=None\nstdin: ''\n"
+        assert out == "hello\nHIDDEN=None\nstdin: ''\n"
         assert (attempt / f"rank_{rank}.err").read_text() == "oops\n"
     assert {(body.rank, body.code) for body in run.bodies(RankExited)} == {(0, 0), (1, 0)}
     assert run.bodies(RankExited)[0].max_rss > 1 << 20
@@ -104,6 +109,26 @@ def test_stop_is_polite_first(start: RunStarter) -> None:
     run.send_command("stop")
     assert run.wait_ended(10).state is State.STOPPED
     assert run.processes() == []
+
+
+def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -> None:
+    """Its launcher waits for ranks that are deaf to its TERM; the supervisor does not."""
+    run = start("deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=0.5)
+    run.wait_started()
+    run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
+    (shim,) = (b["shim"] for b in _start_records(run.folder) if b["rank"] == 1)
+    began = time.monotonic()
+    os.kill(shim, signal.SIGKILL)
+    ended = run.wait_ended(10)
+    assert time.monotonic() - began < 4
+    assert ended.state is State.FAILED
+    assert run.bodies(Stopping)[0].reason == "rank 1 on here ended unseen"
+    assert run.processes() == []
+
+
+def _start_records(folder: RunPaths) -> list[dict[str, Any]]:
+    records = run_folder.read_rank_records(folder.attempt_folder(0), set())
+    return [{**data, "rank": rank} for kind, rank, data in records if kind == "start"]
 
 
 def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: RunStarter, tmp_path: Path) -> None:
@@ -203,7 +228,7 @@ def test_a_program_that_is_not_there_is_a_clear_failure(start: RunStarter) -> No
 
 def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
     """As a shell would say it, and in the rank's own error file."""
-    run = start(ranks=1, rank_prefix=("/no/such/interpreter",))
+    run = start(ranks=1, program=("/no/such/interpreter",))
     run.wait_ended()
     assert run.bodies(RankExited)[0].code == 127
     assert (
@@ -213,11 +238,11 @@ def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
 
 
 def test_a_second_supervisor_of_the_same_run_is_refused(start: RunStarter, tmp_path: Path) -> None:
-    """The lock is held for life."""
+    """Its socket is held for life."""
     run = start("sleep=600", ranks=1)
     argv = [HOST_PYTHON, "-c", SPAWN_CODE, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
-    said = subprocess.run(argv, check=True, timeout=20, capture_output=True, text=True)
-    assert "this run has a supervisor here already" in said.stdout
+    said = subprocess.run(argv, check=False, timeout=20, capture_output=True, text=True)
+    assert said.stderr == "it has a supervisor\n"
     run.send_command("kill")
     run.wait_ended()
 
@@ -228,3 +253,27 @@ def test_nothing_on_disk_can_be_read_by_others(start: RunStarter) -> None:
     run.wait_ended()
     for path in [Path(run.folder.root), *Path(run.folder.root).rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_more_connections_than_descriptors_end_nothing(start: RunStarter) -> None:
+    """Who comes when none is left is refused; the run goes on, and takes commands again later."""
+    few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
+    run = start("sleep=600", wrapper=few)
+    run.wait_started()
+    connections: list[socket.socket] = []
+    while len(connections) < 99:
+        connection = RunSocket(run.folder).connect()
+        connections += [connection] if connection else []
+        time.sleep(0 if connection else 0.01)  # its backlog was full
+    spent = _cpu_s(run.supervisor())
+    time.sleep(1)
+    assert _cpu_s(run.supervisor()) - spent < 0.5
+    assert run.bodies(Ended) == []
+    for connection in connections:
+        connection.close()
+    run.send_command("stop")
+    assert run.wait_ended(10).state is State.STOPPED
+
+
+def _cpu_s(pid: int) -> float:
+    return procfs.table()[pid].cpu_ticks / os.sysconf("SC_CLK_TCK")

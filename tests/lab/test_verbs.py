@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -45,7 +47,7 @@ def fab(user: Launcher, *words: str) -> Result:
 
 def on_lab_exec(user: Launcher, *words: str) -> Result:
     """Run words on every host of the lab."""
-    return user("exec", "--cluster", "lab", "--", *words)
+    return user("exec", "--cluster", "lab", "--quiet-equal", "--", *words)
 
 
 def data(done: Result) -> dict[str, dict[str, object]]:
@@ -60,23 +62,67 @@ def answer(out: str, code: int = 0, err: str = "", problem: str = "") -> dict[st
 
 
 def test_equal_answers_are_one_and_others_stand_apart(on_lab: Launcher) -> None:
-    """Folded by output and end, in the order of the YAML; exit 1 where one failed."""
+    """`--quiet-equal` folds by output and end, in the order of the YAML; the worst exit code."""
     same = on_lab_exec(on_lab, "echo", "same")
     assert (same.code, same.out) == (0, "── node[1-4] (4) ──\nsame\n"), same
     line = "if [ $(hostname) = node3 ]; then echo odd >&2; exit 3; fi; echo same"
     mixed = on_lab_exec(on_lab, line)
-    assert mixed.code == 1, mixed
+    assert mixed.code == 3, mixed
     assert mixed.out == "── node[1-2,4] (3) ──\nsame\n── node3: exit 3 ──\nodd\n"
     apart = on_lab_exec(on_lab, "hostname")
     assert apart.code == 0, apart
     assert apart.out == "".join(f"── node{n} ──\nnode{n}\n" for n in (1, 2, 3, 4))
 
 
+def test_output_is_shown_as_it_comes(lab: Lab, on_lab: Launcher) -> None:
+    """By whole lines with their host; failures at the end, and the worst of them is the code."""
+    wait = "while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go"
+    line = (
+        f"hostname; echo half; {wait}; echo of it >&2; case $(hostname) in node[34]) exit 3;; esac"
+    )
+    running = on_lab.start("exec", line, "cluster=lab")
+    running.until_printed("half", times=4)
+    assert sorted(running.out.splitlines()) == sorted(
+        f"[{name}] {text}" for name in lab.hosts for text in (name, "half")
+    )
+    for host in lab.hosts.values():
+        host.sh("touch /tmp/go")
+    done = running.wait(30)
+    assert done.code == 3, done
+    *lines, failures = done.err.splitlines()
+    assert sorted(lines) == [f"[{name}] of it" for name in sorted(lab.hosts)]
+    assert failures == "node[3-4]: exit 3"
+
+
+def test_more_output_than_anybody_reads_waits_on_the_hosts(lab: Lab, on_lab: Launcher) -> None:
+    """A command that prints without end is held up, and ended when its reader goes away."""
+    argv = [sys.executable, "-m", "runner", "exec", "cluster=lab", "cluster.only=[node1]"]
+    pipe = subprocess.Popen(
+        [*argv, "--", "yes"], cwd=on_lab.folder, env=on_lab.env, stdout=subprocess.PIPE
+    )
+    assert pipe.stdout is not None
+    with pipe.stdout:
+        assert pipe.stdout.readline() == b"[node1] y\n"
+        wait_until(lambda: _sleeps_in_a_pipe(lab), "the command to wait for its reader")
+        memory = Path(f"/proc/{pipe.pid}/status").read_text()
+    assert int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) < 300_000
+    assert pipe.wait(20) == 128 + signal.SIGPIPE
+    assert not lab["node1"].processes("yes")
+
+
+def _sleeps_in_a_pipe(lab: Lab) -> bool:
+    """Whether `yes` makes no progress: its CPU time stays as it is."""
+    times = "for p in $(pgrep -x yes); do cut -d' ' -f14,15 /proc/$p/stat; done"
+    first = lab["node1"].sh(times)
+    time.sleep(0.5)
+    return bool(first) and lab["node1"].sh(times) == first
+
+
 def test_streams_and_ends_are_told_apart_for_programs(lab: Lab, on_lab: Launcher) -> None:
     """`--json` has code, output, errors and problem of every host, and nothing else."""
     line = "echo out; echo err >&2; case $(hostname) in node2) exit 7;; node3) kill -9 $$;; esac"
     done = on_lab("exec", line, "cluster=lab", "--json")
-    assert done.code == 1, done
+    assert done.code == 128 + signal.SIGKILL, done
     codes = {"node1": 0, "node2": 7, "node3": -9, "node4": 0}
     assert data(done) == {node: answer("out\n", codes[node], "err\n") for node in lab.hosts}
 
@@ -84,7 +130,7 @@ def test_streams_and_ends_are_told_apart_for_programs(lab: Lab, on_lab: Launcher
 def test_a_signal_without_a_name_is_an_answer_too(on_lab: Launcher) -> None:
     """A real-time signal ends the command, not the verb."""
     done = on_lab_exec(on_lab, "kill -35 $$")
-    assert done.code == 1, done
+    assert done.code == 128 + 35, done
     assert re.fullmatch(r"── node\[1-4\] \(4\): killed by [^\n]*35[^\n]* ──\n", done.out), done
 
 
@@ -118,7 +164,7 @@ def test_one_word_is_a_line_for_the_shell(
     (on_lab.folder / "fabfile.py").write_text(FABFILE)
     given = ["exec", "--cluster", "lab", "--json", *words[1:], line]
     done = fab(on_lab, *given) if words[0] == "fab" else on_lab(*given)
-    assert done.code == 1, done
+    assert done.code == 4, done
     assert data(done) == dict.fromkeys(lab.hosts, answer("z\n", 4, "3\n"))
 
 
@@ -168,8 +214,8 @@ def test_the_commands_of_a_killed_agent_are_ended(lab: Lab, on_lab: Launcher) ->
     running.send()
     done = running.wait(30)
     assert done.code == 5, done
-    assert "node2: lost: the connection to it broke" in done.out
-    assert "node[1,3-4] (3): interrupted" in done.out
+    assert "node2: lost: the connection to it broke" in done.err
+    assert "node[1,3-4]: interrupted" in done.err
 
 
 def test_a_cut_cable_is_noticed(lab: Lab, on_lab: Launcher) -> None:
@@ -181,7 +227,7 @@ def test_a_cut_cable_is_noticed(lab: Lab, on_lab: Launcher) -> None:
     with lab.cut_off("node2"):
         done = running.wait(15)
     assert done.code == 4, done
-    assert "node2: lost: nothing was heard from it for " in done.out
+    assert "node2: lost: nothing was heard from it for " in done.err
     wait_until(lambda: not host.processes("sleep\x00600"), "nothing left", timeout=30)
 
 
@@ -189,8 +235,9 @@ def test_what_takes_too_long_is_killed_on_the_host(lab: Lab, on_lab: Launcher) -
     """With what it started in sessions of its own, and its output so far is shown."""
     line = "trap '' TERM INT HUP; setsid sleep 600 & echo begun; sleep 600"
     done = on_lab("exec", "--cluster", "lab", "--timeout", "1", "--", line)
-    assert done.code == 1, done
-    assert done.out == "── node[1-4] (4): did not end in time and was killed ──\nbegun\n"
+    assert done.code == 128 + signal.SIGKILL, done
+    assert sorted(done.out.splitlines()) == [f"[{name}] begun" for name in sorted(lab.hosts)]
+    assert done.err == "node[1-4]: did not end in time and was killed\n"
     assert done.seconds < 10
     assert not [host for host in lab.hosts.values() if host.processes("sleep\x00600")]
 
@@ -226,7 +273,8 @@ def test_ctrl_c_ends_it_on_every_host(
 def test_a_host_that_falls_silent_is_lost_and_the_others_answer(lab: Lab, on_lab: Launcher) -> None:
     """Exit 4, and whose answer is missing is said."""
     line = "if [ $(hostname) = node3 ]; then sleep 600; fi; echo here"
-    running = on_lab.start("exec", "--cluster", "lab", "--set", "lost_s=2", "--", line)
+    flags = ("--cluster", "lab", "--set", "lost_s=2", "--quiet-equal")
+    running = on_lab.start("exec", *flags, "--", line)
     running.until(lambda: lab["node3"].processes("sleep\x00600"), "the command on node3")
     lab["node3"].unplug()
     done = running.wait(30)
@@ -309,12 +357,12 @@ def test_a_deploy_says_what_is_where(lab: Lab, on_lab: Launcher) -> None:
 
 
 def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher) -> None:
-    """One command per host, the same for programs; offline it asks nobody."""
+    """One template and a line per host, the same for programs; offline it asks nobody."""
     words = ("cluster=lab", "task=env", "run_id=one")
     told = on_lab(*words, "dry_run=true")
     assert told.code == 0, told
-    assert [told.out.count(f"--node_rank={rank} ") for rank in range(5)] == [1, 1, 1, 1, 0]
-    assert told.out.count(f"--master_addr={lab['node1'].address} ") == 4
+    assert [told.out.count(f"  node_rank={rank}\n") for rank in range(5)] == [1, 1, 1, 1, 0]
+    assert told.out.count(f"--master_addr={lab['node1'].address} ") == 1
     offline = on_lab(*words, "dry_run=[offline,json]", "cluster.nodes.node1.port=23")
     assert offline.code == 0, offline
     asked = json.loads(on_lab(*words, "dry_run=json").out)
@@ -365,10 +413,11 @@ def test_explain_names_file_and_line(on_lab: Launcher) -> None:
     assert settings == [
         f"  conf/cluster/lab.yaml:{at}",
         "  default (overridden: python3)",
+        "  # the interpreter of the task on the hosts: it has torch (path)",
     ]
     over = on_lab("explain", "cluster.python", "cluster=lab", "cluster.python=/mine", "--json")
     (origin,) = json.loads(over.out)
-    assert origin.keys() == {"key", "value", "written", "settings", "problem"}
+    assert origin.keys() == {"key", "value", "written", "settings", "problem", "meaning"}
     assert (origin["key"], origin["value"]) == ("cluster.python", "/mine")
     assert [(each["where"], each["value"]) for each in origin["settings"]] == [
         ("command line: cluster.python=/mine", "/mine"),

@@ -16,8 +16,8 @@ def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
 
     lines = parse_line_count("--tail", tail) if tail else None
-    composed = selection.compose_for_run(run)
+    composed = selection.contact_for_run(run)
     with open_run_finder(composed, "attach") as finder:
-        code = workflow.attach(FoundRun(composed, finder, run), lines)
+        code = workflow.attach(FoundRun(composed, finder), lines)
         finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.cli.command import Selection, open_pool, verb
+from runner.config.overrides import override_key
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.ui.output import show
 
-OTHER_TASK = r"[~+]*task(=|\.(?!(nodes|nnodes)\b)|$)"
-"""Overrides that speak of a task, but not of its nodes."""
+NODE_KEYS = ("task.nodes", "task.nnodes")
+"""The keys of a task that say which nodes it takes."""
+TASK_CHECKS = ("code", "packages")
+"""The checks of what a task needs: without a task the cluster alone is judged."""
 
 
 @verb(
@@ -29,8 +32,8 @@ def check(
 ) -> int:
     """Look for what is wrong with a cluster, before a run does.
 
-    Errors are what makes a launch refuse or hang. Nothing is started without --smoke and
-    --bandwidth.
+    Without a task the cluster alone is judged. Errors are what makes a launch refuse or hang.
+    Nothing is started without --smoke and --bandwidth.
     """
     from runner.checks.base import all_checks
     from runner.ui import layout, problems
@@ -46,13 +49,16 @@ def check(
         message = f"there is no check {unknown[0]!r}"
         raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
     composed = selection.compose()
+    skip = [*skip, *(() if composed.names_program else TASK_CHECKS)]
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)
     if json_:
-        print(json.dumps(problems.findings_as_data(findings_by_check)))
+        show(json.dumps(problems.findings_as_data(findings_by_check)))
     else:
         width, colour = layout.detect_screen()
-        names = composed.spec.cluster, composed.spec.task.name
+        task = composed.spec.task.name if composed.names_program else ""
+        names = composed.spec.cluster, task
+        # Not by `show`, which drops colours; each text of a host in it is printable.
         print(problems.render_findings(findings_by_check, *names, width, colour=colour))
     code = NotReady.exit_code if problems.find_errors(findings_by_check) else 0
     for mode in modes:
@@ -64,6 +70,7 @@ def _run_collectives(mode: str, selection: Selection) -> int:
     """Launch the shipped task that tests the network, on the nodes of the user's own task."""
     from runner.workflows.launch import run
 
-    kept = [word for word in selection.settings if not re.match(OTHER_TASK, word)]
+    keys = {word: override_key(word) for word in selection.settings}
+    kept = [w for w, key in keys.items() if key in NODE_KEYS or key.partition(".")[0] != "task"]
     settings = (*kept, "task=collectives", f"task.args.mode={mode}")
     return run(replace(selection, settings=settings).compose())

@@ -1,42 +1,85 @@
-"""The verb `clean`: garbage collection of old runs and releases on the hosts."""
+"""The verb `clean`: garbage collection on the hosts, or of kept code on this machine."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
 from runner.core.codec import encode
-from runner.core.errors import Interrupted
+from runner.core.errors import Interrupted, NotReady, Problem
+from runner.ui.output import show
 
 
 @verb(
     "clean",
     older_than="the age since the end or last use: 7d, 12h, 30m; by default 7d",
     dry_run="remove nothing, only list what would be removed",
+    yes="remove runs that are not on record on this machine without asking",
+    local="remove kept code from ./runs instead: that of no run on record, or of older ones, too",
 )
 def clean(
-    selection: Selection, older_than: str = "7d", dry_run: bool = False, json_: bool = False
+    selection: Selection,
+    older_than: str = "",
+    dry_run: bool = False,
+    yes: bool = False,
+    local: bool = False,
+    json_: bool = False,
 ) -> int:
     """Remove old runs and releases from every host.
 
     With their logs and the files of their ranks; never what is in use.
     """
+    if local:
+        return _clean_local(older_than, dry_run=dry_run, as_json=json_)
+
+    from runner.core.model.run_info import RunInfo
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
+    from runner.workflows.confirmation import confirm
+    from runner.workflows.discovery import merge_statuses
 
-    older_than_s = parse_duration("--older-than", older_than, allow_bare=False)
-    request = {"older_than_s": older_than_s, "dry_run": dry_run}
-    composed = selection.compose()
+    older_than_s = parse_duration("--older-than", older_than or "7d", allow_bare=False)
+    composed = selection.contact()
     spec = composed.spec
+    others = [node.name for node in spec.nodes]
+    request: dict[str, Any] = {"older_than_s": older_than_s, "dry_run": True, "others": others}
     with open_pool(composed) as pool:
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         pool.console.phase("cleaning")
-        broadcast = pool.broadcast()
-        try:
-            cleaned = broadcast.all("clean", request, reply_kind="cleaned")
-        except Interrupted as error:
-            message = "interrupted; what was removed is gone, the rest is intact"
-            raise Interrupted(error.exit_code, message) from None
+        cleaned = pool.broadcast().all("clean", request, reply_kind="cleaned")
+        listings = pool.broadcast().all("runs", {"others": others}, reply_kind="runs")
+        known = {run.run_id: run.info for run in merge_statuses(listings)}
+        old = sorted({run_id for reply in cleaned.values() for run_id in reply["runs"]})
+        runs = {run_id: known.get(run_id, RunInfo(run_id)) for run_id in old}
+        if not dry_run:
+            confirm(pool, "remove", list(runs.values()), yes=yes)
+            request |= {"dry_run": False, "only": old}
+            try:
+                cleaned = pool.broadcast().all("clean", request, reply_kind="cleaned")
+            except Interrupted as error:
+                message = "interrupted; what was removed is gone, the rest is intact"
+                raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
-    print(json.dumps(encode(results)) if json_ else tables.render_clean(results, dry_run=dry_run))
+    text = tables.render_clean(results, runs, dry_run=dry_run)
+    show(json.dumps(encode(results)) if json_ else text)
+    return 0
+
+
+def _clean_local(older_than: str, *, dry_run: bool, as_json: bool) -> int:
+    from runner.ui.reports import tables
+    from runner.workflows.prune_code import prune_code
+
+    age_s = parse_duration("--older-than", older_than, allow_bare=False) if older_than else None
+    runs = Path("runs")
+    try:
+        pruned = prune_code(runs, age_s, dry_run=dry_run)
+    except OSError as error:
+        message = f"cannot clean {error.filename or runs}: {error.strerror}"
+        raise NotReady([Problem("", message)]) from error
+    if as_json:
+        show(json.dumps(encode(pruned)))
+    else:
+        show(tables.render_pruned(pruned.releases, pruned.size, pruned.runs, dry_run=dry_run))
     return 0

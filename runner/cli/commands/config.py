@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from runner.cli.command import Selection, verb
+from runner.ui.output import show
 
 
 @verb("config", key="only the part below this key", resolve="with every ${...} resolved")
@@ -16,5 +17,5 @@ def config(selection: Selection, key: str = "", resolve: bool = False, json_: bo
         import yaml
 
         text = json.dumps(yaml.safe_load(text))
-    print(text.rstrip("\n"))
+    show(text.rstrip("\n"))
     return 0

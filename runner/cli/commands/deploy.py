@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.cli.command import Selection, open_pool, verb, workdir_request
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
+from runner.ui.output import show
 
 
 @verb("deploy")
@@ -21,7 +22,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
-    composed = selection.compose()
+    composed = selection.contact("cluster.project", "deploy")
     spec = composed.spec
     if not spec.deploy.enabled:
         message = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
@@ -46,5 +47,5 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         seconds=round(seconds, 3),
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
     )
-    print(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
+    show(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
     return 0

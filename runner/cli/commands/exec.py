@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
 from runner.core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from runner.workflows.host_pool import HostPool
 
 
 @verb(
     "exec",
     command="the command as one line of shell; or give its words after `--`",
     timeout="the time limit: 90, 10m, 2h; by default 10m",
+    quiet_equal="print answers when all have come, equal ones once",
 )
 def exec_(
     selection: Selection,
     command: str = "",
     timeout: str = "10m",
+    quiet_equal: bool = False,
     json_: bool = False,
     *,
     words: Sequence[str] = (),
 ) -> int:
-    """Run a command on every host, with equal answers folded.
+    """Run a command on every host, and show its output line by line as it comes.
 
-    Example: exec --cluster lab3 -- nvidia-smi -L
+    The exit code is the worst of the commands'. Example: exec --cluster lab3 -- nvidia-smi -L
     """
     from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems
@@ -42,7 +50,7 @@ def exec_(
     timeout_s = parse_duration("--timeout", timeout)
     if not timeout_s:
         raise ConfigError([Problem("--timeout", "must be more than 0", "such as --timeout 60")])
-    composed = selection.compose()
+    composed = selection.contact("cluster.setup")
     spec = composed.spec
     with open_pool(composed) as pool:
         setup = spec.setup
@@ -50,7 +58,31 @@ def exec_(
         pool.console.phase("running")
         show = pool.console.node_status
         remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, show)
+        if not (json_ or quiet_equal):
+            remote_command.stream_to(_console_sink(pool), lambda: pool.console.is_full)
         remote_command.run(argv, timeout_s)
     answers = [remote_command.results[node.name] for node in spec.nodes]
-    print(json.dumps(tables.answers_as_data(answers)) if json_ else tables.render_answers(answers))
+    if json_:
+        print(json.dumps(tables.answers_as_data(answers)))
+    elif quiet_equal:
+        print(tables.render_answers(answers))
+    elif failures := tables.render_failures(answers):
+        print(failures, file=sys.stderr)
     return tables.answers_exit_code(answers, remote_command.received_signal)
+
+
+def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:
+    """Return a sink that shows output; it interrupts the verb when nobody reads that any more."""
+    from runner.ui.console.dedup import NO_RANK
+    from runner.workflows.host_pool import enqueue_signal
+
+    console, was_gone = pool.console, False
+
+    def show(node: str, stream: str, data: bytes) -> None:
+        nonlocal was_gone
+        console.rank_output(node, NO_RANK, stream, data)
+        if console.reader_gone and not was_gone:
+            was_gone = True
+            enqueue_signal(pool.inbox, signal.SIGPIPE)
+
+    return show

@@ -6,6 +6,7 @@ import json
 
 from runner.cli.command import Selection, verb
 from runner.core.codec import encode
+from runner.ui.output import show
 
 
 @verb("explain", key="such as cluster.python; every value below it is explained")
@@ -15,5 +16,5 @@ def explain(selection: Selection, key: str, json_: bool = False) -> int:
 
     with selection.composer() as composer:
         origins = composer.origins(selection.overrides, key)
-    print(json.dumps(encode(origins)) if json_ else tables.render_origins(origins))
+    show(json.dumps(encode(origins)) if json_ else tables.render_origins(origins))
     return 0

@@ -6,10 +6,9 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
-from runner.cli.command import Selection, verb
-from runner.core.model.spec import DryRun
+from runner.cli.command import verb
+from runner.ui.output import show
 
 
 @verb(
@@ -35,10 +34,10 @@ def init(
 ) -> int:
     """Write the first YAML of a project, and a fabfile.
 
-    On a terminal it asks for what no flag gives. Existing files are kept.
+    On a terminal it asks for what no flag gives, and tries the first of the machines. Existing
+    files are kept.
     """
     from runner.cli.scaffold import scaffold
-    from runner.workflows.launch import dry_run
 
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not json_
     with contextlib.redirect_stdout(sys.stderr if json_ else sys.stdout):
@@ -46,8 +45,5 @@ def init(
         result = scaffold(cluster, task_, hosts=hosts, interactive=interactive, **others)
     if json_:
         data = {"written": result.written, "kept": result.existing}
-        print(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
-    if result.try_now:
-        composed = Selection(settings=tuple(result.overrides)).compose()
-        dry_run(replace(composed, dry_run=DryRun.OFFLINE))
+        show(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
     return 0

@@ -45,10 +45,10 @@ def logs(
 
     start = log_start(tail, since)
     pattern = _compile_pattern(grep)
-    composed = selection.compose_for_run(run)
+    composed = selection.contact_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:
         console = finder.console
-        found = FoundRun(composed, finder, run)
+        found = FoundRun(composed, finder)
         select = functools.partial(select_ranks, rank=",".join(rank), node=node, later=follow)
         show_node = only_node(node, console.rank_output)
         grep_filter = GrepFilter(pattern, show_node)
@@ -61,7 +61,8 @@ def logs(
             grep_filter.finish()
         if not code and not follow:
             if not rank_logs.has_output:
-                console.message(f"run {found.plan.run_id}: nothing was written")
+                when = f" in the last {since}" if since else ""
+                console.message(f"run {found.plan.run_id}: nothing was written{when}")
             elif grep and not grep_filter.has_match:
                 console.message(f"run {found.plan.run_id}: no line matches")
         inbox = finder.pool.inbox

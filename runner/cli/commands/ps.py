@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, verb
+from runner.core.errors import NotReady
+from runner.ui.output import show
+
+if TYPE_CHECKING:
+    from runner.core.model.results import RemoteRun
+    from runner.core.model.spec import LaunchRequest
+    from runner.workflows.discovery import RunFinder
 
 
 @verb("ps", all_="include ended runs")
@@ -17,12 +28,36 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     from runner.ui.reports import run_table
     from runner.workflows.discovery import open_run_finder
 
-    composed = selection.compose_for_run("")
+    composed = selection.contact_latest()
     with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
         runs = finder.runs()
-        rows = run_table.rows(runs, all_=all_, clock_offsets=finder.clock_offsets)
+        ends = _ends_on_record(composed, finder, runs) if all_ else {}
+        rows = run_table.rows(runs, ends, all_=all_, clock_offsets=finder.clock_offsets)
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width())
-    print(json.dumps(table.as_data()) if json_ else text)
+    show(json.dumps(table.as_data()) if json_ else text)
     return 0
+
+
+def _ends_on_record(
+    composed: LaunchRequest, finder: RunFinder, runs: Iterable[RemoteRun]
+) -> dict[str, str]:
+    """Return how runs ended by their records here, completed by what the hosts can prove now."""
+    from runner.control.record import run_index
+    from runner.control.record.run_store import RunStore
+    from runner.workflows.discovery import FoundRun
+    from runner.workflows.pull import complete_result
+
+    ends = {}
+    for run in runs:
+        folder = None if run.is_active else run_index.record_folder(run.run_id)
+        store = RunStore(folder) if folder else None
+        if store is None or not store.has_result:
+            continue
+        with contextlib.suppress(NotReady):
+            if store.has_unproven_end:
+                spec = replace(composed.spec, run_id=run.run_id)
+                complete_result(FoundRun(replace(composed, spec=spec), finder))
+            ends[run.run_id] = store.read_result()[1].state
+    return ends

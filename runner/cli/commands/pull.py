@@ -9,6 +9,7 @@ import sys
 from runner.cli.command import Selection, verb
 from runner.core.codec import encode
 from runner.core.errors import Problem
+from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 
@@ -22,9 +23,9 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     from runner.workflows.discovery import FoundRun, open_run_finder
     from runner.workflows.pull import pull_run
 
-    composed = selection.compose_for_run(run)
+    composed = selection.contact_for_run(run)
     with open_run_finder(composed, "pull") as finder:
-        found = FoundRun(composed, finder, run)
+        found = FoundRun(composed, finder)
         pulled = pull_run(found)
     # An unreachable host may have some of it.
     expected = finder.unreachable.keys() | {share.node for share in found.plan.nodes}
@@ -34,9 +35,9 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
         problem = finder.unreachable.get(name)
         problems.append(problem or Problem(name, "has no files of that run"))
     if json_:
-        print(json.dumps(encode(pulled)))
+        show(json.dumps(encode(pulled)))
     else:
-        print(tables.render_pull(pulled, os.path.relpath(found.store.folder)))
+        show(tables.render_pull(pulled, os.path.relpath(found.store.folder)))
     if problems:
-        print(render_problems(problems), file=sys.stderr)
+        show(render_problems(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

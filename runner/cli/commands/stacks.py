@@ -3,38 +3,82 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, verb
-from runner.core.errors import NotReady
+from runner.core.errors import NotReady, Problem
+from runner.ui.output import show
+
+if TYPE_CHECKING:
+    from runner.core.model.plan import Plan
+    from runner.core.model.results import RemoteRun
+    from runner.core.outcome.stacks import Stack
+    from runner.workflows.discovery import RunFinder
+
+
+SECOND_LOOK_S = 1.0
 
 
 @verb("stacks")
 def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     """Show the Python stacks of every rank of a run, with equal stacks folded.
 
-    The ranks are not stopped. This is one sample, so take another before you draw conclusions. The
-    hosts keep each sample in the run's log `stacks`.
+    The ranks are not stopped. Where ranks wait for others, it looks again a second later: those
+    that did something meanwhile are moving. The hosts keep each look in the run's log `stacks`.
     """
-    from runner.core.outcome.stacks import group_run_stacks, parse_dumps
+    from runner.core.outcome.stacks import group_run_stacks, moving_ranks
     from runner.ui.reports import tables
     from runner.workflows.discovery import open_run_finder
-    from runner.workflows.host_pool import user_at_host
 
-    composed = selection.compose_for_run(run)
+    composed = selection.contact_for_run(run)
     with open_run_finder(composed, "stacks") as finder:
-        run_found = finder.find(run)
+        run_found = finder.find(composed.spec.run_id)
+        if run in ("", "latest"):
+            _name_run(finder, run_found)
         plan = finder.load_record(run_found).plan
-        request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
-        answers, problems = finder.broadcast().collect("dump_stacks", request, "stacks_dumped")
-    stacks_by_node = {
-        name: [stack for dump in parse_dumps(answer["payload"].decode()) for stack in dump.stacks]
-        for name, answer in answers.items()
-    }
-    groups = group_run_stacks(plan, stacks_by_node)
+        stacks_by_node, problems = _look(finder, plan)
+        report = group_run_stacks(plan, stacks_by_node)
+        if any(group.collective for group in report.groups):
+            finder.pool.poll_for_stop(SECOND_LOOK_S)
+            before = [stack for found in stacks_by_node.values() for stack in found]
+            stacks_by_node, problems = _look(finder, plan)
+            after = [stack for found in stacks_by_node.values() for stack in found]
+            moving = moving_ranks(before, after, elapsed_s=SECOND_LOOK_S, backend=plan.backend)
+            report = replace(group_run_stacks(plan, stacks_by_node), moving=moving)
     node_problems = [problems.get(s.node) or finder.unreachable.get(s.node) for s in plan.nodes]
     unreachable = [problem for problem in node_problems if problem]
     if json_:
-        print(json.dumps(tables.stacks_as_data(plan.run_id, groups, unreachable)))
+        show(json.dumps(tables.stacks_as_data(plan.run_id, report, unreachable)))
     else:
-        print(tables.render_stacks(groups, unreachable))
+        show(tables.render_stacks(report, unreachable))
     return NotReady.exit_code if unreachable else 0
+
+
+def _name_run(finder: RunFinder, found: RemoteRun) -> None:
+    """Say which run is meant where others are on as well."""
+    from runner.core.model.run_info import current_hosts
+
+    others = [
+        f"--run {run.run_id} ({run.info.task})"
+        for run in finder.runs()
+        if run.run_id != found.run_id
+        and any(status.is_active for status in current_hosts(run.by_host).values())
+    ]
+    if others:
+        text = f"this is run {found.run_id} ({found.info.task}), the latest; also running: "
+        show(f"note: {text}{', '.join(others)}", file=sys.stderr)
+
+
+def _look(finder: RunFinder, plan: Plan) -> tuple[dict[str, list[Stack]], dict[str, Problem]]:
+    """Return the stacks on each host that answers, and the problems of the others."""
+    from runner.core.outcome.stacks import parse_dumps
+    from runner.workflows.host_pool import user_at_host
+
+    request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
+    answers, problems = finder.broadcast().collect("dump_stacks", request, "stacks_dumped")
+    texts = {name: answer["payload"].decode(errors="replace") for name, answer in answers.items()}
+    dumps = {name: parse_dumps(text) for name, text in texts.items()}
+    found = {name: [s for dump in each for s in dump.stacks] for name, each in dumps.items()}
+    return found, problems

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from runner.control.attempt.node import Backoff, connection_problem
+from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
-from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -64,7 +64,7 @@ class AdmissionHooks:
     spec: Spec  # with every node that may take part
     request: Callable[[Node], FactsRequest]
     validate: Callable[[Node, Facts], list[Problem]]
-    snapshot_if_needed: Callable[[dict[str, Facts]], Snapshot | None]  # what a host may lack
+    snapshot_if_needed: Callable[[dict[str, Facts]], PushSource | None]  # what a host may lack
     admit: Callable[[Facts], tuple[Plan, bytes]]  # the plan with the node, the packed record
 
 

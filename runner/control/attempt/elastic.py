@@ -54,6 +54,8 @@ class Reaction:
 
     handled: bool = False  # nothing else is to be done about it
     message: str = ""  # to show
+    failed_rank: int | None = None  # of its node: the first one of a membership
+    recovered: bool = False  # another membership is complete
     next_state: NodeState | None = None  # of its node
     departure: Departure | None = None  # of a node from the membership
     hub_lost: bool = False  # the hub left it, so that the supervisors are out of touch
@@ -90,11 +92,12 @@ class ElasticMembership:
         if isinstance(body, RankStarted):
             message = self._on_rank_started(node.name, body, at)
         if message or not self.plan.restarts_ranks:
-            return Reaction(message=message, next_state=next_state)
+            return Reaction(message=message, next_state=next_state, recovered=bool(message))
         if isinstance(body, (PeerDeparted, PeerLost)):
             return self._on_loss_event(node, body, at, may_depart=may_stop and not is_stopping)
         if isinstance(body, RankExited):
-            return Reaction(True, self._on_rank_exited(node, body, is_stopping=is_stopping))
+            message = self._on_rank_exited(node, body, is_stopping=is_stopping)
+            return Reaction(True, message, failed_rank=body.rank if message else None)
         is_lost = part.departed or (node.is_lost and next_state is None)
         is_outside = (is_lost or part.surplus) and not isinstance(body, RankStarted)
         surplus: tuple[str, ...] = ()
@@ -233,4 +236,6 @@ def describe_membership(membership: Membership) -> str:
     ]
     suffix = f" ({', '.join(changes) or 'the same nodes'})" if membership.diff_known else ""
     size = f"{counted(nodes, 'node')}, {counted(ranks, 'rank')}"
+    if membership.restarts:
+        suffix += f"; restart {membership.restarts} of {membership.max_restarts}"
     return f"membership {membership.number}: {size}{suffix}"

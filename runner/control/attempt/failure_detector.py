@@ -6,17 +6,19 @@ other's failures through the hub; the controller declares a node lost only where
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.facts import BOOT_TIMEOUT_S
+from runner.control.rpc.wait import NO_ANSWER
 from runner.core.failure_detector import FailureDetector, Liveness
 from runner.core.model.spec import Spec
 from runner.core.protocol.states import NodeState
-from runner.core.protocol.timing import STOP_TIMEOUT_S
+from runner.core.protocol.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S
 
 START_TIMEOUT_S = 30.0
 """How long a host may take from its order to a running supervisor."""
@@ -42,6 +44,25 @@ class Judgement(NamedTuple):
     record: bool = False  # that the end of the node is not verified
 
 
+Predicate = Callable[[AttemptNode], bool]
+
+
+def _is_finished(node: AttemptNode) -> bool:
+    return node.is_finished
+
+
+def _is_gone(node: AttemptNode) -> bool:
+    return node.is_finished or node.is_lost
+
+
+def _is_reachable(node: AttemptNode) -> bool:
+    return node.live_session is not None and not node.is_finished
+
+
+def _is_intact(node: AttemptNode) -> bool:
+    return node.state is not NodeState.UNVERIFIED and not node.was_lost
+
+
 class NodeFailureDetector:
     """Judges the nodes of one attempt; the monitor acts on the judgements."""
 
@@ -52,9 +73,16 @@ class NodeFailureDetector:
         self.relaunch_follows = False  # then the end of a lost node is not awaited
         self._spec, self._nodes, self._peer_status = spec, nodes, peer_status
         self._detector = FailureDetector(spec.lost_s)
+        self._counts: Counter[Predicate] = Counter()
 
     def may_judge(self, now: float) -> bool:
-        """Return whether nodes may be judged now: not just after this machine was asleep."""
+        """Return whether nodes may be judged now: not just after this machine was asleep.
+
+        The nodes are counted here once, since what each one's silence means depends on the others.
+        """
+        predicates = (self._is_in_touch, _is_finished, _is_gone, _is_reachable, _is_intact)
+        nodes = self._nodes.values()
+        self._counts = Counter({each: sum(map(each, nodes)) for each in predicates})
         return self._detector.check(now)
 
     def silent_connection(self, node: AttemptNode) -> str:
@@ -78,9 +106,12 @@ class NodeFailureDetector:
             reason = "the last of its logs did not arrive"
             return Judgement(NodeState.COMPLETE, reason, show=True) if is_late else None
         if now > stop_deadline:
-            return Judgement(NodeState.UNVERIFIED, "it did not report its end", record=True)
+            reason = "it did not report its end"
+            if node.disk_wait_s:
+                reason = f"its disk has not answered for {node.disk_wait_s:.0f} s"
+            return Judgement(NodeState.UNVERIFIED, reason, record=True)
         if node.is_lost or self.role is not Role.LAUNCH:
-            return self._give_up(node, silence_s, awaits_rejoin=awaits_rejoin)
+            return self._give_up(node, now, silence_s, awaits_rejoin=awaits_rejoin)
         if self._detector.judge(silence_s, self._lost_limit_s(node)) is Liveness.LOST:
             return Judgement(NodeState.LOST, f"nothing was heard from it for {silence_s:.0f} s")
         is_starting = not node.supervisor_started and node.live_session
@@ -89,8 +120,16 @@ class NodeFailureDetector:
             return Judgement(NodeState.LOST, reason)
         return None
 
-    def _others(self, node: AttemptNode) -> list[AttemptNode]:
-        return [other for other in self._nodes.values() if other is not node]
+    def _count_others(self, node: AttemptNode, predicate: Predicate) -> int:
+        return self._counts[predicate] - predicate(node)
+
+    def _all_others(self, node: AttemptNode, predicate: Predicate) -> bool:
+        return self._count_others(node, predicate) >= len(self._nodes) - 1
+
+    def _is_in_touch(self, node: AttemptNode) -> bool:
+        """Return whether a node would report the loss of another."""
+        is_joined = self._peer_status.is_joined(node.name)
+        return is_joined and _is_reachable(node) and not node.has_ended
 
     def _lost_limit_s(self, node: AttemptNode) -> float:
         """Return how long a node may be silent before it counts as lost.
@@ -99,14 +138,12 @@ class NodeFailureDetector:
         with no other goes on until its controller lease expires; one that never joined the hub is
         judged by `lost_s`, since only the controller can tell the others.
         """
-        others, is_joined = self._others(node), self._peer_status.is_joined
-        if is_joined(node.name) and any(
-            is_joined(other.name) and other.live_session and not other.has_ended for other in others
-        ):
+        is_joined, is_alone = self._peer_status.is_joined(node.name), len(self._nodes) == 1
+        if is_joined and self._count_others(node, self._is_in_touch):
             return FOREVER
-        if not is_joined(node.name) and others:
+        if not is_joined and not is_alone:
             return self._spec.lost_s
-        if others and all(other.is_finished for other in others):
+        if not is_alone and self._all_others(node, _is_finished):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         lease_s = self._spec.disconnect_s
         if not lease_s or node.name in self._peer_status.detached:
@@ -115,25 +152,26 @@ class NodeFailureDetector:
 
     def _return_limit_s(self, node: AttemptNode) -> float:
         """Return how long to wait for an unreachable node that this controller may not lose."""
-        others = self._others(node)
         if node.is_lost:
-            return 0.0 if all(other.is_finished or other.is_lost for other in others) else FOREVER
-        if any(other.live_session and not other.is_finished for other in others):
+            return 0.0 if self._all_others(node, _is_gone) else FOREVER
+        if self._count_others(node, _is_reachable):
             return FOREVER
         if not node.supervisor_started:
             return self._spec.lost_s
-        if others and all(other.is_finished for other in others):
+        if len(self._nodes) > 1 and self._all_others(node, _is_finished):
             return max(self._spec.lost_s, LAST_HOST_TIMEOUT_S)
         return ATTACH_TIMEOUT_S
 
     def _give_up(
-        self, node: AttemptNode, silence_s: float, *, awaits_rejoin: bool
+        self, node: AttemptNode, now: float, silence_s: float, *, awaits_rejoin: bool
     ) -> Judgement | None:
         backoff = node.connection.backoff
+        is_joining = not node.supervisor_started and node.live_session
+        if is_joining and now > node.last_data + ANSWER_TIMEOUT_S:
+            return Judgement(NodeState.UNVERIFIED, NO_ANSWER, show=True, record=True)
         if backoff is None or silence_s <= self._return_limit_s(node):
             return None
-        present = (o for o in self._others(node) if o.state is not NodeState.UNVERIFIED)
-        others_remain = not all(other.was_lost for other in present)
+        others_remain = self._count_others(node, _is_intact) > 0
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         if not (is_excluded or awaits_rejoin or backoff.tries > 0):
             return None

@@ -21,7 +21,10 @@ from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
+from runner.core.model.results import Failure
 from runner.core.model.spec import Spec
+from runner.core.outcome.first_failure import failure_text, lost_nodes
+from runner.core.outcome.verdict import fold_events
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
@@ -109,7 +112,9 @@ class AttemptMonitor(WaitLoop):
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
         self._detaches = detach
         self.wait()
+        self._stop.name_reason(self._first_failure, at_once=True)
         self._move_to(AttemptState.ENDED)
+        self._node_monitor.report_dropped_events()
         status = self.peer_status
         if not (self.detached or status.hosts_decide or status.next_attempt_number):
             self._detach.stop_standbys()
@@ -129,8 +134,18 @@ class AttemptMonitor(WaitLoop):
         if now >= self._next_tick:
             self._next_tick = now + TICK_S
             self._node_monitor.tick(now)
+            self._stop.name_reason(self._first_failure)
         self._advance()
         return TICK_S
+
+    def _first_failure(self) -> tuple[str, Failure | None]:
+        failure = fold_events(self.plan, self.timed_events, 0.0).first_failure
+        if failure is None:
+            return "", None
+        lost = lost_nodes(self.plan, sorted(self.timed_events, key=lambda timed: timed.at))
+        if failure.rank is None and failure.node in lost:
+            return events.loss_reason(failure.node, failure.reason), failure
+        return failure_text(failure), failure
 
     def _advance(self) -> None:
         detach = self._detaches
@@ -259,10 +274,14 @@ class AttemptMonitor(WaitLoop):
                 self._on_event(node, session, event)
         elif frame.kind == "following":
             self._node_monitor.on_following(node, session)
+        elif frame.kind == "pong":
+            self._node_monitor.on_pong(node, frame.data["disk_wait_s"])
         elif frame.kind == "in_progress":
             node.last_data = time.monotonic()
         elif frame.kind == "refused":
-            self._node_monitor.on_refused(node, str(frame.data["reason"]))
+            self._node_monitor.on_refused(node, frame.data["reason"])
+        elif frame.kind == "closed" and session.rejected:
+            self._node_monitor.on_rejected(node, session.rejected)
         elif frame.kind == "closed":
             reason = f"the connection to it broke: {frame.data['reason']}"
             self._node_monitor.on_disconnect(node, reason)

@@ -152,6 +152,7 @@ class AttemptNode:
     started_ranks: set[int] = field(default_factory=set)  # since the last start by torch
     master: str = ""  # where these ranks meet, as torch set it
     was_lost: bool = False  # since its supervisor started last
+    disk_wait_s: float = 0.0  # for how long its disk has not answered, once that was shown
 
     @property
     def name(self) -> str:

@@ -17,17 +17,19 @@ from runner.control.attempt.node import AttemptNode, NodeConnection, Reconnector
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import StopSequence, send_stop
-from runner.control.rpc.log_tail import LogTailer
+from runner.control.rpc.log_tail import LogTailer, chunk_bytes
 from runner.control.rpc.session import HostSession
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.spec import Node, Spec
+from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, EventBody, StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NodeState, State
+from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.text import counted
 
 
@@ -56,6 +58,7 @@ class NodeMonitor:
     def add_planned_nodes(self, **tail_options: Any) -> None:
         """Take in the nodes of the plan; `tail_options` are those of the `LogTailer`."""
         by_name = {node.name: node for node in self._spec.nodes}
+        tail_options = {"max_bytes": chunk_bytes(self.elastic.plan), **tail_options}
         for node_plan in self.elastic.plan.nodes:
             session = self._sessions.get(node_plan.node)
             self._add_node(node_plan, by_name[node_plan.node], session, **tail_options)
@@ -101,6 +104,20 @@ class NodeMonitor:
         if not node.is_finished and not self._awaits_rejoin(node):
             self._reconnector.reconnect_if_due(node.node, node.connection.backoff, now)
 
+    def on_pong(self, node: AttemptNode, wait_s: float) -> None:
+        """Show that the disk of a host does not answer, and when it does again."""
+        if wait_s >= DISK_TIMEOUT_S and not node.disk_wait_s:
+            self._observer.node_status(node.name, "waits for its disk")
+            note = f"{node.name}: its disk has not answered for {wait_s:.0f} s"
+            self._observer.message(f"{note}; the run goes on" if not self._is_stopping else note)
+        elif node.disk_wait_s and not wait_s:
+            if node.state is NodeState.RUNNING:
+                self._observer.node_status(node.name, node.progress)
+            self._observer.message(f"{node.name}: its disk answers again")
+        elif wait_s < DISK_TIMEOUT_S and not node.disk_wait_s:
+            return
+        node.disk_wait_s = wait_s
+
     def _apply(self, node: AttemptNode, judgement: Judgement) -> None:
         if judgement.state is NodeState.LOST:
             self._on_lost(node, judgement.reason)
@@ -133,6 +150,13 @@ class NodeMonitor:
                 self._observer.node_status(node.name, "reconnecting")
                 self._observer.message(f"{node.name}: {reason}; reconnecting")
 
+    def on_rejected(self, node: AttemptNode, reason: str) -> None:
+        """Take a host as lost that does not keep to the protocol."""
+        if node.has_ended or node.is_lost:
+            self.on_disconnect(node, reason)
+        else:
+            self._on_lost(node, reason)
+
     def _on_lost(self, node: AttemptNode, reason: str) -> None:
         """Go on without a lost node where that is possible, and stop the others where not."""
         is_launch, last_heard = self.role is Role.LAUNCH, node.connection.last_heard
@@ -151,7 +175,7 @@ class NodeMonitor:
         self._event_log.record_own(node.name, events.HostLost(reason), last_heard)
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
-            self.stop_all(f"lost {node.name}: {reason}")
+            self.stop_all(events.loss_reason(node.name, reason))
 
     def _depart(self, departure: Departure) -> None:
         name, reason, _, remaining = departure
@@ -161,6 +185,7 @@ class NodeMonitor:
         self._observer.node_status(name, "lost")
         nodes = counted(remaining, "node") if remaining else "the others"
         self._observer.message(f"{name} was lost ({reason}); the run goes on with {nodes}")
+        self._observer.first_failure(name, None)
         node.connection.disconnect(reason)
         if self.admission is not None:
             self.admission.schedule([name], reason)
@@ -210,13 +235,21 @@ class NodeMonitor:
 
     def on_data(self, node: AttemptNode, session: HostSession, frame: Frame) -> Iterator[Event]:
         """Take a piece of the events or logs of a node; yield the events in it."""
-        if "error" in frame.data:
-            self.show(f"{node.name}: the end of a log cannot be read: {frame.data['error']}")
+        if error := frame.data.get("error"):
+            self.show(f"{node.name}: the end of a log cannot be read: {error}")
         hold_back = self._observer.console_full()
         yield from node.tailer.on_data(session, frame, hold_back=hold_back)
         node.last_data = time.monotonic()
         if node.tailer.is_complete:
             node.finish()
+
+    def report_dropped_events(self) -> None:
+        """Show and record how many events were not believed."""
+        for name, node in self.nodes.items():
+            if count := node.tailer.dropped_events:
+                lines = counted(count, "line")
+                self.show(f"{name}: {lines} of its events ignored: torn, or about another node")
+                self._event_log.record_own(name, events.EventsDropped(count))
 
     def skip_logs(self) -> None:
         """Read no more logs of nodes that have ended."""
@@ -256,9 +289,9 @@ class NodeMonitor:
         else:
             self.order_refused = True
             self._event_log.record_own(
-                node.name, events.Ended(State.FAILED, f"could not start: {reason}")
+                node.name, events.Ended(State.FAILED, f"{START_REFUSED}: {reason}")
             )
-            self.stop_all(f"{node.name} could not start: {reason}")
+            self.stop_all(f"{node.name} {START_REFUSED}: {reason}")
 
     def _retry_later(self, node: AttemptNode, reason: str) -> bool:
         """Try a joining node again that refused its order: its old supervisor may still run."""
@@ -290,7 +323,8 @@ class NodeMonitor:
         node = self.nodes.get(name)
         node_plan = self.elastic.start_late(name, rejoins=node is not None)
         if node is None:
-            self._add_node(node_plan, session.node, session)
+            max_bytes = chunk_bytes(self.elastic.plan)
+            self._add_node(node_plan, session.node, session, max_bytes=max_bytes)
         else:
             node.rejoin(node_plan, session)
             self.peer_status.on_rejoin(name)
@@ -314,7 +348,11 @@ class NodeMonitor:
             if session := self.nodes[name].live_session:
                 send_stop(session, "the run had succeeded without it")
             self._observer.message(f"{name} came too late: the run had succeeded without it")
+        if reaction.recovered:
+            self._observer.recovered()
         self.show(reaction.message)
+        if reaction.failed_rank is not None:
+            self._observer.first_failure(node.name, reaction.failed_rank)
         return reaction.handled
 
     def on_peer_lost(self, body: events.PeerLost) -> None:
@@ -323,7 +361,7 @@ class NodeMonitor:
         if peer is not None and not peer.has_ended:
             peer.move_to(NodeState.LOST)
             self._observer.node_status(body.peer, "lost")
-        self.stop_all(f"lost {body.peer}: {body.reason}")
+        self.stop_all(events.loss_reason(body.peer, body.reason))
 
     def stop_all(self, reason: str, cause: StopCause = StopCause.PEER) -> None:
         """Stop the whole attempt, if this controller may do so."""

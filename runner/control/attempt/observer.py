@@ -34,6 +34,8 @@ class RunObserver:
     node_status: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]
+    first_failure: Callable[[str, int | None], None]  # takes its node, and its rank if it has one
+    recovered: Callable[[], None]  # the attempt goes on after a failure
 
 
 class EventLog:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from runner.control.attempt.node import AttemptNode
 from runner.control.attempt.observer import EventLog, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
+from runner.core.model.results import Failure
 from runner.core.model.spec import MAX_BACKOFF_S, Spec
+from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S, STOP_TIMEOUT_S
+
+FIRST_FAILURE_S = 0.5
+"""How long after the first report a failure is named: that of an earlier one may be slower."""
 
 SKIP_LOGS_AFTER = 2
 """After more signals than this, the rest of the logs is skipped too."""
@@ -33,6 +39,8 @@ class StopSequence:
         self.requested: Stopping | None = None
         self.signal_count = 0  # how often the user asked by a signal
         self.deadline = float("inf")  # when every host must have reported its end
+        self._unnamed = ""  # the reason of a stop that is not shown yet
+        self._name_at = float("inf")
         self._spec, self._nodes, self._observer, self._event_log = spec, nodes, observer, event_log
 
     def begin(self, reason: str, signum: int = 0, cause: StopCause = StopCause.PEER) -> None:
@@ -53,10 +61,28 @@ class StopSequence:
         self._observer.mute()
         if not signum:
             self._event_log.record_own("", StopRequested(reason))
-            grace = f"; the ranks have up to {self._spec.grace_s:g} s to end"
-            self._observer.message(f"{reason}{grace if is_user else '; stopping the rest'}")
+            if is_user:
+                grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
+                self._observer.message(f"{reason}; {grace}")
+            else:
+                self._unnamed, self._name_at = reason, time.monotonic() + FIRST_FAILURE_S
         self.deadline = time.monotonic() + self._spec.grace_s + STOP_TIMEOUT_S
         self._send_to_all()
+
+    def name_reason(
+        self, first_failure: Callable[[], tuple[str, Failure | None]], *, at_once: bool = False
+    ) -> None:
+        """Show why the attempt is stopped, once the reports of all hosts had time to arrive.
+
+        `first_failure` returns the first failure as far as it is known by then, in words and as
+        such: "" and None if it is not.
+        """
+        if self._unnamed and (at_once or time.monotonic() >= self._name_at):
+            text, failure = first_failure()
+            self._observer.message(f"{text or self._unnamed}; stopping the rest")
+            self._unnamed = ""
+            if failure is not None and not is_stall(failure.reason):  # which is of no rank
+                self._observer.first_failure(failure.node, failure.rank)
 
     def extend_deadline(self) -> None:
         """Give the hosts time to decide about a relaunch; one of them has ended."""
@@ -67,7 +93,7 @@ class StopSequence:
         """Stop, or kill at the second signal; return whether to skip the rest of the logs."""
         self.signal_count += 1
         if self.signal_count == 1:
-            self.begin("interrupted", signum, StopCause.USER)
+            self.begin(f"interrupted by {signal.Signals(signum).name}", signum, StopCause.USER)
             grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
             self._observer.message(f"stopping: {grace}; Ctrl-C again kills them now")
             return False

@@ -1,8 +1,9 @@
 """Push of one release to every host that lacks it: each file is read once and sent to all.
 
-Each host is offered the manifest and replies what it lacks; one stream of just those contents
-follows. No host gets more than `WINDOW` bytes ahead of the slowest, so the memory used does not
-grow with the number of hosts.
+Each host first tells which disk it stores releases on. One host of each disk gets the manifest and
+replies what it lacks; one stream of just those contents follows. Only then do the others that share
+the disk look at it, and take that host's word. No host gets more than `WINDOW` bytes ahead of the
+slowest, so the memory used does not grow with the number of hosts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from runner.control.code.snapshot import Snapshot
+from runner.control.code.code_store import PushSource
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
-from runner.core.model.release import unique_contents
+from runner.core.model.release import release_hash, unique_contents
 from runner.core.model.spec import Spec
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
 
 WINDOW = 2 << 20
 """Bytes queued for one host beyond which all hosts wait for it."""
@@ -43,9 +44,11 @@ class PushTarget:
 
     session: HostSession
     missing_digests: frozenset[str] | None = None  # the contents it asked for; None before that
-    state: str = "offered"  # waiting, receiving, storing, stored, shared (its disk), failed
+    state: str = "offered"
+    """offered, waiting (its disk is known), comparing (it has the manifest), lacking, receiving,
+    storing, stored, failed; shared (another host has its disk), adopting (that one's release)"""
+
     store_id: str = ""  # hosts that share a disk have the same
-    reoffered: bool = False  # again, after a host of its store had it
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
     total: int = 0  # bytes it lacks
     sent: int = 0  # the bytes of `queued` after compression
@@ -71,7 +74,7 @@ class CodePush(WaitLoop):
     def __init__(
         self,
         spec: Spec,
-        snapshot: Snapshot,
+        snapshot: PushSource,
         sessions: Mapping[str, HostSession],
         inbox: Inbox,
         show: Callable[[str, str], None],
@@ -81,6 +84,7 @@ class CodePush(WaitLoop):
         self._snapshot = snapshot
         self.targets = {name: PushTarget(session) for name, session in sessions.items()}
         self._contents = unique_contents(snapshot.manifest)
+        self._release = release_hash(snapshot.encoded)
         self._retention = {"keep": spec.deploy.keep}
         payload = zlib.compress(snapshot.encoded, 1)
         header = Frame("manifest", {"id": 0, **self._retention}, payload).header_bytes()
@@ -92,7 +96,7 @@ class CodePush(WaitLoop):
     def run(self) -> None:
         """Return when every host has the release; raise NotReady, or Interrupted by a signal."""
         for target in self.targets.values():
-            target.session.send(*self._manifest)
+            target.session.request("offer")
         self.wait()
         problems = [failed.problem for failed in self.targets.values() if failed.problem]
         if problems:
@@ -101,27 +105,35 @@ class CodePush(WaitLoop):
     def _pending(self) -> list[str]:
         return [name for name, target in self.targets.items() if not target.is_done]
 
+    def _owes_answer(self, name: str) -> bool:
+        return self.targets[name].state not in ("waiting", "shared", "lacking")
+
     def _tick(self) -> float:
+        self._send_manifests()
         self._start_stream()
         self._report()
         return IDLE_POLL_S if self._stream is None else 0.0 if self._pump() else BUSY_POLL_S
 
     def _on_frame(self, name: str, frame: Frame) -> None:
         target = self.targets[name]
-        if frame.kind == "missing":
+        if frame.kind == "store":
+            # One without an id, such as a power cut may leave, is taken for a disk of its own.
+            target.store_id, target.state = frame.data["store_id"] or name, "waiting"
+        elif frame.kind == "absent":  # an id copied with a disk image proves no shared disk
+            target.store_id, target.state = name, "waiting"
+        elif frame.kind == "missing":
             files = self._snapshot.manifest.files
-            missing = tuple(frame.data["missing"])  # many hosts lack the same
+            missing = frame.data["missing"]  # many hosts lack the same
+            if not all(0 <= index < len(files) for index in missing):
+                raise FrameError("an index beyond the manifest")
             if missing not in self._missing_cache:
                 self._missing_cache[missing] = frozenset(files[index].digest for index in missing)
             target.missing_digests = self._missing_cache[missing]
-            # An id that was copied with a disk image does not prove a shared disk.
-            unshared = target.reoffered or not frame.data["store_id"]
-            target.store_id = name if unshared else str(frame.data["store_id"])
-            target.state = "waiting"
+            target.state = "lacking"
         elif frame.kind == "stored":
-            target.state, target.is_new = "stored", bool(frame.data["new"])
+            target.state, target.is_new = "stored", frame.data["new"]
             self._show(name, "has the code")
-            self._reoffer(target.store_id, stored=True)
+            self._release_shared(target.store_id, stored=True)
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
 
@@ -137,32 +149,41 @@ class CodePush(WaitLoop):
         hint = DISK_FULL_HINT if disk_full else RETRY_HINT
         target.state, target.problem = "failed", Problem(name, reason, hint)
         self._show(name, "failed")
-        self._reoffer(target.store_id, stored=False)
+        self._release_shared(target.store_id, stored=False)
 
-    def _reoffer(self, store_id: str, *, stored: bool) -> None:
-        """Offer the release again to the hosts that share a disk with one that is done."""
+    def _release_shared(self, store_id: str, *, stored: bool) -> None:
+        """Have the hosts that share a disk adopt what one of them stored, or another one store."""
         for target in self.targets.values():
-            if store_id and target.store_id == store_id and target.state == "shared":
-                target.state, target.reoffered = "offered", stored
+            if target.store_id == store_id and target.state == "shared":
+                target.state = "adopting" if stored else "waiting"
+                if stored:
+                    target.session.request("adopt", {"release": self._release})
+
+    def _send_manifests(self) -> None:
+        """Send the manifest to one host of each disk, once all disks are known."""
+        if any(target.state == "offered" for target in self.targets.values()):
+            return
+        states = ("comparing", "lacking", "receiving", "storing")
+        taken = {target.store_id for target in self.targets.values() if target.state in states}
+        for name, target in self.targets.items():
+            if target.state == "waiting" and target.store_id in taken:
+                target.state = "shared"
+                self._show(name, "shares a disk")
+            elif target.state == "waiting":
+                target.state = "comparing"
+                taken.add(target.store_id)
                 target.session.send(*self._manifest)
 
     def _start_stream(self) -> None:
-        """Begin the stream, to one host of each shared disk, once all have replied."""
-        busy_states = ("offered", "receiving", "storing")
+        """Begin the stream, to one host of each disk, once each of them has replied."""
+        busy_states = ("offered", "comparing", "receiving", "storing")
         if any(target.state in busy_states for target in self.targets.values()):
             return
-        leaders: dict[str, PushTarget] = {}
-        for name, target in self.targets.items():
-            if target.state != "waiting":
-                continue
-            if leaders.setdefault(target.store_id, target) is target:
-                target.state = "receiving"
-            else:
-                target.state = "shared"
-                target.session.request("abort_push")
-                self._show(name, "shares a disk")
+        leaders = [target for target in self.targets.values() if target.state == "lacking"]
+        for target in leaders:
+            target.state = "receiving"
         if leaders:
-            self._stream = self._stream_to(list(leaders.values()))
+            self._stream = self._stream_to(leaders)
 
     def _pump(self) -> bool:
         """Queue a slice of the stream; return whether more can be queued at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import threading
@@ -9,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from runner.control.code import worktree
+from runner.control.code.code_store import CHUNK, CodeKeeper, CodeStore, read_verified
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, File, Folder, Manifest, Symlink, release_hash
 from runner.core.model.spec import Spec
 
-CHUNK = 256 << 10
 MB = 1_000_000
 MIN_LISTED_DIVISOR = 200
 """Entries smaller than this fraction of the whole are not listed."""
@@ -29,6 +30,7 @@ class Snapshot:
 
     def __init__(self, source_tree: worktree.WorkTree, cwd: Path, script: str) -> None:
         self.notes = tuple(source_tree.notes)
+        self._store: CodeStore | None = None
         self._source_tree, self._cwd, self._script = source_tree, cwd, script
         self._manifest, self._encoded, self._commit = Manifest(), b"", ""
         self._error: BaseException | None = None
@@ -48,8 +50,14 @@ class Snapshot:
             message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
             hint = f"stand in another folder of {source_tree.root}"
             raise ConfigError([Problem("deploy", message, hint)])
-        script = _resolve_script(source_tree, cwd, spec) if spec.task.kind == "script" else ""
-        return Snapshot(source_tree, cwd, script)
+        return Snapshot(source_tree, cwd, _resolve_script(source_tree, cwd, spec))
+
+    def for_task(self, spec: Spec, cwd: Path) -> Snapshot:
+        """Return the same snapshot for another task; raise ConfigError if that is not in it."""
+        self._wait()
+        other = copy.copy(self)
+        other._script = _resolve_script(self._source_tree, cwd, spec)  # noqa: SLF001 (a copy)
+        return other
 
     @property
     def manifest(self) -> Manifest:
@@ -71,6 +79,11 @@ class Snapshot:
         subdirectory = "" if subdirectory == "." else subdirectory
         return CodeRef("", release_hash(self._encoded), subdirectory, self._script, self._commit)
 
+    def keep(self, store: CodeStore) -> CodeKeeper:
+        """Begin to copy it into a store, from where it is read later: files may change here."""
+        self._store = store
+        return CodeKeeper(store, self)
+
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot:
         """Return this snapshot, for the hosts that lack it."""
         del facts
@@ -78,18 +91,15 @@ class Snapshot:
 
     def read(self, file: File) -> Iterator[bytes]:
         """Yield a file in chunks; raise NotReady if it has changed since it was hashed."""
-        digest, remaining = hashlib.sha256(), file.size
+        path = self._source_tree.root / file.path
+        if self._store and (kept := self._store.content_path(file.digest)).exists():
+            path = kept
         try:
-            with (self._source_tree.root / file.path).open("rb", buffering=0) as stream:
-                while remaining and (chunk := stream.read(min(CHUNK, remaining))):
-                    digest.update(chunk)
-                    remaining -= len(chunk)
-                    yield chunk
-                remaining = remaining or len(stream.read(1))
+            yield from read_verified(path, file)
         except OSError as error:
             raise _file_error(file.path, f"cannot be read: {error.strerror}") from error
-        if remaining or digest.hexdigest() != file.digest:
-            raise _file_error(file.path)
+        except ValueError as error:
+            raise _file_error(file.path) from error
 
     def _wait(self) -> None:
         self._thread.join()
@@ -99,8 +109,7 @@ class Snapshot:
     def _hash(self) -> None:
         tree, root = self._source_tree, self._source_tree.root
         try:
-            if tree.git:
-                self._commit = worktree.head_commit(root, tree.latest_link)
+            self._commit = worktree.head_commit(tree)
             folders = (Folder(p, tree.folders[p].st_mode & 0o777) for p in sorted(tree.folders))
             files = map(self._hash_file, sorted(tree.files))
             links = (Symlink(p, os.readlink(root / p)) for p in sorted(tree.links))  # noqa: PTH115
@@ -156,6 +165,8 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
 
     Raise ConfigError if it is in the project, but not in what is pushed.
     """
+    if spec.task.kind != "script":
+        return ""
     given = spec.task.target
     path = Path(given if given.startswith("/") else cwd / given)
     name = _relative_to_root(path, source_tree.root)
@@ -165,6 +176,9 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
         message = f"{given} is outside of {source_tree.root}, which is what is pushed"
         hint = "name it by an absolute path if it is on the hosts; or set cluster.project=."
         raise ConfigError([Problem("task.script", message, hint)])
+    if name in source_tree.folders and f"{name}/__main__.py" not in source_tree.files:
+        message = f"{given} is a folder, and has no __main__.py"
+        raise ConfigError([Problem("task.script", message, "name a file in it")])
     if any(name in kind for kind in (source_tree.files, source_tree.links, source_tree.folders)):
         return os.path.relpath(source_tree.root / name, cwd) if given.startswith("/") else ""
     if not path.exists():

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import runner
+from runner.control.code.code_store import CodeKeeper, CodeStore, PushSource
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef
+from runner.core.model.release import CodeRef, release_hash, tasks_digest
 from runner.core.model.spec import RecordedCode, Spec
 from runner.core.text import join_some
 
@@ -41,10 +41,8 @@ def shipped_tasks() -> ShippedTasks:
     paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
     contents = [path.read_bytes() for path in paths]
     files = tuple((path.name, len(content)) for path, content in zip(paths, contents, strict=True))
-    digest = hashlib.sha256()
-    for (name, size), content in zip(files, contents, strict=True):
-        digest.update(f"{name}\0{size}\0".encode() + content)
-    return ShippedTasks(digest.hexdigest()[:16], files, b"".join(contents))
+    named = zip((path.name for path in paths), contents, strict=True)
+    return ShippedTasks(tasks_digest(named), files, b"".join(contents))
 
 
 class CodeSource(Protocol):
@@ -58,8 +56,11 @@ class CodeSource(Protocol):
     def code(self) -> CodeRef:
         """The reference to it in a plan."""
 
-    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
-        """Return the snapshot if hosts lack the code; raise NotReady if it is not here either."""
+    def keep(self, store: CodeStore) -> CodeKeeper | None:
+        """Begin to copy the code into a store; return None if it is not here, or never pushed."""
+
+    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
+        """Return the code if hosts lack it; raise NotReady if it is not here either."""
 
 
 class CodeOnHosts:
@@ -71,43 +72,64 @@ class CodeOnHosts:
         tasks_hash = shipped_tasks().hash if spec.task.shipped_file else ""
         self.code = CodeRef(tasks_hash=tasks_hash)
 
+    def keep(self, store: CodeStore) -> None:
+        """Return None: it stays on the hosts."""
+
     def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> None:
         """Return None: there is nothing to push."""
 
 
 class RerunCode:
-    """The code of a past run: a release the hosts may still have, or the shipped tasks."""
+    """The code of a past run, kept here or on the hosts; or the shipped tasks."""
 
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
         self.notes: tuple[str, ...] = ()
         self._recorded = recorded
-        self._snapshot: Snapshot | None = None
-        self._snapshot_problems: Sequence[Problem] = ()
+        self._store = CodeStore.of_run(recorded.record, recorded.run_id)
+        self._candidate: PushSource | None = None
+        self._problems: Sequence[Problem] = ()
         if not self.code.release:
             _check_tasks(recorded, spec)
             return
         try:
-            self._snapshot = Snapshot.take(spec, cwd, exclude)
+            self._candidate = self._store.find(self.code.release) or Snapshot.take(
+                spec, cwd, exclude
+            )
         except ConfigError as error:
-            self._snapshot_problems = error.problems  # matters only where a host lacks the release
+            self._problems = error.problems  # matters only where a host lacks the release
 
     @property
     def code(self) -> CodeRef:
         """The reference to it in a plan."""
         return self._recorded.code
 
-    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> Snapshot | None:
-        """Return the snapshot if hosts lack the release; raise NotReady if it is another one."""
+    def keep(self, store: CodeStore) -> CodeKeeper | None:
+        """Begin to copy it into the store of the new run, if it is here."""
+        content = self._content()
+        return CodeKeeper(store, content) if content else None
+
+    def _content(self) -> PushSource | None:
+        """Return the kept release, or the code here if it is the same."""
+        try:
+            if self._candidate and release_hash(self._candidate.encoded) == self.code.release:
+                return self._candidate
+        except NotReady as error:
+            self._problems = error.problems
+        return None
+
+    def snapshot_if_needed(self, facts: Mapping[str, Facts]) -> PushSource | None:
+        """Return the code if hosts lack the release; raise NotReady if it is not here either."""
         lacking = sorted(name for name, node_facts in facts.items() if not node_facts.has_release)
         if not self.code.release or not lacking:
             return None
-        if self._snapshot and self._snapshot.code.release == self.code.release:
-            return self._snapshot
+        if content := self._content():
+            return content
         message = (
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-            f"{join_some(lacking)} (any more), and the code here is not the same"
+            f"{join_some(lacking)} (any more), was removed from {self._store.folder} or never kept "
+            f"there, and the code here is not the same"
         )
-        hints = [*map(str, self._snapshot_problems), self._restore_hint(), CURRENT_CODE_HINT]
+        hints = [*map(str, self._problems), self._restore_hint(), CURRENT_CODE_HINT]
         raise NotReady([Problem("rerun", message, "\n".join(hints))])
 
     def _restore_hint(self) -> str:

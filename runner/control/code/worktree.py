@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from pathspec import GitIgnoreSpec
 
+from runner.control.code.code_store import STORE
 from runner.core.errors import ConfigError, Problem
 
 IGNORE_FILE = ".runnerignore"
@@ -33,6 +34,12 @@ IGNORED_FOLDERS = (".git", ".hg", ".svn", "__pycache__", ".venv")
 GITLINK_MODE = "160000"
 """The mode of a submodule in git's index."""
 
+PLAN_START = re.compile(rb'\s*\{\s*"run_id"')
+"""How the `plan.json` of a run's record begins."""
+
+SWEEP_START = re.compile(rb'\s*\{\s*"sweep"')
+"""How the `sweep.json` of a sweep begins."""
+
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
 """What git sets for its hooks, which would lead other git commands astray."""
 
@@ -47,7 +54,7 @@ class WorkTree:
     links: dict[str, os.stat_result] = field(default_factory=dict)
     folders: dict[str, os.stat_result] = field(default_factory=dict)  # also empty ones
     notes: list[str] = field(default_factory=list)  # such as a submodule that is not checked out
-    latest_link: str = ""  # the link to the latest record, which is not part of the tree
+    records: set[str] = field(default_factory=set)  # of runs, and links to them: no part of it
 
     @property
     def size(self) -> int:
@@ -58,8 +65,8 @@ class WorkTree:
 def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     """Return the tree that `cwd` belongs to; raise ConfigError if it cannot be listed.
 
-    The record of the run is left out (`exclude`), as is the link `latest` beside it; other records
-    ignore themselves.
+    Records of runs are left out, wherever they are, and so are links to them; `exclude` is the
+    folder of this run, which has no record yet.
     """
     repo_root = _git_top(cwd)
     if (repo_root or cwd) in (Path.home(), Path("/")):
@@ -70,19 +77,17 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     tree = WorkTree(repo_root or cwd, git=repo_root is not None)
     paths = _list_git_files(tree, "") if tree.git else _walk(tree, "", ())
     own_patterns = _load_patterns(tree.root / IGNORE_FILE)
-    excluded: PurePosixPath | None = None
-    if exclude and exclude.resolve().is_relative_to(tree.root.resolve()):
-        excluded = PurePosixPath(exclude.resolve().relative_to(tree.root.resolve()))
-        tree.latest_link = str(excluded.with_name("latest"))
-    for count, path in enumerate(paths):
+    latest_link = cwd.resolve() / "runs" / "latest"  # it may point to a record that was removed
+    for own in filter(None, (exclude, latest_link if latest_link.is_symlink() else None)):
+        place = own.parent.resolve() / own.name
+        if place.is_relative_to(tree.root.resolve()):
+            tree.records.add(str(place.relative_to(tree.root.resolve())))
+    for count, path in enumerate(path for path in paths if not _is_of_record(tree, path)):
         if count == MAX_ENTRIES:
             message = f"{tree.root} has more than {MAX_ENTRIES:,} files and folders to push"
             hint = f"leave out what is not code ({' or '.join(ALL_IGNORE_FILES)})"
             raise ConfigError([Problem("deploy", message, hint)])
-        is_excluded = excluded is not None and PurePosixPath(path).is_relative_to(excluded)
-        is_latest_link = path == tree.latest_link and (tree.root / path).is_symlink()
-        if not is_excluded and not is_latest_link:
-            _add_path(tree, path, own_patterns)
+        _add_path(tree, path, own_patterns)
     return tree
 
 
@@ -97,14 +102,41 @@ def ignore_source(tree: WorkTree, path: str) -> str:
     return f"a {' or '.join(ALL_IGNORE_FILES)} on the way to it leaves it out"
 
 
-def head_commit(root: Path, latest_link: str = "") -> str:
-    """Return the commit checked out at `root`, "+" added when files differ; "" without git."""
-    paths = [".", f":(exclude,literal){latest_link}"] if latest_link else ["."]
+def head_commit(tree: WorkTree) -> str:
+    """Return the commit that is checked out, "+" added when code differs; "" without git."""
+    if not tree.git:
+        return ""
+    status_args = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
     try:
-        head = _run_git(root, "rev-parse", "--verify", "--quiet", "HEAD").strip()
-        return head + ("+" if _run_git(root, "status", "--porcelain", "--", *paths).strip() else "")
+        head = _run_git(tree.root, "rev-parse", "--verify", "--quiet", "HEAD").strip()
+        changes = filter(None, _run_git(tree.root, *status_args).split("\0"))
+        return head + "+" * any(not _is_of_record(tree, line[3:]) for line in changes)
     except ConfigError:
         return ""
+
+
+def _is_of_record(tree: WorkTree, path: str) -> bool:
+    while path and path not in tree.records:
+        path = path.rpartition("/")[0]
+    return path != ""
+
+
+def _is_record(folder: Path) -> bool:
+    """Return whether a folder is the record of a run or sweep, or a code store, by its content."""
+    if _begins(folder / "plan.json", PLAN_START):
+        has_log = (folder / "events.jsonl").is_file() or (folder / "logs").is_dir()
+        return has_log and (folder / "config.yaml").is_file()
+    if folder.name == STORE:
+        return (folder / "contents").is_dir() and (folder / "releases").is_dir()
+    return _begins(folder / "sweep.json", SWEEP_START)
+
+
+def _begins(file: Path, pattern: re.Pattern[bytes]) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return pattern.match(stream.read(64)) is not None
+    except OSError:
+        return False
 
 
 def largest(sizes: Mapping[str, int], count: int = 10) -> list[tuple[str, int]]:
@@ -147,8 +179,14 @@ def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:
         if parent == "." or parent in tree.folders:
             break
         parents[parent] = os.lstat(tree.root / parent)
+        if _is_record(tree.root / parent):
+            tree.records.add(parent)
+            return
         if not stat.S_ISDIR(parents[parent].st_mode):  # a tracked folder is a link now
             return
+    if not stat.S_ISREG(status.st_mode) and _is_record(tree.root / path):
+        tree.records.add(path)
+        return
     kinds = {stat.S_IFREG: tree.files, stat.S_IFLNK: tree.links, stat.S_IFDIR: tree.folders}
     kind = kinds.get(stat.S_IFMT(status.st_mode))
     if kind is None:
@@ -275,7 +313,7 @@ def _subfolders(root: Path, folder: str) -> list[str]:
     except OSError:
         return []
     paths = [PurePosixPath(folder, name) for name in names if name not in (".git", "__pycache__")]
-    return [str(path) for path in paths if not _ignores_itself(root / path)]
+    return [str(path) for path in paths if not _is_no_code(root / path)]
 
 
 # Without git
@@ -298,7 +336,7 @@ def _walk(
         is_folder = entry.is_dir(follow_symlinks=False)
         if _is_ignored(f"{path}/" if is_folder else path, specs):
             continue
-        if is_folder and (entry.name in IGNORED_FOLDERS or _ignores_itself(tree.root / path)):
+        if is_folder and (entry.name in IGNORED_FOLDERS or _is_no_code(tree.root / path)):
             continue
         yield path
         if is_folder:
@@ -314,10 +352,10 @@ def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool
     return False
 
 
-def _ignores_itself(folder: Path) -> bool:
-    """Return whether a folder is an environment, or ignores all of it as caches and records do."""
+def _is_no_code(folder: Path) -> bool:
+    """Return whether a folder is an environment or a record, or ignores all of it as caches do."""
     try:
-        if (folder / "pyvenv.cfg").is_file():
+        if (folder / "pyvenv.cfg").is_file() or _is_record(folder):
             return True
         lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:

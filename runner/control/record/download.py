@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +17,11 @@ from pathlib import Path
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
+from runner.core.codec import parse_json
 from runner.core.errors import Problem
 from runner.core.model.results import PullResult
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, RemoteFile
+from runner.core.protocol.frames import Frame, decompress
+from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, RemoteFile
 from runner.core.text import printable
 
 WINDOW, MAX_REQUESTS = 8 << 20, 256
@@ -134,7 +133,7 @@ class HostDownload:
         """Take a frame."""
         try:
             self._on_frame(frame)
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
+        except ValueError as error:
             self.fail(f"unexpected reply: {error}")
 
     def fail(self, message: str) -> None:
@@ -153,16 +152,18 @@ class HostDownload:
         elif frame.kind == "refused":
             self.fail(f"could not say what it has: {frame.data['reason']}")
         elif frame.kind == "inventory_page":
-            rows = json.loads(_decompress(frame.payload, MAX_LIST))
-            self._remote_files += [RemoteFile.from_row(row) for row in rows]
+            rows = parse_json(decompress(frame.payload, MAX_LIST))
+            if not isinstance(rows, list) or len(self._remote_files) + len(rows) > MAX_FILES:
+                raise ValueError("more files than a host may list")
+            self._remote_files += map(RemoteFile.from_row, rows)
         elif frame.kind == "inventory_end":
             self._on_listed(frame)
 
     def _on_listed(self, frame: Frame) -> None:
         """Plan the downloads."""
-        self.result.omitted_count = int(frame.data["omitted_count"])
-        skipped = [f"{printable(str(path))}: {reason}" for path, reason in frame.data["skipped"]]
-        more = int(frame.data["skip_count"]) - len(skipped)
+        self.result.omitted_count = frame.data["omitted_count"]
+        skipped = [f"{printable(path)}: {reason}" for path, reason in frame.data["skipped"]]
+        more = frame.data["skip_count"] - len(skipped)
         self.result.notes = [*skipped, *([f"and {more} more"] if more > 0 else [])]
         self._downloads.extend(plan_downloads(self._destination, self._name, self._remote_files))
         self._remote_files = []
@@ -173,7 +174,7 @@ class HostDownload:
         self._bytes_requested -= chunk.size
         if not chunk.download.abandoned:
             if frame.kind == "refused":
-                self._give_up(chunk.download, str(frame.data["reason"]))
+                self._give_up(chunk.download, frame.data["reason"])
             else:
                 self._guarded(chunk.download, lambda: self._store_chunk(chunk, frame))
         self._request_more()
@@ -181,11 +182,11 @@ class HostDownload:
     def _store_chunk(self, chunk: Chunk, frame: Frame) -> None:
         """Write one chunk; raise ValueError if it is not what was requested, or OSError."""
         download, reply = chunk.download, frame.data
-        size, mtime_ns = int(reply["size"]), int(reply["mtime_ns"])
+        size, mtime_ns = reply["size"], reply["mtime_ns"]
         if download.has_changed(size, mtime_ns):
             self._restart(download, size, mtime_ns)
             return
-        data = _decompress(frame.payload, chunk.size) if reply.get("compressed") else frame.payload
+        data = decompress(frame.payload, chunk.size) if reply["compressed"] else frame.payload
         if len(data) != chunk.size or chunk.offset != download.position:
             raise ValueError("was received incomplete")
         download.write(chunk.offset, data)
@@ -210,6 +211,7 @@ class HostDownload:
     def _finish(self, download: FileDownload) -> None:
         download.finish()
         self.result.new_count += 1
+        self.result.folders.add("/".join(download.dest[:2]))  # such as outputs/NODE
 
     def _request_more(self) -> None:
         """Request as many chunks as may be under way; finish if none are left."""
@@ -287,12 +289,3 @@ def _chunks_of(download: FileDownload) -> Iterator[Chunk]:
 
 def _display_path(download: FileDownload) -> str:
     return printable("/".join(download.dest))
-
-
-def _decompress(data: bytes, max_size: int) -> bytes:
-    """Decompress a chunk; raise ValueError if it is larger than `max_size`, or incomplete."""
-    decompressor = zlib.decompressobj()
-    content = decompressor.decompress(data, max_size + 1)
-    if len(content) > max_size or not decompressor.eof:
-        raise ValueError("is larger than announced, or incomplete")
-    return content

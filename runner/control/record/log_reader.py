@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.control.rpc.log_tail import LogFile
+from runner.control.rpc.log_tail import MAX_EVENTS_BYTES, LogFile, is_own_event
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import RankStarted, parse
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.paths import STREAMS, rank_source
 
 READ_AHEAD = 32
@@ -28,6 +28,7 @@ class RankDiscovery(WaitLoop):
         """Return the ranks that were started on each node that answers."""
         self._events: dict[str, LogFile] = {}
         self._text: dict[str, bytes] = {}
+        self.problems: dict[str, str] = {}  # why the ranks of a node are not known
         connected = [each for each in node_plans if each.node in self.sessions]
         for node_plan in connected:
             name = node_plan.node
@@ -41,7 +42,7 @@ class RankDiscovery(WaitLoop):
         return [name for name, file in self._events.items() if not file.is_complete]
 
     def _on_lost(self, name: str, reason: str) -> None:
-        del reason
+        self.problems[name] = reason
         self._events[name].is_complete = True
 
     def _on_frame(self, name: str, frame: Frame) -> None:
@@ -50,7 +51,9 @@ class RankDiscovery(WaitLoop):
             file.is_complete = True
         elif frame.kind == "data":
             self._text[name] += frame.payload
-            file.on_chunk(frame.data["offset"], len(frame.payload), eof=bool(frame.data["eof"]))
+            if len(self._text[name]) > MAX_EVENTS_BYTES:
+                raise FrameError("more events than a run can have")
+            file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
             if not file.is_complete:
                 file.request(self.sessions[name], wait=False)
 
@@ -59,7 +62,8 @@ class RankDiscovery(WaitLoop):
         for line in self._text[node_plan.node].decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = parse(line)
-                is_ours = event.attempt == node_plan.order.attempt
+                is_current = event.attempt == node_plan.order.attempt
+                is_ours = is_current and is_own_event(event, node_plan)
                 if is_ours and isinstance(event.body, RankStarted):
                     ranks.add(event.body.rank)
         return tuple(sorted(ranks))
@@ -91,8 +95,9 @@ class LogDump(WaitLoop):
         sink: Callable[[str, int, str, bytes], None],
         start_at: Mapping[str, float],
         is_full: Callable[[], bool],
+        show: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        super().__init__(sessions, inbox, lost_s)
+        super().__init__(sessions, inbox, lost_s, show)
         self._sink, self._start_at, self._is_full = sink, start_at, is_full
         self._logs: list[_RankLog] = []
         self._requests: dict[tuple[str, int], _RankLog] = {}
@@ -113,6 +118,9 @@ class LogDump(WaitLoop):
 
     def _pending(self) -> set[str]:
         return {log.node for log in self._logs}
+
+    def _owes_answer(self, name: str) -> bool:
+        return any(node == name for node, _ in self._requests)
 
     def _tick(self) -> float:
         """Show what can be shown and request what comes next; of later files, the beginning."""
@@ -138,10 +146,10 @@ class LogDump(WaitLoop):
 
     def _on_frame(self, name: str, frame: Frame) -> None:
         if frame.kind == "refused":
-            self._on_lost(name, str(frame.data["reason"]))
+            self._on_lost(name, frame.data["reason"])
         elif frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
             log.buffered, log.is_requested = frame.payload, False
-            log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=bool(frame.data["eof"]))
+            log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
             if error := frame.data.get("error"):
                 self.problems[name] = Problem(name, f"the end of a log cannot be read: {error}")
 

@@ -9,13 +9,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from runner.control.record import run_index
+from runner.control.record.contact_file import CONTACT_FILE, encode_contact
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
+from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
+
+ORIGIN_FILE = "origin.json"
+"""In a record whose configuration and plan came from hosts: which these are."""
 
 MAX_AVG_LINE_BYTES = 200
 """Upper bound of the average line length, for reading the last lines of a log."""
@@ -35,7 +41,7 @@ def try_lock_folder(folder: Path) -> int | None:
 
 
 class RunStore:
-    """`config.yaml`, `plan.json`, `events.jsonl`, `result.json`, `logs/NODE/rank_R.{out,err}`."""
+    """`{config,overrides}.yaml`, `{contact,origin,plan,result}.json`, `events.jsonl`, `logs/`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,11 +68,8 @@ class RunStore:
                 path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
                 self._created.append(path)
             if not any(self.folder.iterdir()):
-                parents = [self.folder.parent] if self.folder.parent in self._created else []
-                for folder in (*parents, self.folder):
-                    # Keep it out of git and of snapshots: records are not code.
-                    (folder / ".gitignore").write_text("*\n", encoding="ascii")
-                    self._created.append(folder / ".gitignore")
+                folders = {*self._created[:1], self.folder}
+                self._created += map(run_index.ignore_folder, folders)
                 return
         except OSError as error:
             self.discard()
@@ -80,19 +83,23 @@ class RunStore:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
 
-    def create(self, config_yaml: str) -> None:
-        """Begin the record with the configuration, and point `latest` to it; raise OSError."""
+    def create(self, request: LaunchRequest) -> None:
+        """Begin the record with what was asked for, and have it found; raise OSError."""
         self.logs.mkdir(mode=0o700)
         self._lock_fd = try_lock_folder(self.folder)
-        self._write("config.yaml", config_yaml)
-        latest = self.folder.parent / "latest"
-        if latest.is_symlink() or not latest.exists():
-            temp_path = self.folder.parent / f".latest.{os.getpid()}"
-            temp_path.symlink_to(self.folder.name)
-            temp_path.replace(latest)
+        self.write_text("config.yaml", request.config_yaml)
+        lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
+        self.write_text("overrides.yaml", "".join(lines) or "[]\n")
+        self.write_text(CONTACT_FILE, encode_contact(request))
+        if request.sweep:
+            self.write_text("sweep.json", json.dumps(encode(request.sweep), indent=1) + "\n")
+        run_index.register(request.spec.run_id, self.folder)
+        run_index.set_latest(self.folder)
 
-    def reopen(self, config_yaml: str, plan: Plan) -> bool:
+    def reopen(self, request: LaunchRequest, plan: Plan) -> bool:
         """Continue the record of a run, or begin one; add what an interrupted record lacks.
+
+        `request` has the configuration of the run, and how its hosts were reached.
 
         Return whether this process writes it: not if another one does, or if it cannot be written
         (see `write_error`).
@@ -103,9 +110,14 @@ class RunStore:
             self._lock_fd = try_lock_folder(self.folder)
             if self._lock_fd is None:
                 return False
+            run_index.register(plan.run_id, self.folder)
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / "config.yaml").exists():
-                self._write("config.yaml", config_yaml)
+                nodes = [share.node for share in plan.nodes]
+                self.write_text(ORIGIN_FILE, json.dumps({"hosts": nodes}) + "\n")
+                self.write_text("config.yaml", request.config_yaml)
+            if not (self.folder / CONTACT_FILE).exists():
+                self.write_text(CONTACT_FILE, encode_contact(request))
             if plan.attempt > self._last_planned_attempt():
                 self.write_plan(plan)
         except (OSError, ConfigError) as error:
@@ -141,13 +153,22 @@ class RunStore:
             previous = (self.folder / "plan.json").read_text(encoding="utf-8")
             number = int(json.loads(previous)["attempt"])
             if number < plan.attempt:
-                self._write(f"plan.{number}.json", previous)
-        self._write("plan.json", json.dumps(encode(plan), indent=1) + "\n")
+                self.write_text(f"plan.{number}.json", previous)
+        self.write_text("plan.json", json.dumps(encode(plan), indent=1) + "\n")
 
     @property
     def has_result(self) -> bool:
         """Whether the end of the run is on record."""
         return (self.folder / "result.json").exists()
+
+    @property
+    def has_unproven_end(self) -> bool:
+        """Whether the result on record names hosts that had not proven that nothing is left."""
+        try:
+            text = (self.folder / "result.json").read_text(encoding="utf-8")
+            return bool(json.loads(text)["unverified"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def write_result(
         self, plan: Plan, verdict: Verdict, began_at: float, diagnosis: Diagnosis | None
@@ -157,7 +178,7 @@ class RunStore:
         outcome = {**encode(verdict), "diagnosis": encode(diagnosis) if diagnosis else None}
         try:
             result = {"run_id": plan.run_id, **times, **outcome}
-            self._write("result.json", json.dumps(result, indent=1) + "\n")
+            self.write_text("result.json", json.dumps(result, indent=1) + "\n")
         except OSError as error:
             message = f"cannot write in {self.folder}: {error.strerror}"
             self.write_error = self.write_error or message
@@ -225,7 +246,8 @@ class RunStore:
             return False
         return True
 
-    def _write(self, name: str, text: str) -> None:
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file of the record, whole or not at all; raise OSError."""
         temp_path = self.folder / f".{name}.new"
         temp_path.write_text(text, encoding="utf-8")
         temp_path.replace(self.folder / name)

@@ -8,6 +8,7 @@ import marshal
 import threading
 import zipfile
 import zlib
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -23,6 +24,8 @@ _PACKAGE = Path(runner.__file__).parent
 
 _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 """All that `ps` shows of our code: the rest arrives on standard input, `_BOOT` first."""
+
+_IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 8))"
 
 _HOST_CODE_LOCK = threading.Lock()
 
@@ -92,20 +95,44 @@ def _bytecode(path: Path) -> bytes:
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
 
 
-def boot_command(host_python: str, run_id: str, node: str) -> str:
+def boot_input(setup: Sequence[str]) -> bytes:
+    """Return what the boot command reads: the lines of `cluster.setup`, then the host-side code."""
+    return _setup_text(setup) + host_code()
+
+
+def boot_command(spec: Spec, node: str) -> str:
     """Return the command that starts the agent on a channel.
 
     The login shell may be fish or csh: it only has to start `/bin/sh`. The last words are
-    for people who read `ps`.
+    for people who read `ps`. Where the interpreter is not there, or is too old, the lines of
+    `cluster.setup` run first: they may bring it. They come on standard input, which `ps` does
+    not show.
     """
-    python = shell.path(host_python)
-    ps_words = shell.line([run_id, node])
+    python = shell.path(spec.host_python)
+    ps_words = shell.line([spec.run_id, node])
     speedup = f"env {SPEEDUP_VARIABLE}={SPEEDUP:g} " if SPEEDUP != 1 else ""
-    script = (
+    start = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
         f"exec {speedup}{python} -I -X utf8 -c {shell.quote(_LOADER)} runner {ps_words} v{PROTOCOL}"
     )
+    if not spec.setup:
+        return f"exec /bin/sh -c {shell.quote(start)}"
+    project = "" if spec.deploy.enabled else spec.project
+    folder = f"cd {shell.path(project)} 2>/dev/null; " if project else ""
+    with_setup = (
+        f'{folder}{{ eval "$__runner_setup"; }} </dev/null 2>&1; unset __runner_setup; cd; {start}'
+    )
+    script = (
+        f"lines=$(head -c {len(_setup_text(spec.setup))}); "
+        f"{python} -c {shell.quote(_IS_NEW_ENOUGH)} </dev/null >/dev/null 2>&1 || "
+        "! command -v bash >/dev/null 2>&1 || "
+        f"__runner_setup=$lines exec bash --norc --noprofile -c {shell.quote(with_setup)}; {start}"
+    )
     return f"exec /bin/sh -c {shell.quote(script)}"
+
+
+def _setup_text(setup: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in setup).encode()
 
 
 def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
@@ -113,7 +140,10 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
     text = banner.decode(errors="replace").strip()
     if "runner-boot: no-python" in text:
         where = "" if "/" in spec.host_python else " on its PATH"
+        where += ", also after the lines of cluster.setup" if spec.setup else ""
         hint = "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there"
+        output = text.partition("runner-boot:")[0].strip()[-500:]  # of the setup
+        hint = f"{output}\n{hint}" if output else hint
         return Problem(node, f"there is no {spec.host_python}{where}", hint)
     if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
         version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"

@@ -6,18 +6,30 @@ queues behind it.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from runner.control.rpc.session import HostSession
-from runner.core.model.plan import NodePlan
-from runner.core.protocol.events import Event, RankStarted, parse
-from runner.core.protocol.frames import Frame
+from runner.core.model.plan import NodePlan, Plan
+from runner.core.protocol.events import Event, RankExited, RankStarted, parse
+from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
 from runner.core.protocol.remote_files import CHUNK
+
+MAX_EVENT_BYTES, MAX_EVENTS_BYTES = 4 << 20, 64 << 20
+MAX_DISCOVERED_RANKS = 4096
+"""Bytes of one event, and of all, and ranks the plan did not assign, that a node may report."""
+
+MAX_OUTSTANDING, MIN_CHUNK = 64 << 20, 4 << 10
+"""Bytes that all hosts together may have been asked for: unread answers are kept in memory."""
+
+
+def chunk_bytes(plan: Plan) -> int:
+    """Return how much to read of each file at once, where all files of a run are read."""
+    file_count = sum(len(STREAMS) * (node.nproc + 1) + 2 for node in plan.nodes)
+    return max(MIN_CHUNK, min(CHUNK, MAX_OUTSTANDING // max(1, file_count)))
 
 
 @dataclass
@@ -37,15 +49,16 @@ class LogFile:
         start_at: Mapping[str, float] = MappingProxyType({}),
         *,
         wait: bool = True,
+        max_bytes: int = CHUNK,
     ) -> int:
-        """Request the next chunk; return the request's id.
+        """Request the next chunk, of at most `max_bytes`; return the request's id.
 
         A file begins at `start_at`: `tail` lines before its end, or `since` that many seconds.
         With `wait` the host waits for more at the end of a file that may still grow.
         """
         source = {"source": self.source, "stream": self.stream, "attempt": self.attempt}
         options = {**({} if wait else {"wait": False}), **({} if self.is_started else start_at)}
-        return session.request("read", {**source, "offset": self.offset, "n": CHUNK, **options})
+        return session.request("read", {**source, "offset": self.offset, "n": max_bytes, **options})
 
     def on_chunk(self, offset: int, size: int, *, eof: bool) -> None:
         """Note a chunk that came."""
@@ -57,8 +70,9 @@ class LogTailer:
     """The events and logs of one node in one attempt.
 
     `sink` takes (source, stream, offset, bytes) of the logs, in order per file. `start_at` is that
-    of `LogFile.request`. With `ranks`, only their logs are read; ranks that torch assigns are
-    discovered from the events.
+    of `LogFile.request`, and `max_bytes` too. With `ranks`, only their logs are read; ranks that
+    torch assigns are discovered from the events. Events of another run, node or rank are dropped,
+    and counted.
     """
 
     def __init__(
@@ -69,17 +83,20 @@ class LogTailer:
         logs: bool = True,
         start_at: Mapping[str, float] = MappingProxyType({}),
         ranks: Container[int] | None = None,
+        max_bytes: int = CHUNK,
     ) -> None:
-        self._attempt = node_plan.order.attempt
+        self.dropped_events = self._event_bytes = 0
+        self._node_plan, self._attempt = node_plan, node_plan.order.attempt
         self._sink = sink
         self._start_at = start_at
         self._events = LogFile("events", "", self._attempt)
-        self._logs, self._ranks = logs, ranks
+        self._logs, self._ranks, self._max_bytes = logs, ranks, max_bytes
         chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
         sources = [*([PROGRAM_LOG] if ranks is None else []), *map(rank_source, chosen_ranks)]
         log_streams = [*itertools.product(sources, STREAMS)] if logs else []
         log_streams += [(STACKS_LOG, "out")] if logs and ranks is None else []
         self._files = [self._events, *(LogFile(*pair, self._attempt) for pair in log_streams)]
+        self._discovered_ranks: set[int] = set()
         self._pending_reads: dict[int, LogFile] = {}
         self._held_back: list[LogFile] = []
         self._partial_line = b""
@@ -99,12 +116,15 @@ class LogTailer:
 
     def on_data(self, session: HostSession, frame: Frame, *, hold_back: bool) -> Iterator[Event]:
         """Take the reply to a read; yield the events in it, and request what follows."""
-        offset, eof, chunk = int(frame.data["offset"]), bool(frame.data["eof"]), frame.payload
+        offset, eof, chunk = frame.data["offset"], frame.data["eof"], frame.payload
         file = self._pending_reads.pop(frame.data["id"], None)
         if file is None:
             return
         file.on_chunk(offset, len(chunk), eof=eof)
         if file is self._events:
+            self._event_bytes += len(chunk)
+            if self._event_bytes > MAX_EVENTS_BYTES:
+                raise FrameError("more events than a run can have")
             for event in self._parse(chunk):
                 self._discover_rank(session, event)
                 yield event
@@ -123,10 +143,12 @@ class LogTailer:
         body = event.body
         if not isinstance(body, RankStarted) or not self._logs or not self._is_wanted(body.rank):
             return
-        source = rank_source(body.rank)
-        if all(file.source != source for file in self._files):
+        if body.rank not in {*self._node_plan.ranks, *self._discovered_ranks}:
+            self._discovered_ranks.add(body.rank)
+            if len(self._discovered_ranks) > MAX_DISCOVERED_RANKS:
+                raise FrameError(f"events of more than {MAX_DISCOVERED_RANKS} ranks")
             for stream in STREAMS:
-                self._files.append(LogFile(source, stream, self._attempt))
+                self._files.append(LogFile(rank_source(body.rank), stream, self._attempt))
                 self._request(session, self._files[-1])
 
     def reopen(self) -> None:
@@ -142,13 +164,29 @@ class LogTailer:
 
     def _request(self, session: HostSession, file: LogFile) -> None:
         is_log = file is not self._events and file.source != STACKS_LOG
-        request_id = file.request(session, self._start_at if is_log else {})
+        start_at = self._start_at if is_log else {}
+        request_id = file.request(session, start_at, max_bytes=self._max_bytes)
         self._pending_reads[request_id] = file
 
     def _parse(self, chunk: bytes) -> Iterator[Event]:
         *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
+        if len(self._partial_line) > MAX_EVENT_BYTES:
+            raise FrameError("an event without an end")
+        for line in filter(None, lines):
+            try:
                 event = parse(line.decode())
-                if event.attempt == self._attempt:
-                    yield event
+            except ValueError:  # torn by a full disk or a power cut
+                self.dropped_events += 1
+                continue
+            if not is_own_event(event, self._node_plan):
+                self.dropped_events += 1
+            elif event.attempt == self._attempt:
+                yield event
+
+
+def is_own_event(event: Event, node_plan: NodePlan) -> bool:
+    """Return whether a node may report an event: it is of this run, and not about another node."""
+    order, body, ranks = node_plan.order, event.body, node_plan.ranks
+    if ranks and isinstance(body, (RankStarted, RankExited)) and body.rank not in ranks:
+        return False
+    return (event.run_id, event.node) == (order.run_id, order.node)

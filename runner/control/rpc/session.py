@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.control.rpc import bootstrap
+from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node, Spec
-from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
+from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
 
@@ -48,6 +49,7 @@ class HostSession:
         self.banner = b""  # what was received before the first frame
         self.handshake_done = False  # the agent runs at the other end
         self.closed_locally = False
+        self.rejected = ""  # why the host is not believed any more
         self._channel, self._inbox = channel, inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -98,22 +100,32 @@ class HostSession:
         self._outbox.put(None)
         self._channel.close()
 
+    def reject(self, error: Exception) -> None:
+        """Close the connection to a host that sent what cannot be processed."""
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        self.rejected = self.rejected or f"it sent {reason:.500}"
+        self._channel.close()
+
     def _read(self) -> None:
-        unpacker = FrameDecoder()
+        reason = "the connection ended"
         try:
-            rest = self._skip_banner()
-            for frame in unpacker.feed(rest):
-                self._on_frame(frame)
-            while chunk := self._channel.recv():
-                self.last_heard = time.monotonic()
-                for frame in unpacker.feed(chunk):
-                    self._on_frame(frame)
-            reason = "the connection ended"
-        except (OSError, FrameError, ValueError, TypeError) as error:
+            self._read_frames()
+        except OSError as error:
             reason = str(error)
+        except Exception as error:  # noqa: BLE001 (whatever a host sends, its end is reported)
+            self.reject(error)
         self._closed.set()
         self._outbox.put(None)
-        self._inbox.put((self, Frame("closed", {"reason": reason})))
+        self._inbox.put((self, Frame("closed", {"reason": self.rejected or reason})))
+
+    def _read_frames(self) -> None:
+        unpacker = FrameDecoder()
+        for frame in unpacker.feed(self._skip_banner()):
+            self._on_frame(checked_reply(frame))
+        while chunk := self._channel.recv():
+            self.last_heard = time.monotonic()
+            for frame in unpacker.feed(chunk):
+                self._on_frame(checked_reply(frame))
 
     def _skip_banner(self) -> bytes:
         buffer = b""
@@ -132,8 +144,7 @@ class HostSession:
 
     def _on_frame(self, frame: Frame) -> None:
         if "mono" in frame.data:
-            clocks = (float(frame.data[clock]) for clock in ("mono", "wall"))
-            self.clock.on_pong(frame.data.get("id"), *clocks)
+            self.clock.on_pong(frame.data["id"], frame.data["mono"], frame.data["wall"])
         self._inbox.put((self, frame))
 
     def _write(self) -> None:
@@ -200,8 +211,9 @@ class Connector:
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
         """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached."""
-        command = bootstrap.boot_command(self.spec.host_python, self.spec.run_id, node.name)
-        code = bootstrap.host_code()  # before the session reads: making it may take a while
+        command = bootstrap.boot_command(self.spec, node.name)
+        # Made before the session reads: it may take a while.
+        code = bootstrap.boot_input(self.spec.setup)
         session = HostSession(node, self.transport(node.transport).open(node, command), inbox)
         session.send(code)
         return session

@@ -14,10 +14,14 @@ from typing import Any
 
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.core.protocol.frames import Frame
-from runner.core.protocol.timing import PING_S
+from runner.core.protocol.frames import Frame, FrameError
+from runner.core.protocol.timing import ANSWER_TIMEOUT_S, PING_S, WORK_TIMEOUT_S
 
 TICK_S = 0.1
+SLOW_S = 30.0
+"""How long a host may not answer before that is shown."""
+
+NO_ANSWER = f"it answers pings and nothing else for {ANSWER_TIMEOUT_S:g} s; its disk may hang"
 RETRY_HINT = "the other hosts did as asked; repeat the command when this one is well"
 
 
@@ -25,8 +29,9 @@ class WaitLoop:
     """An exchange with many hosts; a subclass names those it waits for and takes their frames.
 
     Every connected host is pinged, finished or not: an agent stops a run it has lost touch with.
-    Sessions may be added while waiting; a host that is waited for may be silent for `lost_s`.
-    `show` takes (node, state in a few words) whenever that changes.
+    Sessions may be added while waiting; a host that is waited for may be silent for `lost_s`, and
+    may answer nothing but pings for `ANSWER_TIMEOUT_S`. `show` takes (node, state in a few words)
+    whenever that changes.
     """
 
     interrupted_message = "interrupted"
@@ -41,6 +46,8 @@ class WaitLoop:
         show: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self.sessions, self.inbox, self.lost_s, self._show = sessions, inbox, lost_s, show
+        self._answered_at: dict[str, float] = {}
+        self._worked_at: dict[str, float] = {}  # when a host reported progress, or was sent a lot
 
     def _pending(self) -> Collection[str]:
         """Return the nodes that are still waited for."""
@@ -60,8 +67,14 @@ class WaitLoop:
 
     def _deadline_of(self, name: str) -> float:
         """Return when (monotonic) to stop waiting for a node."""
+        answered_at = self._answered_at.get(name, math.inf)
+        worked_at = self._worked_at.get(name, math.inf)
+        return min(self._deadline, worked_at + ANSWER_TIMEOUT_S, answered_at + WORK_TIMEOUT_S)
+
+    def _owes_answer(self, name: str) -> bool:
+        """Return whether a pending node has something to answer now."""
         del name
-        return self._deadline
+        return True
 
     def _on_frame(self, name: str, frame: Frame) -> None:
         """Take a frame of a pending node."""
@@ -72,7 +85,8 @@ class WaitLoop:
 
     def _on_late(self, name: str) -> None:
         """Handle a pending node whose deadline has passed."""
-        self._on_lost(name, "it did not answer in time")
+        self.sessions[name].close()  # nobody is to wait for it again
+        self._on_lost(name, NO_ANSWER)
 
     def _on_lost(self, name: str, reason: str) -> None:
         """Handle a pending node that will say nothing more."""
@@ -89,10 +103,11 @@ class WaitLoop:
             if self._is_finished():
                 return
             with contextlib.suppress(queue.Empty):
-                self._dispatch(*self.inbox.get(timeout=timeout_s))
+                self._take(*self.inbox.get(timeout=timeout_s))
             now = time.monotonic()
             if now >= next_check:
                 next_check = now + TICK_S
+                self._check_progress(now)
                 for name in [name for name in self._pending() if now >= self._deadline_of(name)]:
                     self._on_late(name)
             if now >= next_ping:  # however busy the inbox is
@@ -101,6 +116,18 @@ class WaitLoop:
                 for session in self._pinged():
                     if not session.closed:
                         session.request("ping")
+
+    def _take(self, session: HostSession | None, frame: Frame) -> None:
+        """Handle a frame; one that a host cannot have sent in good faith costs that host.
+
+        Anything else that is raised is a fault of ours.
+        """
+        try:
+            self._dispatch(session, frame)
+        except FrameError as error:
+            if session is None:
+                raise
+            session.reject(error)
 
     def _dispatch(self, session: HostSession | None, frame: Frame) -> None:
         if session is None:
@@ -115,7 +142,26 @@ class WaitLoop:
         elif frame.kind == "closed":
             self._on_closed(session, str(frame.data["reason"]))
         else:
+            if frame.kind not in ("pong", "in_progress"):
+                self._answered_at.pop(name, None)
+            if frame.kind != "pong":
+                self._worked_at.pop(name, None)
             self._on_frame(name, frame)
+
+    def _check_progress(self, now: float) -> None:
+        """Begin to count how long each node has not answered, and show it."""
+        for name in self._pending():
+            if not self._owes_answer(name):
+                self._answered_at.pop(name, None)
+                self._worked_at.pop(name, None)
+                continue
+            self._answered_at.setdefault(name, now)
+            session = self.sessions.get(name)
+            sent_at = session.last_sent if session else now
+            worked_at = max(self._worked_at.get(name, now), sent_at)
+            self._worked_at[name] = worked_at
+            if now - worked_at > SLOW_S:
+                self._show(name, f"no answer for {now - worked_at:.0f} s; its disk may be slow")
 
     def _is_current(self, session: HostSession) -> bool:
         """Return whether a session is the node's own, or one that is about to be."""
@@ -171,7 +217,10 @@ class Broadcast(WaitLoop):
             self._on_lost(name, f"could not {self._action}: {frame.data['reason']}")
 
     def _on_late(self, name: str) -> None:
-        self._on_lost(name, f"did not {self._action} within {self._timeout_s:g} s")
+        if self._timeout_s == math.inf:
+            super()._on_late(name)
+        else:
+            self._on_lost(name, f"did not {self._action} within {self._timeout_s:g} s")
 
     def _on_lost(self, name: str, reason: str) -> None:
         self._problems[name] = Problem(name, reason, RETRY_HINT)

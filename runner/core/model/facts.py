@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Dict, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Dict, Mapping, Optional, Tuple
 
+from runner.core.codec import bounded, parsed_by
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
+
+
+def _parse_addresses(text: str) -> None:
+    """Raise ValueError unless it is an address or a network, with the length of its prefix."""
+    import ipaddress  # noqa: PLC0415 (not needed to report facts)
+
+    ipaddress.ip_interface(text)
+
+
+ADDRESSES = parsed_by(_parse_addresses)
 
 MANAGED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -16,6 +27,12 @@ MANAGED_ENV = (
     "TP_SOCKET_IFNAME",
 )
 """Variables that the plan sets unless the user did."""
+
+PORT = bounded(0, 65535)
+"""Limits of a decoded port; 0 for none."""
+
+CORES = bounded(1, 1 << 20)
+"""Limits of a decoded number of cores."""
 
 ASSUMED = "assumed"
 """The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
@@ -55,6 +72,7 @@ class FactsRequest:
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
     packages: Tuple[str, ...] = ()  # normalised names to look for in the task's interpreter
     find_etcd: bool = False
+    find_users: bool = False  # who else has processes there
     etcd_endpoint: str = ""  # HOST:PORT of an etcd to try
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
@@ -70,7 +88,7 @@ class Interface:
     """
 
     name: str
-    addresses: Tuple[str, ...] = ()
+    addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESSES)
     up: bool = True
     loopback: bool = False
     mtu: int = 0
@@ -80,7 +98,7 @@ class Interface:
 class Route:
     """One line of the kernel's main routing table; `dest` like "10.0.0.0/24" or "0.0.0.0/0"."""
 
-    dest: str
+    dest: str = field(metadata=ADDRESSES)
     interface: str
     metric: int = 0
 
@@ -178,6 +196,7 @@ class Facts:
     hostname: str = ""
     user: str = ""  # of the agent
     home: str = ""
+    host_python: str = ""  # the interpreter of the agent, absolute; "" if unknown
     setup: SetupResult = SetupResult()  # after a failure the rest is empty
     python: Interpreter = Interpreter()
     gpus: Tuple[Gpu, ...] = ()  # by index
@@ -187,21 +206,24 @@ class Facts:
     interfaces: Tuple[Interface, ...] = ()
     routes: Tuple[Route, ...] = ()
     ssh_address: str = ""  # its own address of our connection (SSH_CONNECTION), "" if local
-    cores: int = 1  # that a process of ours may use (affinity and cgroup quota)
-    reserved_port: int = 0  # for the rendezvous
-    hub_port: int = 0  # for the supervisors' hub
-    vote_port: int = 0  # for a relaunch by the hosts
+    cores: int = field(default=1, metadata=CORES)  # ours to use, by affinity and cgroup
+    reserved_port: int = field(default=0, metadata=PORT)  # for the rendezvous
+    hub_port: int = field(default=0, metadata=PORT)  # for the supervisors' hub
+    vote_port: int = field(default=0, metadata=PORT)  # for a relaunch by the hosts
     port_error: str = ""  # why no port could be reserved
     workdir: str = ""  # absolute
-    workdir_error: str = ""  # why no file can be written below it
+    workdir_error: str = ""  # why no file can be written below it, or not safely
+    workdir_exposed: str = ""  # what other users can change: "above" it, or "inside"
     disk_free: Optional[int] = None  # bytes, there
+    code_noexec: bool = False  # whether the code is on a mount that executes no file (`noexec`)
     project: str = ""  # absolute
     project_exists: bool = True
     script_exists: bool = True
     run_exists: bool = False  # whether this run has a folder here already
     run_stopped: bool = False  # whether a stop of this run was requested here
-    has_tasks: bool = False  # whether the shipped tasks of the requested hash are here
+    has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here and complete
+    store_id: str = ""  # of the disk with the releases: hosts that share it have the same
     release_state: str = ""  # "absent", "intact" or "damaged" if all of it was read
     login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
@@ -210,6 +232,19 @@ class Facts:
     preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited
     system: System = field(default_factory=System)
+    other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
     top_process: Optional[TopProcess] = None  # the one that uses most cores
     etcd: EtcdFacts = field(default_factory=EtcdFacts)
     part_seconds: Dict[str, float] = field(default_factory=dict)  # of each part of the answer
+
+
+def agree_on_releases(facts: Mapping[str, Facts]) -> Dict[str, Facts]:
+    """Return facts in which the hosts that share a disk have the release only if all of them do.
+
+    Of those that looked at the same moment, all but one took its word.
+    """
+    lacking = {each.store_id for each in facts.values() if not each.has_release} - {""}
+    return {
+        name: replace(each, has_release=each.has_release and each.store_id not in lacking)
+        for name, each in facts.items()
+    }

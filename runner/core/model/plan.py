@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
+
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,15 @@ class Sidecar:
 class Order:
     """A host's part of the plan, large on purpose: all that its supervisor is to know."""
 
-    run_id: str
-    node: str
-    attempt: int  # the run's n-th start, from 0
+    run_id: str = field(metadata=RUN_ID)
+    node: str = field(metadata=NODE_NAME)
+    attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     workdir: str  # of runs on this host, absolute
     argv: Tuple[str, ...]  # the launcher process, ready for exec; () for a spare
     env: Dict[str, str]  # overrides the host's own (after `setup`)
     cwd: str  # created if it is in the run folder
     ranks: Tuple[int, ...]  # global ones, by local rank; () if torch assigns them
-    shim: str  # the path of the rank shim; `argv` or `env` refer to it
-    shim_python: str  # runs the shim
-    rank_prefix: Tuple[str, ...] = ()  # the task's interpreter, which the shim starts
-    hidden_env: Tuple[str, ...] = ()  # names of `env` that ranks do not get
+    rank_prefix: Tuple[str, ...] = ()  # the task's interpreter, () for a command
     release: str = ""  # copied into the run's `work` first; "" for none
     reserve_port: int = 0  # until the program listens on it; 0 for none
     grace_s: float = 15.0  # between TERM and KILL
@@ -75,7 +74,7 @@ class Order:
 class NodePlan:
     """One node's part of the plan."""
 
-    node: str
+    node: str = field(metadata=NODE_NAME)
     host: str  # its SSH name or address
     command: Tuple[str, ...]  # plain, as a person would type it on the host
     env: Dict[str, str]  # of that command, as far as it differs from the host's
@@ -91,10 +90,10 @@ class NodePlan:
 class Plan:
     """One attempt of a run on all its nodes, large on purpose: it is the record of the attempt."""
 
-    run_id: str
+    run_id: str = field(metadata=RUN_ID)
     cluster: str
     task: str
-    attempt: int  # the run's n-th start, from 0
+    attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     nodes: Tuple[NodePlan, ...]  # in rank order
     world_size: int
     backend: str  # "nccl" or "gloo"

@@ -7,7 +7,7 @@ import hashlib
 import json
 import posixpath
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterable, Iterator, List, Tuple
 
 HASH_LENGTH = 16
 
@@ -21,6 +21,14 @@ class CodeRef:
     subdirectory: str = ""  # the user's working directory within the release
     script: str = ""  # `task.script` relative to that; "" if it is used as it is
     commit: str = ""  # of git, with "+" if files differ from it
+
+
+def tasks_digest(files: Iterable[Tuple[str, bytes]]) -> str:
+    """Return the hash of the shipped tasks: of their names and contents, in the order of names."""
+    digest = hashlib.sha256()
+    for name, content in sorted(files):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:HASH_LENGTH]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import List, Mapping, Optional, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.run_info import HostRunStatus, RunInfo
+from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class PullResult:
     """The outcome of a download from one node."""
 
     new_count: int = 0  # files and links that are new here, or have grown
+    folders: Set[str] = field(default_factory=set)  # where they are, below the run's folder
     existing_count: int = 0
     fetched_bytes: int = 0
     omitted_count: int = 0  # files beyond the limit of one pull
@@ -86,12 +87,24 @@ class RemoteRun:
     """A run as its hosts describe it: those that answered and have it."""
 
     info: RunInfo
-    by_host: Mapping[str, HostRunStatus]
+    by_host: Dict[str, HostRunStatus]  # by the node's name in the run
+    asked: Dict[str, str]  # the name that each of them has now
 
     @property
     def run_id(self) -> str:
         """The run's id."""
         return self.info.run_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether processes of it may still run, or follow in another attempt."""
+        statuses = current_hosts(self.by_host).values()
+        return any(status.is_active or status.relaunch_pending for status in statuses)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all hosts of its last attempt answered."""
+        return len(current_hosts(self.by_host)) >= self.info.nnodes
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,7 @@ class Origin:
     written: str  # as written; "" where that is the same
     settings: Tuple[Setting, ...]  # the first one won
     problem: str = ""  # why it cannot be resolved
+    meaning: str = ""  # of the key, and its legal values; "" for a key of the user's own
 
 
 class Level(enum.Enum):
@@ -140,3 +154,13 @@ class Finding:
     def from_problem(problem: Problem) -> Finding:
         """Return the finding for a problem that makes a launch refuse."""
         return Finding(Level.ERROR, problem.subject, problem.message, problem.hint)
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    run_id: str
+    changes: Tuple[str, ...]  # the overrides that not all runs have
+    exit_code: Optional[int] = None  # None if it was not started
+    seconds: float = 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
+from runner.core.protocol.events import COUNT, TIME
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.protocol.states import State
 
 
@@ -12,10 +14,10 @@ from runner.core.protocol.states import State
 class PastAttempt:
     """One attempt that failed."""
 
-    attempt: int  # the run's n-th start, from 0
+    attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     nodes: Tuple[str, ...]  # in rank order
     reason: str
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, metadata=TIME)
     unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of it is left
 
 
@@ -23,19 +25,19 @@ class PastAttempt:
 class RunInfo:
     """The whole run, as every host has it on record in `run.json`."""
 
-    run_id: str
+    run_id: str = field(metadata=RUN_ID)
     cluster: str = ""
     task: str = ""
     launched_by: str = ""  # user@machine
-    launched_at: float = 0.0  # in seconds since 1970, on the launching machine
-    nnodes: int = 1
-    world_size: int = 1
+    launched_at: float = field(default=0.0, metadata=TIME)  # since 1970, by the launching machine
+    nnodes: int = field(default=1, metadata=COUNT)
+    world_size: int = field(default=1, metadata=COUNT)
     gpus: Optional[Dict[str, int]] = None  # their number on each node that uses any
-    attempt: int = 0  # the run's n-th start, from 0
-    min_nodes: int = 0  # with which it goes on, 0 for all of them
+    attempt: int = field(default=0, metadata=ATTEMPT)  # the run's n-th start, from 0
+    min_nodes: int = field(default=0, metadata=COUNT)  # with which it goes on, 0 for all of them
     past_attempts: Tuple[PastAttempt, ...] = ()
     standby_nodes: Tuple[str, ...] = ()  # spares; their hosts have a record of it, too
-    relaunches_left: int = 0  # after this attempt
+    relaunches_left: int = field(default=0, metadata=COUNT)  # after this attempt
 
     @property
     def past_nodes(self) -> Tuple[str, ...]:
@@ -52,8 +54,11 @@ class HostRunStatus:
     owner: str  # the user it belongs to on that host
     state: Optional[State]  # None if the record cannot be read
     alive: bool  # whether its supervisor or guardian is
-    changed_at: float  # its last change of state, in seconds since 1970 on that host
+    changed_at: float = field(metadata=TIME)  # the last change of state, in seconds since 1970
     relaunch_pending: bool = False  # whether its controller is about to relaunch it
+    node: str = field(default="", metadata=NODE_NAME)  # in the run, whatever it is called now
+    lost_node: bool = False  # whether it ended there because a node was lost
+    here: bool = True  # False on a host that only shares the disk of another one
 
     @property
     def is_active(self) -> bool:
@@ -105,4 +110,5 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
             return str(state.value)
     if any(state not in TERMINAL_STATES for state in states) or None in states:
         return BROKEN
-    return "stopped" if State.STOPPED in states else "succeeded"
+    stopped = "lost" if any(status.lost_node for status in statuses.values()) else "stopped"
+    return stopped if State.STOPPED in states else "succeeded"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, FrozenSet, Optional, Tuple
@@ -16,12 +15,6 @@ SHIPPED_TASKS = "runner.tasks."
 
 MAX_BACKOFF_S = 300.0
 """The longest pause between two attempts."""
-
-_CONNECTION_OVERRIDE = re.compile(
-    r"[+]{0,2}cluster\.(workdir|transport|host_python|ssh\..*|"
-    r"nodes\.[^.=]+\.(host|user|port|transport))="
-)
-"""Overrides that decide how hosts are reached, and where they keep runs."""
 
 
 class Secret:
@@ -127,6 +120,15 @@ class Rendezvous:
     def uses_etcd(self) -> bool:
         """Whether the nodes meet at etcd."""
         return self.backend in ("etcd", "etcd-v2")
+
+    @property
+    def store_risk(self) -> str:
+        """What whoever reaches the store of torch's agents could do, "" where there is none."""
+        if self.backend == "static":
+            return ""
+        if self.backend == "etcd":
+            return "change what the nodes agree on"
+        return "run code on the nodes (torch unpickles what it finds there)"
 
     @property
     def torch_assigns_ranks(self) -> bool:
@@ -268,6 +270,17 @@ class RecordedCode:
 
     run_id: str
     code: CodeRef
+    record: Path  # its folder on this machine
+
+
+@dataclass(frozen=True)
+class SweepPlace:
+    """The place of a run in a sweep."""
+
+    sweep: str  # its id
+    number: int  # from 1
+    count: int
+    changes: Tuple[str, ...]  # the overrides that not all of its runs have
 
 
 @dataclass(frozen=True)
@@ -277,20 +290,31 @@ class LaunchRequest:
     spec: Spec
     dry_run: DryRun
     run_dir: Path  # the run's folder on this machine, absolute
-    ui: str  # "auto" or "plain"
+    ui: str  # "auto", "plain" or "raw"
     console_ranks: Optional[FrozenSet[int]]  # whose output is shown; None for all
     config_yaml: str  # all of it, with interpolations unresolved
-    sources: Tuple[str, ...] = ()  # the YAML files that were chosen, as "GROUP/OPTION: PATH"
     notes: Tuple[str, ...] = ()  # files that shadow others, a task that is replaced
     overrides: Tuple[str, ...] = ()  # of the command line
     config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named
     recorded_code: Optional[RecordedCode] = None  # to run with, if this is a past run again
+    record_hosts: Tuple[str, ...] = ()  # whose record it repeats, if no launch here made that
     plan_as_json: bool = False  # whether a dry run prints the plan as JSON
+    sweep: Optional[SweepPlace] = None  # if it is one of a sweep
+    on_record: bool = False  # whether the record in `run_dir` says all of this by the run's id
+    names_program: bool = True  # else the task is the shipped default
 
     @property
-    def cluster_selector(self) -> str:
-        """The options, as shell text, by which any verb finds the same hosts."""
-        args = ["--cluster", self.spec.cluster]
-        args += [word for word in self.overrides if _CONNECTION_OVERRIDE.match(word)]
-        args += [word for folder in self.config_dirs for word in ("--config-dir", folder)]
-        return shell.line(args)
+    def selector(self) -> str:
+        """The words, as shell text, by which any verb finds the same hosts; "" if it needs none."""
+        if self.on_record:
+            return ""
+        prefix = "cluster="
+        chosen = [word[len(prefix) :] for word in self.overrides if word.startswith(prefix)]
+        words = ["--cluster", (chosen or [self.spec.cluster])[-1]]
+        words += [word for word in self.overrides if not word.startswith(prefix)]
+        words += [word for folder in self.config_dirs for word in ("--config-dir", folder)]
+        return shell.line(words)
+
+    def run_flags(self, run_id: str) -> str:
+        """Return the words, as shell text, by which any verb finds a run of these hosts."""
+        return " ".join(filter(None, (f"--run {run_id}", self.selector)))

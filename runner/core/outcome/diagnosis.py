@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
@@ -52,6 +53,10 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     signum = result.signal if result and not result.exception else None  # else we sent it
     texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
     cause, meaning, remedy = explain(texts, signum) or ("", "", "")
+    if cause == "argument_unknown":
+        remedy = _other_spelling(lines) or remedy
+    if cause == "module_missing" and _is_own_module(plan, texts):
+        remedy = f"{SRC_LAYOUT}; else {remedy}"
     if cause and failure.rank is not None:
         meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
         finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
@@ -64,6 +69,35 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         meaning=meaning,
         remedy=remedy,
     )
+
+
+SRC_LAYOUT = "if your project has it in src/, task.env.PYTHONPATH=src finds it"
+
+_UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (.*)")
+_ARGUMENT = re.compile(r"--([A-Za-z0-9][\w-]*)")
+
+
+def _other_spelling(lines: Sequence[str]) -> str:
+    """Return the names of unrecognized arguments as the usage before them has them, or ""."""
+    text = "\n".join(lines)
+    error = _UNRECOGNIZED.search(text)
+    known = _ARGUMENT.findall(text[: error.start()]) if error else []
+    by_plain_name = {name.replace("-", "_"): name for name in known}
+    given = _ARGUMENT.findall(error[1]) if error else []
+    names = {name: by_plain_name.get(name.replace("-", "_"), "") for name in given}
+    return "; ".join(
+        f"its name is task.args.{name}, not task.args.{wrong}"
+        for wrong, name in names.items()
+        if name
+    )
+
+
+def _is_own_module(plan: Plan, texts: Sequence[str]) -> bool:
+    """Return whether the missing module is that of the task, or the package it is in."""
+    words = plan.nodes[0].command
+    modules = [words[index] for index in range(1, len(words)) if words[index - 1] == "-m"]
+    packages = {module.partition(".")[0] for module in modules} - {"torch"}  # it is its launcher's
+    return any(f"No module named '{name}'" in text for name in packages for text in texts)
 
 
 PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, RankResult
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership
+from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -27,6 +28,9 @@ from runner.core.protocol.events import (
 )
 from runner.core.protocol.states import State
 from runner.core.text import describe_exit
+
+START_REFUSED = "could not start"
+"""What the end of a host begins with that did not take its order; the reason follows."""
 
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
@@ -49,8 +53,9 @@ def find_failures(
 ) -> List[TimedFailure]:
     """Return the failures of an attempt, like its events in order of time.
 
-    Failures of a node that was already stopping count only where there are no others. `last` is
-    the last membership, where torch assigns the ranks.
+    Failures of a node that was already stopping count only where there are no others, like ranks
+    that torch ends because nodes departed. `last` is the last membership, where torch assigns the
+    ranks.
     """
     stop_times = _stop_times(history)
     hub = _live_hub(plan, stop_times)
@@ -64,9 +69,19 @@ def find_failures(
             continue
         failure = _failure(timed, hub, plan.launcher)
         if failure:
-            is_late = _is_after_stop(timed.event, stop_times)
+            for_restart = plan.restarts_ranks and departed and _is_terminated(timed.event)
+            is_late = for_restart or _is_after_stop(timed.event, stop_times)
             (consequences if is_late else failures).append(failure)
     return failures or consequences
+
+
+def failure_text(failure: Failure) -> str:
+    """Return a failure in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start"."""
+    if is_stall(failure.reason):  # the rank that reported it means nothing
+        return failure.reason
+    if failure.rank is None:
+        return f"{failure.node}: {failure.reason}"
+    return f"rank {failure.rank} on {failure.node} {failure.reason}"
 
 
 def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
@@ -90,7 +105,7 @@ def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
 
 def first_failure(
     failures: Sequence[TimedFailure],
-    stop: Optional[Tuple[float, int]],
+    stop: Optional[UserStop],
     ranks: Mapping[int, RankResult],
     succeeded: bool,
 ) -> Optional[TimedFailure]:
@@ -99,7 +114,7 @@ def first_failure(
     What torchrun reports at the end of an attempt in which every rank succeeded is no failure.
     """
     for timed in failures:
-        if stop and timed.at >= stop[0]:
+        if stop and timed.at >= stop.at:
             return None
         if succeeded and not timed.is_loss:
             continue
@@ -108,8 +123,16 @@ def first_failure(
     return None
 
 
-def user_stop(history: Iterable[TimedEvent]) -> Optional[Tuple[float, int]]:
-    """Return when the user asked for the end, and by which signal.
+class UserStop(NamedTuple):
+    """When a user asked for the end, by which signal, and who it was."""
+
+    at: float
+    signal: int
+    reason: str
+
+
+def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
+    """Return the stop that a user asked for, None if nobody did.
 
     A stop that was requested elsewhere counts as SIGINT. Where both are on record, ours has the
     signal, whichever clock says that it came first.
@@ -118,12 +141,13 @@ def user_stop(history: Iterable[TimedEvent]) -> Optional[Tuple[float, int]]:
     for timed in history:
         body = timed.event.body
         if isinstance(body, StopRequested) and body.signal:
-            requested.append((timed.at, body.signal))
+            requested.append(UserStop(timed.at, body.signal, body.reason))
         elif isinstance(body, Stopping) and body.cause is StopCause.USER:
-            reported.append((timed.at, int(signal.SIGINT)))
+            reported.append(UserStop(timed.at, int(signal.SIGINT), body.reason))
     if not requested and not reported:
         return None
-    return min(requested + reported)[0], (requested or reported)[0][1]
+    own = (requested or reported)[0]
+    return own._replace(at=min(requested + reported).at)
 
 
 def _update_departed(departed: Set[str], event: Event) -> None:
@@ -167,6 +191,10 @@ def _is_after_stop(event: Event, stop_times: StopTimes) -> bool:
     if not isinstance(event.body, (RankExited, ProgramExited)):
         return False
     return event.mono >= stop_times.get((event.node, event.attempt), float("inf"))
+
+
+def _is_terminated(event: Event) -> bool:
+    return isinstance(event.body, RankExited) and event.body.signal == signal.SIGTERM
 
 
 def _failure(timed: TimedEvent, hub: str, launcher: str) -> Optional[TimedFailure]:

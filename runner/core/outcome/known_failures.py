@@ -58,6 +58,19 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "LOCAL_RANK from its environment",
     ),
     FailurePattern(
+        "argument_unknown",
+        r"error: unrecognized arguments: .*?(?P<argument>--[\w-]+)",
+        "the program does not take {argument}",
+        "keys of task.args are the program's own names of its arguments: see its usage above",
+    ),
+    FailurePattern(
+        "debugger",
+        r"^bdb\.BdbQuit",
+        "a breakpoint was reached, and ranks have no terminal to type in",
+        "take it out, or run the command that dry_run=true prints in a terminal; one rank here is "
+        "cluster=local cluster.nproc_per_node=1",
+    ),
+    FailurePattern(
         "port_taken",
         r"(?:\bport: (?P<port>\d+).*)?(?:EADDRINUSE|[Aa]ddress already in use)",
         "port{port: ?} was already taken",
@@ -77,6 +90,13 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         r"\[Errno 28\]|[Nn]o space left on device",
         "a disk of that host is full",
         "free some space there: python -m runner clean removes what old runs left",
+    ),
+    FailurePattern(
+        "start_not_permitted",
+        r"^could not start: .*(?:Permission denied|Operation not permitted|Read-only file system)"
+        r"(?: \((?P<path>[^()]+)\))?",
+        "the user of that login may not write{path: in ?} there",
+        "make the folder writable for that user, or set cluster.workdir to one that is",
     ),
     FailurePattern(
         "gpu_memory",
@@ -161,6 +181,12 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         r"NCCL.*unhandled system error|ncclSystemError",
         "NCCL failed in the operating system, mostly in the network",
         "NCCL_DEBUG=INFO in cluster.env shows where; look for the first rank that failed",
+    ),
+    FailurePattern(
+        "start_failed",
+        r"^could not start: ",
+        "the supervisor could not make its run there; no rank was started",
+        "python -m runner check looks at the hosts again; a folder elsewhere is cluster.workdir",
     ),
     FailurePattern(
         "peer_left",

@@ -26,6 +26,8 @@ class Membership:
     joined: Tuple[str, ...] = ()  # nodes that the previous membership did not have
     departed: Tuple[str, ...] = ()  # nodes that only the previous one had
     diff_known: bool = False  # whether these two are known: all of the previous one was seen
+    restarts: int = 0  # by torch after failures so far, on the node that counts most
+    max_restarts: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -66,6 +68,8 @@ class Memberships:
             self._all.append(membership)
         membership.started_at = min(membership.started_at, at)
         membership.ranks[body.rank] = (node, body.start)
+        membership.restarts = max(membership.restarts, body.restarts)
+        membership.max_restarts = body.max_restarts
         if not membership.is_complete:
             return None
         earlier = [other for other in self._all if other.started_at < membership.started_at]

@@ -6,6 +6,7 @@ form of CPython's `faulthandler`, and a last line.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -19,9 +20,11 @@ STALL_REASON = "no rank made progress for"
 DUMP_HEADER = "=== stacks, {when}: {why}\n"
 DUMP_END = "=== end\n"
 PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
+USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
 
 _DUMP_LINE = re.compile(r"=== stacks, (\S+): (.*)")
 _PROCESS_LINE = re.compile(r"--- rank (\d+): process (\d+) \((.*)\), by (.*)")
+_USAGE_LINE = re.compile(r"    so far: ([\d.]+) s of CPU, (\d+) bytes printed")
 _THREAD_LINE = re.compile(r"(Current thread|Stack|Thread) .*\(most recent call first\):")
 _FRAME_LINE = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 
@@ -46,6 +49,9 @@ def is_stall(reason: str) -> bool:
     """
     return reason.startswith(STALL_REASON)
 
+
+MIN_CPU_SHARE = 0.05
+"""A process that uses less than this part of a core is only polling."""
 
 BACKWARD_FUNCTION = "_engine_run_backward"
 """The function of autograd in which DDP reduces gradients."""
@@ -72,6 +78,8 @@ class Stack:
     program: str
     method: str  # what read the stack, or why there is none
     frames: Tuple[Frame, ...] = ()  # of its main thread, innermost first
+    cpu_s: float = 0.0  # what it has used so far
+    printed: int = 0  # bytes of its rank's output so far
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,10 @@ def _processes(block: str) -> Iterator[Stack]:
         header = _PROCESS_LINE.match(part)
         if header:
             rank, pid, program, method = header.groups()
-            yield Stack(int(rank), int(pid), program, method, _main_thread(part.splitlines()[1:]))
+            frames = _main_thread(part.splitlines()[1:])
+            usage = _USAGE_LINE.search(part)
+            cpu_s, printed = (float(usage[1]), int(usage[2])) if usage else (0.0, 0)
+            yield Stack(int(rank), int(pid), program, method, frames, cpu_s, printed)
 
 
 def _main_thread(lines: Sequence[str]) -> Tuple[Frame, ...]:
@@ -175,6 +186,27 @@ class StackReport:
     ended: Tuple[int, ...]  # ranks that have no process any more
     unknown: Tuple[int, ...]  # ranks of hosts that sent no stacks
     node_of_rank: Mapping[int, str]
+    moving: Tuple[int, ...] = ()  # ranks that did something since an earlier look
+
+
+def moving_ranks(
+    earlier: Iterable[Stack], later: Iterable[Stack], *, elapsed_s: float, backend: str
+) -> Tuple[int, ...]:
+    """Return the ranks that are elsewhere than `elapsed_s` ago, have printed, or have computed.
+
+    A rank that waits for NCCL may keep its core busy, so there computing shows nothing.
+    """
+    before = {(stack.rank, stack.pid): stack for stack in earlier}
+    min_cpu_s = math.inf if backend == "nccl" else MIN_CPU_SHARE * elapsed_s
+
+    def has_moved(now: Stack) -> bool:
+        then = before.get((now.rank, now.pid))
+        if then is None:
+            return False
+        is_elsewhere = (then.frames, then.printed) != (now.frames, now.printed)
+        return is_elsewhere or now.cpu_s - then.cpu_s >= min_cpu_s
+
+    return tuple(sorted({stack.rank for stack in later if has_moved(stack)}))
 
 
 def group_run_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
@@ -206,7 +238,10 @@ def group_by_stack(
 
 
 def summary(report: StackReport) -> str:
-    """Return which ranks wait for which, or where the odd ones are, as one sentence."""
+    """Return which ranks wait for which, or where the odd ones are, as one sentence.
+
+    Where ranks in a collective are moving, nobody is said to hold up anybody.
+    """
     waiting: Dict[str, List[int]] = {}
     for group in report.groups:
         if group.collective:
@@ -216,6 +251,13 @@ def summary(report: StackReport) -> str:
     others += _describe_missing(report)
     if not waiting:
         return ", and ".join(others[:3])
+    moving = {op: [r for r in sorted(ranks) if r in report.moving] for op, ranks in waiting.items()}
+    if any(moving.values()):
+        return " and ".join(
+            f"{format_ranges(ranks)} {'is' if len(ranks) == 1 else 'are'} moving, in {operation}"
+            for operation, ranks in moving.items()
+            if ranks
+        )
     waits_text = " and ".join(
         f"{format_ranges(sorted(ranks))} wait{'s' if len(ranks) == 1 else ''} in {operation}"
         for operation, ranks in waiting.items()

@@ -1,9 +1,9 @@
-"""Tracebacks: the last one in a log, and the exception that ended a program."""
+"""Tracebacks: those in a log, the last one, and the exception that ended a program."""
 
 from __future__ import annotations
 
 import re
-from typing import List, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 TRACEBACK = "Traceback (most recent call last):"
 
@@ -24,12 +24,47 @@ _STOP_EXCEPTION = re.compile(
     r"(KeyboardInterrupt|SystemExit|[\w.]*(SignalException|SIGTERMException))\b"
     r"|.*killed by signal: Terminated"
 )
+_CHAINED = re.compile(
+    r"During handling of the above exception, another|The above exception was the direct cause of"
+)
+_AFTER_EXCEPTION = re.compile(f"{_TEARDOWN.pattern}|{_CHAINED.pattern}")
+
+
+class Traceback(NamedTuple):
+    """A traceback in a log, with those of the exceptions that it is chained to."""
+
+    start: int  # the index of its first line
+    end: int  # the index after its last one
+    exception: Tuple[str, ...]  # the lines of the last exception; () if that is not there yet
 
 
 def strip_rank_prefix(lines: Sequence[str]) -> List[str]:
     """Return the lines without torch's rank prefix, and tracebacks without a progress bar."""
     stripped = (_RANK_PREFIX.sub("", line) for line in lines)
     return [TRACEBACK if line.rstrip().endswith(TRACEBACK) else line for line in stripped]
+
+
+def find_tracebacks(lines: Sequence[str]) -> List[Traceback]:
+    """Return the tracebacks among lines as they were written.
+
+    An exception is one line, unless torch's rank prefix tells which ones belong to it.
+    """
+    stripped = strip_rank_prefix(lines)
+    found: List[Traceback] = []
+    end = 0
+    for start in traceback_starts(stripped):
+        if start < end:
+            continue
+        exception, end = _exception_span(lines, stripped, start)
+        while (chained := _chained_start(stripped, end)) is not None:
+            exception, end = _exception_span(lines, stripped, chained)
+        found.append(Traceback(start, end, tuple(stripped[exception:end])))
+    return found
+
+
+def is_stop_exception(text: str) -> bool:
+    """Return whether an exception was raised because the program was told to stop."""
+    return _STOP_EXCEPTION.match(text) is not None
 
 
 def last_traceback(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
@@ -60,7 +95,7 @@ def final_exception(lines: Sequence[str]) -> str:
         end += 1
     text = "\n".join(lines[begin:end])[:MAX_EXCEPTION_CHARS]
     lines_after = sum(1 for line in lines[end:] if line.strip())
-    return "" if lines_after > MAX_LINES_AFTER or _STOP_EXCEPTION.match(text) else text
+    return "" if lines_after > MAX_LINES_AFTER or is_stop_exception(text) else text
 
 
 def traceback_starts(lines: Sequence[str]) -> List[int]:
@@ -87,3 +122,22 @@ def _exception_start(lines: Sequence[str], start: int) -> int:
     while index < len(lines) and (not lines[index].strip() or lines[index][0] == " "):
         index += 1
     return index
+
+
+def _exception_span(lines: Sequence[str], stripped: Sequence[str], start: int) -> Tuple[int, int]:
+    """Return the indices of the exception of a traceback, and after it."""
+    begin = _exception_start(stripped, start)
+    end = min(begin + 1, len(lines))
+    while end < len(lines) and _RANK_PREFIX.match(lines[start]) and _RANK_PREFIX.match(lines[end]):
+        if _AFTER_EXCEPTION.match(stripped[end]) or stripped[end].strip() == TRACEBACK:
+            break
+        end += 1
+    return begin, end
+
+
+def _chained_start(lines: Sequence[str], end: int) -> Optional[int]:
+    """Return the index of the traceback that is chained to the one before `end`, if any."""
+    following = [index for index in range(end, min(end + 4, len(lines))) if lines[index].strip()]
+    if len(following) > 1 and _CHAINED.match(lines[following[0]]):
+        return following[1] if lines[following[1]].strip() == TRACEBACK else None
+    return None

@@ -9,7 +9,9 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.first_failure import (
+    START_REFUSED,
     TimedFailure,
+    UserStop,
     departed_nodes,
     find_failures,
     first_failure,
@@ -46,6 +48,15 @@ class Verdict:
     nodes: Dict[str, NodeResult] = field(default_factory=dict)
     ranks: Dict[str, RankResult] = field(default_factory=dict)  # of the last membership
     past_attempts: Tuple[PastAttempt, ...] = ()  # before the last one, which all else describes
+    stop_reason: str = ""  # who stopped it, where a user did
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there may be files and logs of ranks: no host refused to start, or some ran."""
+        failure = self.first_failure
+        refused = failure is not None and failure.reason.startswith(START_REFUSED)
+        ran = self.past_attempts or any(result.started for result in self.ranks.values())
+        return bool(ran) or not refused
 
     def ranks_on(self, node: str) -> Tuple[int, ...]:
         """Return the ranks of a node; where torch assigns them, those it had in the end."""
@@ -91,6 +102,28 @@ def fold_events(
         nodes=nodes,
         ranks={str(rank): result for rank, result in sorted(ranks.items())},
         past_attempts=past_attempts,
+        stop_reason=stop.reason if stop else "",
+    )
+
+
+def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
+    """Return a verdict with the ends that hosts could not prove when it was made, but can now.
+
+    How the run ended, and why, stays as it was; only what was stuck for want of a proof no longer
+    is. `asked_again` is the verdict by what the hosts say now.
+    """
+    proven = {n for n in verdict.unverified if asked_again.nodes[n].end_verified}
+    nodes = {name: asked_again.nodes[name] for name in proven}
+    ranks = {r: result for r, result in asked_again.ranks.items() if result.node in proven}
+    left = tuple(name for name in verdict.unverified if name not in proven)
+    ended = asked_again if verdict.state == STUCK and not left else verdict
+    return replace(
+        verdict,
+        state=ended.state,
+        exit_code=ended.exit_code,
+        unverified=left,
+        nodes={**verdict.nodes, **nodes},
+        ranks={**verdict.ranks, **ranks},
     )
 
 
@@ -160,10 +193,10 @@ def _stalled_s(history: Iterable[TimedEvent]) -> float:
 
 
 def _outcome(
-    first: Optional[TimedFailure], stop: Optional[Tuple[float, int]], succeeded: bool
+    first: Optional[TimedFailure], stop: Optional[UserStop], succeeded: bool
 ) -> Tuple[str, int]:
     if stop:
-        return STOPPED, 128 + stop[1]
+        return STOPPED, 128 + stop.signal
     if first and first.is_loss:
         return LOST, LOST_CODE
     return (FAILED, FAILED_CODE) if first or not succeeded else (SUCCEEDED, 0)

@@ -13,7 +13,6 @@ from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import endpoints
 from runner.core.planning.launch_command import (
-    INTERNAL_ENV,
     LaunchCommand,
     flight_recorder_env,
     launch_command,
@@ -155,9 +154,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         attempt=attempt.number,
     )
     script = _script(spec, facts, attempt.code)
-    launch = launch_command(
-        spec, position, python=facts.python.executable, script=script, run_paths=run_paths
-    )
+    launch = launch_command(spec, position, facts, script=script, run_paths=run_paths)
     env = {
         **(NO_SHARED_STORE if spec.elastic else {}),
         **launch.env,
@@ -193,10 +190,7 @@ def _order(
         env={},
         cwd=_cwd(spec, run_paths, facts, attempt.code),
         ranks=attempt.ranks[node.name],
-        shim=run_paths.shim,
-        shim_python=spec.host_python,
         rank_prefix=launch.rank_prefix,
-        hidden_env=INTERNAL_ENV if launch.launcher else (),
         launcher=launch.launcher,
         release=attempt.code.release,
         reserve_port=chosen.reserved_port(node, spec),

@@ -133,6 +133,8 @@ def training_address(
     if master.addr:
         route = master.addr if is_numeric(master.addr) else _derive_address(nodes, facts)[0]
         return master.addr, f"cluster.nodes.{master.name}.addr", route
+    if all(node.transport == "local" for node in nodes):
+        return LOOPBACK, "every node is this machine", LOOPBACK
     addr, reason = _derive_address(nodes, facts)
     if not addr:
         raise NotReady([_no_address(master, facts[master.name])])

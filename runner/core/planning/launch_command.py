@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Sequence, Tuple
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Order
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.planning.rendezvous_flags import NodePosition, flags
+from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
 
 LOCAL_RANK_MACRO = "${local_rank}"
@@ -20,12 +20,15 @@ LAUNCHERS = {
 }
 """The launcher's name in messages, and its module, by `Task.entry`."""
 
-INTERNAL_ENV = ("PYTHON_EXEC", "PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
+INTERNAL_ENV = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
 """Variables for torchrun that are hidden from ranks and left out of pasted commands."""
 
 TORCHRUN_EXTRA_GRACE_S = 10
 """torchrun kills rank shims with their ranks: its timeout is longer than ours, so that shims can
 record how their ranks ended."""
+
+DASHED_SINCE = (2, 0)
+"""The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
 
 UNBUFFERED = "-u"
 """torchrun starts Python with this option, too: output reaches the log at once."""
@@ -36,39 +39,43 @@ class LaunchCommand:
     """The command line and environment of a launcher process."""
 
     command: Tuple[str, ...]  # as a person would type it
-    argv: Tuple[str, ...]  # the same, with our shim in it
-    rank_prefix: Tuple[str, ...]  # what the shim puts before the arguments of a rank
+    argv: Tuple[str, ...]  # the same, with the words of our shim before each rank's program
+    rank_prefix: Tuple[str, ...]  # the task's interpreter, () for a command
     launcher: str = ""  # the program between the supervisor and the ranks, "" for none
     env: Dict[str, str] = field(default_factory=dict)  # belongs to `command`
     internal_env: Dict[str, str] = field(default_factory=dict)  # only `argv` needs it
 
 
 def launch_command(
-    spec: Spec, position: NodePosition, *, python: str, script: str, run_paths: RunPaths
+    spec: Spec, position: NodePosition, facts: Facts, *, script: str, run_paths: RunPaths
 ) -> LaunchCommand:
     """Return the launch command of a node.
 
-    `python` is the task's interpreter on the host, `script` the path of the script, "" for a
-    module or a command.
+    `script` is the path of the script on the host, "" for a module or a command.
     """
-    task = spec.task
-    prefix = () if task.kind == "command" else (python,)
+    task, python = spec.task, facts.python
+    prefix = () if task.kind == "command" else (python.executable,)
+    program = (*prefix, *_program(task, script))
+    attempt_folder = run_paths.attempt_folder(position.attempt)
+    shim = (
+        *(facts.host_python or spec.host_python, "-I", "-S", run_paths.shim, attempt_folder),
+        *(run_paths.site if spec.stacks else "", "" if task.is_plain else ",".join(INTERNAL_ENV)),
+    )
     if task.is_plain:
-        program = _plain_program(task, script)
-        command, argv = (*prefix, *program), (run_paths.shim, *program)
-        return LaunchCommand(command, argv, prefix, env=_rendezvous_env(spec, position))
+        command, env = (*program, *task.args), _rendezvous_env(spec, position)
+        return LaunchCommand(command, (*shim, *command), prefix, env=env)
     launcher_name, module = LAUNCHERS[task.entry]
-    launcher = (python, "-m", module, *flags(spec, position))
+    launcher = (python.executable, "-m", module, *flags(spec, position))
+    local_rank = local_rank_argument(task, python.torch)
+    words = map(escape, (*shim[1:], *program, *local_rank, *task.args))
     timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
     internal_env = {
-        "PET_LOG_DIR": posixpath.join(run_paths.attempt_folder(position.attempt), "torchrun"),
+        "PET_LOG_DIR": posixpath.join(attempt_folder, "torchrun"),
         "PET_SHUTDOWN_TIMEOUT": str(timeout),
     }
-    if prefix:
-        internal_env["PYTHON_EXEC"] = run_paths.shim
     return LaunchCommand(
-        command=launcher + torchrun_program(task, script),
-        argv=launcher + torchrun_program(task, script, run_paths.shim),
+        command=(*launcher, *torchrun_program(task, script)),
+        argv=(*launcher, *_program_options(task), shim[0], *words),
         rank_prefix=prefix,
         launcher=launcher_name,
         internal_env=internal_env,
@@ -88,11 +95,22 @@ def user_args_index(command: Sequence[str], order: Order) -> int:
     return program + options + 1
 
 
-def _plain_program(task: Task, script: str) -> Tuple[str, ...]:
-    """Return the program and its literal arguments, without the interpreter."""
+def _program(task: Task, script: str) -> Tuple[str, ...]:
+    """Return the program, without the interpreter and its own arguments."""
     if task.kind == "command":
-        return (task.target, *task.args)
-    return (UNBUFFERED, *((script,) if script else ("-m", task.target)), *task.args)
+        return (task.target,)
+    return (UNBUFFERED, *((script,) if script else ("-m", task.target)))
+
+
+def local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
+    """Return the argument that torch.distributed.launch passes to Python programs by itself.
+
+    With our shim before them it would get the argument instead.
+    """
+    if task.entry != "launch" or task.kind == "command":
+        return ()
+    name = "local_rank" if (torch_version(torch) or DASHED_SINCE) < DASHED_SINCE else "local-rank"
+    return (f"--{name}={LOCAL_RANK_MACRO}",)
 
 
 def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
@@ -111,18 +129,18 @@ def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
     }
 
 
-def torchrun_program(task: Task, script: str, shim: str = "") -> Tuple[str, ...]:
-    """Return the words after torchrun's options.
+def _program_options(task: Task) -> Tuple[str, ...]:
+    """Return the options by which torchrun starts the words after them as they are."""
+    # torch.distributed.launch passes --local-rank by default, but only to Python.
+    return (*(("--use_env",) if task.entry == "launch" else ()), "--no_python", "--")
 
-    `shim` is the one that starts a command; Python programs have it in `PYTHON_EXEC`.
-    """
+
+def torchrun_program(task: Task, script: str) -> Tuple[str, ...]:
+    """Return the words after torchrun's options, as a person would type them."""
     args = tuple(escape(arg) for arg in task.args)
     # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
     if task.kind == "command":
-        program = (shim, escape(task.target)) if shim else (task.target,)
-        # torch.distributed.launch passes --local-rank by default, but only to Python.
-        use_env = ("--use_env",) if task.entry == "launch" else ()
-        return (*use_env, "--no_python", "--", *program, *args)
+        return (*_program_options(task), task.target, *args)
     if script:
         return ("--", escape(script), *args)
     return ("-m", "--", escape(task.target), *args)

@@ -24,6 +24,19 @@ CLIENT_PACKAGE = ("python-etcd", "etcd")
 """torch's client for etcd: the distribution and its module."""
 
 
+WORKDIR_HINTS = {
+    "above": (
+        "whoever can change it can replace what runs here: have its owner do `chmod go-w` on it,\n"
+        "or set cluster.workdir to a folder that nobody else can change, such as ~/.runner"
+    ),
+    "inside": (
+        "each user needs a work folder that nobody else can change, for instance\n"
+        "cluster.workdir={}-${{oc.env:USER}}"
+    ),
+}
+"""What to do about a workdir, by what other users can change."""
+
+
 def facts_request(
     spec: Spec, node: Node, code: CodeRef, packages: Tuple[str, ...] = ()
 ) -> FactsRequest:
@@ -56,8 +69,14 @@ def facts_request(
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
         packages=(*NCCL_PACKAGES, *(CLIENT_PACKAGE if rendezvous.uses_etcd else ()), *packages),
         find_etcd=node.name == rendezvous.serve,
+        find_users=bool(store_risk(spec)),
         etcd_endpoint="" if uses_tls else rendezvous.endpoint,
     )
+
+
+def store_risk(spec: Spec) -> str:
+    """Return what whoever reaches the store of torch's agents could do, "" where there is none."""
+    return "" if spec.task.is_plain else spec.rendezvous.store_risk
 
 
 def needs_python(task: Task) -> bool:
@@ -123,7 +142,8 @@ def workdir_problems(node: Node, facts: Facts) -> List[Problem]:
     """Return the reason why nothing can be stored on a host."""
     if not facts.workdir_error:
         return []
-    return [Problem(node.name, f"cluster.workdir: {facts.workdir_error}", "set cluster.workdir")]
+    hint = WORKDIR_HINTS.get(facts.workdir_exposed, "set cluster.workdir").format(facts.workdir)
+    return [Problem(node.name, f"cluster.workdir: {facts.workdir_error}", hint)]
 
 
 def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
@@ -155,10 +175,26 @@ def _code_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         hint = "set cluster.project to where the code is on the hosts, or to null to have it pushed"
         yield Problem(node.name, message, hint)
     elif not facts.script_exists:
-        place = "there" if posixpath.isabs(spec.task.target) else f"in {facts.project}"
-        message = f"task.script: there is no {spec.task.target} {place}"
-        hint = "name it relative to cluster.project, or as an absolute path on the hosts"
-        yield Problem(node.name, message, hint)
+        yield missing_script(spec.task, node, facts.project)
+    yield from _noexec_problems(spec.task, node, facts)
+
+
+def missing_script(task: Task, node: Node, project: str) -> Problem:
+    """Return the problem of a script that is not in the project on a host."""
+    place = "there" if posixpath.isabs(task.target) else f"in {project}"
+    message = f"task.script: there is no file {task.target} {place}"
+    hint = "name it relative to cluster.project, or as an absolute path on the hosts"
+    return Problem(node.name, message, hint)
+
+
+def _noexec_problems(task: Task, node: Node, facts: Facts) -> Iterator[Problem]:
+    """Only a command that is a file of the code is executed there; Python reads its own."""
+    is_path = "/" in task.target and not posixpath.isabs(task.target)
+    if facts.code_noexec and task.kind == "command" and is_path:
+        key, folder = ("project", facts.project) if facts.project else ("workdir", facts.workdir)
+        message = f"task.command: {task.target} cannot be executed, {folder} is mounted noexec"
+        hint = f'name its interpreter, as in task.command=[bash,"{task.target}"], or set '
+        yield Problem(node.name, message, f"{hint}cluster.{key} to a folder on another disk")
 
 
 def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:

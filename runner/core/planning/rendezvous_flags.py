@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from runner.core.model.spec import Spec
 from runner.core.text import bracket_ipv6
@@ -44,13 +44,19 @@ def flags(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     return (*BACKENDS[spec.rendezvous.backend](spec, position), *_extra_flags(spec))
 
 
+def torch_version(torch: str) -> Optional[Tuple[int, int]]:
+    """Return the first two numbers of a version, None if it cannot be parsed."""
+    match = re.match(r"(\d+)\.(\d+)", torch)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
     """Return the options that a torch lacks: the key, the first torch that has it, the next step.
 
     A version that cannot be parsed counts as new enough.
     """
-    match = re.match(r"(\d+)\.(\d+)", torch)
-    if match is None:
+    version = torch_version(torch)
+    if version is None:
         return []
     requested = {
         "local_addr": spec.rendezvous.backend != "static",
@@ -58,7 +64,6 @@ def unsupported_options(spec: Spec, torch: str) -> List[Tuple[str, str, str]]:
         "signals_to_handle": bool(spec.torchrun.signals_to_handle),
         "shutdown_timeout": spec.torchrun.shutdown_timeout is not None,
     }
-    version = int(match[1]), int(match[2])
     unsupported = []
     for name, since in ADDED_IN.items():
         if requested[name] and version < since:

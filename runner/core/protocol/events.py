@@ -5,13 +5,17 @@ from __future__ import annotations
 import enum
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Type
 
-from runner.core.codec import decode, encode
+from runner.core.codec import abbreviate, bounded, decode, encode, parse_json
+from runner.core.protocol.paths import ATTEMPT, RANK
 from runner.core.protocol.states import State
 
 EVENT_VERSION = 1
+
+COUNT, TIME = bounded(0, 1 << 62), bounded(-1e11, 1e11)
+"""Limits of decoded fields: amounts, and times in seconds."""
 
 
 class StopCause(enum.Enum):
@@ -20,6 +24,16 @@ class StopCause(enum.Enum):
     USER = "user"  # a user asked for it
     PEER = "peer"  # the run failed on another node
     LOCAL = "local"  # this host stops by itself; the reason says why
+
+
+def loss_reason(node: str, reason: str) -> str:
+    """Return the reason of a stop because a node was lost."""
+    return f"lost {node}: {reason}"
+
+
+def is_loss(reason: str) -> bool:
+    """Return whether that was the reason of a stop."""
+    return reason.startswith("lost ")
 
 
 class EventBody:
@@ -39,25 +53,27 @@ class ProgramStarted(EventBody):
 class RankStarted(EventBody):
     """A rank's program runs, for the `start`-th time on this node; the rest comes from torch."""
 
-    rank: int
+    rank: int = field(metadata=RANK)
     pid: int
-    start: int = 1
-    world_size: int = 0  # 0 if unknown, like `nodes`
-    nodes: int = 0
+    start: int = field(default=1, metadata=COUNT)
+    world_size: int = field(default=0, metadata=COUNT)  # 0 if unknown, like `nodes`
+    nodes: int = field(default=0, metadata=COUNT)
     master: str = ""  # where the ranks meet
+    restarts: int = 0  # by torch, after failures
+    max_restarts: int = 0
 
 
 @dataclass(frozen=True)
 class RankExited(EventBody):
     """A rank ended: by `code`, or by `signal`; both are None if its shim was killed with it."""
 
-    rank: int
+    rank: int = field(metadata=RANK)
     code: Optional[int] = None
     signal: Optional[int] = None
-    max_rss: int = 0  # its peak memory in bytes
+    max_rss: int = field(default=0, metadata=COUNT)  # its peak memory in bytes
     error: str = ""
     traceback: str = ""  # what torch's `@record` wrote
-    start: int = 1  # as in its `RankStarted`
+    start: int = field(default=1, metadata=COUNT)  # as in its `RankStarted`
     exception: str = ""  # the one that its log ends with
 
     @property
@@ -97,7 +113,7 @@ class Ended(EventBody):
 
     state: State
     reason: str = ""
-    killed: int = 0  # how many processes had to be
+    killed: int = field(default=0, metadata=COUNT)  # how many processes had to be
     survivors: Tuple[int, ...] = ()  # pids that could not be killed
     verified: bool = True  # the search that found nothing else could see every process of the run
 
@@ -128,7 +144,7 @@ class PeerDeparted(EventBody):
 
     peer: str
     reason: str
-    nodes: int = 0
+    nodes: int = field(default=0, metadata=COUNT)
 
 
 @dataclass(frozen=True)
@@ -140,7 +156,7 @@ class Detached(EventBody):
 class Stalled(EventBody):
     """No rank has made progress for `seconds`."""
 
-    seconds: float
+    seconds: float = field(metadata=TIME)
     stops_run: bool = False  # whether the run is stopped for it
     problem: str = ""  # why this host's ranks have no dump in its log `stacks`
     dump_time: str = ""  # of that dump
@@ -174,6 +190,13 @@ class EndUnverified(EventBody):
 
 
 @dataclass(frozen=True)
+class EventsDropped(EventBody):
+    """The controller dropped `count` lines of a host's events: torn, or not the host's own."""
+
+    count: int = field(metadata=COUNT)
+
+
+@dataclass(frozen=True)
 class RelaunchPending(EventBody):
     """Nothing of the attempt is left here; the hosts decide on a relaunch."""
 
@@ -182,7 +205,7 @@ class RelaunchPending(EventBody):
 class Relaunching(EventBody):
     """The hosts relaunch the run: as the attempt `number`, on `nodes` in rank order."""
 
-    number: int
+    number: int = field(metadata=ATTEMPT)
     nodes: Tuple[str, ...]
     reason: str
 
@@ -209,10 +232,10 @@ class Event:
 
     run_id: str
     node: str  # "" for the controller itself
-    attempt: int
+    attempt: int = field(metadata=ATTEMPT)
     seq: int  # counts the events of that machine
-    wall: float  # in seconds since 1970
-    mono: float
+    wall: float = field(metadata=TIME)  # in seconds since 1970
+    mono: float = field(metadata=TIME)
     body: EventBody
 
     def to_line(self) -> str:
@@ -240,12 +263,8 @@ def parse(line: str) -> Event:
     Raises:
         ValueError: It is no event, or of an unknown kind.
     """
-    data = json.loads(line)
+    data = parse_json(line)
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in EVENT_TYPES:
-        raise ValueError(f"unknown kind of event: {kind!r}")
-    names = ("run_id", "node", "attempt", "seq", "wall", "mono")
-    try:
-        return Event(body=decode(EVENT_TYPES[kind], data), **{name: data[name] for name in names})
-    except KeyError as missing:
-        raise ValueError(f"event without {missing}") from None
+        raise ValueError(f"unknown kind of event: {abbreviate(kind)}")
+    return decode(Event, {**data, "body": decode(EVENT_TYPES[kind], data)})

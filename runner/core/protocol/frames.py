@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator
+
+from runner.core.codec import parse_json
 
 PROTOCOL = 1
 MAGIC = b"\n\x01runner-wire\x01\n"
@@ -18,8 +21,8 @@ MAX_HEADER = 16 << 20
 MAX_PAYLOAD = 64 << 20
 
 
-class FrameError(Exception):
-    """The other side sent something that is not a frame."""
+class FrameError(ValueError):
+    """The other side sent something that is no frame, or no possible answer."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,22 @@ class FrameDecoder:
 
 def _parse(header: bytes, payload: bytes) -> Frame:
     try:
-        data = json.loads(header)
+        data = parse_json(header)
     except ValueError:
         data = None
     kind = data.pop("kind", None) if isinstance(data, dict) else None
     if not isinstance(kind, str):
         raise FrameError("a frame without a readable header")
     return Frame(kind, data, payload)
+
+
+def decompress(data: bytes, max_size: int) -> bytes:
+    """Decompress a payload; raise ValueError if it is larger than `max_size`, or incomplete."""
+    decompressor = zlib.decompressobj()
+    try:
+        content = decompressor.decompress(data, max_size + 1)
+    except zlib.error as error:
+        raise ValueError(f"cannot be decompressed: {error}") from None
+    if len(content) > max_size or not decompressor.eof:
+        raise ValueError("is larger than announced, or incomplete")
+    return content

@@ -5,6 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 
+from runner.core.codec import bounded, matching
+
 FORMAT_VERSION = 1
 """Version of the run folder on the hosts; docs/run-folder.md describes it."""
 
@@ -19,12 +21,21 @@ CODE_FOLDER = "code"
 
 STREAMS = ("out", "err")
 
-RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]*"), re.compile(r"\w[\w.-]*")
+RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}"), re.compile(r"\w[\w.-]*")
+
+RUN_ID, NODE_NAME = matching(RUN_ID_PATTERN), matching(NODE_PATTERN)
+RANK, ATTEMPT = bounded(0, 10**9 - 1), bounded(0, 10**6 - 1)
+"""Limits of decoded fields that become parts of paths."""
 
 
 def is_run_id(text: object) -> bool:
     """Return whether `text` is a legal run id, which is also the name of a folder."""
     return isinstance(text, str) and RUN_ID_PATTERN.fullmatch(text) is not None
+
+
+def is_node_name(text: object) -> bool:
+    """Return whether `text` is a legal name of a node, which is also the name of a folder."""
+    return isinstance(text, str) and NODE_PATTERN.fullmatch(text) is not None
 
 
 def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
@@ -33,9 +44,9 @@ def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:
     Raises:
         ValueError: It is no legal run id or node name.
     """
-    if not is_run_id(run_id) or not isinstance(node, str) or not NODE_PATTERN.fullmatch(node):
+    if not is_run_id(run_id) or not is_node_name(node):
         raise ValueError(f"{run_id!r} of {node!r} is no run")
-    return RunPaths(workdir, str(run_id), node)
+    return RunPaths(workdir, str(run_id), str(node))
 
 
 class RunPaths:
@@ -57,8 +68,7 @@ class RunPaths:
         self.ballast = posixpath.join(self.root, "ballast")
         self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")
-        self.shim = posixpath.join(self.root, "rank")
-        self.shim_code = posixpath.join(self.root, "rank.py")
+        self.shim = posixpath.join(self.root, "rank.py")
         self.site = posixpath.join(self.root, "site")
 
     def attempt_folder(self, number: int) -> str:
@@ -104,7 +114,7 @@ def source_rank(source: str) -> int:
 
 def rank_source(rank: int) -> str:
     """Return the stem of the files of a global rank."""
-    return f"rank_{rank}"
+    return f"rank_{rank:d}"
 
 
 def tasks_folder(workdir: str, tasks_hash: str) -> str:

@@ -30,6 +30,9 @@ CHUNK = 256 << 10
 MAX_CHUNK = 1 << 20
 """Bytes of one reply, at most."""
 
+MAX_FILES = 200_000
+"""Files of one run that a host lists, at most."""
+
 MAX_INT = 1 << 62
 """Larger than any size in bytes and any time in nanoseconds."""
 
@@ -73,7 +76,8 @@ class RemoteFile:
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"no file in an inventory: {error}") from error
         validate(kind, path)
-        if link_target is not None and (kind != OUTPUT or not isinstance(link_target, str)):
+        is_link = kind == OUTPUT and isinstance(link_target, str) and not file.size
+        if link_target is not None and not is_link:
             raise ValueError(f"{path!r} is no link")
         if not 0 <= file.size < MAX_INT or not -MAX_INT < file.mtime_ns < MAX_INT:
             raise ValueError(f"{path!r} has no such size or time")

@@ -27,11 +27,20 @@ HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0 / SPEEDUP
 JOIN_TIMEOUT_S = 60.0 / SPEEDUP
 """Hosts that relaunch a run without a controller have this long to meet in the new attempt."""
 
+DISK_TIMEOUT_S = 5.0 / SPEEDUP
+"""A host that waits for its disk for this long says so."""
+
 KILL_TIMEOUT_S = 10.0 / SPEEDUP
 """Processes that survive SIGKILL for this long (a wedged driver) are reported."""
 
 UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0 / SPEEDUP
 """An agent takes a supervisor for hung when its stop takes this long beyond the grace period."""
+
+ANSWER_TIMEOUT_S = 300.0 / SPEEDUP
+"""A host that answers pings has this long for the next part of an answer: its disk may be slow."""
+
+WORK_TIMEOUT_S = 3600.0 / SPEEDUP
+"""And this long if it reports that it works on it."""
 
 STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0 / SPEEDUP
 """The controller waits this long, beyond the grace period, for a host to prove its stop."""

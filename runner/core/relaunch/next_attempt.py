@@ -154,16 +154,14 @@ def _reachable_voters(
 
 
 def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
-    run_paths = RunPaths(facts.workdir, template.run_id, node.name)
     return replace(
         template,
         node=node.name,
         workdir=facts.workdir,
         argv=(),
         env={},
-        cwd=run_paths.work,
+        cwd=RunPaths(facts.workdir, template.run_id, node.name).work,
         ranks=(),
-        shim=run_paths.shim,
         reserve_port=0,
         stall_s=0.0,
         stop_on_stall=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
@@ -18,10 +17,13 @@ class Handler(RequestHandler):
     """Removes runs and releases, and proves that nothing of a run is left on this host."""
 
     def on_clean(self, frame: Frame) -> Steps:
-        """Remove ended runs and unused releases."""
+        """Remove ended runs and unused releases; of the runs, `only` those that are named."""
         workdir, node = self.context.workdir, frame.data["node"]
         older_than_s, dry_run = float(frame.data["older_than_s"]), bool(frame.data["dry_run"])
-        removed = yield from collect_garbage(workdir, node, older_than_s, dry_run=dry_run)
+        others, only = frame.data.get("others", ()), frame.data.get("only")
+        removed = yield from collect_garbage(
+            workdir, node, older_than_s, others, only, dry_run=dry_run
+        )
         self.context.answer(frame, "cleaned", **removed)
 
     def on_kill_leftovers(self, frame: Frame) -> None:
@@ -35,11 +37,8 @@ class Handler(RequestHandler):
             pass  # a full disk has no room for another attempt either
         scan, cgroup = find_leftovers(folder, frame.data["run_id"], frame.data["node"])
         killed, survivors = kill_until_gone(scan, reap_all, cgroup=cgroup)
-        lock_fd = None if survivors else run_owner.take_over(folder)
-        if lock_fd is not None:  # it is not alive after all
-            try:
+        lock = None if survivors else run_owner.take_over(folder)
+        if lock is not None:  # it is not alive after all
+            with lock:
                 recover_unfinished(folder)
-                run_owner.RunLock(folder).remove_files()
-            finally:
-                os.close(lock_fd)
         self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))

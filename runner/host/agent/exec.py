@@ -11,11 +11,17 @@ class Handler(RequestHandler):
     """One command at a time, in the environment that the setup lines left."""
 
     def on_exec(self, frame: Frame) -> None:
-        """Start the command."""
+        """Start the command; `window` is how many bytes of its output may be sent at first."""
         argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
         environ, reply = self.context.require_facts().environ, self.context.reply
         command = CommandRun(frame.data["id"], argv, environ, limit_s, reply)
+        command.window = int(frame.data["window"])
         self.children["command"] = command
+
+    def on_more_output(self, frame: Frame) -> None:
+        """Let it send so many more bytes, which the controller has shown."""
+        for command in self.children.values():
+            command.window += int(frame.data["bytes"])
 
     def on_kill(self, _: Frame) -> None:
         """End the command early."""

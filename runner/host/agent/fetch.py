@@ -17,11 +17,10 @@ from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 from runner.core.protocol import remote_files
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.remote_files import RemoteFile
+from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.event_loop import Steps
 
-MAX_FILES = 200_000
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
 FILES_PER_PAGE = 2000
 MAX_SKIPS_REPORTED = 20

@@ -1,16 +1,15 @@
-"""Follow requests: pass commands to a run's supervisor, notice its end, and read its files.
-
-The log reader serves growing files by offset, so that no byte is lost or doubled.
-"""
+"""Follow requests: pass commands to a run's supervisor, notice its end, and read its files."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
+import socket
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -18,8 +17,10 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
-from runner.host.agent.server import RequestHandler
+from runner.host.agent.log_reader import Answer, LogReader
+from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
 from runner.host.process import procfs
+from runner.host.process.file_worker import FileWorker, Submit, run_now
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
@@ -27,19 +28,23 @@ from runner.host.storage.run_folder import (
     read_order,
     reserve_attempt,
 )
-from runner.host.storage.run_owner import RunLock
+from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import recover_orphaned
 
 COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")  # the fields that a command may have
+NEVER = float("inf")
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pending
-MAX_READ = 1 << 20
-IDLE_AFTER_S = 1.0  # without new data, files are read less often
 
 
 class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
     _run: Optional[FollowedRun] = None
+
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._files = FileWorker()
+        self._polling, self._next_poll = False, 0.0
 
     def on_follow(self, frame: Frame) -> None:
         """Follow a run that another agent started, or was to start."""
@@ -59,6 +64,7 @@ class Handler(RequestHandler):
     def on_read(self, frame: Frame) -> None:
         """Read a file of the run; the answer may come much later."""
         self._require_run().log_reader.submit(frame.data)
+        self._next_poll = 0.0
 
     def on_command(self, frame: Frame) -> None:
         """Pass a command to the supervisor; a stop before the start cancels that."""
@@ -75,13 +81,33 @@ class Handler(RequestHandler):
         """Whether the run may have new data."""
         return self._run is not None and not self._run.log_reader.idle
 
+    @property
+    def pipes(self) -> Sequence[int]:
+        """Also the one by which the thread that reads the files wakes us."""
+        return [*super().pipes, self._files.wake_fd]
+
+    @property
+    def disk_wait_s(self) -> float:
+        """For how long the disk has not answered this agent, or the supervisor."""
+        reported_s = self._run.disk_wait_s if self._run is not None else 0.0
+        return max(self._files.wait_s, reported_s)
+
     def advance(self) -> None:
-        """Notice the run's end, and answer pending reads."""
-        if self._run is None:
+        """Notice the run's end, and answer pending reads; a disk that hangs holds up neither."""
+        self._files.deliver()
+        run, now = self._run, time.monotonic()
+        if run is None:
             return
-        with contextlib.suppress(OSError):  # a disk may hang for a moment
-            self._run.check_ended()
-        for data, payload in self._run.log_reader.poll(ended=self._run.ended):
+        run.check_ended()
+        if not self._polling and now >= self._next_poll:
+            self._polling = True
+            self._next_poll = now + (BUSY_POLL_S if self.busy else IDLE_POLL_S)
+            poll = functools.partial(run.log_reader.poll, ended=run.ended)
+            self._files.submit(poll, self._answer)
+
+    def _answer(self, answers: List[Answer]) -> None:
+        self._polling = False
+        for data, payload in answers:
             self.context.reply("data", data, payload)
 
     def renew_lease(self) -> None:
@@ -91,7 +117,7 @@ class Handler(RequestHandler):
 
     def follow(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> FollowedRun:
         """Follow a run from now on, or only read it."""
-        self._run = FollowedRun(folder, order, read_only=read_only)
+        self._run = FollowedRun(folder, order, read_only=read_only, submit=self._files.submit)
         context = self.context
         context.followed_workdir = order.workdir
         if order.disconnect_s:  # by then the supervisor has given up the controller, too
@@ -108,15 +134,22 @@ class FollowedRun:
     """A run on this host and the connection to its supervisor.
 
     It has `ended` when supervisor and guardian are gone, or another attempt has taken over.
+    `disk_wait_s` is for how long the disk has not answered the supervisor; `submit` takes what may
+    wait for it here.
     """
 
-    def __init__(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> None:
+    def __init__(
+        self, folder: RunPaths, order: Order, *, read_only: bool = False, submit: Submit = run_now
+    ) -> None:
         self.log_reader = LogReader(folder)
+        self.disk_wait_s = 0.0
+        self._submit, self._next_examination = submit, 0.0
         self.read_only = read_only  # then a record without an end stays as it is
         self._folder = folder
         self._order = order
-        self._run_lock = RunLock(folder)
-        self._socket = self._run_lock.connect()
+        self._run_socket = RunSocket(folder)
+        self._socket = self._run_socket.connect()
+        self._was_cut = False  # whether a supervisor has closed a connection
         self._next_connect = 0.0
         self._unresponsive_at: Optional[float] = None
         self._user_stop = False
@@ -163,20 +196,50 @@ class FollowedRun:
         """Notice the end of the supervisor; if there is no end on record, record it."""
         if self.ended:
             return
-        if self._socket is not None and not self._run_lock.peer_closed(self._socket):
+        if self._socket is not None and not self._receive(self._socket):
+            self._socket, self._was_cut = None, True
+        if self._socket is not None:  # perhaps that of a later attempt, or its guardian's
             self._flush()
             self._kill_unresponsive()
-            return
-        self._socket = None
-        lock_fd = run_owner.take_over(self._folder)
-        if lock_fd is not None:
-            if not self.read_only and not has_ended(self._folder, self._order):
-                recover_orphaned(self._folder, self._order)
-            self._run_lock.remove_files()
-            os.close(lock_fd)
-        if lock_fd is not None or (self._superseded and not self._pending):
+        now = time.monotonic()
+        if (self._socket is None or self._was_cut) and now >= self._next_examination:
+            self._next_examination = NEVER
+            examine = functools.partial(self._examine, alone=self._socket is None)
+            self._submit(examine, self._on_examined)
+
+    def _receive(self, connection: socket.socket) -> bool:
+        """Take what the supervisor says about its host; return False if it is gone."""
+        try:
+            lines = connection.recv(4096).splitlines()
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for line in lines:  # of one that is cut off, the next counts
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                self.disk_wait_s = float(json.loads(line)["disk_wait_s"])
+        return bool(lines)
+
+    def _examine(self, *, alone: bool) -> Optional[bool]:
+        """Complete the record of a run without a supervisor; return whether this attempt is over.
+
+        None: it was superseded, which counts once no command is pending.
+        """
+        with contextlib.suppress(OSError):  # a disk may fail for a moment
+            lock = run_owner.take_over(self._folder) if alone else None
+            if lock is None:
+                return None if self._superseded else False
+            with lock:
+                if not self.read_only and not has_ended(self._folder, self._order):
+                    recover_orphaned(self._folder, self._order)
+            return True
+        return False
+
+    def _on_examined(self, over: Optional[bool]) -> None:
+        self._next_examination = time.monotonic() + IDLE_POLL_S
+        if over or (over is None and not self._pending):
             self.ended = True
-        else:  # its guardian is still at work, its backlog is full, or /tmp was emptied
+        elif self._socket is None:  # its guardian is still at work, or its backlog is full
             self._kill_unresponsive()
             self.try_connect()
 
@@ -193,127 +256,29 @@ class FollowedRun:
         now = time.monotonic()
         if force or now >= self._next_connect:
             self._next_connect = now + (RECONNECT_PENDING_S if self._pending else RECONNECT_S)
-            self._socket = self._run_lock.connect()
+            self._socket = self._run_socket.connect()
             self._flush()
 
     def _kill_unresponsive(self) -> None:
         """Kill a supervisor that does not react to a stop, and let its guardian record the end.
 
         A process that was stopped (SIGSTOP) or hangs in the kernel reads no command; the kernel
-        drops its lock when it dies.
+        frees its socket when it dies.
         """
-        if self._unresponsive_at is None or time.monotonic() < self._unresponsive_at:
+        now = time.monotonic()
+        if self._unresponsive_at is None or now < self._unresponsive_at:
             return
-        self._unresponsive_at = time.monotonic() + UNRESPONSIVE_S
+        self._unresponsive_at = now + UNRESPONSIVE_S
+        if self.disk_wait_s:
+            self.disk_wait_s = 0.0  # it reacts, and waits for its disk; it has to say so again
+        else:
+            self._submit(self._kill_owner)
+
+    def _kill_owner(self) -> None:
         if not self._user_stop and is_relaunch_pending(self._folder, self._order):
             return  # its attempt has ended; it waits for other hosts
-        pids = self._run_lock.holder_pids() or run_owner.live_owner_pids(self._folder)
+        pids = run_owner.live_owner_pids(self._folder)
         processes = procfs.table()
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
         procfs.signal_all([pid for pid in pids if pid not in guardians], signal.SIGKILL)
         procfs.signal_all(pids, signal.SIGCONT)
-
-
-class LogReader:
-    """Pending reads of one run; each is answered once, when there is data, or at the end."""
-
-    def __init__(self, folder: RunPaths) -> None:
-        self._folder = folder
-        self._pending: List[Dict[str, Any]] = []
-        self._last_data = time.monotonic()
-
-    @property
-    def idle(self) -> bool:
-        """Whether files may be read less often."""
-        return not self._pending or time.monotonic() - self._last_data > IDLE_AFTER_S
-
-    def submit(self, request: Dict[str, Any]) -> None:
-        """Queue a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
-
-        With `tail`, it begins that many lines before the end; with `since`, at the first line
-        written in that many last seconds; with `wait` false, it is answered at once.
-        """
-        self._pending.append(request)
-        self._last_data = time.monotonic()
-
-    def poll(self, *, ended: bool) -> Iterator[Tuple[Dict[str, Any], bytes]]:
-        """Yield the answers that are ready; once the run has `ended`, all are."""
-        unanswered = []
-        for request in self._pending:
-            problem = ""
-            try:
-                chunk = self._read_chunk(request)
-            except OSError as error:  # of a disk that may recover
-                chunk, problem = b"", os.strerror(error.errno or 0)
-            if not chunk and not ended and request.get("wait", True):
-                unanswered.append(request)
-                continue
-            self._last_data = time.monotonic()
-            reply = {"id": request["id"], "offset": request["offset"], "eof": not chunk}
-            yield {**reply, **({"error": problem} if problem else {})}, chunk
-        self._pending = unanswered
-
-    def _read_chunk(self, request: Dict[str, Any]) -> bytes:
-        if request["source"] == "events":
-            path = self._folder.events
-        else:
-            path = self._folder.stream_log(request["attempt"], request["source"], request["stream"])
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return b""
-        try:
-            if "tail" in request:
-                request["offset"] = _tail_offset(descriptor, request.pop("tail"))
-            if "since" in request:
-                size = self._size_at(request, time.time() - float(request.pop("since")))
-                request["offset"] = max(request["offset"], _next_line_start(descriptor, size))
-            return os.pread(descriptor, min(request["n"], MAX_READ), request["offset"])
-        finally:
-            os.close(descriptor)
-
-    def _size_at(self, request: Dict[str, Any], moment: float) -> int:
-        """Return the size of a log at a moment, as sampled in `sizes.jsonl`."""
-        name, size = f"{request['source']}.{request['stream']}", 0
-        try:
-            with open(self._folder.log_sizes(request["attempt"]), encoding="ascii") as file:
-                for line in file:
-                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
-                        sample = json.loads(line)
-                        if sample["wall"] > moment:
-                            break
-                        size = int(sample["sizes"].get(name, size))
-        except OSError:  # none yet
-            pass
-        return size
-
-
-def _next_line_start(descriptor: int, offset: int) -> int:
-    """Return where the first line begins, at `offset` or after it."""
-    if offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n":
-        return offset
-    while True:
-        block = os.pread(descriptor, MAX_READ, offset)
-        newline = block.find(b"\n")
-        if newline >= 0 or not block:
-            return offset + max(newline + 1, 0)
-        offset += len(block)
-
-
-def _tail_offset(descriptor: int, lines: int) -> int:
-    """Return where the last `lines` of a file begin."""
-    offset = size = os.fstat(descriptor).st_size
-    if lines <= 0:
-        return size
-    if offset and os.pread(descriptor, 1, offset - 1) == b"\n":
-        offset -= 1  # the last line break begins no line
-    while offset > 0:
-        length = min(MAX_READ, offset)
-        offset -= length
-        block = os.pread(descriptor, length, offset)
-        newline = len(block)
-        while (newline := block.rfind(b"\n", 0, newline)) >= 0:
-            lines -= 1
-            if not lines:
-                return offset + newline + 1
-    return 0

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import socket
 import time
 import zlib
@@ -23,10 +22,12 @@ from runner.host.agent import follow
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
-from runner.host.process.event_loop import Steps
+from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage.checkout import check_out, store_tasks
+from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import create_run_folder
-from runner.host.storage.run_owner import RunLock
+from runner.host.storage.run_owner import RunSocket
+from runner.host.storage.shared_record import remove_run
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished
@@ -62,18 +63,16 @@ class Handler(RequestHandler):
         if frame.data.get("tasks"):
             store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunPaths(order.workdir, order.run_id, order.node)
-        run_lock, deadline = RunLock(folder), time.monotonic() + PREDECESSOR_TIMEOUT_S
-        lock_fd = run_lock.acquire()
-        while lock_fd is None and order.attempt and time.monotonic() < deadline:
+        run_socket, deadline = RunSocket(folder), time.monotonic() + PREDECESSOR_TIMEOUT_S
+        listener = run_socket.take()
+        while listener is None and order.attempt and time.monotonic() < deadline:
             yield
-            lock_fd = run_lock.acquire()
-        if lock_fd is None:
+            listener = run_socket.take()
+        if listener is None:
             raise ValueError("this run has a supervisor here already")
-        try:
+        with listener:  # the guardian has it, too, if there is one at the end
             yield from self._prepare(folder, order)
-            yield from self._spawn(frame, folder, order, lock_fd)
-        finally:  # the guardian has it by now, if there is one
-            os.close(lock_fd)
+            yield from self._spawn(frame, folder, order, listener)
 
     def _prepare(self, folder: RunPaths, order: Order) -> Steps:
         """Make the run's folder, with its copy of the code.
@@ -90,20 +89,26 @@ class Handler(RequestHandler):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder.relaunch_marker)
         if os.path.lexists(folder.work):
-            create_run_folder(folder, order, self.context.programs, self._run_record)
+            yield from create_run_folder(folder, order, self.context.programs, self._run_record)
             return
         existed = os.path.lexists(folder.root)
         try:
-            create_run_folder(folder, order, self.context.programs, self._run_record)
+            yield from create_run_folder(folder, order, self.context.programs, self._run_record)
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
-        except BaseException:
+        except BaseException as error:
             made = (folder.work, folder.attempt_folder(order.attempt))
             for path in made if existed else (folder.root,):  # nothing was started
-                shutil.rmtree(path, ignore_errors=True)
+                if isinstance(error, GeneratorExit):  # the controller has left
+                    run_steps(remove_tree(path))
+                else:
+                    yield from remove_tree(path)
+            remove_run(os.path.dirname(folder.root))
             raise
 
-    def _spawn(self, frame: Frame, folder: RunPaths, order: Order, lock_fd: int) -> Steps:
+    def _spawn(
+        self, frame: Frame, folder: RunPaths, order: Order, listener: socket.socket
+    ) -> Steps:
         facts = self.context.require_facts()
         # PET_* variables of the host would be options of torchrun that the order does not know.
         host_env = {name: value for name, value in facts.environ.items() if name[:4] != "PET_"}
@@ -114,7 +119,7 @@ class Handler(RequestHandler):
             handover = decode(RelaunchContext, frame.data["handover"])
             relaunch = ElectionContext(handover, self.context.facts_request, self.context.programs)
         args = SupervisorArgs(folder, order, environ, facts.reserved, token, relaunch)
-        pipe = guardian.spawn(args, lock_fd)
+        pipe = guardian.spawn(args, listener)
         facts.reserved.close()
         self.context.facts = replace(facts, reserved=ports.NO_PORTS)
         follower: follow.Handler = self.context.get_handler("follow")
@@ -145,9 +150,11 @@ def _with_numeric_hub(order: Order) -> Order:
 def _read_startup_report(pipe: int) -> Generator[None, None, Optional[bytes]]:
     """Return the report of a guardian, None if none comes in time."""
     report, deadline = b"", time.monotonic() + STARTUP_TIMEOUT_S
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
     try:
         while time.monotonic() < deadline:
-            if select.select([pipe], [], [], STARTUP_POLL_S)[0]:
+            if poll.poll(1000 * STARTUP_POLL_S):
                 chunk = os.read(pipe, 65536)
                 if not chunk:
                     return report

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import zlib
-from typing import Iterator, Optional
+from typing import Optional
 
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import release_folder
 from runner.host.agent.server import RequestHandler
-from runner.host.process.event_loop import Steps
+from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
 
@@ -21,11 +21,17 @@ class Handler(RequestHandler):
     _writer: Optional[ReleaseWriter] = None
     _pin_fd: Optional[int] = None
 
+    def on_offer(self, frame: Frame) -> None:
+        """Reply with the id of the disk, which is the same on all hosts that share it.
+
+        No file of a release is touched before `manifest`, which one host of each disk gets.
+        """
+        self.context.answer(frame, "store", store_id=release_store.store_id(self.context.workdir))
+
     def on_manifest(self, frame: Frame) -> Steps:
         """Reply that the release is stored, or which files of the manifest are missing.
 
-        `missing` are indices into the manifest's files; `store_id` is the same on all hosts that
-        share the disk.
+        `missing` are indices into the manifest's files.
         """
         self.close()
         workdir = self.context.workdir
@@ -35,42 +41,50 @@ class Handler(RequestHandler):
             self.context.answer(frame, "stored", new=False)
             return
         self._writer = writer
-        with self._abort_on_error():
-            yield from writer.begin()
-            if writer.space_error:  # remove what `keep` allows now rather than at the end
-                yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
-            if writer.space_error:
-                raise OSError(errno.ENOSPC, writer.space_error, workdir)
-            indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
-            missing = [indices[file.path] for file in writer.missing]
-            store_id = release_store.store_id(workdir)
-            self.context.answer(frame, "missing", store_id=store_id, missing=missing)
+        yield from self._abort_on_error(self._begin(frame, writer))
+
+    def _begin(self, frame: Frame, writer: ReleaseWriter) -> Steps:
+        workdir = self.context.workdir
+        yield from writer.begin()
+        if writer.space_error:  # remove what `keep` allows now rather than at the end
+            yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
+        if writer.space_error:
+            raise OSError(errno.ENOSPC, writer.space_error, workdir)
+        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+        missing = [indices[file.path] for file in writer.missing]
+        self.context.answer(frame, "missing", missing=missing)
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
-        if self._writer is None:
-            return
-        data = zlib.decompress(frame.payload) if frame.data.get("compressed") else frame.payload
-        with self._abort_on_error():
-            yield from self._writer.write(data)
+        if self._writer is not None:
+            is_compressed = frame.data.get("compressed")
+            data = zlib.decompress(frame.payload) if is_compressed else frame.payload
+            yield from self._abort_on_error(self._writer.write(data))
 
     def on_finish(self, frame: Frame) -> Steps:
         """Store the release, which is complete, and remove old ones but `keep`."""
         writer = self._writer
         if writer is None:
             raise RuntimeError("no release is being pushed")
-        with self._abort_on_error():
-            yield from writer.finish()
-            keep = int(frame.data["keep"])
-            yield from release_store.prune(self.context.workdir, keep, writer.name)
-            if not self.pin(writer.name):
-                raise ValueError("another deploy removed it at once; raise deploy.keep")
-            self.context.answer(frame, "stored", new=True)
+        yield from self._abort_on_error(writer.finish())
         self._writer = None
+        keep = int(frame.data["keep"])
+        yield from release_store.prune(self.context.workdir, keep, writer.name)
+        if not self.pin(writer.name):
+            raise ValueError("another deploy removed it at once; raise deploy.keep")
+        self.context.answer(frame, "stored", new=True)
 
-    def on_abort_push(self, _: Frame) -> None:
-        """Leave nothing of an unfinished release."""
-        self.close()
+    def on_adopt(self, frame: Frame) -> None:
+        """Take the word of the host that has stored and verified a release on our common disk.
+
+        Reply that it is absent if the disk is another one, despite its id.
+        """
+        name = frame.data["release"]
+        root = release_folder(self.context.workdir, name)
+        if release_store.load_manifest(root) is not None and self.pin(name):
+            self.context.answer(frame, "stored", new=False)
+        else:
+            self.context.answer(frame, "absent")
 
     def pin(self, name: str) -> bool:
         """Keep a release from being removed while this agent lives; return False if it is gone."""
@@ -82,14 +96,15 @@ class Handler(RequestHandler):
     def close(self) -> None:
         """Leave nothing of an unfinished release."""
         if self._writer is not None:
-            self._writer.abort()
+            run_steps(self._writer.abort())
             self._writer = None
 
-    @contextlib.contextmanager
-    def _abort_on_error(self) -> Iterator[None]:
-        """Remove the unfinished release if anything goes wrong, as when the controller leaves."""
+    def _abort_on_error(self, steps: Steps) -> Steps:
+        """Remove the unfinished release if anything goes wrong; `close` does when we end."""
         try:
-            yield
-        except BaseException:
-            self.close()
+            yield from steps
+        except Exception:
+            if self._writer is not None:
+                yield from self._writer.abort()
+                self._writer = None
             raise

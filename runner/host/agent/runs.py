@@ -18,9 +18,10 @@ class Handler(RequestHandler):
     """Answers from run folders alone."""
 
     def on_runs(self, frame: Frame) -> Steps:
-        """List the runs of a node, or one of them."""
+        """List the runs of this host, or one of them; `others` are asked, too."""
         node, run_id = frame.data["node"], frame.data.get("run_id", "")
-        listing = yield from list_runs(self.context.workdir, node, run_id)
+        others = frame.data.get("others", ())
+        listing = yield from list_runs(self.context.workdir, node, others, run_id)
         self.context.answer(frame, "runs", **listing)
 
     def on_run(self, frame: Frame) -> None:

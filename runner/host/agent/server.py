@@ -13,8 +13,9 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence, Set
 
+from runner.core import descriptor_limit
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's output is read
 REQUEST_MODULES = {
     "facts": "facts",
-    **dict.fromkeys(("manifest", "chunk", "finish", "abort_push"), "push"),
+    **dict.fromkeys(("offer", "manifest", "chunk", "finish", "adopt"), "push"),
     **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
-    **dict.fromkeys(("exec", "kill"), "exec"),
+    **dict.fromkeys(("exec", "more_output", "kill"), "exec"),
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
@@ -106,6 +107,11 @@ class RequestHandler:
         """Descriptors to wake up for."""
         return [pipe for child in self.children.values() for pipe in child.pipes]
 
+    @property
+    def disk_wait_s(self) -> float:
+        """For how long the disk has not answered, where that holds up nothing but files."""
+        return 0.0
+
     def advance(self) -> None:
         """Continue what was begun; called at every turn of the loop."""
 
@@ -159,21 +165,14 @@ class AgentServer:
         """Sleep until there is something to do; return False when the controller has left."""
         if time.monotonic() - self._last_received >= self._context.controller_timeout_s:
             return False
-        jobs = self._context.jobs
-        is_busy = any(handler.busy for handler in self._loaded.values())
-        timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S
-        writable = [self._out_fd] if self._unsent else []
-        readable = [] if jobs.full else [self._in_fd]
-        if self._context.can_send():
-            readable += [pipe for handler in self._loaded.values() for pipe in handler.pipes]
-        ready = select.select(readable, writable, [], timeout_s)
+        ready = self._wait()
         try:
-            if ready[1]:
+            if self._out_fd in ready:
                 sent = os.write(self._out_fd, memoryview(self._unsent)[: 1 << 20])
                 del self._unsent[:sent]
-            if jobs.full:
+            if self._context.jobs.full:
                 self._last_received = time.monotonic()  # we are not reading
-            if self._in_fd in ready[0]:
+            if self._in_fd in ready:
                 chunk = os.read(self._in_fd, 1 << 18)
                 if not chunk:
                     return False
@@ -186,12 +185,29 @@ class AgentServer:
             return False
         return True
 
+    def _wait(self) -> Set[int]:
+        """Wait for a descriptor, or until files should be looked at; return those to handle."""
+        jobs = self._context.jobs
+        is_busy = any(handler.busy for handler in self._loaded.values())
+        poll = select.poll()
+        if self._unsent:
+            poll.register(self._out_fd, select.POLLOUT)
+        if not jobs.full:
+            poll.register(self._in_fd, select.POLLIN)
+        if self._context.can_send():
+            for pipe in [pipe for handler in self._loaded.values() for pipe in handler.pipes]:
+                poll.register(pipe, select.POLLIN)
+        timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S
+        return {descriptor for descriptor, _ in poll.poll(1000 * timeout_s)}
+
     def _dispatch(self, frame: Frame) -> None:
         try:
             if frame.kind == "ping":
                 for handler in self._loaded.values():
                     handler.renew_lease()
-                self._context.answer(frame, "pong", **clocks())
+                waits = [handler.disk_wait_s for handler in self._loaded.values()]
+                disk_wait_s = round(max(waits, default=0.0), 1)
+                self._context.answer(frame, "pong", **clocks(), disk_wait_s=disk_wait_s)
             elif frame.kind in REQUEST_MODULES:
                 steps = getattr(self._load(frame.kind), f"on_{frame.kind}")(frame)
                 if steps is not None:
@@ -227,5 +243,6 @@ def main(programs: Mapping[str, str]) -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    descriptor_limit.raise_to_hard()
     AgentServer(in_fd, out_fd, programs).serve()
     sys.exit(0)

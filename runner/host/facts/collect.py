@@ -5,20 +5,21 @@ The survey of the run's folders (workdir, project, script and release) is made i
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
 from runner.core.model.hardware import TopProcess
-from runner.core.protocol.paths import tasks_folder
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
+from runner.host.storage.ownership import find_exposure
 
 
 @dataclass
@@ -83,6 +84,7 @@ def _static_facts(request: FactsRequest) -> Facts:
         hostname=os.uname().nodename,
         user=procfs.login_name(),
         home=home,
+        host_python=sys.executable or "",
         ssh_address=ssh_server_address(os.environ),
         workdir=absolute(request.workdir, home),
         project=absolute(request.project, home) if request.project else "",
@@ -155,7 +157,7 @@ def _kernel_facts(
     return fields, reserved
 
 
-@contextmanager
+@contextlib.contextmanager
 def _timed(name: str, seconds: Dict[str, float]) -> Iterator[None]:
     """Time one part; if it fails on an unusual host, its facts stay empty."""
     began = time.monotonic()
@@ -207,31 +209,46 @@ def unwritable_reason(path: str) -> str:
     return ""
 
 
+def _is_program(path: str) -> bool:
+    """Return whether Python runs a path: a file, or a folder with a `__main__.py`."""
+    return os.path.isfile(path) or os.path.isfile(os.path.join(path, "__main__.py"))
+
+
 def _survey(request: FactsRequest, home: str) -> None:
     report_facts(shm_free=_free_bytes("/dev/shm"))
     workdir = absolute(request.workdir, home)
+    exposure = find_exposure(workdir)
     report_facts(
-        workdir_error=unwritable_reason(workdir),
+        workdir_error=str(exposure) if exposure else unwritable_reason(workdir),
+        workdir_exposed=exposure.place if exposure else "",
         disk_free=_free_bytes(_nearest_existing(workdir)),
-        has_tasks=bool(request.tasks_hash)
-        and os.path.isdir(tasks_folder(workdir, request.tasks_hash)),
     )
+    if request.tasks_hash:
+        from runner.host.storage.checkout import has_tasks  # noqa: PLC0415 (verbs do without)
+
+        report_facts(has_tasks=has_tasks(workdir, request.tasks_hash))
     project = absolute(request.project, home)
+    report_facts(code_noexec=_is_noexec(project if request.project else workdir))
     if request.project:
         report_facts(project_exists=os.path.isdir(project))
     if request.script:
         script = absolute(os.path.join(project, request.script), home)
-        report_facts(script_exists=os.path.isfile(script))
+        report_facts(script_exists=_is_program(script))
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
-        report_facts(has_release=release_store.is_intact(workdir, request.release))
+        report_facts(
+            store_id=release_store.read_store_id(workdir),
+            has_release=release_store.is_intact_for_all(workdir, request.release),
+        )
         if request.thorough:  # reads the whole release, so it comes last
             report_facts(release_state=release_store.check_intact(workdir, request.release))
-    if request.thorough:
+    if request.find_users or request.thorough:
         from runner.host.facts import machine  # noqa: PLC0415
 
-        report_facts(top_process=encode(machine.top_process()))
+        report_facts(other_users=machine.other_users() if request.find_users else ())
+        if request.thorough:
+            report_facts(top_process=encode(machine.top_process()))
 
 
 def _nearest_existing(path: str) -> str:
@@ -239,6 +256,12 @@ def _nearest_existing(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
+
+
+def _is_noexec(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(os.statvfs(_nearest_existing(path)).f_flag & os.ST_NOEXEC)
+    return False
 
 
 def _free_bytes(path: str) -> Optional[int]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
 from dataclasses import replace
 from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 
+from runner.core import descriptor_limit
 from runner.core.model.hardware import System, TopProcess
 from runner.host.process import cgroup, procfs
 
 UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
+FIRST_PERSON, NOBODY = 1000, 65534  # uids, as login.defs has them everywhere
 MIN_TOP_CORES = 0.5  # a process that used fewer cores over its life is not reported
 LOGIND_ROOTS = ("etc", "run", "usr/local/lib", "usr/lib")
 """Where systemd looks; a file hides files of its name in later folders."""
@@ -20,10 +23,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def soft_limits() -> Dict[str, int]:
-    """Return the soft limits; -1 is unlimited."""
+    """Return the soft limits of what we start; -1 is unlimited."""
     limits = {}
     for name in ("nofile", "memlock", "nproc"):
         limit, _ = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+        limit = descriptor_limit.inherited()[0] if name == "nofile" else limit
         limits[name] = -1 if limit == resource.RLIM_INFINITY else limit
     return limits
 
@@ -119,6 +123,16 @@ def _parse_cpu_list(text: str) -> FrozenSet[int]:
         first, _, last = part.partition("-")
         cpus.update(range(int(first), int(last or first) + 1))
     return frozenset(cpus)
+
+
+def other_users(root: str = "/") -> List[str]:
+    """Return the people, not services, who have processes here, as far as /proc shows them."""
+    uids: Set[int] = set()
+    for name in filter(str.isdigit, os.listdir(os.path.join(root, "proc"))):
+        with contextlib.suppress(OSError):  # it has ended
+            uids.add(os.stat(os.path.join(root, "proc", name)).st_uid)
+    people = {uid for uid in uids if uid >= FIRST_PERSON and uid not in (NOBODY, os.getuid())}
+    return sorted(map(procfs.user_name, people))
 
 
 def logind_kill_setting(user: str, root: str = "/") -> str:

@@ -19,7 +19,7 @@ _TCP_LISTEN, _TCP_ESTABLISHED = "0A", "01"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 _MAX_NAMED = 3
 
-CHECK_INTERVAL_S = 0.5  # between checks for a listener: /proc/net/tcp takes milliseconds to read
+CHECK_INTERVAL_S = 0.5  # between checks for a listener
 
 
 class ReservedPorts(NamedTuple):
@@ -119,7 +119,9 @@ class PortReservation:
     def release_if_listening(self) -> Optional[Set[int]]:
         """Release it if a process listens there; return which, None before and after that."""
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
-        listeners = self.listener_pids(list(procfs.table())) if self._socket is not None else None
+        if self._socket is None or not _has_listener(self._port):
+            return None
+        listeners = self.listener_pids(procfs.table())
         if listeners is not None:
             self.release()
         return listeners
@@ -140,6 +142,18 @@ class PortReservation:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _has_listener(port: int) -> bool:
+    """Ask the kernel whether a socket may listen on a reserved port; /proc can tell which.
+
+    It refuses a bind with SO_REUSEADDR beside a socket that listens, not beside a reservation.
+    """
+    try:
+        bind_wildcard(port).close()
+    except OSError:
+        return True
+    return False
 
 
 def _reserve(port: int) -> socket.socket:

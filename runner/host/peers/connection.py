@@ -255,9 +255,8 @@ class Listener:
             self._drop(peer)
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except OSError:  # it has gone again, or this process has no descriptor left
+        connection = self._loop.accept(self._socket)
+        if connection is None:
             return
         if len(self._unauthenticated) >= self._max_unauthenticated:
             connection.close()

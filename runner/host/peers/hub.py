@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional, Set
 from runner.core.failure_detector import FailureDetector, Liveness
 from runner.core.model.plan import Hub, Order
 from runner.core.outcome.membership import nodes_after_loss
-from runner.core.protocol.events import StopCause
+from runner.core.protocol.events import StopCause, loss_reason
 from runner.core.protocol.timing import HEARTBEAT_S, HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import (
     AUTH_TIMEOUT_S,
@@ -67,8 +67,8 @@ class ConnectedGroup:
         return False
 
     @property
-    def has_members(self) -> bool:
-        """Whether other hosts depend on this one."""
+    def is_awaited(self) -> bool:
+        """Whether other hosts depend on this one, or wait for it."""
         return False
 
     @property
@@ -164,7 +164,7 @@ class HubServer(ConnectedGroup):
         self._disconnected.pop(name, None)
         peer = self._members.get(name)
         if peer is not None:
-            peer.send(**stop_message(f"lost {name}: {reason}", StopCause.PEER, detached=False))
+            peer.send(**stop_message(loss_reason(name, reason), StopCause.PEER, detached=False))
             self._drop(peer)
         self._on_departure(name, reason, last_seen)
 
@@ -194,7 +194,7 @@ class HubServer(ConnectedGroup):
         return not (self._stop_message and self._required_pending)
 
     @property
-    def has_members(self) -> bool:
+    def is_awaited(self) -> bool:
         """Whether a member still takes part, or may be about to join."""
         late = time.monotonic() - self._started_at > HUB_TIMEOUT_S
         members = {*self._members, *self._disconnected}.difference(self._hub.spares)

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 
 from runner.core.failure_detector import Liveness
 from runner.core.outcome.membership import is_indispensable
-from runner.core.protocol.events import StopCause
+from runner.core.protocol.events import StopCause, loss_reason
 from runner.core.protocol.timing import HUB_TIMEOUT_S, JOIN_TIMEOUT_S
 from runner.host.peers.connection import (
     AUTH_TIMEOUT_S,
@@ -124,6 +124,11 @@ class HubClient(ConnectedGroup):
         return self._stop_received or self._finished or is_outside
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether the hub, which waits for every member, has not met this one yet."""
+        return not (self._joined or self._finished or self._reported_unreachable)
+
+    @property
     def hub_finished(self) -> bool:
         """Whether the hub has said goodbye."""
         return self._finished
@@ -224,7 +229,7 @@ class HubClient(ConnectedGroup):
 
     def _declare_lost(self, reason: str, last_seen: float) -> None:
         for peer in self._peers:
-            lost = f"lost {self._hub.node}: {reason}"
+            lost = loss_reason(self._hub.node, reason)
             peer.send(**stop_message(lost, StopCause.PEER, detached=False))
         self._close_all()
         if self._joined and not is_indispensable(self._order, self._hub.node):

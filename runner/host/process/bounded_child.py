@@ -206,7 +206,7 @@ def _run_child(
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
         _close_inherited()
-        procfs.reset_signals()
+        procfs.reset_process()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -38,6 +38,7 @@ class CommandRun:
         self._reply = reply
         self._report = b""
         self.ended = False
+        self.window = 0.0  # bytes of output that the controller has room for
         pipes = {name: os.pipe() for name in ("out", "err", "report")}
         self._supervisor_pid = os.fork()
         if self._supervisor_pid == 0:
@@ -51,8 +52,10 @@ class CommandRun:
 
     @property
     def pipes(self) -> Tuple[int, ...]:
-        """The descriptors to wait for."""
-        return tuple(self._streams)
+        """The descriptors to wait for; where there is no room, full pipes hold up the command."""
+        return tuple(
+            fd for fd, stream in self._streams.items() if self.window or stream == "report"
+        )
 
     def advance(self) -> None:
         """Pass on its output, and notice its end."""
@@ -61,7 +64,8 @@ class CommandRun:
         for descriptor in self.pipes:
             self._pass_on(descriptor)
         if "report" not in self._streams.values():
-            for descriptor in self.pipes:  # the rest of the output
+            self.window = math.inf
+            for descriptor in self.pipes:  # the rest of the output, at most what pipes hold
                 while descriptor in self._streams and self._pass_on(descriptor):
                     pass
             self._finish()
@@ -81,17 +85,18 @@ class CommandRun:
 
     def _pass_on(self, descriptor: int) -> bool:
         """Pass on one chunk; return False when there is none."""
+        stream = self._streams[descriptor]
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return False
-        stream = self._streams[descriptor]
         if not data:
             os.close(descriptor)
             del self._streams[descriptor]
         elif stream == "report":
             self._report += data
         else:
+            self.window = max(0, self.window - len(data))
             self._reply("output", {"id": self._request_id, "stream": stream}, data)
         return bool(data)
 
@@ -131,8 +136,8 @@ def _supervise(
     except BaseException:  # noqa: BLE001 (the controller must hear of it, whatever it is)
         report = {"error": traceback.format_exc()}
     try:
-        list_alive = functools.partial(procfs.descendants, os.getpid())
-        _, survivors = kill_until_gone(list_alive, reap_all, all_gone=procfs.no_children_left)
+        gone = procfs.no_children_left
+        _, survivors = kill_until_gone(procfs.own_descendants, reap_all, all_gone=gone)
         os.write(pipes["report"], json.dumps({**report, "survivors": list(survivors)}).encode())
     finally:
         os._exit(0)
@@ -154,7 +159,7 @@ def _run(
         stdout=pipes["out"],
         stderr=pipes["err"],
         start_new_session=True,
-        preexec_fn=procfs.reset_signals,  # noqa: PLW1509 (this process has one thread)
+        preexec_fn=procfs.reset_process,  # noqa: PLW1509 (this process has one thread)
     )
     for name in ("out", "err"):
         os.close(pipes[name])
@@ -164,7 +169,7 @@ def _run(
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
                 command.returncode = code
                 deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
-        if command.returncode is not None and not procfs.descendants(os.getpid()):
+        if command.returncode is not None and not procfs.own_descendants():
             return {"code": command.returncode, "timed_out": False}
         timed_out = time.monotonic() > deadline
         if timed_out or stop_requested():

@@ -7,18 +7,40 @@ steps, so that the agent stays responsive.
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import signal
+import socket
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, Tuple
+from typing import Any, Callable, Deque, Dict, Generator, Optional, Tuple, TypeVar
 
 from runner.core.protocol.frames import Frame
 
+T = TypeVar("T")
 Steps = Generator[None, None, None]  # long work in small steps, with other requests in between
 TIME_SLICE_S = 0.02  # how long the steps may keep the connection waiting
 PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a long request is in progress
+PAUSE_STEP_S = 0.01
+RESERVED_FDS = 32  # that are left for files and processes when no connection is accepted
 MAX_QUEUED = 16  # how many requests may wait; then no more are read
+
+
+def run_steps(steps: Generator[None, None, T]) -> T:
+    """Do long work at once, and return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def pause(seconds: float) -> Steps:
+    """Wait, in steps: a job that waits for another host keeps no request of ours waiting."""
+    end = time.monotonic() + seconds
+    while (remaining_s := end - time.monotonic()) > 0:
+        time.sleep(min(PAUSE_STEP_S, remaining_s))
+        yield
 
 
 class EventLoop:
@@ -49,6 +71,22 @@ class EventLoop:
     def remove_reader(self, descriptor: int) -> None:
         """Stop calling the handler of a descriptor."""
         self._selector.unregister(descriptor)
+
+    @staticmethod
+    def accept(listener: socket.socket) -> Optional[socket.socket]:
+        """Return a new connection; None if it has gone again, or if too few descriptors are left.
+
+        It is refused then: left alone, it would keep the listener readable.
+        """
+        try:
+            connection = listener.accept()[0]
+        except OSError:
+            return None
+        soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if connection.fileno() >= soft_limit - RESERVED_FDS > 0:  # the lowest free one is taken
+            connection.close()
+            return None
+        return connection
 
     def wait(self, seconds: float) -> None:
         """Sleep until a descriptor is readable or a signal comes, and call the handlers."""

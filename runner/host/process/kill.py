@@ -22,6 +22,7 @@ def kill_until_gone(
     shims: AbstractSet[int] = _NO_PIDS,
     cgroup: Cgroup = _NO_CGROUP,
     all_gone: Callable[[], bool] = lambda: True,
+    is_disk_stalled: Callable[[], bool] = lambda: False,
 ) -> Tuple[Set[int], Tuple[int, ...]]:
     """Send SIGKILL until `list_alive` is empty twice in a row, and `all_gone` says so too.
 
@@ -31,6 +32,8 @@ def kill_until_gone(
         shims: Killed a moment later: they end with their rank, and record how it ended.
         cgroup: Whatever is in it is killed as well.
         all_gone: Proves that none evades by forking fast: `no_children_left` of a subreaper.
+        is_disk_stalled: Whether processes may outlive SIGKILL only since they wait for a disk;
+            that time does not count.
 
     Returns:
         Every process that was killed, and those that could not be.
@@ -45,12 +48,14 @@ def kill_until_gone(
         is_clear = not remaining and all_gone()
         if not remaining and not is_clear:  # it forks and ends faster than we scan
             previous, unreaped = unreaped, procfs.child_pids()
-            remaining = [pid for pid in unreaped if procfs.is_running(pid)]
+            remaining = procfs.living_children()
             # Or only zombies held by a tracer remain; nothing can fork any more.
             is_clear = not remaining and (
                 unreaped == previous or time.monotonic() - started_at > KILL_TIMEOUT_S
             )
         empty_rounds = empty_rounds + 1 if is_clear else 0
+        if is_disk_stalled():
+            started_at = time.monotonic()
         elapsed_s = time.monotonic() - started_at
         spared = shims if elapsed_s < SHIM_GRACE_S else _NO_PIDS
         # Parents first, as listed: a shell that outlives its child prints a message.

@@ -6,9 +6,12 @@ import contextlib
 import ctypes
 import os
 import pwd
+import resource
 import signal
 import subprocess
 from typing import AbstractSet, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from runner.core import descriptor_limit
 
 _MAX_COMMAND = 100
 _DEFAULT_SIGNALS = (
@@ -110,10 +113,43 @@ def child_pids() -> List[int]:
         return []
 
 
+def own_descendants() -> List[int]:
+    """Return our living descendants; of those that /proc hides, our own children."""
+    return list(dict.fromkeys([*descendants(os.getpid()), *living_children()]))
+
+
+def living_children() -> List[int]:
+    """Return our own children that can still act, by the kernel's word.
+
+    /proc may hide a child that runs under another user (hidepid, set-uid programs); waitid(2) does
+    not.
+    """
+    return [pid for pid in child_pids() if not _is_dead_child(pid)]
+
+
+def _is_dead_child(pid: int) -> bool:
+    try:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+    except ChildProcessError:
+        return True
+    fields = _stat_fields(pid)  # a zombie that a tracer holds is not reported to us
+    return bool(fields) and fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+
+
 def start_ticks_of(pid: int) -> int:
     """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
     fields = _stat_fields(pid)
     return -1 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_same_process(pid: int, start_ticks: int) -> bool:
+    """Return whether the process that began then is there, perhaps a zombie; also if in doubt."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):  # or another user's by now
+        return False
+    return start_ticks_of(pid) in (start_ticks, -1)
 
 
 def is_running(pid: int) -> bool:
@@ -256,10 +292,11 @@ def close_fds_except(kept_fds: AbstractSet[int]) -> None:
                 os.close(fd)
 
 
-def reset_signals() -> None:
-    """Give a new process the default for the signals that its parent may handle or ignore."""
+def reset_process() -> None:
+    """Give a new process what its parent has changed: default signals, the limit of descriptors."""
     for signum in _DEFAULT_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_NOFILE, descriptor_limit.inherited())
 
 
 def become_subreaper() -> None:

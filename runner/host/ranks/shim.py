@@ -1,12 +1,12 @@
 """Rank shim: torchrun starts it in place of a rank; it starts the rank and records how it ends.
 
-    rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PREFIX_COUNT [PREFIX...] ARGS...
+    PYTHON -I -S rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PROGRAM [ARG...]
 
 It names the rank's output files by global rank, removes torchrun's own variables from the rank's
 environment, records exit code or signal, time and peak memory, and ends the same way. A rank that
 torch restarts here continues in the same output files; its records get a number. SITE is a folder
-to put first on the rank's PYTHONPATH; it may be empty. The shim is a file, not a module in our zip,
-because torchrun takes the path of a program (`PYTHON_EXEC`).
+to put first on the rank's PYTHONPATH; it may be empty. The shim is a file that Python reads, not a
+program to execute: the run folder may be on a `noexec` mount.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ scheduler may warn of a time limit by one."""
 
 def main(argv: List[str]) -> NoReturn:
     """Run one rank to its end."""
-    folder, site_folder, hidden_env = argv[0], argv[1], argv[2].split(",")
-    program = argv[4:]
+    folder, site_folder, hidden_env, *program = argv
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
     record_base = free_record_base(base)
     torch_info = membership(os.environ)
-    for name in hidden_env:
+    for name in hidden_env.split(","):
         os.environ.pop(name, None)
     if site_folder:
         user_path = os.environ.get("PYTHONPATH")
@@ -83,7 +82,12 @@ def free_record_base(base: str) -> str:
 def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     """Return what torch set in the environment about the other ranks and nodes."""
     info: Dict[str, Any] = {}
-    for key, name in (("world_size", "WORLD_SIZE"), ("nodes", "GROUP_WORLD_SIZE")):
+    for key, name in (
+        ("world_size", "WORLD_SIZE"),
+        ("nodes", "GROUP_WORLD_SIZE"),
+        ("restarts", "TORCHELASTIC_RESTART_COUNT"),
+        ("max_restarts", "TORCHELASTIC_MAX_RESTARTS"),
+    ):
         if environ.get(name, "").isdigit():
             info[key] = int(environ[name])
     if "MASTER_PORT" in environ:

@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from runner.core.model.plan import Order
-from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER
-from runner.core.protocol.paths import STACKS_LOG, RunPaths
+from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER, USAGE_LINE
+from runner.core.protocol.paths import STACKS_LOG, RunPaths, rank_source
 from runner.host.process import bounded_child, procfs
 from runner.host.ranks.sitecustomize import DUMP_SIGNAL
 from runner.host.storage.run_folder import append, read_rank_records
@@ -25,6 +25,7 @@ DUMP_TIMEOUT_S = 10.0  # for a dump, which runs in a child
 PY_SPY_TIMEOUT_S = 4.0
 REPLY_TIMEOUT_S, QUIET_PERIOD_S, POLL_INTERVAL_S = 2.0, 0.05, 0.01
 MAX_WORKERS = 8  # child processes of a rank that are dumped (workers of data loaders)
+HZ = os.sysconf("SC_CLK_TCK")
 MEMFD_PREFIX = "/memfd:runner-stacks"
 STATE_TEXTS = {
     "R": "it runs",
@@ -41,6 +42,8 @@ class StackTarget(NamedTuple):
     rank: int
     pid: int
     memory_file: str
+    cpu_s: float = 0.0  # what it has used so far
+    printed: int = 0  # bytes of its rank's output so far
 
 
 def start_dump(
@@ -82,7 +85,12 @@ def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
             continue
         pids = (data["pid"], *procfs.descendants(data["pid"], processes))
         alive = [pid for pid in pids if processes[pid].alive]
-        found = [StackTarget(rank, pid, _find_memory_file(pid)) for pid in alive]
+        logs = [folder.stream_log(order.attempt, rank_source(rank), out) for out in ("out", "err")]
+        printed = sum(os.stat(log).st_size for log in logs if os.path.exists(log))
+        found = [
+            StackTarget(rank, pid, _find_memory_file(pid), processes[pid].cpu_ticks / HZ, printed)
+            for pid in alive
+        ]
         targets += [each for each in found if each.memory_file][: 1 + MAX_WORKERS] or found[:1]
     return targets
 
@@ -110,6 +118,7 @@ def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]
         if not text:
             source = f"nothing: {_failure_reason(target)}"
         yield PROCESS_HEADER.format(rank=target.rank, pid=target.pid, program=program, how=source)
+        yield USAGE_LINE.format(cpu_s=target.cpu_s, printed=target.printed)
         if text:
             yield text.rstrip("\n") + "\n"
 

@@ -6,11 +6,12 @@ Why the kernel killed a rank is in its log; why a shim left no record may be the
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
 import time
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -20,10 +21,12 @@ from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit
 from runner.host.process import procfs
+from runner.host.process.file_worker import Submit
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
 MAX_EXCEPTION_AGE_S = 60.0  # of the end of a log that explains an exit
+SCAN_INTERVAL_S = 0.05
 KILL_TOLERANCE_S = 1.0
 """The most that a kill in the kernel's log may be apart from the recorded end: the pids there may
 be those of another namespace."""
@@ -38,86 +41,57 @@ class RankProcess(NamedTuple):
 
     pid: int
     shim_pid: int
+    shim_ticks: int  # when the shim began; -1 where its pid is not one of ours: in a container
 
 
-class RankTracker:
-    """Every start of every rank of an attempt on this host, recorded as it is found.
+class RankRecord(NamedTuple):
+    """What a shim recorded, with what else the files tell about a failure."""
 
-    `on_failure` is called with a description and the monotonic time of a rank's failure; not where
-    torchrun may restart the rank, since it ends by itself if it does not.
-    """
+    kind: str  # "start" or "exit"
+    rank: int
+    data: Dict[str, Any]
+    exception: str = ""  # the last one on its stderr
+    kill_reason: str = ""  # why the kernel killed it
 
-    def __init__(
-        self,
-        folder: RunPaths,
-        order: Order,
-        journal: EventLog,
-        on_failure: Callable[[str, float], None],
-    ) -> None:
-        self._folder, self._order, self._journal = folder, order, journal
-        self._on_failure = on_failure
+    @property
+    def key(self) -> Tuple[int, int]:
+        """The rank, and which start of it this is."""
+        return self.rank, int(self.data["start"])
+
+
+class RankRecordReader:
+    """Reads the shims' records and the ends of the ranks' logs; all that may wait for a disk."""
+
+    def __init__(self, folder: RunPaths, order: Order) -> None:
+        self._folder, self._order = folder, order
         self._seen_records: Set[str] = set()
-        self._started: Dict[Tuple[int, int], RankProcess] = {}
-        self._exited: Set[Tuple[int, int]] = set()
+        self._pids: Dict[Tuple[int, int], int] = {}
         self._stderr_offset: Dict[int, int] = {}  # size of its stderr when a rank was restarted
-        self._first_exception_at: Optional[float] = None
-        self._secondary: Set[float] = set()  # when ranks ended because of another's failure
-        self._nnodes = 0
-        self._terminated: Set[int] = set()
-        self._kill_at = float("inf")
         if order.rejoin_count:  # records from before the rejoin are known
             read_rank_records(folder.attempt_folder(order.attempt), self._seen_records)
 
-    @property
-    def pids(self) -> Set[int]:
-        """The ranks that are running: those without an exit on record."""
-        return {process.pid for key, process in self._started.items() if key not in self._exited}
-
-    @property
-    def shim_pids(self) -> Set[int]:
-        """The shims of all starts."""
-        return {process.shim_pid for process in self._started.values()}
-
-    def scan_records(self, *, stopping: bool) -> None:
-        """Record new starts and exits; when `stopping`, exits are not classified as failures."""
+    def read(self) -> List[RankRecord]:
+        """Return the records that were written since the last call, in the order of events."""
         attempt_folder = self._folder.attempt_folder(self._order.attempt)
-        for kind, rank, data in read_rank_records(attempt_folder, self._seen_records):
-            key = (rank, int(data["start"]))
-            if kind == "start":
-                event = decode(RankStarted, {**data, "rank": rank})
-                self._started[key] = RankProcess(event.pid, int(data["shim"]))
-                if event.start > 1:  # exceptions from before the restart no longer count
-                    self._first_exception_at = None
-                    with contextlib.suppress(OSError):
-                        self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
-                self._nnodes = event.nodes
-                self._journal.append(event, mono=float(data["mono"]), wall=float(data["wall"]))
-                continue
-            self._exited.add(key)
-            pid = self._started[key].pid if key in self._started else 0
-            error = "" if stopping else kernel_kill_reason(pid, data)
-            exception = self._find_exception(rank, float(data["wall"])) if data["code"] != 0 else ""
-            self._journal.append_exit(rank, data, error, exception)
-            if data["code"] != 0:
-                self._classify_failure(exception, data, stopping=stopping)
-                description = error or describe_exit(data["code"], data["signal"])
-                self._report_failure(rank, description, float(data["mono"]))
+        records = read_rank_records(attempt_folder, self._seen_records)
+        return [self._explain(RankRecord(*record)) for record in records]
 
-    def record_vanished(self) -> None:
-        """Record the exit of ranks whose shim is gone without a record."""
-        alive = procfs.descendants(os.getpid())
-        for (rank, start), process in sorted(self._started.items()):
-            if (rank, start) not in self._exited and process.shim_pid not in alive:
-                self._exited.add((rank, start))
-                error = missing_record_reason(self._folder.root)
-                self._journal.append(RankExited(rank, error=error, start=start))
-                self._report_failure(rank, "ended unseen", time.monotonic())
+    def missing_record_reason(self) -> str:
+        """Return why a shim could not record its end, "" if unknown."""
+        return missing_record_reason(self._folder.root)
 
-    def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
-        """Return when the first rank failed on its own; `failed_at` is another known failure."""
-        failure_times = (self._first_exception_at, failed_at)
-        own_failures = [at for at in failure_times if at is not None and at not in self._secondary]
-        return min(own_failures, default=None)
+    def _explain(self, record: RankRecord) -> RankRecord:
+        rank, data = record.rank, record.data
+        if record.kind == "start":
+            self._pids[record.key] = int(data["pid"])
+            if data["start"] > 1:
+                with contextlib.suppress(OSError):
+                    self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
+        elif data["code"] != 0:
+            kill_reason = kernel_kill_reason(self._pids.get(record.key, 0), data)
+            exception = self._find_exception(rank, float(data["wall"]))
+            return record._replace(exception=exception, kill_reason=kill_reason)
+        return record
 
     def _stderr_path(self, rank: int) -> str:
         return self._folder.stream_log(self._order.attempt, rank_source(rank), "err")
@@ -134,6 +108,124 @@ class RankTracker:
             return ""
         return final_exception(strip_rank_prefix(text.splitlines()))
 
+
+class RankTracker:
+    """Every start of every rank of an attempt on this host, recorded as it is found.
+
+    `on_failure` is called with a description and the monotonic time of a rank's failure; not where
+    torchrun may restart the rank, since it ends by itself if it does not. `submit` takes what may
+    wait for a disk.
+    """
+
+    def __init__(
+        self,
+        folder: RunPaths,
+        order: Order,
+        journal: EventLog,
+        on_failure: Callable[[str, float], None],
+        submit: Submit,
+    ) -> None:
+        self._order, self._journal, self._submit = order, journal, submit
+        self._on_failure = on_failure
+        self._reader = RankRecordReader(folder, order)
+        self._stopping = self._scanning = False
+        self._next_scan = 0.0
+        self._started: Dict[Tuple[int, int], RankProcess] = {}
+        self._exited: Set[Tuple[int, int]] = set()
+        self._first_exception_at: Optional[float] = None
+        self._secondary: Set[float] = set()  # when ranks ended because of another's failure
+        self._nnodes = 0
+        self._terminated: Set[int] = set()
+        self._kill_at = float("inf")
+
+    @property
+    def shim_pids(self) -> Set[int]:
+        """The shims of all starts."""
+        return {process.shim_pid for process in self._started.values()}
+
+    def tick(self, *, stopping: bool) -> None:
+        """Look for new records, and for shims that are gone; kill what outlived its grace.
+
+        When `stopping`, exits are not classified as failures.
+        """
+        now, self._stopping = time.monotonic(), stopping
+        if now >= self._next_scan and not self._scanning:
+            self._next_scan = now + SCAN_INTERVAL_S
+            gone = [key for key in self._running if self._shim_is_gone(key)]
+            self.scan_records(lambda: self._record_vanished(gone))
+        if now >= self._kill_at:
+            self._kill_at = float("inf")
+            procfs.signal_all(self._terminated & self._own_ranks(), signal.SIGKILL)
+
+    def scan_records(self, then: Callable[[], object]) -> None:
+        """Have new starts and exits recorded; then call `then`."""
+        self._scanning = True
+
+        def take(records: List[RankRecord]) -> None:
+            self._scanning = False
+            for record in records:
+                self._take(record)
+            then()
+
+        self._submit(self._reader.read, take)
+
+    def record_vanished(self) -> None:
+        """Record the exit of ranks whose shim is gone without a record, after a scan."""
+        alive = procfs.descendants(os.getpid())
+        self._record_vanished(k for k in self._running if self._started[k].shim_pid not in alive)
+
+    @property
+    def _running(self) -> List[Tuple[int, int]]:
+        return sorted(self._started.keys() - self._exited)
+
+    def _shim_is_gone(self, key: Tuple[int, int]) -> bool:
+        shim = self._started[key]
+        return shim.shim_ticks >= 0 and not procfs.is_same_process(shim.shim_pid, shim.shim_ticks)
+
+    def _record_vanished(self, keys: Iterable[Tuple[int, int]]) -> None:
+        vanished = [key for key in keys if key not in self._exited]
+        self._exited.update(vanished)
+        if vanished:
+            report = functools.partial(self._report_vanished, vanished, time.monotonic())
+            self._submit(self._reader.missing_record_reason, report)
+
+    def _report_vanished(
+        self, keys: Iterable[Tuple[int, int]], noticed_at: float, error: str
+    ) -> None:
+        for rank, start in keys:
+            self._journal.append(RankExited(rank, error=error, start=start), mono=noticed_at)
+            self._report_failure(rank, "ended unseen", noticed_at)
+
+    def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
+        """Return when the first rank failed on its own; `failed_at` is another known failure."""
+        failure_times = (self._first_exception_at, failed_at)
+        own_failures = [at for at in failure_times if at is not None and at not in self._secondary]
+        return min(own_failures, default=None)
+
+    def _take(self, record: RankRecord) -> None:
+        rank, data, key = record.rank, record.data, record.key
+        if record.kind == "start":
+            self._take_start(record)
+            return
+        self._exited.add(key)
+        error = "" if self._stopping else record.kill_reason
+        self._journal.append_exit(rank, data, error, record.exception)
+        if data["code"] != 0:
+            self._classify_failure(record.exception, data, stopping=self._stopping)
+            description = error or describe_exit(data["code"], data["signal"])
+            self._report_failure(rank, description, float(data["mono"]))
+
+    def _take_start(self, record: RankRecord) -> None:
+        data = record.data
+        event, shim_pid = decode(RankStarted, {**data, "rank": record.rank}), int(data["shim"])
+        is_ours = shim_pid in procfs.descendants(os.getpid())
+        ticks = procfs.start_ticks_of(shim_pid) if is_ours else -1
+        self._started[record.key] = RankProcess(event.pid, shim_pid, ticks)
+        if event.start > 1:  # exceptions from before the restart no longer count
+            self._first_exception_at = None
+        self._nnodes = event.nodes
+        self._journal.append(event, mono=float(data["mono"]), wall=float(data["wall"]))
+
     def _classify_failure(self, exception: str, data: Dict[str, Any], *, stopping: bool) -> None:
         """Note whether a rank failed on its own or because of another's failure (see `verdict`)."""
         failed_at, signum = float(data["mono"]), data["signal"]
@@ -147,20 +239,26 @@ class RankTracker:
         if not self._order.restarts_ranks:
             self._on_failure(f"rank {rank} on {self._order.node} {description}", failed_at)
 
+    def _own_ranks(self) -> Set[int]:
+        """Return the running ranks that are children of their shims, which descend from us.
+
+        A number in a record may be that of another process meanwhile, or of another namespace.
+        """
+        processes = procfs.table()
+        ours = {*procfs.descendants(os.getpid(), processes)}
+        starts = [self._started[key] for key in self._running]
+        return {s.pid for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
+
     def terminate_for_restart(self, nnodes: int) -> None:
         """End the ranks of a membership with more than `nnodes` nodes; torch restarts them.
 
         Otherwise they would wait long for the lost ones. Those of later ones stay.
         """
         if not nnodes or self._nnodes > nnodes:
-            self._terminated = procfs.signal_all(self.pids, signal.SIGTERM)
+            self._terminated |= procfs.signal_all(
+                self._own_ranks() - self._terminated, signal.SIGTERM
+            )
             self._kill_at = time.monotonic() + self._order.grace_s
-
-    def kill_overdue(self) -> None:
-        """Kill those that did not end within the grace."""
-        if time.monotonic() >= self._kill_at:
-            self._kill_at = float("inf")
-            procfs.signal_all(self._terminated & self.pids, signal.SIGKILL)
 
 
 def missing_record_reason(root: str) -> str:
@@ -169,7 +267,7 @@ def missing_record_reason(root: str) -> str:
         disk = os.statvfs(root)
     except OSError as error:
         return f"ended, and could not record how: {error.strerror}"
-    if disk.f_bavail * disk.f_frsize >= BALLAST:
+    if disk.f_bavail * disk.f_frsize > 2 * BALLAST:  # both may have been freed for the record
         return ""
     return f"ended, and could not record how: No space left in {root}"
 

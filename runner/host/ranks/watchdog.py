@@ -15,7 +15,7 @@ import time
 from typing import Dict, FrozenSet, Mapping, NamedTuple, Optional
 
 from runner.core.model.plan import Order
-from runner.core.outcome.stacks import STALL_REASON
+from runner.core.outcome.stacks import MIN_CPU_SHARE, STALL_REASON
 from runner.core.protocol.events import ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.host.gpu import activity
@@ -23,7 +23,6 @@ from runner.host.process import bounded_child, procfs
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import EventLog
 
-MIN_CPU_SHARE = 0.05  # a process that uses less than this part of a core is only polling
 IO_COUNTERS = ("rchar", "wchar")
 MIN_IO_BYTES = 1 << 20
 """Fewer bytes of I/O between two samples are not progress. Mapped files are read by page faults,
@@ -124,14 +123,22 @@ class Watchdog:
         """Its own children, which do not belong to the run."""
         return frozenset(child.pid for child in self._children.values())
 
+    def progress_sizes(self, log_sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the sizes that show progress: of the metrics files, if the order names any.
+
+        It may wait for a disk.
+        """
+        if not (self._order.stall_s and self._order.metrics):
+            return {name: log_sizes[name] for name in log_sizes if name != f"{STACKS_LOG}.out"}
+        return _metric_sizes(self._order)
+
     def sample(self, sizes: Mapping[str, int], root_pid: int) -> None:
         """Sample the progress of the program `root_pid` and its descendants."""
         order, progress = self._order, self._progress
         if order.stall_s and order.metrics:
-            progress.sample(_metric_sizes(order))
+            progress.sample(sizes)
         elif order.stall_s:
-            rank_sizes = {name: size for name, size in sizes.items() if name != f"{STACKS_LOG}.out"}
-            progress.sample(rank_sizes, root_pid)
+            progress.sample(sizes, root_pid)
             if time.monotonic() - progress.last_io < order.stall_s / 2:
                 self._gpus_waiting = False
             elif "gpus" not in self._children:

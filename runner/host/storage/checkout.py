@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import random
 import shutil
-from typing import Any, Dict, Generator, Tuple
+import stat
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Generator, Optional, Sequence, Tuple
 
-from runner.core.protocol.paths import CODE_FOLDER, release_folder, tasks_folder
-from runner.host.process.event_loop import Steps
-from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, is_sealed, load_manifest
+from runner.core.model.release import File, tasks_digest
+from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder, tasks_folder
+from runner.host.process.event_loop import PAUSE_STEP_S, Steps, pause
+from runner.host.storage.ownership import private_folder
+from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_seal, load_manifest
 
-CHUNK = 4 << 20
+COPY_THREADS, JOIN_TIMEOUT_S = 8, 1.0
+COPY_LOCK = ".copying"
+TURN_POLL_S = (0.05, 0.3)
+TURN_TIMEOUT_S = 600.0  # of hosts that copy before us, on a disk that all of them share
 
 _FICLONE = 0x40049409  # the ioctl that makes one file share the blocks of another (linux/fs.h)
 _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
@@ -20,6 +31,8 @@ _CAN_REFLINK: Dict[Tuple[int, int], bool] = {}
 
 def check_out(workdir: str, name: str, target: str) -> Steps:
     """Make a private copy of a release in the empty folder `target`.
+
+    On a disk that cannot share blocks among files one host at a time does so, in several threads.
 
     Raises:
         ValueError: The release is not here, or was modified since it was stored.
@@ -32,33 +45,119 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
     os.utime(os.path.join(root, MANIFEST))  # those used last are kept longest
     code = os.path.join(root, CODE_FOLDER)
     for folder in manifest.folders:
+        yield
         os.mkdir(os.path.join(target, folder.path), 0o700)
-    copied = 0
-    for file in manifest.files:
-        copied += 4096
+
+    def copy(file: File) -> None:
         source = os.path.join(code, file.path)
-        if not is_sealed(source, file):
-            raise ValueError(f"{source} was modified since it was stored; start again to push it")
-        for count in copy_file(source, os.path.join(target, file.path), file.mode):
-            copied += count
-            if copied > BYTES_PER_STEP:
-                copied = 0
-                yield
+        for _ in copy_file(source, os.path.join(target, file.path), file.mode, sealed=file):
+            pass
+
+    for file in manifest.files[:1]:  # it shows whether the disk can share blocks
+        copy(file)
+    turn = None if _can_reflink(code, target) else (yield from _take_turn(workdir))
+    try:
+        yield from _in_threads(copy, manifest.files[1:])
+    finally:
+        if turn is not None:
+            os.close(turn)
     for link in manifest.links:
+        yield
         os.symlink(link.target, os.path.join(target, link.path))
     for folder in reversed(manifest.folders):
+        yield
         os.chmod(os.path.join(target, folder.path), folder.mode)
 
 
-def copy_file(source: str, target: str, mode: int) -> Generator[int, None, None]:
-    """Copy a file to a new path, as a clone where the file system can; yield bytes copied."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(source, "rb") as original, open(os.open(target, flags, 0o600), "wb") as copy:
-        from_fd, to_fd = original.fileno(), copy.fileno()
-        if not _reflink(from_fd, to_fd):
-            while count := os.sendfile(to_fd, from_fd, None, CHUNK):
-                yield count
-        os.fchmod(to_fd, mode)
+def _take_turn(workdir: str) -> Generator[None, None, int]:
+    """Wait until no other host makes a copy on this disk; closing the descriptor ends our turn.
+
+    Where the disk has no locks, and after `TURN_TIMEOUT_S`, we go on all the same.
+    """
+    path = os.path.join(releases_folder(workdir), COPY_LOCK)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + TURN_TIMEOUT_S
+    try:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield from pause(random.uniform(*TURN_POLL_S))  # noqa: S311 (no secret)
+                continue
+            break
+    except OSError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _in_threads(copy: Callable[[File], None], files: Sequence[File]) -> Steps:
+    """Copy files in several threads: on a network disk each takes a number of round trips.
+
+    Raises the first OSError or ValueError; the copies that were begun are complete by then.
+    """
+    waiting: Deque[File] = deque(files)
+    errors: Deque[Exception] = deque()
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                file = waiting.popleft()
+                try:
+                    copy(file)
+                except (OSError, ValueError) as error:
+                    errors.append(error)
+                    waiting.clear()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in files[:COPY_THREADS]]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(PAUSE_STEP_S)
+                yield
+    finally:  # where the controller leaves, the folder is removed next
+        waiting.clear()
+        for thread in threads:
+            thread.join(JOIN_TIMEOUT_S)
+    if errors:
+        raise errors[0]
+
+
+def copy_file(
+    source: str, target: str, mode: int, sealed: Optional[File] = None
+) -> Generator[int, None, None]:
+    """Copy a file to a new path, as a clone where the file system can; yield bytes copied.
+
+    ValueError if it is to be a stored file that is `sealed`, and was modified or removed.
+    """
+    modified = ValueError(f"{source} was modified since it was stored; start again to push it")
+    try:
+        from_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise (modified if sealed else error) from error
+    try:
+        if sealed is not None and not has_seal(os.fstat(from_fd), sealed):
+            raise modified
+        to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            if not _reflink(from_fd, to_fd):
+                while count := os.sendfile(to_fd, from_fd, None, BYTES_PER_STEP):
+                    yield count
+            if stat.S_IMODE(os.fstat(to_fd).st_mode) != mode:  # the umask allowed less
+                os.fchmod(to_fd, mode)
+        finally:
+            os.close(to_fd)
+    finally:
+        os.close(from_fd)
+
+
+def _can_reflink(source: str, target: str) -> bool:
+    """Return whether a file was cloned from one folder's disk to the other's."""
+    return _CAN_REFLINK.get((os.stat(source).st_dev, os.stat(target).st_dev), False)
 
 
 def _reflink(from_fd: int, to_fd: int) -> bool:
@@ -74,17 +173,32 @@ def _reflink(from_fd: int, to_fd: int) -> bool:
     return _CAN_REFLINK[devices]
 
 
+def has_tasks(workdir: str, wanted: str) -> bool:
+    """Return whether the shipped tasks are here, every file with the content that has the hash."""
+    folder = tasks_folder(workdir, wanted)
+    contents = []
+    try:
+        for name in os.listdir(folder):
+            if name != "__pycache__":  # Python's own, made by this user: see `find_exposure`
+                with open(os.path.join(folder, name), "rb") as file:
+                    contents.append((name, file.read()))
+    except OSError:
+        return False
+    return tasks_digest(contents) == wanted
+
+
 def store_tasks(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
     """Unpack the shipped tasks, into a folder named by the hash of their content.
 
     `bundle` has the "hash", and "files" as [name, size] pairs. Several hosts may share the disk:
     each writes its own folder, and the first rename wins.
     """
-    final = tasks_folder(workdir, bundle["hash"])
-    if os.path.isdir(final):
+    if has_tasks(workdir, bundle["hash"]):
         return
+    private_folder(workdir, "tasks")
+    final = tasks_folder(workdir, bundle["hash"])
     staging = f"{final}.{os.uname().nodename}.{os.getpid()}.new"
-    os.makedirs(staging, mode=0o700)
+    os.mkdir(staging, mode=0o700)
     offset = 0
     for name, size in bundle["files"]:
         with open(os.path.join(staging, os.path.basename(name)), "wb") as file:
@@ -92,7 +206,11 @@ def store_tasks(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
         offset += size
     try:
         os.rename(staging, final)
-    except OSError:
-        shutil.rmtree(staging, ignore_errors=True)
-        if not os.path.isdir(final):
-            raise
+    except OSError:  # another host was faster, or what is there is damaged
+        try:
+            if not has_tasks(workdir, bundle["hash"]):
+                os.rename(final, f"{staging}.old")
+                os.rename(staging, final)
+        finally:
+            for path in (staging, f"{staging}.old"):
+                shutil.rmtree(path, ignore_errors=True)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import time
-from typing import Any, Dict, Generator, Iterator, Tuple
+from typing import Any, Collection, Dict, Generator, Iterator, Optional, Tuple
 
 from runner.core.protocol.events import ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
@@ -14,30 +14,35 @@ from runner.host.process import cgroup, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import mtime, read_events, read_state
+from runner.host.storage.run_list import host_folders
+from runner.host.storage.shared_record import remove_run
 
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 
 
 def collect_garbage(
-    workdir: str, node: str, older_than_s: float, *, dry_run: bool
+    workdir: str,
+    node: str,
+    older_than_s: float,
+    others: Collection[str] = (),
+    only: Optional[Collection[str]] = None,
+    *,
+    dry_run: bool,
 ) -> Generator[None, None, Dict[str, Any]]:
     """Remove runs of this node that ended, and releases last used, more than `older_than_s` ago.
 
     Each of several hosts that share a disk removes its own part of a run. What is in use stays,
     however old: a run whose supervisor or processes live, a release that a run or a launch names.
+    `only` names the runs that may be removed, by default all; `node`, `others`: see `host_folders`.
     The result names what is (or would be) removed, and as `in_use` old runs that stay.
     """
     cutoff = time.time() - older_than_s
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
-    for run_id, folder in _own_runs(workdir, node):
-        state = read_state(folder)
-        ended = state is not None and state.is_terminal
-        last_activity = mtime(folder.root if state is None else folder.state)
-        if not last_activity or last_activity > cutoff:
-            continue
-        is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
-        if is_fresh or _in_use(folder, run_id, node, ended=ended):
+    for run_id, folder in _own_runs(workdir, node, others):
+        removable = _is_removable(folder, run_id, cutoff)
+        if removable is False:
             removed["in_use"].append(run_id)
+        if not removable or (only is not None and run_id not in only):
             continue
         removed["runs"].append(run_id)
         removed["bytes"] += yield from _disk_usage(folder.root)
@@ -45,8 +50,7 @@ def collect_garbage(
             for leftover in _recorded_cgroups(folder):
                 leftover.remove()
             yield from remove_run_folder(folder.root)
-            with contextlib.suppress(OSError):  # nodes that share the disk have their parts there
-                os.rmdir(os.path.dirname(folder.root))
+            remove_run(os.path.dirname(folder.root))
     for name in release_store.find_unused(workdir, cutoff):
         path = release_folder(workdir, name)
         if not dry_run:
@@ -59,12 +63,24 @@ def collect_garbage(
     return removed
 
 
-def _own_runs(workdir: str, node: str) -> Iterator[Tuple[str, RunPaths]]:
-    """Yield the runs of this node: folders with a format, or empty ones that a launch reserved."""
+def _own_runs(workdir: str, node: str, others: Collection[str]) -> Iterator[Tuple[str, RunPaths]]:
+    """Yield the folders of this host's runs: those with a format, or empty ones (reserved)."""
     for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
-        folder = RunPaths(workdir, run_id, node)
-        if os.path.exists(folder.format) or not procfs.list_names(folder.root):
-            yield run_id, folder
+        with contextlib.suppress(PermissionError):  # another user's
+            for folder in host_folders(workdir, run_id, node, others):
+                if os.path.exists(folder.format) or not procfs.list_names(folder.root):
+                    yield run_id, folder
+
+
+def _is_removable(folder: RunPaths, run_id: str, cutoff: float) -> Optional[bool]:
+    """Return whether a run of before `cutoff` may be removed; None for a younger one."""
+    state = read_state(folder)
+    ended = state is not None and state.is_terminal
+    last_activity = mtime(folder.root if state is None else folder.state)
+    if not last_activity or last_activity > cutoff:
+        return None
+    is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
+    return not is_fresh and not _in_use(folder, run_id, ended=ended)
 
 
 def remove_run_folder(root: str) -> Steps:
@@ -87,7 +103,7 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def _in_use(folder: RunPaths, run_id: str, node: str, *, ended: bool) -> bool:
+def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:
     """Return whether its supervisor, guardian, or a process with its tag or cgroup lives."""
     if run_owner.is_alive(folder):
         return True
@@ -96,6 +112,7 @@ def _in_use(folder: RunPaths, run_id: str, node: str, *, ended: bool) -> bool:
         return True  # only the other machine can tell
     if any(leftover.pids() for leftover in _recorded_cgroups(folder)):
         return True
+    node = os.path.basename(folder.root)
     return bool(procfs.with_env({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
 
 

@@ -15,15 +15,14 @@ import re
 import secrets
 import stat
 import zlib
-from typing import Dict, Generator, List, Optional, Set, Tuple, TypeVar
+from typing import Dict, Generator, List, Optional, Set, Tuple
 
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
-from runner.host.process.event_loop import Steps
-from runner.host.process.procfs import list_names
+from runner.host.process.event_loop import Steps, run_steps
+from runner.host.process.procfs import list_names, read_text
+from runner.host.storage.ownership import private_folder
 from runner.host.storage.run_folder import mtime, read_state
-
-T = TypeVar("T")
 
 SEAL_MTIME = 1_000_000_000  # the modification time of every stored file, in seconds since the epoch
 MANIFEST, STORE_ID = "manifest", ".store"
@@ -32,28 +31,44 @@ STAGING_SUFFIX = ".new"
 _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
 """The folder of an unfinished release: its name, the host and the pid that wrote it."""
 
-FILES_PER_STEP = 1000  # files per step: on a network disk each may take a millisecond
-BYTES_PER_STEP = 4 << 20  # bytes read or written per step
+BYTES_PER_STEP = 1 << 20  # bytes read or written per step; a step is otherwise one file
 
 
 def is_intact(workdir: str, name: str) -> bool:
     """Return whether the release is here, complete and unmodified."""
-    return _run_steps(intact_manifest(workdir, name)) is not None
+    return run_steps(intact_manifest(workdir, name)) is not None
+
+
+def is_intact_for_all(workdir: str, name: str) -> bool:
+    """Look at the files of a release for all hosts that share the disk and ask at this moment.
+
+    One of them looks, the others wait for it and say yes: the controller, which hears from all and
+    knows who shares a disk by `read_store_id`, believes them only if that one says so, too.
+    """
+    try:
+        with open(os.path.join(release_folder(workdir, name), MANIFEST), "r+b") as manifest:
+            try:
+                fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(manifest, fcntl.LOCK_SH)
+                return True
+            except OSError:  # a network disk may have no locks
+                pass
+            return is_intact(workdir, name)
+    except OSError:
+        return False
+
+
+def read_store_id(workdir: str) -> str:
+    """Return what `store_id` returns, "" if there is none yet; nothing is written."""
+    return read_text(os.path.join(releases_folder(workdir), STORE_ID))
 
 
 def check_intact(workdir: str, name: str) -> str:
     """Return "absent", "intact" or "damaged" after reading all of a release."""
     if not os.path.lexists(release_folder(workdir, name)):
         return "absent"
-    return "intact" if _run_steps(_modified_files(workdir, name)) == [] else "damaged"
-
-
-def _run_steps(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+    return "intact" if run_steps(_modified_files(workdir, name)) == [] else "damaged"
 
 
 def intact_manifest(workdir: str, name: str) -> Generator[None, None, Optional[Manifest]]:
@@ -63,17 +78,26 @@ def intact_manifest(workdir: str, name: str) -> Generator[None, None, Optional[M
     if manifest is None:
         return None
     code = os.path.join(root, CODE_FOLDER)
-    for count, file in enumerate(manifest.files):
-        if count % FILES_PER_STEP == 0:
-            yield
+    for file in manifest.files:
+        yield
         if not is_sealed(os.path.join(code, file.path), file):
             return None
-    with contextlib.suppress(OSError):
-        links = [os.readlink(os.path.join(code, link.path)) for link in manifest.links]
-        folders = [os.path.join(code, folder.path) for folder in manifest.folders]
-        if links == [link.target for link in manifest.links] and all(map(os.path.isdir, folders)):
-            return manifest
-    return None
+    for link in manifest.links:
+        yield
+        if _link_target(os.path.join(code, link.path)) != link.target:
+            return None
+    for folder in manifest.folders:
+        yield
+        if not os.path.isdir(os.path.join(code, folder.path)):
+            return None
+    return manifest
+
+
+def _link_target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
@@ -123,9 +147,13 @@ def load_manifest(root: str) -> Optional[Manifest]:
 def is_sealed(path: str, file: File) -> bool:
     """Return whether a stored file is there and unmodified."""
     try:
-        status = os.lstat(path)
+        return has_seal(os.lstat(path), file)
     except OSError:
         return False
+
+
+def has_seal(status: os.stat_result, file: File) -> bool:
+    """Return whether that is the status of an unmodified stored file."""
     return (
         stat.S_ISREG(status.st_mode)
         and status.st_size == file.size
@@ -165,8 +193,7 @@ def lock_folder(path: str, mode: int = fcntl.LOCK_EX) -> int:
 
 def store_id(workdir: str) -> str:
     """Return the id of this store, which is the same on hosts that share the disk."""
-    folder = releases_folder(workdir)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    folder = private_folder(workdir, "releases")
     path = os.path.join(folder, STORE_ID)
     staging = f"{path}.{os.uname().nodename}.{os.getpid()}"
     if not os.path.exists(path):
@@ -227,9 +254,8 @@ def _last_use(parent: str) -> Dict[str, float]:
 def remove_tree(path: str) -> Steps:
     """Remove a folder as far as possible."""
     for folder, folders, files in os.walk(path, topdown=False):
-        for count, name in enumerate([*files, *folders]):
-            if count % FILES_PER_STEP == 0:
-                yield
+        for name in [*files, *folders]:
+            yield
             entry = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 if name in folders and not os.path.islink(entry):
@@ -283,9 +309,8 @@ def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], 
     for name in list_names(parent):
         manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
         yield
-        for count, file in enumerate(manifest.files if manifest else ()):
-            if count % FILES_PER_STEP == 0:
-                yield
+        for file in manifest.files if manifest else ():
+            yield
             key = (file.digest, stored_mode(file))
             path = os.path.join(parent, name, CODE_FOLDER, file.path)
             if key not in contents and is_sealed(path, file):

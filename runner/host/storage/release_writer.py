@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import zlib
 from typing import Dict, Generator, List, Optional
 
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
-from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
+from runner.core.protocol.paths import CODE_FOLDER, release_folder
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file
+from runner.host.storage.ownership import private_folder
 from runner.host.storage.release_store import STAGING_SUFFIX, digest_of
 
 
@@ -27,8 +27,7 @@ class ReleaseWriter:
         self.missing: List[File] = []
         self._manifest_bytes = manifest_bytes
         self._workdir, self._release_path = workdir, release_folder(workdir, self.name)
-        parent = releases_folder(workdir)
-        os.makedirs(parent, mode=0o700, exist_ok=True)
+        parent = private_folder(workdir, "releases")
         suffix = f"{os.uname().nodename}.{os.getpid()}{STAGING_SUFFIX}"
         self._staging = os.path.join(parent, f".{self.name}.{suffix}")
         self._code_folder = os.path.join(self._staging, CODE_FOLDER)
@@ -44,18 +43,14 @@ class ReleaseWriter:
         os.makedirs(self._code_folder, mode=0o700)
         self._lock_fd = release_store.lock_folder(self._staging)
         for folder in self.manifest.folders:
+            yield
             os.mkdir(os.path.join(self._code_folder, folder.path), 0o700)
         stored = yield from release_store.stored_contents(os.path.dirname(self._release_path))
-        copied = 0
         for file in unique_contents(self.manifest):
+            yield
             source = stored.get((file.digest, release_store.stored_mode(file)))
             if source is None or not (yield from self._reuse_stored(source, file)):
                 self.missing.append(file)
-                continue
-            copied += file.size + 4096
-            if copied > release_store.BYTES_PER_STEP:
-                copied = 0
-                yield
         self._upcoming = iter(self.missing)
         yield from self._next_file()
 
@@ -85,18 +80,19 @@ class ReleaseWriter:
         if self._open_file is not None:
             raise ValueError(f"the stream ended within {self._open_file.file.path}")
         for link in self.manifest.links:
+            yield
             os.symlink(link.target, os.path.join(self._code_folder, link.path))
         with open(os.path.join(self._staging, release_store.MANIFEST), "wb") as file:
             file.write(zlib.compress(self._manifest_bytes))
         yield from self._verify()
         yield from self._publish()
 
-    def abort(self) -> None:
+    def abort(self) -> Steps:
         """Remove the unfinished release; harmless after `finish`."""
         if self._open_file is not None:
             self._open_file.close()
             self._open_file = None
-        shutil.rmtree(self._staging, ignore_errors=True)
+        yield from release_store.remove_tree(self._staging)
         self._unlock()
 
     def _unlock(self) -> None:
@@ -146,6 +142,7 @@ class ReleaseWriter:
         received = {id(file) for file in self.missing}
         for file in self.manifest.files:
             path = os.path.join(self._code_folder, file.path)
+            yield
             if id(file) not in received and (yield from digest_of(path)) != file.digest:
                 raise ValueError(f"{file.path} was modified in an earlier release")
             if not release_store.is_sealed(path, file):
@@ -162,7 +159,7 @@ class ReleaseWriter:
                     raise
             stored = yield from release_store.intact_manifest(self._workdir, self.name)
             if stored is not None:
-                self.abort()  # another process has stored it
+                yield from self.abort()  # another process has stored it
                 return
             broken = f"{self._staging[: -len(STAGING_SUFFIX)]}.broken{STAGING_SUFFIX}"
             os.rename(self._release_path, broken)

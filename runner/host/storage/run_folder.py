@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import shutil
 import time
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-from runner.core import shell
 from runner.core.codec import decode, encode
 from runner.core.model.plan import Order
 from runner.core.protocol.events import (
@@ -23,12 +23,19 @@ from runner.core.protocol.events import (
     ProgramStarted,
     RankExited,
     RelaunchPending,
+    Stopping,
+    is_loss,
     parse,
 )
 from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
+from runner.core.protocol.timing import SPEEDUP
+from runner.host.process.event_loop import Steps
+from runner.host.process.file_worker import Submit, run_now
+from runner.host.storage.ownership import private_folder
+from runner.host.storage.shared_record import link_shared
 
-SAMPLE_INTERVAL_S = 10.0
+SAMPLE_INTERVAL_S = 10.0 / SPEEDUP
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
@@ -68,13 +75,14 @@ def mtime(path: str) -> float:
 
 def create_run_folder(
     folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
-) -> None:
+) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
     `programs` are the texts of `shim` and `sitecustomize`; `record` has the `info`, `plan` and
     `config` of the whole run. OSError: no file can be written, or there is a run of this id.
     """
-    old_umask = os.umask(0o077)  # for parent folders too; the ranks keep the user's own
+    private_folder(order.workdir, "runs")
+    old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
         is_later_start = order.attempt or order.rejoin_count
@@ -86,23 +94,25 @@ def create_run_folder(
     finally:
         os.umask(old_umask)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
+    yield
     write_state(folder, State.STARTING, durable=True)
     if record:
-        write_atomic(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
-        write_atomic(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
-        write_atomic(folder.config, record["config"], durable=True)
+        yield from _write_shared(folder.info, json.dumps(record["info"], indent=1) + "\n")
+        yield from _write_shared(folder.plan, json.dumps(record["plan"], indent=1) + "\n")
+        yield from _write_shared(folder.config, record["config"])
+    yield
     write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
-    write_atomic(folder.shim_code, programs["shim"])
+    yield
+    write_atomic(folder.shim, programs["shim"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
-    argv = [
-        *(order.shim_python, "-I", "-S", folder.shim_code, folder.attempt_folder(order.attempt)),
-        *(folder.site if order.stacks else "", ",".join(order.hidden_env)),
-        *(str(len(order.rank_prefix)), *order.rank_prefix),
-    ]
-    command = shell.line(argv, paths=1)
-    write_atomic(folder.shim, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o700)
     for ballast in (folder.ballast, folder.last_ballast):
+        yield
         write_atomic(ballast, "\0" * BALLAST)
+
+
+def _write_shared(path: str, text: str) -> Steps:
+    if not (yield from link_shared(path, text)):
+        write_atomic(path, text, durable=True)
 
 
 def reserve_attempt(folder: RunPaths, attempt: int) -> bool:
@@ -177,6 +187,7 @@ class LogSampler:
         self, folder: RunPaths, attempt: int, max_interval_s: float = SAMPLE_INTERVAL_S
     ) -> None:
         self.sizes: Dict[str, int] = {}  # at the last sample, by file name
+        self.in_progress = False  # a sample is being taken
         self._folder, self._attempt = folder, attempt
         self._interval_s = min(SAMPLE_INTERVAL_S, max_interval_s)
         self._next_at = time.monotonic()
@@ -206,14 +217,16 @@ class LogSampler:
 
 
 class EventLog:
-    """The events and the state of one run on one host."""
+    """The events and the state of one run on one host; `submit` decides who writes them, in order.
 
-    def __init__(self, folder: RunPaths, order: Order) -> None:
-        self._folder = folder
-        self._order = order
+    `write_error` says why something could not be written.
+    """
+
+    def __init__(self, folder: RunPaths, order: Order, submit: Submit = run_now) -> None:
+        self._folder, self._order, self._submit = folder, order, submit
         self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
         self.state = read_state(folder) or State.STARTING
-        self.write_error = ""  # why something could not be written
+        self.write_error = ""
         self._finalising = False
         self._terminate_torn_line()
 
@@ -234,7 +247,7 @@ class EventLog:
         wall = time.time() - (now - mono) if wall is None else wall
         event = Event(order.run_id, order.node, order.attempt, self._seq, wall, mono, body)
         self._seq += 1
-        self._write(event.to_line().encode())
+        self._submit(functools.partial(self._write, event.to_line().encode()))
 
     def _write(self, line: bytes) -> None:
         """Append one whole line; on a full disk the ballast makes room for it."""
@@ -261,6 +274,9 @@ class EventLog:
         if state not in TRANSITIONS[self.state]:
             raise ValueError(f"{self.state.value} cannot become {state.value}")
         self.state = state
+        self._submit(functools.partial(self._write_state, state))
+
+    def _write_state(self, state: State) -> None:
         try:
             write_state(self._folder, state)
         except OSError:  # a full disk; if even the ballast is not enough, the events tell
@@ -281,9 +297,12 @@ class EventLog:
         """Complete the record: the last event, which is authoritative, then the state."""
         self._finalising = True
         self.append(ended)
+        self._submit(self._sync)
+        self.set_state(ended.state)
+
+    def _sync(self) -> None:
         with contextlib.suppress(OSError), open(self._folder.events, "rb") as file:
             os.fsync(file.fileno())
-        self.set_state(ended.state)
 
     def reopen(self) -> None:
         """Allow completing a record whose state is final but whose events were lost (power cut)."""
@@ -314,6 +333,12 @@ def is_relaunch_pending(folder: RunPaths, order: Order) -> bool:
     """Return whether this attempt is over, and the hosts decide about another one."""
     events = (event for event in read_events(folder) if event.attempt == order.attempt)
     return any(isinstance(event.body, RelaunchPending) for event in events)
+
+
+def lost_a_node(folder: RunPaths, attempt: int) -> bool:
+    """Return whether an attempt was stopped here because one of its nodes was lost."""
+    bodies = [event.body for event in read_events(folder) if event.attempt == attempt]
+    return any(is_loss(body.reason) for body in bodies if isinstance(body, Stopping))
 
 
 def final_state(folder: RunPaths, attempt: Optional[int] = None) -> Optional[State]:

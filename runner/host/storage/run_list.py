@@ -6,32 +6,61 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Dict, Generator, Optional
+from typing import Any, Collection, Dict, Generator, List, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
-from runner.core.protocol.paths import RunPaths, is_run_id, validated_paths
+from runner.core.protocol.paths import RunPaths, is_node_name, is_run_id
 from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import final_state, mtime, read_state
+from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
 
 
-def list_runs(workdir: str, node: str, run_id: str = "") -> Generator[None, None, Dict[str, Any]]:
-    """List the runs of `node` below a workdir, all or one, and how many others are unreadable."""
+def list_runs(
+    workdir: str, node: str, others: Collection[str] = (), run_id: str = ""
+) -> Generator[None, None, Dict[str, Any]]:
+    """List the runs of this host below a workdir, all or one, and how many others are unreadable.
+
+    `node` and `others` as in `host_folders`.
+    """
     statuses, unreadable = [], 0
     runs_dir = os.path.join(workdir, "runs")
     names = [run_id] if run_id else filter(is_run_id, procfs.list_names(runs_dir))
     for name in names:
         yield
         try:
-            status = read_run(validated_paths(workdir, name, node))
+            found = host_folders(workdir, name, node, others)
+            seen = ((folder, read_run(folder)) for folder in found)
+            for folder, status in seen:
+                if status is not None:
+                    here = not run_owner.other_host(folder)
+                    recorded = os.path.basename(folder.root)
+                    statuses.append(encode(replace(status, node=recorded, here=here)))
         except PermissionError:
             unreadable += 1
-            continue
-        if status is not None:
-            statuses.append(encode(status))
     return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
+
+
+def host_folders(
+    workdir: str, run_id: str, node: str, others: Collection[str] = ()
+) -> List[RunPaths]:
+    """Return the folders of a run that are this host's, by the machine each has on record.
+
+    The nodes of the run may have other names now: `node` is how the controller calls this host,
+    `others` how it calls those that it asks as well. The folder called `node` is returned in any
+    case: its host may have been renamed. PermissionError: they are another user's.
+    """
+    try:
+        names = sorted(os.listdir(os.path.join(workdir, "runs", run_id)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    folders = {name: RunPaths(workdir, run_id, name) for name in names if is_node_name(name)}
+    own = folders.pop(node, None)
+    if own and not run_owner.other_host(own):  # so nobody else's is
+        folders = {name: folder for name, folder in folders.items() if name not in others}
+    renamed = [folder for folder in folders.values() if run_owner.is_local(folder)]
+    return [own, *renamed] if own else renamed
 
 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
@@ -59,8 +88,11 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     if not alive and state is not None and not state.is_terminal:
         state = final_state(folder, info.attempt) or state
     relaunch_pending = not alive and time.time() < mtime(folder.relaunch_marker)
+    lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)
     user = procfs.user_name(owner_uid)
-    return HostRunStatus(info, user, state, alive, changed_at, relaunch_pending)
+    return HostRunStatus(
+        info, user, state, alive, changed_at, relaunch_pending, lost_node=lost_node
+    )
 
 
 def _read_run_info(folder: RunPaths) -> Optional[RunInfo]:

@@ -1,22 +1,20 @@
 """Run owner: which machine a run is on, and whether its guardian and supervisor live.
 
-On its own machine the run lock says so: a descriptor of its file that guardian and supervisor share
-holds it, so the kernel drops it when both are gone. It is under /tmp, with the supervisor's socket:
-the workdir may be NFS, and logind removes $XDG_RUNTIME_DIR when the user's last session ends. Where
-/tmp was emptied, the pids on record count. By the record, hosts that share the disk of a run folder
-see that a run is not theirs to end.
+On its own machine the run's socket says so: guardian and supervisor share the descriptor of one
+Unix socket with an abstract name, which the kernel frees when both are gone. It needs no folder,
+so nobody can block or remove it, and no file system has to keep locks. From another network
+namespace it cannot be seen: there the pids on record count. By the record, hosts that share the
+disk of a run folder see that a run is not theirs to end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import select
 import socket
-import stat
+import struct
 import time
 from dataclasses import dataclass
 from typing import Dict, List, Optional
@@ -26,138 +24,85 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage.run_folder import has_ended, mtime, read_order, write_atomic
 
-BASE_DIR = "/tmp"
-FOLDER_NAMES = ("runner-{}", "runner-{}-a", "runner-{}-b", "runner-{}-c")
-"""Any user may make a folder in /tmp, also one of the name that we want: then we take the next."""
-
-CONNECT_TIMEOUT_S = 1.0
-LOCK_TIMEOUT_S = 0.5
+BACKLOG = 64  # connections to a supervisor that waits for its disk
+TAKE_TRIES, RETRY_S = 10, 0.01
 
 OWNER_TIMEOUT_S = 600.0  # for how long after a heartbeat a run on another machine is alive
 CONTAINER_TIMEOUT_S = 30.0  # the same for another container of this machine; then it was restarted
 
 
-class RunLock:
-    """The socket and the lock of one run on one host."""
+class RunSocket:
+    """The socket of one run on one host: its lock, and where agents reach its supervisor.
+
+    Any user can take an abstract name; so the user at the other end counts, not the name alone.
+    """
 
     def __init__(self, folder: RunPaths, uid: Optional[int] = None) -> None:
-        text = "/".join(folder.root.split("/")[-2:])
-        name = hashlib.sha256(text.encode()).hexdigest()[:24]
         self._uid = os.getuid() if uid is None else uid
-        self._folder = self._choose_folder()
-        self.socket_path = os.path.join(self._folder, f"{name}.sock")
-        self.lock_path = os.path.join(self._folder, f"{name}.lock")
+        run_and_node = "/".join(folder.root.split("/")[-2:])  # a workdir may have several paths
+        digest = hashlib.sha256(run_and_node.encode()).hexdigest()[:24]
+        self.address = f"\0runner-{self._uid}-{digest}"
 
-    def _choose_folder(self) -> str:
-        """Return our folder, or where it can be made."""
-        candidates = [os.path.join(BASE_DIR, name.format(self._uid)) for name in FOLDER_NAMES]
-        existing = [path for path in candidates if self._is_private(path)]
-        unused = [path for path in candidates if not os.path.lexists(path)]
-        return [*existing, *unused, *candidates][0]
+    def take(self) -> Optional[socket.socket]:
+        """Take the name and listen; return None while the guardian or the supervisor lives.
 
-    def make_folder(self) -> None:
-        """Create the folder for its user only; OSError if other users own all of its names."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        if not self._is_private(self._folder):
-            raise PermissionError(f"{self._folder} is not a private folder of ours")
-
-    def _is_private(self, folder: str) -> bool:
-        """Return whether a folder is its user's, and no other user can put anything into it."""
-        with contextlib.suppress(OSError):
-            status = os.lstat(folder)
-            private = (self._uid, 0) == (status.st_uid, status.st_mode & 0o077)
-            return stat.S_ISDIR(status.st_mode) and private
-        return False
+        PermissionError: another user has it.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        holder: Optional[int] = None
+        for _ in range(TAKE_TRIES):
+            with contextlib.suppress(OSError):
+                listener.bind(self.address)
+                listener.listen(BACKLOG)
+                listener.setblocking(False)
+                return listener
+            holder = self._holder_uid()
+            if holder is not None:
+                break
+            time.sleep(RETRY_S)  # it was taken, or closed, this very moment
+        listener.close()
+        if holder == self._uid:
+            return None
+        user = "another user" if holder is None else f"user {procfs.user_name(holder)}"
+        raise PermissionError(f"{user} holds the abstract socket {self.address[1:]}")
 
     def connect(self) -> Optional[socket.socket]:
-        """Return a connection to the supervisor, None when none listens."""
-        if not self._is_private(self._folder):
-            return None
+        """Return a connection to the supervisor, None when none of this user listens."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.settimeout(CONNECT_TIMEOUT_S)  # the backlog of a stopped one may be full
-        try:
-            client.connect(self.socket_path)
-        except OSError:
-            client.close()
-            return None
-        client.setblocking(False)
-        return client
+        client.setblocking(False)  # the backlog of a stopped one may be full
+        with contextlib.suppress(OSError):
+            client.connect(self.address)
+            if peer_uid(client) == self._uid:
+                return client
+        client.close()
+        return None
 
-    @staticmethod
-    def peer_closed(connection: socket.socket) -> bool:
-        """Return whether the supervisor at the other end is gone."""
-        if not select.select([connection], [], [], 0)[0]:
-            return False
-        try:
-            return not connection.recv(4096)
-        except OSError:
-            return True
-
-    def holder_pids(self) -> List[int]:
-        """Return the processes that hold the lock's file open: guardian and supervisor."""
-        pids = []
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            open_paths = (target for _, target in procfs.fd_links(pid))
-            if pid != os.getpid() and self.lock_path in open_paths:
-                pids.append(pid)
-        return pids
+    def _holder_uid(self) -> Optional[int]:
+        """Return the user who listens, or may do so with a full backlog; None if nobody does."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.setblocking(False)
+            try:
+                client.connect(self.address)
+                return peer_uid(client)
+            except BlockingIOError:
+                return self._uid
+            except OSError:
+                return None
 
     @property
     def is_held(self) -> bool:
-        """Whether the guardian or the supervisor lives, as far as this user may see.
+        """Whether the guardian or the supervisor lives; several lookers do not see each other."""
+        connection = self.connect()
+        if connection is not None:
+            connection.close()
+        return connection is not None
 
-        A shared lock is enough to tell: several processes that look do not see each other.
-        """
-        if not self._is_private(self._folder):
-            return False
-        try:
-            descriptor = os.open(self.lock_path, os.O_RDONLY | os.O_NOFOLLOW)
-        except (FileNotFoundError, PermissionError):
-            return False
-        except OSError:
-            return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
 
-    def try_lock(self) -> Optional[int]:
-        """Take the lock; return None while the guardian or the supervisor lives."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        while True:
-            try:
-                self.make_folder()  # it is gone after a reboot, or when /tmp was emptied
-                descriptor = os.open(self.lock_path, flags, 0o600)
-            except OSError:
-                return None
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(descriptor)
-                return None
-            with contextlib.suppress(OSError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(self.lock_path)):
-                    return descriptor
-            os.close(descriptor)  # its last holder has just removed the file
-
-    def acquire(self) -> Optional[int]:
-        """Take the lock, waiting for processes that only look at it; OSError without a folder."""
-        self.make_folder()
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        while True:
-            lock_fd = self.try_lock()
-            if lock_fd is not None or time.monotonic() > deadline:
-                return lock_fd
-            time.sleep(0.01)
-
-    def remove_files(self) -> None:
-        """Remove socket and lock file; only the holder of the lock may."""
-        for path in (self.socket_path, self.lock_path):
-            if os.path.exists(path):
-                os.unlink(path)
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user at the other end of a Unix connection."""
+    credentials = struct.Struct("iII")  # struct ucred: pid, uid, gid
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return int(credentials.unpack(data)[1])
 
 
 @dataclass(frozen=True)
@@ -185,6 +130,12 @@ class RunOwner:
     def from_this_boot(self) -> bool:
         """Whether the run was on this machine, and since its last boot."""
         return not self.other_host and self.boot_id == _local_owner({}).boot_id
+
+    @property
+    def from_earlier_boot(self) -> bool:
+        """Whether the run was on this machine, before its last boot: nothing of it can live."""
+        known = bool(self.machine_id) and not self.other_host
+        return known and self.boot_id != _local_owner({}).boot_id
 
     @property
     def is_sibling_container(self) -> bool:
@@ -243,16 +194,19 @@ def live_owner_pids(folder: RunPaths) -> List[int]:
 
 def is_alive(folder: RunPaths, uid: Optional[int] = None) -> bool:
     """Return whether the guardian or the supervisor of a user's run lives on this machine."""
-    return RunLock(folder, uid).is_held or bool(live_owner_pids(folder))
+    return RunSocket(folder, uid).is_held or bool(live_owner_pids(folder))
 
 
-def take_over(folder: RunPaths) -> Optional[int]:
-    """Take the lock of a run to complete its record; return None while it is alive."""
-    lock_fd = RunLock(folder).try_lock()
-    if lock_fd is not None and live_owner_pids(folder):  # /tmp was emptied
-        os.close(lock_fd)
+def take_over(folder: RunPaths) -> Optional[socket.socket]:
+    """Take the socket of a run to complete its record; return None while it is alive."""
+    try:
+        lock = RunSocket(folder).take()
+    except PermissionError:  # a stranger must not be able to keep a run from being ended
+        lock = socket.socket(socket.AF_UNIX)
+    if lock is not None and live_owner_pids(folder):  # in another network namespace
+        lock.close()
         return None
-    return lock_fd
+    return lock
 
 
 def other_host(folder: RunPaths) -> str:
@@ -263,6 +217,11 @@ def other_host(folder: RunPaths) -> str:
     if owner.is_sibling_container and heartbeat_age(folder) < CONTAINER_TIMEOUT_S:
         return f"another container of {owner.hostname}"
     return owner.other_host
+
+
+def is_local(folder: RunPaths) -> bool:
+    """Return whether this machine is on record as that of a run."""
+    return read(folder) is not None and not other_host(folder)
 
 
 def require_local(folder: RunPaths) -> None:

@@ -14,6 +14,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
+from runner.host.process.event_loop import run_steps
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
@@ -69,7 +70,7 @@ def prepare_next(args: SupervisorArgs, election: LeaderElection) -> Optional[Sup
     order = orders.orders[args.order.node]
     info, plan = encode(handover.info), encode(orders.plan)
     record = {"info": info, "plan": plan, "config": handover.config_yaml}
-    create_run_folder(args.folder, order, context.programs, record)
+    run_steps(create_run_folder(args.folder, order, context.programs, record))
     return args._replace(
         order=order,
         reserved_ports=election.facts_child.reserved_ports,

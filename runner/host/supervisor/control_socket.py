@@ -6,53 +6,46 @@ import contextlib
 import json
 import os
 import socket
-from typing import Any, Callable, Dict, Set
+from typing import Any, Callable, Dict, Optional, Set
 
 from runner.host.process.event_loop import EventLoop
-from runner.host.storage.run_owner import RunLock
+from runner.host.storage.run_owner import peer_uid
 
 
 class ControlSocket:
-    """The listening Unix socket with its connections."""
+    """The run's socket with its connections, those of this user and root only."""
 
     def __init__(
-        self, run_lock: RunLock, loop: EventLoop, on_command: Callable[[Dict[str, Any]], None]
+        self,
+        listener: socket.socket,
+        loop: EventLoop,
+        on_command: Callable[[Dict[str, Any]], Optional[Dict[str, Any]]],
     ) -> None:
-        """Take commands once `open` was called; `on_command` may raise for a malformed one."""
-        self._run_lock, self._loop, self._on_command = run_lock, loop, on_command
+        """Take commands once `open` was called.
+
+        `on_command` returns what to answer, if anything, and may raise for a malformed one.
+        """
+        self._listener, self._loop, self._on_command = listener, loop, on_command
         self._connections: Set[socket.socket] = set()
 
     def open(self) -> None:
-        """Listen for agents."""
-        path = self._run_lock.socket_path
-        if os.path.exists(path):
-            os.unlink(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
-        listener.listen(8)
-        listener.setblocking(False)
-        self._listener = listener
+        """Hear agents."""
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    def reopen_if_removed(self) -> None:
-        """Listen again if the socket was removed, as with all of /tmp; if that fails, later."""
-        if os.path.exists(self._run_lock.socket_path):
-            return
-        with contextlib.suppress(OSError):
-            self._run_lock.make_folder()
-            old_listener = self._listener
-            self.open()
-            self._loop.remove_reader(old_listener.fileno())
-            old_listener.close()
-
     def close(self) -> None:
-        """Close the socket and its connections."""
-        for sock in (*self._connections, self._listener):
-            self._loop.remove_reader(sock.fileno())
-            sock.close()
+        """Close the connections; the socket itself is the run's, and may have a next attempt."""
+        self._loop.remove_reader(self._listener.fileno())
+        for connection in self._connections:
+            self._loop.remove_reader(connection.fileno())
+            connection.close()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        connection = self._loop.accept(self._listener)
+        if connection is None:
+            return
+        if peer_uid(connection) not in (0, os.getuid()):
+            connection.close()
+            return
         connection.setblocking(False)
         self._connections.add(connection)
         read_buffer = bytearray()
@@ -73,5 +66,6 @@ class ControlSocket:
         read_buffer += chunk
         *lines, read_buffer[:] = read_buffer.split(b"\n")
         for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                self._on_command(json.loads(line))
+            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+                if answer := self._on_command(json.loads(line)):
+                    connection.send(json.dumps(answer).encode() + b"\n")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
+import socket
 import sys
 import traceback
 from typing import NoReturn, Optional, Set
@@ -13,7 +13,6 @@ from typing import NoReturn, Optional, Set
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import has_ended, read_order
-from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import finalise_record
 from runner.host.supervisor.supervisor import Supervisor
@@ -21,43 +20,40 @@ from runner.host.supervisor.supervisor import Supervisor
 READY = b"ready"
 
 
-def spawn(args: SupervisorArgs, lock_fd: Optional[int]) -> int:
+def spawn(args: SupervisorArgs, listener: socket.socket) -> int:
     """Start guardian and supervisor, detached from this process and its session.
 
-    Both hold `lock_fd`, the run lock, until they end. The pipe that is returned carries `READY` or
-    an error, and then ends.
+    Both hold `listener`, the socket of the run, until they end. The pipe that is returned carries
+    `READY` or an error, and then ends.
     """
     read_fd, write_fd = os.pipe()
     child_pid = os.fork()
     if child_pid == 0:
-        _run_detached(args, lock_fd, StartupPipe(write_fd))
+        _run_detached(args, listener, StartupPipe(write_fd))
     os.close(write_fd)
     os.waitpid(child_pid, 0)
     return read_fd
 
 
 def _run_detached(
-    args: SupervisorArgs, lock_fd: Optional[int], startup_pipe: StartupPipe
+    args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupPipe
 ) -> NoReturn:
     """Leave the session, fork again, and guard."""
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
-        if lock_fd is None:
-            raise RuntimeError("this run has a supervisor here already")
-        kept_fds = {startup_pipe.descriptor, lock_fd, *args.reserved_ports.descriptors}
+        kept_fds = {startup_pipe.descriptor, listener.fileno(), *args.reserved_ports.descriptors}
         _redirect(args.folder.supervisor_log, kept_fds | _code_fds())
-        _guard(args, startup_pipe)
+        _guard(args, listener, startup_pipe)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()
         startup_pipe.send(f"{type(error).__name__}: {error}".encode())
     os._exit(1)
 
 
-def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
+def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupPipe) -> NoReturn:
     folder, order = args.folder, args.order
-    run_lock = RunLock(folder)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     procfs.become_subreaper()
@@ -70,7 +66,7 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
             if os.getppid() == guardian_pid:
                 next_args: Optional[SupervisorArgs] = args
                 while next_args is not None:
-                    supervisor = Supervisor(next_args, run_lock, guardian_pid)
+                    supervisor = Supervisor(next_args, listener, guardian_pid)
                     supervisor.run(on_ready=lambda: startup_pipe.send(READY))
                     next_args = supervisor.next_start()
                 os._exit(0)
@@ -87,9 +83,8 @@ def _guard(args: SupervisorArgs, startup_pipe: StartupPipe) -> NoReturn:
     if not has_ended(folder, order):
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
-        list_alive = functools.partial(procfs.descendants, guardian_pid)
-        finalise_record(folder, order, reason, list_alive, all_gone=procfs.no_children_left)
-    run_lock.remove_files()
+        gone = procfs.no_children_left
+        finalise_record(folder, order, reason, procfs.own_descendants, all_gone=gone)
     os._exit(0)
 
 

@@ -84,7 +84,7 @@ class PeerExchange(PeerObserver):
         """Stop, since a node is lost."""
         self.lost_nodes.add(peer)
         self._journal.append(events.PeerLost(peer, reason), mono=last_seen)
-        self._stop(f"lost {peer}: {reason}", StopCause.PEER)
+        self._stop(events.loss_reason(peer, reason), StopCause.PEER)
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
         """Continue without the node: end ranks that may wait for it; torch restarts them."""

@@ -34,6 +34,7 @@ class LauncherProcess:
         self.pid = 0
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
+        self.record_by: Optional[float] = None  # while its end waits for the records of its ranks
         self._folder, self._order, self._journal = folder, order, journal
         self._process: Optional[subprocess.Popen[bytes]] = None
 
@@ -221,7 +222,7 @@ def _start(
             stdout=out,
             stderr=err,
             start_new_session=True,
-            preexec_fn=preexec_fn,  # noqa: PLW1509 (this process has one thread)
+            preexec_fn=preexec_fn,  # noqa: PLW1509 (our other thread holds no lock for long)
         )
     finally:
         os.close(out)
@@ -232,4 +233,4 @@ def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> 
     """Prepare a new process: in the cgroup, dying with the supervisor, with default signals."""
     program_cgroup.enter()
     procfs.die_with_parent(death_signal)
-    procfs.reset_signals()
+    procfs.reset_process()

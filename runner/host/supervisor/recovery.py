@@ -71,15 +71,17 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup only: a process can clear the tags in its environment and leave
-    its ancestors.
+    The end is verified by a cgroup, or by a boot since then: a process can clear the tags in its
+    environment and leave its ancestors.
     """
     processes = run_processes(folder, order)
     processes.freeze()
+    owner = run_owner.read(folder)
+    rebooted = owner is not None and owner.from_earlier_boot
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
-    finalise_record(folder, order, reason, processes.scan, verified=False)
+    finalise_record(folder, order, reason, processes.scan, verified=rebooted)
 
 
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:

@@ -1,7 +1,8 @@
 """Supervisor: starts what its order says, keeps the record, and guarantees that everything ends.
 
-It knows nothing of torchrun. One thread, one loop; children are reaped in one place; it ends
-when nothing of the run is left, or when what is left has outlived SIGKILL.
+It knows nothing of torchrun. One loop, which waits for no file: a second thread has the file
+access. Children are reaped in one place; it ends when nothing of the run is left, or when what is
+left has outlived SIGKILL.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import socket
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
+from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
 from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
+from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, LogSampler, remove_sidecar_data
-from runner.host.storage.run_owner import RunLock
 from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peers import PeerExchange
@@ -39,15 +43,17 @@ HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host
 class Supervisor:
     """One attempt of a run on one host, from its order to its last event."""
 
-    def __init__(self, args: SupervisorArgs, run_lock: RunLock, guardian_pid: int) -> None:
+    def __init__(self, args: SupervisorArgs, listener: socket.socket, guardian_pid: int) -> None:
         self._args, self._guardian_pid = args, guardian_pid
-        self.order = order = args.order
-        self._journal = journal = EventLog(args.folder, order)
+        order = args.order
+        self._files = FileWorker()
+        submit = self._files.submit
+        self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
-        self._control_socket = ControlSocket(run_lock, self._loop, self._on_command)
+        self._control_socket = ControlSocket(listener, self._loop, self._on_command)
         self._launcher = LauncherProcess(args.folder, order, journal)
         self._ladder = StopLadder(order, self._launcher, journal)
-        self._ranks = RankTracker(args.folder, order, journal, self._fail)
+        self._ranks = RankTracker(args.folder, order, journal, self._fail, submit)
         self._watchdog = Watchdog(args.folder, order, journal)
         self._logs = LogSampler(args.folder, order.attempt, self._watchdog.interval_s)
         self._sidecar = SidecarProcess(args.folder, order)
@@ -62,6 +68,7 @@ class Supervisor:
         args = self._args
         procfs.become_subreaper()
         self._loop.open()
+        self._loop.add_reader(self._files.wake_fd, self._files.deliver)
         self._control_socket.open()
         self._launcher.create_cgroup()
         preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
@@ -79,6 +86,11 @@ class Supervisor:
             self._loop.wait(TICK_S)
             self._tick()
         return self._finish()
+
+    @property
+    def order(self) -> Order:
+        """What to do here."""
+        return self._args.order
 
     def next_start(self) -> Optional[SupervisorArgs]:
         """Return what to do here next, if the hosts relaunch the run."""
@@ -105,8 +117,11 @@ class Supervisor:
             self._peers.stop(reason, StopCause.PEER if cause is StopCause.LOCAL else cause)
         ladder.begin(reason, cause, stopped_at)
 
-    def _on_command(self, message: Dict[str, Any]) -> None:
-        """Do what an agent says; every command renews the controller lease."""
+    def _on_command(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        """Do what an agent says; every command renews the controller lease.
+
+        The answer to a renewal is how this host is.
+        """
         kind = message["command"]
         lease = self._peers.lease
         lease.renew()
@@ -119,10 +134,11 @@ class Supervisor:
             cause = StopCause(message.get("cause", "user"))
             attempt = message.get("attempt", self.order.attempt)
             if cause is StopCause.PEER and attempt != self.order.attempt:
-                return  # what failed there is over
+                return {}  # what failed there is over
             self.stop(str(message.get("reason", "stop requested")), cause)
             if kind == "kill":
                 self._ladder.skip_grace()
+        return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
     def _start_when_ready(self) -> None:
         """Start the program, if there is one, once the sidecar is ready."""
@@ -145,13 +161,14 @@ class Supervisor:
     def _tick(self) -> None:
         self._start_when_ready()
         self._check_start()
-        self._scan_rank_records()
+        self._ranks.tick(stopping=self._ladder.is_stopping)
         if self._port_reservation.check_due:
             self._release_port_if_listening()
         if self._keep_house():
             self._sample_progress()
         self._reap()
-        self._ranks.kill_overdue()
+        if self._launcher.record_by is not None and time.monotonic() > self._launcher.record_by:
+            self._on_program_ended()
         self._ladder.term_new_ranks()
         if self._orphaned:
             self.stop("its supervisor got SIGTERM or lost its guardian")
@@ -172,39 +189,53 @@ class Supervisor:
         """Show that this supervisor lives, at intervals; return whether one is over."""
         is_due = self._logs.is_due()
         if is_due:
-            run_owner.heartbeat(self._args.folder)
-            self._control_socket.reopen_if_removed()
+            self._files.submit(functools.partial(run_owner.heartbeat, self._args.folder))
         return is_due
 
-    def _sample_progress(self) -> None:
-        self._logs.sample()
-        if self._launcher.is_running:
-            self._watchdog.sample(self._logs.sizes, self._launcher.pid)
+    def _sample_progress(self, then: Callable[[], object] = int) -> None:
+        """Take a sample of the logs and of the progress, unless one is being taken."""
+
+        def take_sizes() -> Mapping[str, int]:
+            self._logs.sample()
+            return self._watchdog.progress_sizes(self._logs.sizes)
+
+        def take_sample(sizes: Mapping[str, int]) -> None:
+            self._logs.in_progress = False
+            if self._launcher.is_running:
+                self._watchdog.sample(sizes, self._launcher.pid)
+            then()
+
+        if not self._logs.in_progress:
+            self._logs.in_progress = True
+            self._files.submit(take_sizes, take_sample)
+
+    def _stop_if_stalled(self) -> None:
+        if self._watchdog.reason:
+            self._fail(self._watchdog.reason)
 
     def _check_progress(self, stalled_s: Optional[float]) -> None:
         """Have the watchdog act, unless the end is near anyhow."""
         if self._ladder.is_stopping or self._launcher.exit_status is not None:
             self._watchdog.close()
         elif self._watchdog.check(stalled_s):
-            self._sample_progress()
-            if self._watchdog.reason:
-                self._fail(self._watchdog.reason)
+            self._sample_progress(self._stop_if_stalled)
         if self._ladder.deferred_reason and not self._watchdog.is_dumping:
             self.stop(self._ladder.deferred_reason, StopCause.PEER)
 
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         helper_pids = {*self._watchdog.child_pids, self._sidecar.pid}
-        return [pid for pid in procfs.descendants(os.getpid()) if pid not in helper_pids]
-
-    def _scan_rank_records(self) -> None:
-        self._ranks.scan_records(stopping=self._ladder.is_stopping)
+        return [pid for pid in procfs.own_descendants() if pid not in helper_pids]
 
     def _restart_ranks(self, node_count: int) -> None:
         """End the ranks for a restart with `node_count` nodes."""
-        self._scan_rank_records()
-        if self._launcher.exit_status is None:
-            self._ranks.terminate_for_restart(node_count)
+
+        def terminate() -> None:
+            if self._launcher.exit_status is None:
+                self._ranks.terminate_for_restart(node_count)
+
+        terminate()
+        self._ranks.scan_records(terminate)  # those that have just started
 
     def _fail(self, reason: str, failed_at: Optional[float] = None) -> None:
         """Stop everywhere, since something of the task failed; unless we stop already."""
@@ -219,13 +250,24 @@ class Supervisor:
             if not self._launcher.on_reaped(pid, status):
                 continue
             self._release_port_if_listening()  # first: a taken port may be why the program ended
-            self._scan_rank_records()
-            self._ranks.record_vanished()
-            code, signum = self._launcher.exit_status or (None, None)
-            self._journal.append(ProgramExited(code, signum))
-            if code != 0:
-                outcome = describe_exit(code, signum)
-                self._fail(f"the program on {self.order.node} {outcome}")
+            self._launcher.record_by = time.monotonic() + DISK_TIMEOUT_S
+            self._ranks.scan_records(self._on_records_complete)
+
+    def _on_records_complete(self) -> None:
+        """Take all that the shims have recorded: the program has ended."""
+        self._ranks.record_vanished()
+        self._files.submit(int, lambda _: self._on_program_ended())  # after why ranks vanished
+
+    def _on_program_ended(self) -> None:
+        """Record the program's end after those of its ranks, unless the disk takes too long."""
+        if self._launcher.record_by is None:
+            return
+        self._launcher.record_by = None
+        code, signum = self._launcher.exit_status or (None, None)
+        self._journal.append(ProgramExited(code, signum))
+        if code != 0:
+            outcome = describe_exit(code, signum)
+            self._fail(f"the program on {self.order.node} {outcome}")
 
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
@@ -240,12 +282,12 @@ class Supervisor:
             return True
         if self.order.is_standby:
             return self._ladder.is_stopping or (group is not None and group.hub_finished)
-        if self._launcher.exit_status is None:
+        if self._launcher.exit_status is None or self._launcher.record_by is not None:
             return False
         if not procfs.no_children_left() and self._live_processes():
             return False
-        has_members = group is not None and group.has_members
-        return self._ladder.is_stopping or not (has_members or self._sidecar.has_clients)
+        is_awaited = group is not None and group.is_awaited
+        return self._ladder.is_stopping or not (is_awaited or self._sidecar.has_clients)
 
     def _finish(self) -> State:
         ladder, cgroup = self._ladder, self._launcher.cgroup
@@ -253,13 +295,14 @@ class Supervisor:
         self._watchdog.close()
         self._sidecar.stop(self._reap)
         killed, survivors = kill_until_gone(
-            *(self._live_processes, self._reap, self._ranks.shim_pids, cgroup),
+            *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
             all_gone=lambda: procfs.no_children_left() or bool(self._watchdog.child_pids),
+            is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
-        remove_sidecar_data(self._args.folder, self.order)
-        self._logs.sample()
-        self._scan_rank_records()
-        self._ranks.record_vanished()
+        self._files.submit(functools.partial(remove_sidecar_data, self._args.folder, self.order))
+        self._files.submit(self._logs.sample)
+        self._ranks.scan_records(self._ranks.record_vanished)
+        self._wait_for_disk()
         verified = cgroup_empty(cgroup, survivors)
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
@@ -269,9 +312,21 @@ class Supervisor:
         self._journal.finalise(Ended(state, reason, len(killed), survivors, verified))
         ladder.move(StopPhase.ENDED)
         cgroup.remove()
+        self._wait_for_disk()
         self._peers.leave()
         self._close()
         return state
+
+    def _keep_in_touch(self, seconds: float = 0.0) -> None:
+        """Wait for a moment in which the other hosts and the agents hear from us."""
+        self._loop.wait(seconds)
+        self._reap()
+        self._peers.tick(float("inf"))
+
+    def _wait_for_disk(self) -> None:
+        """Return once everything so far is on record; a disk may take its time."""
+        while self._files.busy:
+            self._keep_in_touch(TICK_S)
 
     def _try_relaunch(self) -> None:
         """Have the hosts decide whether another attempt follows, if that is up to them."""
@@ -300,8 +355,7 @@ class Supervisor:
         while not election.is_decided and not group.stop_acknowledged:
             if self._must_end or time.monotonic() > deadline:
                 return
-            self._loop.wait(TICK_S)
-            self._peers.tick(float("inf"))
+            self._keep_in_touch(TICK_S)
 
     @property
     def _orphaned(self) -> bool:
@@ -322,4 +376,6 @@ class Supervisor:
         if self._election is not None:
             self._election.close()
         self._control_socket.close()
+        self._loop.remove_reader(self._files.wake_fd)
+        self._files.close()
         self._loop.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +38,18 @@ class SshTransport:
 
     def open(self, node: Node, command: str) -> Channel:
         """Run a shell command line on a node and return its streams; raise NotReady."""
-        try:
+        with _as_problem_of(node):
             return self._login(node).start_command(command)
-        except LoginFailure as failure:
-            problem = Problem(node.name, failure.message, failure.hint)
-        except Exception as error:  # noqa: BLE001 - a person reads this, whatever it is
-            problem = Problem(node.name, f"ssh failed ({type(error).__name__}: {error})")
-        raise NotReady([problem])
+
+    def connect(self, node: Node) -> SshConnection:
+        """Log in to a node, or return the connection that is open; raise NotReady."""
+        with _as_problem_of(node):
+            return self._login(node).connect()
+
+    def endpoint(self, node: Node) -> Endpoint:
+        """Return where a node is, by the ssh configuration too; raise NotReady."""
+        with _as_problem_of(node):
+            return self._login(node).endpoint
 
     def close(self) -> None:
         """End every connection; channels still open see their end."""
@@ -76,6 +81,20 @@ class SshTransport:
                 via = self._jump_logins[hops] = jump
             login = SharedLogin(self._context, route[-1], via, node=node.name)
             return self._node_logins.setdefault(node.name, login)
+
+
+@contextlib.contextmanager
+def _as_problem_of(node: Node) -> Iterator[None]:
+    """Raise whatever happens as NotReady, with the node's name."""
+    try:
+        yield
+    except LoginFailure as failure:
+        problem = Problem(node.name, failure.message, failure.hint)
+    except Exception as error:  # noqa: BLE001 - a person reads this, whatever it is
+        problem = Problem(node.name, f"ssh failed ({type(error).__name__}: {error})")
+    else:
+        return
+    raise NotReady([problem])
 
 
 @dataclass
@@ -137,6 +156,10 @@ class SharedLogin:
         self._task: DeadlineTask[SshConnection] | None = None
         self._connection: SshConnection | None = None
         self._closed = False
+
+    def connect(self) -> SshConnection:
+        """Return the open connection; raise LoginFailure."""
+        return self._get_connection()[0]
 
     def start_command(self, command: str) -> SshChannel:
         """Start a command and return its channel; raise LoginFailure."""
@@ -237,7 +260,7 @@ class SharedLogin:
 
     def _open_tunnel(self, via: SharedLogin, task: DeadlineTask[SshConnection]) -> Any:
         timeout, messages = self._context.timeout, self._messages
-        jump, _ = via._get_connection()
+        jump = via.connect()
         # Either end may be unresponsive; a jump host that is would fail all later nodes, too.
         cancel = functools.partial(jump.close_if_unresponsive, timeout)
         task.begin_step(timeout, messages.timed_out(Timeout.JUMP), cancel)

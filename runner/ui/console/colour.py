@@ -46,8 +46,8 @@ class LineStyler:
 
     def prefix(self, *sources: Source, is_error: bool, is_plain: bool = False) -> bytes:
         """Return the prefix of lines that these ranks wrote; one without colour is faster."""
-        node, rank = sources[0]
-        text = b"[%s:%d]" % (node.encode(), rank)
+        node = sources[0].node
+        text = f"[{sources[0].label}]".encode()
         if is_plain:
             return text + (b"! " if is_error else b" ")
         nodes = {source.node for source in sources}
@@ -62,15 +62,7 @@ class LineStyler:
 
     def clean(self, lines: bytes) -> bytes:
         """Return lines without control sequences, except colours that end with their line."""
-        if ESC in lines:
-            keep = self.has_colour
-            lines = ESCAPE_SEQUENCE.sub(lambda m: m[0] if keep and m[2] == b"m" else b"", lines)
-        if any(control in lines for control in _CONTROL_CHARS):
-            lines = lines.translate(None, CONTROL_BYTES)
-        if ESC in lines:
-            split_lines = lines.split(b"\n")
-            lines = b"\n".join([line + RESET if ESC in line else line for line in split_lines])
-        return lines
+        return clean_lines(lines, keep_colours=self.has_colour)
 
     def style_report(self, text: str) -> str:
         """Return a report with its success or failure in colour."""
@@ -82,6 +74,19 @@ class LineStyler:
                     BOLD + b";" + code, line.encode(errors="backslashreplace")
                 ).decode()
         return "\n".join(lines)
+
+
+def clean_lines(lines: bytes, *, keep_colours: bool) -> bytes:
+    """Return lines without control sequences, but perhaps with colours that end with their line."""
+    if ESC in lines:
+        keep = keep_colours
+        lines = ESCAPE_SEQUENCE.sub(lambda m: m[0] if keep and m[2] == b"m" else b"", lines)
+    if any(control in lines for control in _CONTROL_CHARS):
+        lines = lines.translate(None, CONTROL_BYTES)
+    if ESC in lines:
+        split_lines = lines.split(b"\n")
+        lines = b"\n".join([line + RESET if ESC in line else line for line in split_lines])
+    return lines
 
 
 def strip_controls(line: bytes) -> str:

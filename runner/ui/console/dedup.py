@@ -15,11 +15,19 @@ FLOOD_LINES, FLOOD_BYTES = 2000, 1 << 18  # more in that time is a flood, which 
 FLOOD_CHUNK_LINES = 64  # a piece of more lines than this is a flood as well
 
 
+NO_RANK = -1  # stands for a command on the node, which is no rank
+
+
 class Source(NamedTuple):
     """The node and the rank that wrote a line."""
 
     node: str
     rank: int
+
+    @property
+    def label(self) -> str:
+        """Its name in a prefix."""
+        return self.node if self.rank == NO_RANK else f"{self.node}:{self.rank}"
 
 
 @dataclass
@@ -30,6 +38,7 @@ class PendingLine:
     since: float
     descriptor: int
     line: bytes
+    text: bytes  # what has to be equal
     sources: list[Source] = field(default_factory=list)
 
 
@@ -54,15 +63,18 @@ class LineDeduplicator:
         is_small = count <= FLOOD_CHUNK_LINES
         return is_small and self._window_lines <= FLOOD_LINES and self._window_bytes <= FLOOD_BYTES
 
-    def add(self, source: Source, descriptor: int, lines: bytes, now: float) -> None:
-        """Add lines that wait."""
+    def add(
+        self, source: Source, descriptor: int, lines: bytes, now: float, same: bytes | None = None
+    ) -> None:
+        """Add lines that wait; `same` is what has to be equal, by default the whole line."""
         for line in lines.split(b"\n"):
+            text = line if same is None else same
             last_number = self._last_number.get(source, 0)
-            candidates = self._by_text.setdefault((descriptor, line), deque())
+            candidates = self._by_text.setdefault((descriptor, text), deque())
             pending = next((each for each in candidates if each.number > last_number), None)
             if pending is None:
                 self._number += 1
-                pending = PendingLine(self._number, now, descriptor, line)
+                pending = PendingLine(self._number, now, descriptor, line, text)
                 self._pending.append(pending)
                 candidates.append(pending)
             pending.sources.append(source)
@@ -73,7 +85,7 @@ class LineDeduplicator:
         ready = []
         while self._pending and now - self._pending[0].since >= HOLD_S:
             pending = self._pending.popleft()
-            key = (pending.descriptor, pending.line)
+            key = (pending.descriptor, pending.text)
             self._by_text[key].popleft()
             if not self._by_text[key]:
                 del self._by_text[key]

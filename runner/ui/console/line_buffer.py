@@ -17,6 +17,7 @@ class _PartialLine:
     text: bytes
     since: float
     is_redrawn: bool = False
+    had_other_forms: bool = False  # not just the first half of a carriage return and newline
     is_continuation: bool = False  # its beginning was already returned as a line
 
     @property
@@ -32,10 +33,13 @@ class LineAssembler:
         self._partial: dict[tuple[str, int], _PartialLine] = {}
 
     def feed(self, key: tuple[str, int], data: bytes, now: float) -> bytes | None:
-        """Add a piece; return the lines that it completes, joined by newlines, or None."""
+        """Add a piece; return the lines that it completes, joined by newlines, or None.
+
+        A line that redrew itself begins with a carriage return, the only one in what is returned.
+        """
         partial = self._partial.pop(key, None)
         if partial:
-            data = partial.text + data
+            data = b"\r" * partial.had_other_forms + partial.text + data
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
         lines, newline, rest = data.rpartition(b"\n")
@@ -43,7 +47,7 @@ class LineAssembler:
         if newline:
             complete = lines
             if b"\r" in lines:
-                complete = b"\n".join([_latest_form(line) for line in lines.split(b"\n")])
+                complete = b"\n".join([_completed(line) for line in lines.split(b"\n")])
             if partial and partial.is_continuation and complete[:1] in (b"", b"\n"):
                 complete = complete[1:] if complete else None  # the end of a line returned before
             partial = None
@@ -82,8 +86,11 @@ class LineAssembler:
     def pop_all(self) -> list[tuple[tuple[str, int], bytes]]:
         """Return all unfinished lines; a progress bar that erased itself is none."""
         partials, self._partial = self._partial, {}
-        latest = ((key, each.latest, each.is_redrawn) for key, each in partials.items())
-        return [(key, text) for key, text, redrawn in latest if (text.strip() if redrawn else text)]
+        return [
+            (key, b"\r" * each.had_other_forms + each.latest)
+            for key, each in partials.items()
+            if (each.latest.strip() if each.is_redrawn else each.latest)
+        ]
 
     def _store_partial(
         self, key: tuple[str, int], rest: bytes, partial: _PartialLine, now: float
@@ -93,13 +100,20 @@ class LineAssembler:
             partial.since = now
         if b"\r" in rest:
             partial.is_redrawn = True
-            rest = _latest_form(rest) + (b"\r" if rest.endswith(b"\r") else b"")
+            latest = _latest_form(rest)
+            partial.had_other_forms |= latest != rest.rstrip(b"\r")
+            rest = latest + (b"\r" if rest.endswith(b"\r") else b"")
         partial.text = rest
         self._partial[key] = partial
         if len(rest) <= self._max_line_bytes:
             return None
         partial.text, partial.is_continuation = b"", True
         return rest
+
+
+def _completed(line: bytes) -> bytes:
+    latest = _latest_form(line)
+    return b"\r" + latest if latest != line.rstrip(b"\r") else latest
 
 
 def _latest_form(line: bytes) -> bytes:

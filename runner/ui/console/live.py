@@ -16,7 +16,7 @@ from runner.ui.console import plain
 from runner.ui.console.colour import LineStyler, strip_controls
 from runner.ui.console.dedup import LineDeduplicator, PendingLine, Source
 from runner.ui.console.plain import Console, Writer, encode_lines
-from runner.ui.console.status_area import Row, StatusArea
+from runner.ui.console.status_area import Row, StatusArea, without_rates
 
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125
@@ -90,12 +90,14 @@ class LiveConsole(Console):
         self._deduplicator = LineDeduplicator()
         self._has_many_ranks = ranks is None or len(ranks) > 1
         self._next_progress = 0.0
-        self._progress: dict[tuple[str, int, int], str] = {}
-        super().__init__(ranks)
+        self._progress: dict[tuple[Source, int], str] = {}
+        super().__init__(ranks, folds_tracebacks=True)
 
     def message(self, text: str) -> None:
         """Write the runner's own lines after earlier lines of ranks; they may quote hosts."""
-        data = self._styler.clean(encode_lines(text).replace(b"\r", b""))
+        self._put_message(encode_lines(text))
+
+    def _put_message(self, data: bytes) -> None:
         with self._lock:
             self._put_pending(self._deduplicator.pop_all())
             self._writers[plain.ERR].put(plain.ERR, data)
@@ -111,7 +113,8 @@ class LiveConsole(Console):
     def verdict(self, text: str) -> None:
         """Replace the area by the report, permanently."""
         self._area.end()
-        self.message(self._styler.style_report(text))
+        report = self._styler.style_report(encode_lines(text).decode())
+        self._put_message(report.encode())
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
         """Write ranks' last lines, and remove the area permanently."""
@@ -137,6 +140,7 @@ class LiveConsole(Console):
     def _tick(self) -> None:
         now = time.monotonic()
         with self._lock:
+            self._put_due_lines()
             self._put_pending(self._deduplicator.pop_due(now))
             self._update_progress(now)
         screen = self._writers[plain.ERR]
@@ -153,18 +157,21 @@ class LiveConsole(Console):
             self._next_progress = now + PROGRESS_INTERVAL_S
             shown = {}
         self._progress = {
-            (*key, descriptor): shown.get((*key, descriptor)) or strip_controls(text)
+            (Source(*key), descriptor): shown.get((Source(*key), descriptor))
+            or strip_controls(text)
             for descriptor, assembler in self._assemblers.items()
             for key, text in assembler.pending(now)
         }
-        lines = self._progress.items()
-        self._area.progress_lines([(Source(node, rank), text) for (node, rank, _), text in lines])
+        self._area.progress_lines([(source, text) for (source, _), text in self._progress.items()])
 
     def _on_reader_gone(self, descriptor: int) -> None:
         """Do nothing: there is no other place for a message."""
 
-    def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
-        source, now = Source(node, rank), time.monotonic()
+    def _put_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
+        if b"\r" in lines:
+            self._put_redrawn_lines(source, descriptor, lines)
+            return
+        now = time.monotonic()
         lines = self._styler.clean(lines)
         is_behind = self._writers[plain.ERR].waiting_bytes > 0  # lines held back would accumulate
         if self._has_many_ranks and not is_behind and self._deduplicator.accepts(lines, now):
@@ -175,6 +182,20 @@ class LiveConsole(Console):
         is_error = descriptor == plain.ERR
         prefix = self._styler.prefix(source, is_error=is_error, is_plain=is_plain)
         self._put_prefixed(prefix, plain.ERR, lines)
+
+    def _put_redrawn_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
+        """Write lines of which some redrew themselves: a progress bar that has ended is no error.
+
+        Those of several ranks are one, whatever their times and rates.
+        """
+        for line in lines.split(b"\n"):
+            if not line.startswith(b"\r"):
+                self._put_lines(source, descriptor, line)
+                continue
+            text = self._styler.clean(line[1:])
+            bar = without_rates(text.decode(errors="surrogateescape"))
+            same = bar.encode(errors="surrogateescape")
+            self._deduplicator.add(source, plain.OUT, text, time.monotonic(), same)
 
     def _put_pending(self, pending: list[PendingLine]) -> None:
         for line in pending:

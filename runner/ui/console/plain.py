@@ -16,7 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
+from runner.core.text import printable_lines
+from runner.ui.console.colour import clean_lines
+from runner.ui.console.dedup import Source
 from runner.ui.console.line_buffer import LineAssembler
+from runner.ui.console.traceback_folding import RankLines, TracebackFolder
+from runner.ui.layout import message_width
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
@@ -128,11 +133,22 @@ class Console:
     """
 
     def __init__(
-        self, ranks: frozenset[int] | None = None, reader_gone_note: bytes = READER_GONE_NOTE
+        self,
+        ranks: frozenset[int] | None = None,
+        reader_gone_note: bytes = READER_GONE_NOTE,
+        *,
+        raw: bool = False,
+        folds_tracebacks: bool = False,
     ) -> None:
-        """Start the writers; `ranks` are those whose output is shown, None for all."""
-        self._ranks, self._reader_gone_note = ranks, reader_gone_note
+        """Start the writers; `ranks` are those whose output is shown, None for all.
+
+        Unless `raw`, escape sequences in it are dropped, except for colours on a terminal.
+        `folds_tracebacks` is for a run that goes on: see `first_failure`.
+        """
+        self._ranks, self._reader_gone_note, self._raw = ranks, reader_gone_note, raw
+        self._coloured = {fd for fd in (OUT, ERR) if os.isatty(fd) and not os.getenv("NO_COLOR")}
         self._muted = False
+        self._folder = TracebackFolder(lambda: message_width(ERR)) if folds_tracebacks else None
         self._lock = threading.Lock()
         self._assemblers = {descriptor: LineAssembler(MAX_LINE_BYTES) for descriptor in (OUT, ERR)}
         sys.stdout.flush()
@@ -165,14 +181,34 @@ class Console:
         self.message(text)
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        """Write a rank's output by whole lines; an unfinished one waits for its end."""
+        """Write a rank's output by whole lines; an unfinished one waits for its end.
+
+        `NO_RANK` stands for a command on the node.
+        """
         if self._ranks is not None and rank not in self._ranks:
             return
         descriptor = OUT if stream == "out" else ERR
         with self._lock:
-            lines = self._assemblers[descriptor].feed((node, rank), data, time.monotonic())
+            source = Source(node, rank)
+            lines = self._assemblers[descriptor].feed(source, data, time.monotonic())
             if lines is not None:
-                self._put_lines(node, rank, descriptor, lines)
+                self._take_lines(source, descriptor, lines)
+
+    def first_failure(self, node: str, rank: int | None) -> None:
+        """Fold tracebacks that follow from this failure, until `recovered` or `reset_lines`.
+
+        Of those on the node without a `rank`, or of that rank, all lines are shown.
+        """
+        with self._lock:
+            if self._folder:
+                self._folder.fold_except(node, rank, time.monotonic())
+
+    def recovered(self) -> None:
+        """Show whole tracebacks again: the ranks go on without what failed."""
+        with self._lock:
+            if self._folder:
+                self._put_held_lines(self._folder.pop_all())
+                self._folder.keep_whole()
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much; the log files are complete."""
@@ -182,12 +218,15 @@ class Console:
         """Write an attempt's unfinished last lines before the next attempt starts."""
         with self._lock:
             self._put_partial_lines()
+        self.recovered()
         self._muted = False
 
     def _put_partial_lines(self) -> None:
         for descriptor, assembler in self._assemblers.items():
-            for (node, rank), partial in assembler.pop_all():
-                self._put_lines(node, rank, descriptor, partial)
+            for key, partial in assembler.pop_all():
+                self._take_lines(Source(*key), descriptor, partial)
+        if self._folder:
+            self._put_held_lines(self._folder.pop_all())
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
         """Write unfinished last lines and everything before them, in `deadline_s` at most."""
@@ -227,16 +266,36 @@ class Console:
                 now, idle_since = time.monotonic(), (w.idle_since for w in self._writers.values())
                 # While a reader is slow, nothing more is fetched from the hosts.
                 assembler.defer(now if self._waiting_bytes else max(idle_since))
-                for (node, rank), partial in assembler.pop_overdue(now):
-                    self._put_lines(node, rank, descriptor, partial)
+                for key, partial in assembler.pop_overdue(now):
+                    self._take_lines(Source(*key), descriptor, partial)
+            self._put_due_lines()
 
     def _on_reader_gone(self, descriptor: int) -> None:
         if descriptor == OUT:
             with contextlib.suppress(OSError):
                 os.write(ERR, self._reader_gone_note)
 
-    def _put_lines(self, node: str, rank: int, descriptor: int, lines: bytes) -> None:
-        self._put_prefixed(b"[%s:%d] " % (node.encode(), rank), descriptor, lines)
+    def _take_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
+        """Write lines, except for tracebacks, which wait."""
+        shown: bytes | None = lines
+        if self._folder:
+            shown = self._folder.feed(source, descriptor, lines, time.monotonic())
+        if shown is not None:
+            self._put_lines(source, descriptor, shown)
+
+    def _put_due_lines(self) -> None:
+        if self._folder:
+            self._put_held_lines(self._folder.pop_due(time.monotonic()))
+
+    def _put_held_lines(self, held: list[RankLines]) -> None:
+        for source, descriptor, lines in held:
+            self._put_lines(source, descriptor, lines)
+
+    def _put_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
+        lines = lines.replace(b"\r", b"")
+        if not self._raw:
+            lines = clean_lines(lines, keep_colours=descriptor in self._coloured)
+        self._put_prefixed(f"[{source.label}] ".encode(), descriptor, lines)
 
     def _put_prefixed(self, prefix: bytes, descriptor: int, lines: bytes) -> None:
         if self._muted and self._writers[descriptor].waiting_bytes > MAX_WAITING_BYTES:
@@ -246,20 +305,26 @@ class Console:
 
 
 def encode_lines(text: str) -> bytes:
-    """Return text as whole lines of bytes that can always be written."""
-    return (text.rstrip("\n") + "\n").encode(errors="backslashreplace")
+    """Return text as whole lines of bytes that can always be written, and only show."""
+    return (printable_lines(text).rstrip("\n") + "\n").encode()
 
 
-def open_console(ui: str, ranks: frozenset[int] | None, nodes: Sequence[str]) -> Console:
-    """Return the console that suits standard output and error; `ui` is "auto" or "plain".
+def open_console(
+    ui: str,
+    ranks: frozenset[int] | None,
+    nodes: Sequence[str],
+    reader_gone_note: bytes = READER_GONE_NOTE,
+) -> Console:
+    """Return the console of a run, which suits standard output and error.
 
+    `ui` is "auto", "plain", or "raw", which is plain with the ranks' escape sequences.
     The live one needs both to be the same terminal: a pipe may lead to that terminal as well
     (`| tee`), where its lines and the status area would overwrite each other.
     """
     is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "")
     is_screen = is_screen and os.isatty(ERR) and os.isatty(OUT)
-    if ui == "plain" or not is_screen or not os.path.samestat(os.fstat(OUT), os.fstat(ERR)):
-        return Console(ranks)
+    if ui != "auto" or not is_screen or not os.path.samestat(os.fstat(OUT), os.fstat(ERR)):
+        return Console(ranks, reader_gone_note, raw=ui == "raw", folds_tracebacks=True)
     from runner.ui.console.live import LiveConsole
 
     return LiveConsole(ranks, nodes)

@@ -7,12 +7,13 @@ first row.
 from __future__ import annotations
 
 import io
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from runner.core.text import counted
+from runner.core.text import counted, format_age
 from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.dedup import Source
 from runner.ui.layout import fold_names
@@ -21,6 +22,8 @@ SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
+
+_BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm ends with
 
 Parts = list[tuple[str, str]]  # the pieces of a row, each with its style for Rich
 
@@ -46,7 +49,7 @@ class StatusArea:
         self._is_shown = self.has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Set the phase, and the seconds for which it has lasted."""
+        """Set the phase, and the seconds for which it has lasted; less than 0 is a countdown."""
         text = _one_line(text)
         with self._lock:
             if text != self._phase:
@@ -71,7 +74,8 @@ class StatusArea:
         """Return the area's rows for a terminal of that size."""
         with self._lock:
             elapsed_s = self._clock() - self._phase_began
-            self._is_shown = self._is_shown or bool(self._progress) or elapsed_s > SHOW_AFTER_S
+            is_worth_it = bool(self._progress) or not 0 <= elapsed_s <= SHOW_AFTER_S
+            self._is_shown = self._is_shown or is_worth_it
             if self.has_ended or not self._is_shown or not (self._phase or self._progress):
                 return []
             phase, progress = self._phase, list(self._progress)
@@ -80,17 +84,23 @@ class StatusArea:
                 if state:
                     groups.setdefault(state, []).append(node)
         states = [(fold_names(nodes), state) for state, nodes in groups.items()]
-        head = [(phase or "running", "bold"), (f"  {_format_elapsed(elapsed_s)}", "dim")]
+        head = [(phase or "running", "bold"), (f"  {_clock_text(elapsed_s)}", "dim")]
         height = max(1, rows // SCREEN_SHARE)
         if len(states) == 1 or height == 1:  # a state of all nodes stands beside the phase
             for names, state in states[:1]:
                 head.append((f"  {names}" if state == phase else f"  {names} {state}", ""))
             states = []
         room = height - 1  # of which unfinished lines get at least half
-        room = max(room - len({text for _, text in progress}), room - room // 2)
+        bars = {without_rates(text) for _, text in progress}
+        room = max(room - len(bars), room - room // 2)
         texts = [head, *_state_rows(states, room)]
         texts += _progress_rows(progress, height - len(texts))
         return _render_rows(texts, max(1, columns - 1), colour=self._colour)
+
+
+def without_rates(text: str) -> str:
+    """Return a progress bar without its times and rates, in which equal ones differ."""
+    return _BAR_RATES.sub("", text)
 
 
 def _one_line(text: str) -> str:
@@ -115,19 +125,17 @@ def _state_rows(states: list[tuple[str, str]], room: int) -> list[Parts]:
 
 
 def _progress_rows(progress: list[tuple[Source, str]], room: int) -> list[Parts]:
-    """Return a row per rank; if these do not fit, per text, or else per node."""
+    """Return a row per text, whatever its rates; if these do not fit, per node."""
     if room <= 0 or not progress:
         return []
-    groups = [([source], text) for source, text in progress]
-    if len(groups) > room:
-        groups = _group_lines(progress, by_text=True)
+    groups = _group_lines(progress, by_text=True)
     if len(groups) > room:
         groups = _group_lines(progress, by_text=False)
     shown = groups if len(groups) <= room else groups[: max(1, room - 1)]
     labels = [
         f"[{TIMES_SIGN}{len(sources)} {fold_names(source.node for source in sources)}]"
         if len(sources) > 1
-        else f"[{sources[0].node}:{sources[0].rank}]"
+        else f"[{sources[0].label}]"
         for sources, _ in shown
     ]
     width = max(map(len, labels))
@@ -145,7 +153,8 @@ def _group_lines(
     """Group equal lines, or else those of a node, of which the first rank's is shown."""
     groups: dict[str, tuple[list[Source], str]] = {}
     for source, text in progress:
-        groups.setdefault(text if by_text else source.node, ([], text))[0].append(source)
+        key = without_rates(text) if by_text else source.node
+        groups.setdefault(key, ([], text))[0].append(source)
     return list(groups.values())
 
 
@@ -165,9 +174,5 @@ def _render_rows(rows: list[Parts], width: int, *, colour: bool) -> list[Row]:
     return rendered
 
 
-def _format_elapsed(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02} m"
-    return f"{minutes} m {rest:02} s" if minutes else f"{rest} s"
+def _clock_text(elapsed_s: float) -> str:
+    return format_age(elapsed_s) if elapsed_s >= 0 else f"in {format_age(1 - elapsed_s)}"

@@ -1,28 +1,31 @@
-"""Reports of a run: its dry run, its header, its notices, and its end."""
+"""Reports of a run: its header, its notices, and its end."""
 
 from __future__ import annotations
 
 import itertools
-import posixpath
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.results import Failure, NodeResult
-from runner.core.model.spec import Spec
+from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
-from runner.core.outcome.stacks import is_stall
+from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import STUCK, Verdict
-from runner.core.planning.launch_command import user_args_index
-from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
-from runner.core.text import bracket_ipv6, counted, describe_exit, format_duration, format_ranges
-from runner.ui.layout import align, fold_names
+from runner.core.protocol.paths import RunPaths
+from runner.core.text import (
+    bracket_ipv6,
+    counted,
+    describe_exit,
+    format_duration,
+    format_ranges,
+    printable,
+)
+from runner.ui.layout import align, fold_names, message_width
 
-WIDTH = 79  # the width of sentences; tables and quotations may be wider
 MAX_LISTED_NODES = 8  # the number of nodes up to which each has a line of its own
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
@@ -41,6 +44,14 @@ def launch_header(plan: Plan) -> str:
     for note in plan.notes:
         lines += _wrap("note", note)
     return "\n".join(lines)
+
+
+def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
+    """Return a line about the ranks to show that the run does not have, "" if it has them all."""
+    absent = sorted(rank for rank in shown or () if rank >= plan.world_size)
+    if not absent or plan.torch_assigns_ranks:
+        return ""
+    return f"\n  note: console_ranks: the run has no {format_ranges(absent)}"
 
 
 def attempt_header(plan: Plan) -> str:
@@ -105,24 +116,45 @@ def code_name(release: str, commit: str) -> str:
     return f"release {release}, commit {commit[:12]}{changes}"
 
 
-def started_again_notice(plan: Plan, cluster_selector: str) -> str:
+def render_access(request: LaunchRequest) -> str:
+    """Return where a launch logs in, what it starts there first, and what it takes from here."""
+    spec = request.spec
+    rows = [
+        (node.name, "this machine" if node.transport == "local" else _login(spec, node))
+        for node in (*spec.nodes, *spec.spares)
+    ]
+    rows.append(("there", f"{spec.host_python} runs the agent; setup lines run before any check"))
+    pushes = spec.pushes_code and not request.recorded_code
+    taken = [f"the code in {spec.project}"] if pushes else []
+    taken += [f"secret {name}" for name in sorted(spec.secrets)]
+    rows.append(("from here", ", ".join(taken) or "nothing"))
+    return "\n".join(["", "# access", *(f"#{line}" for line in align(rows))])
+
+
+def _login(spec: Spec, node: Node) -> str:
+    user = node.user or spec.ssh.user
+    port = node.port or spec.ssh.port
+    text = f"ssh {f'{user}@' if user else ''}{node.host}{f' port {port}' if port else ''}"
+    return text + (f" by way of {', '.join(spec.ssh.jump)}" if spec.ssh.jump else "")
+
+
+def started_again_notice(plan: Plan, run_flags: str) -> str:
     """Return that a stop came too late: the hosts had relaunched the run."""
     return (
         f"run {plan.run_id}: the hosts had relaunched it before they received the stop\n"
-        f"  python -m runner stop --run {plan.run_id} {cluster_selector}"
+        f"  python -m runner stop {run_flags}"
     )
 
 
 def detach_notice(
     plan: Plan,
-    cluster_selector: str,
+    run_flags: str,
     *,
     is_detached: bool,
     is_stopping: bool = False,
     hub_unreachable: bool = False,
 ) -> str:
     """Return the notice about a run that continues without this controller."""
-    run_flags = f"--run {plan.run_id} {cluster_selector}"
     lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
     lines[0] += " without this terminal"
     if not is_detached and not is_stopping:
@@ -164,7 +196,7 @@ def final_report(
     diagnosis: Diagnosis | None,
     *,
     disconnect_s: float,
-    cluster_selector: str,
+    run_flags: str,
 ) -> str:
     """Return the verdict: the first failure, each node, the outcome, and the logs' folder."""
     lines: list[str] = []
@@ -178,7 +210,7 @@ def final_report(
         lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
-    retry_command = f"python -m runner stop --run {plan.run_id} {cluster_selector}"
+    retry_command = f"python -m runner stop {run_flags}"
     lines += _unverified_lines(verdict.unverified, disconnect_s, retry_command)
     lines += [
         f"  {name}: cannot be killed: PID {', '.join(map(str, result.survivors))}"
@@ -190,7 +222,10 @@ def final_report(
     if state == STUCK and not any(result.survivors for result in verdict.nodes.values()):
         # Stuck only because a host is unreachable: it may have ended.
         state = f"not known to have ended on {fold_names(verdict.unverified)},"
-    lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}")
+    reason = f": {printable(verdict.stop_reason)}" if verdict.stop_reason else ""
+    lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}{reason}")
+    if not verdict.has_begun:
+        return "\n".join([*lines, f"  record: {folder}"])
     lines.append(f"  logs: {folder}/logs")
     if plan.release:
         order = plan.nodes[0].order
@@ -213,12 +248,7 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
-    where = f"{failure.node}: "
-    if failure.rank is not None:
-        where = f"rank {failure.rank} on {failure.node} "
-    if is_stall(failure.reason):  # the rank that reported it means nothing
-        where = ""
-    lines = [f"first failure: {where}{failure.reason}"]
+    lines = [f"first failure: {failure_text(failure)}"]
     if diagnosis:
         quoted = (*diagnosis.context, *diagnosis.excerpt)
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
@@ -230,7 +260,8 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
 
 
 def _wrap(title: str, text: str) -> list[str]:
-    wrapper = textwrap.TextWrapper(WIDTH, "  ", "    ", break_long_words=False)
+    width = message_width() - 1  # a terminal may go to the next line after its last column
+    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False)
     wrapper.break_on_hyphens = False
     return wrapper.wrap(f"{title}: {text}")
 
@@ -293,9 +324,7 @@ def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: 
 
 
 def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:
-    """Group neighbours that differ only in name and ranks; few nodes stay single."""
-    if len(node_plans) <= MAX_LISTED_NODES:
-        return [[node_plan] for node_plan in node_plans]
+    """Group neighbours that differ only in name and ranks."""
     groups = itertools.groupby(node_plans, key=attrgetter("nproc", "gpus", "interface"))
     return [list(group) for _, group in groups]
 
@@ -309,40 +338,3 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     count = sum(member.nproc for member in group)
     ranks_text = format_ranges(ranks) if ranks else counted(count, "rank")
     return f"{ranks_text}{per_node}, on {devices}{via}"
-
-
-def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
-    """Return the exact command, environment and folder of each node, ready to paste."""
-    blocks = ["\n".join(f"# {line}" for line in launch_header(plan).splitlines())]
-    if assumed:
-        lines = ["# assumed, since no host was contacted:", *(f"#   {each}" for each in assumed)]
-        blocks.append("\n".join(lines))
-    blocks += [_shell_script(plan, node_plan) for node_plan in plan.nodes]
-    return "\n\n".join(blocks)
-
-
-def _shell_script(plan: Plan, node_plan: NodePlan) -> str:
-    order, folder = node_plan.order, shell.path(node_plan.cwd)
-    run = RunPaths(order.workdir, plan.run_id, node_plan.node)
-    title, enter = f"# {node_plan.node}", f"cd {folder}"
-    if order.release:
-        title += " (in a copy of the release, as in a launch)"
-        code = posixpath.join(release_folder(order.workdir, order.release), CODE_FOLDER)
-        work = shell.path(run.work)
-        enter = (
-            f"mkdir -p {shell.path(run.root)} && cp -R {shell.path(code)} {work} && "
-            f"chmod -R u+w {work} && cd {folder}"
-        )
-    elif node_plan.cwd.startswith(run.root + "/"):
-        title += " (a launch puts the task's file there first)"
-        enter = f"mkdir -p {folder} && cd {folder}"
-    env = shell.assignments(node_plan.env, references=plan.secrets)
-    command = shell.line(node_plan.command, paths=user_args_index(node_plan.command, order))
-    if order.sidecar and order.sidecar.node == node_plan.node:
-        title += "\n# (its etcd, for as long as the run; a launch starts and ends it)\n"
-        title += f'(cd "$(mktemp -d)" && exec {shell.line(order.sidecar.argv, paths=1)}) &'
-    setup_lines = [enter, *plan.setup]
-    if order.release or not plan.setup:
-        # With a release, a launch runs the setup in the home folder, before the code is there.
-        setup_lines = [*plan.setup, f"{enter} && \\"]
-    return "\n".join([title, *setup_lines, f"{env} \\", command])

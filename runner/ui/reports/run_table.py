@@ -11,7 +11,7 @@ from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
 from runner.core.model.results import NodeResult, RemoteRun
-from runner.core.model.run_info import aggregate_state, current_hosts, elastic_summary
+from runner.core.model.run_info import RunInfo, aggregate_state, current_hosts, elastic_summary
 from runner.core.outcome.verdict import Verdict
 from runner.core.text import counted, format_age, printable
 from runner.ui.layout import UNLIMITED_WIDTH, align, fold_names, render_table
@@ -61,23 +61,34 @@ class Table:
         }
 
 
-def rows(runs: Iterable[RemoteRun], *, all_: bool, clock_offsets: Mapping[str, float]) -> list[Row]:
-    """Return a row per active run, or per run with `all_`; the youngest first."""
+def rows(
+    runs: Iterable[RemoteRun],
+    ends: Mapping[str, str],
+    *,
+    all_: bool,
+    clock_offsets: Mapping[str, float],
+) -> list[Row]:
+    """Return a row per active run, or per run with `all_`; the youngest first.
+
+    `ends` says how runs ended that are on record here: their hosts do not know all of it.
+    """
     table_rows = []
     for run in runs:
         info, seen = run.info, current_hosts(run.by_host)
-        is_active = any(status.is_active or status.relaunch_pending for status in seen.values())
+        is_active = run.is_active
         if not is_active and not all_:
             continue
-        age = max(clock_offsets[name] - status.changed_at for name, status in seen.items())
+        host_times = {name: clock_offsets[run.asked[name]] for name in seen}
+        age = max(host_times[name] - status.changed_at for name, status in seen.items())
         if is_active and info.launched_at:
             age = time.time() - info.launched_at
+        elastic = elastic_summary(info, seen) if is_active else ""
         table_rows.append(
             Row(
                 run_id=info.run_id,
                 task=info.task,
                 owner=info.launched_by or next(iter(seen.values())).owner,
-                state=aggregate_state(seen) + (elastic_summary(info, seen) if is_active else ""),
+                state=ends.get(run.run_id) or aggregate_state(seen) + elastic,
                 age=max(0.0, age),
                 nodes=tuple(seen),
                 of=max(info.nnodes, len(seen)),
@@ -98,7 +109,7 @@ def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> li
     for run in runs:
         for name, status in run.by_host.items():
             if status.is_active and run.info.gpus:
-                owners.setdefault(name, {""}).add(status.owner)
+                owners.setdefault(run.asked[name], {""}).add(status.owner)
     uses = []
     for name, host_facts in facts.items():
         run_owners = owners.get(name, set())
@@ -142,8 +153,16 @@ def _cells(row: Row) -> tuple[str, ...]:
     return tuple(map(printable, cells))
 
 
+def describe_run(info: RunInfo) -> str:
+    """Return what tells a run from others: its id, task, owner and age."""
+    owner = f", of {info.launched_by}" if info.launched_by else ""
+    age_s = max(0.0, time.time() - info.launched_at)
+    age = f", launched {format_age(age_s)} ago" if info.launched_at else ""
+    return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}")
+
+
 def render_stop(
-    run_id: str, cluster_selector: str, verdict: Verdict, leftovers: Mapping[str, int | str]
+    run_id: str, run_flags: str, verdict: Verdict, leftovers: Mapping[str, int | str]
 ) -> str:
     """Return the processes left on each node, or why that is unknown, and the next step."""
     rows = []
@@ -157,6 +176,6 @@ def render_stop(
         rows.append((name, f"{count}{killed}{found_by}" if count else str(remaining)))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):
-        again = f"python -m runner stop --run {run_id} {cluster_selector}"
+        again = f"python -m runner stop {run_flags}"
         end = f"run {run_id} may still run on {names}; when reachable again: {again}"
     return "\n".join([*align(rows), end])

@@ -5,13 +5,15 @@ Those of hosts are merged by their names; those of ranks are their stacks, the e
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from runner.core.errors import Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, Problem
 from runner.core.model.plan import Plan
-from runner.core.model.results import CommandResult, Origin, PullResult
+from runner.core.model.results import CommandResult, Origin, PullResult, SweepRun
+from runner.core.model.run_info import RunInfo
 from runner.core.outcome.stacks import (
     Stack,
     StackGroup,
@@ -22,13 +24,22 @@ from runner.core.outcome.stacks import (
 )
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG
-from runner.core.text import counted, describe_exit, format_ranges, format_size, printable
+from runner.core.text import (
+    counted,
+    describe_exit,
+    format_duration,
+    format_ranges,
+    format_size,
+    printable,
+)
 from runner.ui.layout import align, fold_names
 from runner.ui.reports.report import code_name
+from runner.ui.reports.run_table import describe_run
 
 K = TypeVar("K", bound=Hashable)
 
 EXIT_LOST, EXIT_NOT_STOPPED = 4, 5
+EXIT_NOT_STARTED = 127
 DROPPED_NOTE = "[the rest of the output was dropped]"
 INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a stack
 
@@ -75,25 +86,49 @@ class CleanResult:
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
         """Return the result in a host's reply."""
-        runs, releases, kept = (tuple(reply[key]) for key in ("runs", "releases", "in_use"))
-        return CleanResult(runs, releases, kept, int(reply["bytes"]))
+        return CleanResult(*(reply[name] for name in ("runs", "releases", "in_use", "bytes")))
 
 
-def render_clean(results: Mapping[str, CleanResult], *, dry_run: bool) -> str:
-    """Return what was removed, with equal hosts merged; all names if it is a dry run."""
+def render_clean(
+    results: Mapping[str, CleanResult], runs: Mapping[str, RunInfo], *, dry_run: bool
+) -> str:
+    """Return what was removed, with equal hosts merged; all of `runs` if it is a dry run."""
     lines = []
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
     for result, names in _group_names(unsized).items():
-        runs, releases = counted(len(result.runs), "run"), counted(len(result.releases), "release")
+        counts = counted(len(result.runs), "run"), counted(len(result.releases), "release")
         verb = "would be removed" if dry_run else "removed"
         in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
         size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        lines.append(f"{fold_names(names)}: {runs} and {releases} {verb}, {freed}{in_use}")
+        lines.append(f"{fold_names(names)}: {' and '.join(counts)} {verb}, {freed}{in_use}")
         if dry_run:
-            lines += [f"  run {name}" for name in result.runs]
+            lines += [f"  {describe_run(runs[name])}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
     return "\n".join(lines)
+
+
+def render_pruned(releases: Sequence[str], size: int, runs: Sequence[str], *, dry_run: bool) -> str:
+    """Return what was removed of the code kept here; the runs whose code it was, by name."""
+    verb = "would be removed" if dry_run else "removed"
+    lines = [f"the code of {counted(len(releases), 'release')} {verb}, {format_size(size)}"]
+    if runs:
+        verb = "could" if dry_run else "can"
+        lines.append(f"{verb} be repeated only where hosts have the code still: {', '.join(runs)}")
+    return "\n".join(lines)
+
+
+def render_sweep(runs: Sequence[SweepRun], *, is_planned: bool) -> str:
+    """Return what became of each run of a sweep, and how many succeeded, or could be planned."""
+    rows = [("run", "differs in", "exit", "took")]
+    for swept in runs:
+        is_over = swept.exit_code is not None
+        took = format_duration(swept.seconds) if is_over else "not started"
+        rows.append((swept.run_id, " ".join(swept.changes), f"{swept.exit_code}" * is_over, took))
+    codes = [swept.exit_code for swept in runs]
+    verb = "could be planned, nothing was started" if is_planned else "succeeded"
+    left = f", {codes.count(None)} not started" if None in codes else ""
+    return "\n".join([*align(rows), f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
 
 
 def render_answers(results: Iterable[CommandResult]) -> str:
@@ -105,6 +140,13 @@ def render_answers(results: Iterable[CommandResult]) -> str:
         blocks.append(f"── {fold_names(names)}{count}{status} ──")
         blocks += [text] if text else []
     return "\n".join(blocks)
+
+
+def render_failures(results: Iterable[CommandResult]) -> str:
+    """Return how a command failed, with equal failures of hosts merged; "" if it did nowhere."""
+    statuses = ((each.node, _status_text(each)) for each in results)
+    groups = _group_names((node, status) for node, status in statuses if status)
+    return "\n".join(f"{fold_names(names)}{status}" for status, names in groups.items())
 
 
 def _status_text(result: CommandResult) -> str:
@@ -136,16 +178,27 @@ def answers_as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
 
 
 def answers_exit_code(results: Iterable[CommandResult], signum: int = 0) -> int:
-    """Return the exit code: 5 if processes may be left, 4 for a lost host, 1 for a failure."""
-    codes = [128 + signum if signum else 0]
+    """Return the exit code: the highest of the commands', unless something worse happened.
+
+    That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
+    """
+    codes, has_lost = [0], False
     for result in results:
         is_lost = result.problem.startswith("lost")
         if result.unverified and (signum or not is_lost):
             return EXIT_NOT_STOPPED
-        if not signum:
-            has_failed = int(result.exit_code != 0 or bool(result.problem))
-            codes.append(EXIT_LOST if is_lost else has_failed)
-    return max(codes)
+        has_lost |= is_lost
+        codes.append(_command_exit_code(result))
+    if signum:
+        return SIGNAL_EXIT_BASE + signum
+    return EXIT_LOST if has_lost else max(codes)
+
+
+def _command_exit_code(result: CommandResult) -> int:
+    """Return the exit code that a shell would give."""
+    if result.exit_code is None:
+        return EXIT_NOT_STARTED
+    return SIGNAL_EXIT_BASE - result.exit_code if result.exit_code < 0 else result.exit_code
 
 
 def render_pull(results: Mapping[str, PullResult], folder: str) -> str:
@@ -154,7 +207,9 @@ def render_pull(results: Mapping[str, PullResult], folder: str) -> str:
     size = sum(result.fetched_bytes for result in results.values())
     if total:
         counts = _per_node_counts(results)
-        lines = [f"pulled {counted(total, 'file')}, {format_size(size)}, into {folder} ({counts})"]
+        folders = [f"{folder}/{each}" for result in results.values() for each in result.folders]
+        into = posixpath.commonpath(folders) if folders else folder
+        lines = [f"pulled {counted(total, 'file')}, {format_size(size)}, into {into} ({counts})"]
     elif existing := sum(result.existing_count for result in results.values()):
         lines = [f"nothing new; {counted(existing, 'file')} in {folder}"]
     else:
@@ -200,6 +255,8 @@ def render_origins(values: Iterable[Origin]) -> str:
             key = f" as {setting.key}" if setting.key != origin.key else ""
             overridden = "" if number == 0 else f" (overridden: {setting.value})"
             blocks.append(f"  {setting.where}{key}{overridden}")
+        if origin.meaning:
+            blocks.append(f"  # {origin.meaning}")
     return "\n".join(blocks)
 
 
@@ -229,6 +286,7 @@ def stacks_as_data(
             }
             for group in report.groups
         ],
+        "moving": report.moving,
         "ended": report.ended,
         "unknown": report.unknown,
         "silent": {problem.subject: problem.message for problem in unreachable},

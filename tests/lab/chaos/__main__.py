@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.lab.chaos import report
 from tests.lab.chaos.disasters import KINDS
+from tests.lab.chaos.runs import USER
 from tests.lab.chaos.session import Outcome, Session, run_events
 from tests.lab.lab import make_lab, missing
 from tests.lab.launching import Launcher
@@ -75,13 +76,13 @@ def run_part(options: argparse.Namespace) -> int:
     numbers = range(options.first + options.part, options.first + options.events, options.jobs)
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", dir="/var/tmp") as top,
-        make_lab(HOSTS) as lab,
+        make_lab(HOSTS, freezable=True) as lab,
         (evidence / f"part_{options.part}.jsonl").open("w") as record,
     ):
         project = Path(top) / "project"
         project.mkdir()
         launcher = Launcher(project)
-        lab.write_cluster(launcher.conf)
+        lab.write_cluster(launcher.conf, ssh={"user": USER})
         session = Session(lab, launcher, options.seed, evidence, options.part)
 
         def on_outcome(outcome: Outcome) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -106,6 +107,38 @@ def _reboot(scene: Scene) -> Expectation:
     scene.sleep(0, 1)
     scene.host(node).power_on()
     return _same_for_bystander(scene, ends(1, 4))
+
+
+@kind("disk stalls", 6)
+def _stalled(scene: Scene) -> Expectation:
+    return _stall(scene, [scene.random_node()])
+
+
+@kind("all disks stall", 3)
+def _all_stalled(scene: Scene) -> Expectation:
+    return _stall(scene, list(scene.lab.hosts))
+
+
+def _stall(scene: Scene, nodes: list[str]) -> Expectation:
+    scene.note(f"the disks of {', '.join(nodes)} are frozen")
+    for node in nodes:
+        scene.host(node).freeze_disk()
+    scene.sleep(LOST_S + 1, 3 * LOST_S)
+    for node in nodes:
+        scene.host(node).thaw_disk()
+    return _same_for_bystander(scene, GOES_ON)
+
+
+@kind("disk stalls, Ctrl-C", 2, needs_launcher=True)
+def _stalled_and_stopped(scene: Scene) -> Expectation:
+    host = scene.host(scene.random_node())
+    scene.note(f"the disk of {host.name} is frozen")
+    host.freeze_disk()
+    scene.sleep(0, LOST_S)
+    scene.signal_controller(signal.SIGINT)
+    scene.sleep(0.5, LOST_S)
+    host.thaw_disk()
+    return ends(130)
 
 
 @kind("disk full", 4)

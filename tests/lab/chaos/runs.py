@@ -27,6 +27,10 @@ START_S = 60.0
 LINE_PADDING = "x" * 150
 """What every line of a rank ends with: a full disk is met soon, a torn line is told."""
 
+USER = "root"
+"""Whose runs these are. When guardian and supervisor are both killed, only a cgroup still holds a
+child without environment, and on the lab's hosts only root can make one."""
+
 
 @dataclass(frozen=True)
 class RunShape:
@@ -74,7 +78,7 @@ class Run:
 
     def folder(self, node: str) -> Path:
         """Its folder on a host, as this process sees it."""
-        return self.lab[node].home / ".runner" / "runs" / self.name / node
+        return _home(self.lab[node]) / ".runner" / "runs" / self.name / node
 
     @property
     def controller_folder(self) -> Path:
@@ -202,7 +206,7 @@ class Run:
     def request_end(self) -> None:
         """Have every rank end with success."""
         for host in self.lab.hosts.values():
-            (host.home / f"stop-{self.name}").touch()
+            (_home(host) / f"stop-{self.name}").touch()
 
     def _start(self, node: str, rank: int) -> dict[str, Any]:
         path = self.folder(node) / "attempt_0" / f"rank_{rank}.start"
@@ -218,7 +222,11 @@ class Run:
         for each in (self.controller, *self.controllers):
             each.close()
         for host in self.lab.hosts.values():
-            (host.home / f"stop-{self.name}").unlink(missing_ok=True)
+            (_home(host) / f"stop-{self.name}").unlink(missing_ok=True)
+
+
+def _home(host: Host) -> Path:
+    return host.home.with_name(USER)
 
 
 def launch(lab: Lab, launcher: Launcher, name: str, shape: RunShape) -> Run:

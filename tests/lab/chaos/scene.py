@@ -63,7 +63,7 @@ class Scene:
         self.note(f"{signal.Signals(signum).name} to {what} on {node}")
         if pids:
             words = " ".join(map(str, pids))
-            self.lab[node].sh(f"kill -{int(signum)} {words}", check=False)
+            self.lab[node].sh(f"kill -{int(signum)} {words}", user="root", check=False)
 
     def sleep(self, least: float, most: float = 0.0) -> None:
         """Let some time pass."""

@@ -8,6 +8,7 @@ A host has namespaces of its own for network, PIDs, mounts, IPC and hostname. It
 machine's files, except for /home, /tmp, /run, /dev/shm, /var/log and a few of /etc. Root only.
 """
 
+from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
 from tests.lab.lab.lab import Lab
 from tests.lab.lab.make import LabFactory, make_lab
@@ -16,6 +17,7 @@ from tests.lab.lab.processes import Process
 from tests.lab.lab.programs import LabError, missing
 
 __all__ = [
+    "LOGIN_USER",
     "Host",
     "Lab",
     "LabError",

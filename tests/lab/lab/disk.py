@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
-from tests.lab.lab.programs import LabError
+from tests.lab.lab.programs import LabError, first_line
 
 if TYPE_CHECKING:
     from tests.lab.lab.anchor import LabNamespaces
@@ -29,11 +30,15 @@ class Disk:
         self.lab_path = f"/run/disks/{name}"
         self.path = anchor.path(self.lab_path)
         self.full = False
-        quoted_path = shlex.quote(self.lab_path)
-        anchor.run(
-            f"mkdir {quoted_path} && "
-            f"mount -t tmpfs -o mode=755,size={self._size} lab-disk {quoted_path}"
-        )
+        anchor.run(f"mkdir {shlex.quote(self.lab_path)}")
+        self._mount()
+
+    def _mount(self) -> None:
+        options = f"mode=755,size={self._size}"
+        self._anchor.run(f"mount -t tmpfs -o {options} lab-disk {shlex.quote(self.lab_path)}")
+
+    def thaw(self) -> None:
+        """Lets go on who waits for it, if it was frozen."""
 
     def fill(self) -> None:
         """Leaves no byte free: the file system shrinks to what is in use."""
@@ -56,3 +61,65 @@ class Disk:
 
     def _resize(self, size: int) -> None:
         self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self.lab_path)}")
+
+
+class FreezableDisk(Disk):
+    """A disk that can be frozen (fsfreeze(8)): who writes to it then waits in the kernel.
+
+    It is an ext4 image, since the kernel freezes no tmpfs. It is full when a file fills it.
+    """
+
+    def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
+        self._freezer: subprocess.Popen[str] | None = None
+        super().__init__(anchor, name, megabytes)
+
+    def _mount(self) -> None:
+        path, image = shlex.quote(self.lab_path), shlex.quote(f"{self.lab_path}.img")
+        # Small blocks: on a full disk little more fits into the last block of a file. The lazy
+        # initialisation would write to the image at its leisure, and the journal needs no room.
+        options = "-q -F -b 1024 -m 0 -E lazy_itable_init=0,nodiscard -O ^has_journal"
+        self._anchor.run(
+            f"truncate -s {self._size} {image}; mkfs.ext4 {options} {image};"
+            f"mount -o loop,noatime {image} {path}; rmdir {path}/lost+found; chmod 755 {path}"
+        )
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is frozen."""
+        return self._freezer is not None
+
+    def freeze(self) -> None:
+        """Holds up who writes to it, until `thaw`; or until this process is gone."""
+        path = shlex.quote(self.lab_path)
+        script = f"fsfreeze -f {path}; echo frozen; read -r _ || :; fsfreeze -u {path}"
+        self._freezer = subprocess.Popen(
+            [*self._anchor.enter_command("mount"), "sh", "-euc", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        if first_line(self._freezer) != "frozen":
+            raise LabError(f"{self.lab_path} cannot be frozen")
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        freezer, self._freezer = self._freezer, None
+        if freezer is not None:
+            freezer.communicate()
+
+    def fill(self) -> None:
+        """Leaves no free block."""
+        self.full = True
+        filler = shlex.quote(f"{self.lab_path}/.filler")
+        sizes = ("1M", "64k", "1k")
+        commands = (
+            f"dd if=/dev/zero of={filler} bs={size} oflag=append conv=notrunc,fsync"
+            for size in sizes
+        )
+        self._anchor.run("; ".join(f"{command} 2>/dev/null || :" for command in commands))
+
+    def free(self) -> None:
+        """Gives the free space back."""
+        self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
+        self.full = False

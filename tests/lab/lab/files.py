@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     from tests.lab.lab.plan import HostPlan
 
-HOMES = {"root": "/home/root", "alice": "/home/alice"}
+LOGIN_USER = "alice"
+"""Whom tests log in as, unless they are about root."""
+
+HOMES = {"root": "/home/root", LOGIN_USER: "/home/alice"}
 ALICE = 2001
 """Her user and group id."""
 
@@ -23,6 +26,7 @@ AuthorizedKeysFile /etc/ssh/authorized_keys
 PidFile none
 UseDNS no
 UsePAM no
+Subsystem sftp internal-sftp
 StrictModes no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
@@ -102,7 +106,7 @@ def make_homes(disk: Path, plan: HostPlan) -> None:
         if plan.rc_banner:
             for name in START_UP_FILES:
                 put(folder / name, SHELL_OUTPUT.format(name=plan.name))
-        owner = ALICE if user == "alice" else 0
+        owner = ALICE if user == LOGIN_USER else 0
         for path in (folder, *folder.rglob("*")):
             os.chown(path, owner, owner)
         folder.chmod(0o700)

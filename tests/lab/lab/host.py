@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tests.lab.lab.anchor import INSIDE, LabNamespaces
-from tests.lab.lab.files import HOMES, HostFiles, make_homes
+from tests.lab.lab.disk import Disk, FreezableDisk
+from tests.lab.lab.files import HOMES, LOGIN_USER, HostFiles, make_homes
 from tests.lab.lab.keys import make_keys, public
 from tests.lab.lab.processes import Process, listens, processes
 from tests.lab.lab.programs import (
@@ -28,7 +29,6 @@ from tests.lab.waiting import TimedOut, wait_until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.lab.lab.disk import Disk
     from tests.lab.lab.plan import HostPlan
     from tests.lab.lab.switch import Switch
 
@@ -41,13 +41,14 @@ HOST_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 class Host:
     """A machine with sshd, a network, a disk, and a power switch.
 
-    It has two accounts, root and alice (an ordinary user), both with their home on its disk.
+    It has two accounts, root and alice (an ordinary user, whom all methods mean unless told
+    otherwise), both with their home on its disk.
 
     Attributes:
         name: Its hostname.
         address: The address others find it at.
         port: Where its sshd listens.
-        home: root's home as this process sees it, also while the host is off; alice's is next to
+        home: alice's home as this process sees it, also while the host is off; root's is next to
             it. Never `resolve()` it: it leads through /proc/PID/root.
         console: The log of its boot and its sshd.
     """
@@ -58,7 +59,7 @@ class Host:
         self.name = plan.name
         self.address = plan.address
         self.port = plan.port
-        self.home = disk.path / Path(HOMES["root"]).name
+        self.home = disk.path / Path(HOMES[LOGIN_USER]).name
         self.console = files.console
         self._plan = plan
         self._legs = plan.legs
@@ -188,6 +189,15 @@ class Host:
         """Gives the free space back."""
         self._disk.free()
 
+    def freeze_disk(self) -> None:
+        """Holds up who writes to the disk with its homes, in the kernel; it must be freezable."""
+        assert isinstance(self._disk, FreezableDisk)
+        self._disk.freeze()
+
+    def thaw_disk(self) -> None:
+        """Lets them go on."""
+        self._disk.thaw()
+
     def reset_homes(self) -> None:
         """Gives its accounts the homes they had at first, whatever has been put into them."""
         for home in HOMES.values():
@@ -195,7 +205,9 @@ class Host:
                 _remove(path)
         make_homes(self._disk.path, self._plan)
 
-    def write(self, path: str, text: str, mode: int | None = None, *, user: str = "root") -> None:
+    def write(
+        self, path: str, text: str, mode: int | None = None, *, user: str = LOGIN_USER
+    ) -> None:
         """Writes a file, in the host's view, and the folders it needs.
 
         Args:
@@ -209,7 +221,7 @@ class Host:
         script = f'mkdir -p "$(dirname {quoted_path})" && cat > {quoted_path}\n{chmod}'
         self.sh(f"set -e\n{script}", user=user, stdin=text)
 
-    def read(self, path: str, *, user: str = "root") -> str:
+    def read(self, path: str, *, user: str = LOGIN_USER) -> str:
         """Returns the text of a file, in the host's view; see `write` for its path."""
         return self.sh(f"cat {shlex.quote(path.removeprefix('~/'))}", user=user)
 
@@ -219,7 +231,7 @@ class Host:
         self,
         command: str,
         *,
-        user: str = "root",
+        user: str = LOGIN_USER,
         timeout: float = 20,
         check: bool = True,
         stdin: str = "",
@@ -244,7 +256,7 @@ class Host:
         self,
         argv: Sequence[str],
         *,
-        user: str = "root",
+        user: str = LOGIN_USER,
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
@@ -282,7 +294,8 @@ class Host:
 
     def kill(self, pid: int, sig: int = signal.SIGKILL) -> None:
         """Sends a signal to a process by the PID the host knows it by."""
-        self.sh(f"kill -{int(sig)} {pid}")
+        # The first process takes all others of the host with it, also the one that sends this.
+        self.sh(f"kill -{int(sig)} {pid}", user="root", check=pid != 1)
 
     def leftovers(self) -> list[Process]:
         """Returns all that runs besides sshd and the sshd processes of open connections."""
@@ -290,8 +303,8 @@ class Host:
         return [process for process in ours if not process.cmdline.startswith("sshd:")]
 
     def crashes(self) -> list[str]:
-        """Returns what root's supervisors said on their own behalf: nothing, unless one crashed."""
-        logs = self.home.glob(".runner/runs/*/*/supervisor.log")
+        """Returns what supervisors said on their own behalf: nothing, unless one crashed."""
+        logs = self.home.parent.glob("*/.runner/runs/*/*/supervisor.log")
         return [log.read_text() for log in logs if log.stat().st_size]
 
     def kill_all(self) -> None:
@@ -300,7 +313,7 @@ class Host:
         def only_sshd() -> bool:
             if self.pids() <= {1}:
                 return True
-            self.sh("kill -KILL -1", check=False)  # the last may end by itself
+            self.sh("kill -KILL -1", user="root", check=False)  # the last may end by itself
             return False
 
         wait_until(only_sshd, f"{self.name} to be rid of its processes")
@@ -347,6 +360,7 @@ class Host:
             self.plug()
         if self._is_degraded:
             self.restore_network()
+        self.thaw_disk()
         if self._disk.full:
             self.free_disk()
         self.restore_host_key()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.programs import run
 from tests.lab.waiting import TimedOut, wait_until
 
@@ -72,7 +73,7 @@ class Lab:
 
         Args:
             names: The nodes, in order; all hosts unless given.
-            overrides: Laid over the result: mappings key by key (`ssh={"user": "alice"}`), the rest
+            overrides: Laid over the result: mappings key by key (`ssh={"user": "root"}`), the rest
                 whole.
         """
         chosen = [self.hosts[name] for name in (names if names is not None else self.hosts)]
@@ -81,7 +82,7 @@ class Lab:
             "transport": "ssh",
             "nodes": {host.name: _node(host) for host in chosen},
             "ssh": {
-                "user": "root",
+                "user": LOGIN_USER,
                 "key": str(self.key),
                 "known_hosts": str(self.known_hosts),
                 "config": "/dev/null",
@@ -116,14 +117,14 @@ class Lab:
         uplink = json.loads(route)[0]["dev"]
         for host in chosen:
             run(["sh", "-c", f"ip neigh replace {host.address} {dead_neighbour} {uplink}"])
-            host.sh(f"ip neigh replace {self.address} {dead_neighbour} eth0")
+            host.sh(f"ip neigh replace {self.address} {dead_neighbour} eth0", user="root")
         try:
             yield
         finally:
             for host in chosen:
                 run(["ip", "neigh", "del", host.address, "dev", uplink], check=False)
                 if host.is_on:
-                    host.sh(f"ip neigh del {self.address} dev eth0", check=False)
+                    host.sh(f"ip neigh del {self.address} dev eth0", user="root", check=False)
 
     def repair(self) -> None:
         """Undoes whatever was done to the hosts; their files and processes stay."""

@@ -8,10 +8,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from tests.lab.lab.anchor import LabNamespaces
-from tests.lab.lab.disk import Disk
+from tests.lab.lab.disk import Disk, FreezableDisk
 from tests.lab.lab.files import HostFiles, make_homes, put
 from tests.lab.lab.host import Host
 from tests.lab.lab.keys import make_keys, public
@@ -35,6 +36,7 @@ def make_lab(
     bastion: str | None = None,
     shared_home: bool | Sequence[str] = False,
     home_mb: int = 512,
+    freezable: bool = False,
     own_name: PerHost[OwnName] = "address",
     login_shell: PerHost[str] = "/bin/bash",
     rc_banner: PerHost[bool] = False,
@@ -54,6 +56,7 @@ def make_lab(
         bastion: The host with one more leg, to the isolated ones; unless given, the first other.
         shared_home: Whether all hosts, or which, have one common disk for their homes, as with NFS.
         home_mb: The size of a disk.
+        freezable: Whether the disks can be frozen.
         own_name: What a host's /etc/hosts says of its own name: its address, as Debian 127.0.1.1
             ("loopback"), or nothing ("none").
         login_shell: The shell of root and alice.
@@ -76,18 +79,22 @@ def make_lab(
             for number, name in enumerate(names)
         ]
 
-    return _build(plans, layout, home_mb, [*_visible_paths(), *keep])
+    make_disk = partial(FreezableDisk if freezable else Disk, megabytes=home_mb)
+    return _build(plans, layout, make_disk, [*_visible_paths(), *keep])
 
 
 def _build(
-    plans: Callable[[int], Sequence[HostPlan]], layout: Layout, home_mb: int, keep: Sequence[Path]
+    plans: Callable[[int], Sequence[HostPlan]],
+    layout: Layout,
+    make_disk: Callable[[LabNamespaces, str], Disk],
+    keep: Sequence[Path],
 ) -> Lab:
     """Builds a lab, or nothing: what was built so far is removed on an error.
 
     Args:
         plans: Returns the hosts once it is known which subnet they get.
         layout: The networks.
-        home_mb: The size of a disk.
+        make_disk: Makes a disk, by its name.
         keep: What the hosts must see of the machine.
     """
     with ExitStack() as cleanup:
@@ -106,7 +113,9 @@ def _build(
 
         host_plans = plans(uplink.number)
         files = _write_files(host_plans, folder, keep)
-        disks = _make_disks(host_plans, anchor, home_mb)
+        disks = _make_disks(host_plans, lambda name: make_disk(anchor, name))
+        for disk in disks.values():
+            cleanup.callback(disk.thaw)
         for plan in host_plans:
             hosts[plan.name] = Host(plan, files[plan.name], disks[plan.disk], anchor, switch)
         for host in hosts.values():
@@ -139,13 +148,11 @@ def _write_files(
     return files
 
 
-def _make_disks(
-    plans: Sequence[HostPlan], anchor: LabNamespaces, megabytes: int
-) -> dict[str, Disk]:
+def _make_disks(plans: Sequence[HostPlan], make_disk: Callable[[str], Disk]) -> dict[str, Disk]:
     disks: dict[str, Disk] = {}
     for plan in plans:
         if plan.disk not in disks:
-            disks[plan.disk] = Disk(anchor, plan.disk, megabytes)
+            disks[plan.disk] = make_disk(plan.disk)
             make_homes(disks[plan.disk].path, plan)
     return disks
 

@@ -2,7 +2,7 @@
 
     minirun.py N PROGRAM ARGS...
 
-Like torchrun it starts every rank in its own session through PYTHON_EXEC.
+Like torchrun it starts every rank in its own session.
 """
 
 import os
@@ -15,10 +15,9 @@ import time
 def main() -> int:
     """Run the ranks to their end."""
     count, program = int(sys.argv[1]), sys.argv[2:]
-    python = os.environ.get("PYTHON_EXEC", sys.executable)
     ranks = [
         subprocess.Popen(
-            [python, "-u", *program],
+            program,
             env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             start_new_session=True,
         )

@@ -1,7 +1,7 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
-print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
-fail=RANK:CODE  once=RANK:CODE  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
+print=TEXT  title=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
+fail=RANK:CODE  once=RANK:CODE  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
 import os
@@ -18,8 +18,8 @@ RANK = os.environ.get("RANK", "0")
 def do(word: str) -> None:
     """Do what one argument says."""
     name, _, value = word.partition("=")
-    if name == "print":
-        print(value)
+    if name in ("print", "title"):
+        print(value if name == "print" else f"\x1b]0;{value}\x07")
     elif name == "err":
         print(value, file=sys.stderr)
     elif name == "lines":
@@ -38,6 +38,10 @@ def do(word: str) -> None:
         rank, _, code = value.partition(":")
         if rank == RANK:
             sys.exit(int(code))
+    elif name == "raise":
+        rank, _, text = value.partition(":")
+        if rank == RANK:
+            raise RuntimeError(text.replace("_", " "))
     elif name == "once":  # the first time here; the others wait for what becomes of it
         rank, _, code = value.partition(":")
         mark = os.path.expanduser(f"~/.once-{os.environ['RUNNER_RUN_ID']}-{RANK}")

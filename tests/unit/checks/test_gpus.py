@@ -214,8 +214,8 @@ def test_xids_are_told_with_meaning_and_cure() -> None:
     )
     found = ill(WELL, xids=logged)
     assert [what for _, _, what in bad("health", found)] == [
-        "GPU 0: Xid 79, once since the boot, 2 h ago: it has fallen off the bus",
-        "GPU 0: Xid 999, 2 times since the boot, last 3 min ago: something new",
+        "GPU 0: Xid 79, once since the boot, 2 h 00 m ago: it has fallen off the bus",
+        "GPU 0: Xid 999, 2 times since the boot, last 3 m 20 s ago: something new",
     ]
     assert fine("health", found) == [
         (
@@ -228,12 +228,12 @@ def test_xids_are_told_with_meaning_and_cure() -> None:
 @pytest.mark.parametrize("there", [ill(WELL, None, gpu1="GPU is lost"), ill()])
 def test_xids_of_a_gpu_that_is_gone_are_told(there: CheckContext) -> None:
     """It cannot say any more that they are its own."""
-    facts = replace(there.facts["b"], xids=(Xid("0000:da:00", 62, "", 1, 90000.0),))
+    facts = replace(there.facts["b"], xids=(Xid("0000:da:00", 62, "", 1, 42.0),))
     gone = replace(there, facts={**there.facts, "b": facts})
     assert (
         WARNING,
         "b",
-        "the GPU at 0000:da:00: Xid 62, once since the boot, 25 h ago: its microcontroller halted",
+        "the GPU at 0000:da:00: Xid 62, once since the boot, 42 s ago: its microcontroller halted",
     ) in bad("health", gone)
 
 

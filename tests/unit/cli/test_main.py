@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import pytest
 
 from runner import verbs
 from runner.cli.command import load_verb, verb_names
-from runner.cli.main import _VerbParser, is_override, main
+from runner.cli.main import VerbParser, main
+from runner.config.overrides import is_override
 from runner.core.errors import ConfigError
 
 CLUSTER = """\
@@ -38,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def values(name: str, *words: str) -> dict[str, Any]:
     """What a verb's function is given for these words."""
-    return _VerbParser(load_verb(name)).values(words)
+    return VerbParser(load_verb(name)).values(words)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -89,6 +93,86 @@ def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
         assert "train.py" in printed(capsys, f"~{key}", *words), key
 
 
+def test_words_after_two_dashes_are_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """After `task.args`, whatever they look like; a verb has no program to give them to."""
+    words = ("cluster=hy", "task=mine", "dry_run=offline")
+    plan = printed(capsys, *words, "--", "foo=bar", "--lr", "0.2", "--", "ps", "-m", "${run_id}")
+    own = " train.py --lr 0.1 --steps 3 foo=bar --lr 0.2 -- ps -m"
+    assert f"{own} '$${{run_id}}'\n" in plan
+    assert main((*words, "--")) == 0
+    assert main(("config", *words, "--", "x")) == 2
+
+
+def test_a_path_below_a_home_folder_needs_no_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the value of a key; `~` alone still takes a key out."""
+    words = ("cluster=hy", "cluster.env.DATA=~/data", "+cluster.env.HERS=~ada", "~cluster.env.A")
+    assert printed(capsys, "config", "cluster.env", *words) == "DATA: ~/data\nHERS: ~ada\n"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `python -m runner WORDS` says of what is wrong with them."""
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_words_that_other_tools_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """Some work; for others the word here is named, by meaning before spelling."""
+    launch = ("cluster=hy", "task=mine", "dry_run=offline", "run_id=r")
+    plan = printed(capsys, *launch)
+    assert printed(capsys, "run", *launch) == plan
+    assert printed(capsys, "launch", "--cluster=hy", *launch[1:]) == plan
+    assert main(("status", "--help")) == 0
+    assert capsys.readouterr().out.startswith("List the runs on the cluster's hosts.")
+    assert main(("kill", "--help")) == 0
+    assert capsys.readouterr().out.startswith("End a run on every host")
+    assert main(("top", "--help")) == 0
+    assert capsys.readouterr().err == "note: there is no live view; this is ps\n"
+    for word, meant in {
+        "cancel": "stop",
+        "squeue": "ps",
+        "lgos": "logs",
+        "restart": "rerun=latest",
+    }.items():
+        said = refused(capsys, word)
+        assert said.startswith(f"error: command line: {word!r} is neither KEY=VALUE nor a verb; ")
+        assert said.endswith(f"\n    did you mean {meant}?\n")
+
+
+def test_the_cluster_is_the_subject_of_a_verb_about_hosts() -> None:
+    """`ps CLUSTER`; a run is that of a verb about a run."""
+    assert [values(name, "hy")["cluster"] for name in ("ps", "check", "deploy", "clean")] == [
+        "hy"
+    ] * 4
+    assert values("logs", "0101-1200-x-abcd", "--cluster", "hy")["run"] == "0101-1200-x-abcd"
+
+
+def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each by itself, in the order typed, with what it was likely meant to be."""
+    general = "    a setting is KEY=VALUE; words for the program come after `--`\n"
+    pair = (
+        "error: command line: 'task.args.lr' has no value\n    one word is both: task.args.lr=0.1\n"
+        f"error: command line: '0.1' is neither KEY=VALUE nor a flag\n{general}"
+    )
+    assert refused(capsys, "task.args.lr", "0.1", "cluster=hy") == pair
+    assert refused(capsys, "cluster=hy", "task.args.lr", "0.1", "-m") == pair
+    said = refused(capsys, "cluster=hy", "train.py", "ps", "=x")
+    assert [line for line in said.splitlines() if not line.startswith("error")] == [
+        "    a program to run is task.script=train.py, and its arguments come after `--`",
+        "    a verb comes first: python -m runner ps",
+        general.strip("\n"),
+    ]
+    assert "task.script=train.py" in refused(capsys, "train.py", "--lr", "0.1")
+    for flag in ("--config-name", "--config-path"):
+        said = refused(capsys, flag, "x", "cluster=hy", "task=mine")
+        assert said.startswith(f"error: command line: there is no flag '{flag}'\n    cluster=NAME ")
+        assert "--config-dir=DIR" in said
+    assert "dry_run=..." in refused(capsys, "--dry-run")
+    assert "task.args.lr=..., or comes after `--`" in refused(capsys, "--lr", "0.1")
+    assert refused(capsys, "init", "a=1").startswith("error: command line: init takes flags alone")
+
+
 def test_flags_stand_anywhere_and_once() -> None:
     """Switches and repeatable flags may come again; a word of its own is the subject."""
     given = values("logs", "--rank", "1", "0101-1200-x-abcd", "--rank=2,3", "--follow", "a=1")
@@ -111,13 +195,64 @@ def test_a_line_of_shell_is_the_command() -> None:
     assert values("exec", "A=1 env", "cluster.setup=[a b]") == {
         **dict.fromkeys(("cluster",), ""),
         **{"set_": ["cluster.setup=[a b]"], "config_dir": [], "command": "A=1 env"},
-        **{"timeout": "10m", "json_": False},
+        **{"timeout": "10m", "quiet_equal": False, "json_": False},
     }
 
 
 def test_fab_has_the_same_flags() -> None:
     """Each verb is an Invoke task with the flags of its declaration."""
-    assert {task.name for task in verbs.TASKS.values()} == set(verb_names())
-    for task in verbs.TASKS.values():
+    assert {task.name for task in verbs.TASKS_BY_NAME.values()} == set(verb_names())
+    for task in verbs.TASKS_BY_NAME.values():
         options = load_verb(task.name).options
         assert {arg.name for arg in task.get_arguments()} == {o.name for o in options}
+
+
+def test_a_fault_of_our_own_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a verb as in a dry run; its traceback is in a file."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("runner.workflows.launch.render_dry_run", fail)
+    monkeypatch.setattr("runner.ui.reports.tables.render_pruned", fail)
+    for words in (["cluster=hy", "task=mine", "dry_run=offline"], ["clean", "--local"]):
+        assert main(words) == 70
+        error = capsys.readouterr().err
+        message, path = error.rstrip().split("; its traceback is in ")
+        assert message == "error: a fault of the runner itself (KeyError: 'a bug')"
+        assert Path(path).read_text().count("Traceback") == 1
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(KeyError):
+        main(["clean", "--local"])
+
+
+@pytest.mark.parametrize("words", ["--help", "cluster=hy task=mine dry_run=offline"])
+def test_output_that_cannot_be_written_is_one_line(words: str) -> None:
+    """And has a code of its own."""
+    argv = [sys.executable, "-m", "runner", *words.split()]
+    full = Path("/dev/full")
+    with full.open("w") as output:
+        done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
+    lost = "error: cannot write to standard output: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (74, lost)
+
+
+def test_errors_keep_their_code_where_nobody_can_be_told() -> None:
+    """On a full disk, too."""
+    with Path("/dev/full").open("w") as output:
+        argv = [sys.executable, "-m", "runner", "clean", "--wat"]
+        assert subprocess.run(argv, stderr=output, check=False).returncode == 2
+
+
+def test_words_of_fab_become_flags() -> None:
+    """Those of verbs alone; flags of Fabric and other tasks with their words stay as they are."""
+    fab_flags = {"-H": True, "-w": False, "--help": True}
+    words = "mine --x config -H a k=1 lost_s --cluster config deploy +y=2 -w mine z config --help"
+    result = verbs.words_as_flags(words.split(), {"config", "deploy", "mine"}, fab_flags)
+    assert " ".join(result) == (
+        "mine --x config -H a --cluster=config --set=k=1 --key=lost_s deploy -w --set=+y=2 "
+        "mine z config --help"
+    )

@@ -175,7 +175,7 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         ({"pull_outputs": "yes"}, "pull_outputs: 'yes' is not legal; choose auto or never"),
         ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
         ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),
-        ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto or plain"),
+        ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto, plain or raw"),
         (
             {"dry_run": "maybe"},
             "dry_run: 'maybe' is not legal; choose false, true, offline or json",
@@ -523,7 +523,7 @@ def test_the_keys_are_these() -> None:
         *("cluster.setup", "cluster.project", "cluster.workdir"),
         *("cluster.env", "cluster.pass_env", "cluster.secrets"),
         *("task.module", "task.script", "task.command", "task.args", "task.entry"),
-        *("task.local_rank_arg", "task.args_style"),
+        *("task.local_rank_arg", "task.args_style", "task.extra_args"),
         *("task.env", "task.outputs", "task.nodes", "task.nnodes"),
         *("rendezvous.backend", "rendezvous.endpoint", "rendezvous.serve"),
         *("torchrun.max_restarts", "torchrun.monitor_interval", "torchrun.rdzv_conf"),

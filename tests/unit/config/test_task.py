@@ -10,8 +10,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
-from runner.config.task import hydra_value, render_arguments
+from runner.config.overrides import hydra_value, parse_overrides, program_arguments
+from runner.config.task import render_arguments
 from runner.config.validation import Validator
 from runner.core.errors import Problem
 from tests.unit.config.test_config import problems_of as problems_with
@@ -186,6 +188,16 @@ def test_hydra_reads_back_what_was_asked(value: Any) -> None:
     assert not override.is_sweep_override()
     assert override.value() == value
     assert type(override.value()) is type(value)
+
+
+@given(st.lists(WORD | st.text("\\${}a.", max_size=6), max_size=3))
+def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
+    """Through the grammar of overrides and the interpolations of OmegaConf."""
+    (override,) = parse_overrides([program_arguments(words)])
+    assert not override.is_sweep_override()
+    resolved = OmegaConf.to_container(OmegaConf.create({"words": override.value()}), resolve=True)
+    assert resolved == {"words": words}
+    assert spec_of({"task.extra_args": words}).task.args[-len(words) or 9 :] == tuple(words)
 
 
 @pytest.mark.parametrize(

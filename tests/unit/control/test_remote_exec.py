@@ -14,6 +14,7 @@ import pytest
 from runner.control import remote_exec
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc.session import HostSession
+from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 
@@ -65,7 +66,8 @@ class Run:
 
     def come(self, name: str, kind: str, payload: bytes = b"", **data: Any) -> None:
         """Have a host say something."""
-        self.inbox.put((self.hosts[name], Frame(kind, data, payload)))
+        frame = Frame(kind, data, payload)
+        self.inbox.put((self.hosts[name], frame if kind == "closed" else checked_reply(frame)))
 
     def output(self, name: str, stream: str, data: bytes) -> None:
         """Have a host print."""
@@ -105,7 +107,8 @@ def test_answers_are_kept_apart(run: Run) -> None:
         b"warning",
     )
     assert (bytes(answers["b"].stdout), bytes(answers["b"].stderr)) == (b"two", b"")
-    assert run.hosts["a"].asked[0] == ("exec", {"argv": ["echo", "a b"], "limit_s": 60.0})
+    request = {"argv": ["echo", "a b"], "limit_s": 60.0, "window": remote_exec.WINDOW_BYTES}
+    assert run.hosts["a"].asked[0] == ("exec", request)
 
 
 @pytest.mark.parametrize(
@@ -223,3 +226,30 @@ def test_signal_ends_the_waiting(run: Run) -> None:
     assert ("kill", {}) in run.hosts["b"].asked
     assert run.execution.received_signal == signal.SIGINT
     assert bytes(run.execution.results["b"].stdout) == b"so far"
+
+
+def test_output_is_passed_on_and_asked_for_while_there_is_room(run: Run) -> None:
+    """Nothing is kept of it; a host whose output waits to be shown is not asked for more."""
+    shown: list[tuple[str, str, int]] = []
+    full = False
+    run.execution.stream_to(
+        lambda node, stream, data: shown.append((node, stream, len(data))), lambda: full
+    )
+    half = b"x" * (remote_exec.WINDOW_BYTES // 2)
+    run.output("a", "out", half)
+    run.output("b", "err", b"y")
+
+    def fill() -> None:
+        nonlocal full
+        full = True
+        run.output("a", "out", half)
+        run.exited("a")
+        run.exited("b")
+
+    run.inbox.at[3] = fill
+    run.told()
+
+    assert shown == [("a", "out", len(half)), ("b", "err", 1), ("a", "out", len(half))]
+    asked = [data for kind, data in run.hosts["a"].asked if kind == "more_output"]
+    assert asked == [{"bytes": len(half)}]
+    assert not run.execution.results["a"].stdout

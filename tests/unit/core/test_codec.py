@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import enum
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -40,7 +41,7 @@ TEXT = st.text("".join(map(chr, range(256))) + "ß→🙂", max_size=6)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXT,
     int: st.integers(-(2**63), 2**64),
-    float: st.floats(allow_nan=False),
+    float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
 }
 
@@ -56,12 +57,24 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(values(args[0]), values(args[1]), max_size=2)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = get_type_hints(hint)
-        return st.builds(
-            hint, **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)}
-        )
+        fields = {f.name: field_values(hints[f.name], f.metadata) for f in dataclasses.fields(hint)}
+        return st.builds(hint, **fields)
     if issubclass(hint, enum.Enum):
         return st.sampled_from(hint)
     return SCALARS[hint]
+
+
+def field_values(hint: Any, metadata: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    """Return values of a field, within its limits."""
+    if "bounds" in metadata:
+        low, high = metadata["bounds"]
+        return st.integers(low, high) if hint is int else st.floats(low, high)
+    if "pattern" in metadata:
+        return st.sampled_from(["a", "0-a"])
+    if "parser" in metadata:
+        texts = st.sampled_from(["10.0.0.1/24", "fe80::/64"])
+        return texts if hint is str else st.lists(texts, max_size=2).map(tuple)
+    return values(hint)
 
 
 @settings(max_examples=6)

@@ -26,7 +26,29 @@ def test_nobody_is_judged_right_after_a_pause_of_our_own() -> None:
     assert detector.judge(30.0) is Liveness.ALIVE
     assert not detector.check(130.5)
     assert detector.check(131.1)
-    assert detector.judge(31.1) is Liveness.LOST
+    assert detector.judge(31.1) is Liveness.ALIVE  # it may have been held up as we were
+
+
+def test_a_pause_of_our_own_is_no_silence_of_others() -> None:
+    """They may have been held up a bit longer; one that stays silent is lost after all."""
+    detector = FailureDetector(lost_s=15.0)
+    detector.check(100.0)
+    detector.check(130.0)
+    verdicts = []
+    for now in range(131, 160):
+        detector.check(now)
+        verdicts.append(detector.judge(now - 98.0))
+    assert verdicts.index(Liveness.LOST) == 12  # 143: 2 s before the pause, and 13 s after it
+
+
+def test_one_that_pauses_at_every_turn_still_judges() -> None:
+    """A host that was always slow would never notice that another is lost."""
+    detector = FailureDetector(lost_s=15.0)
+    judged = [detector.check(100.0 + 3 * turn) for turn in range(40)]
+    assert sum(judged) == 20
+    silence_s = 39 * 3.0
+    verdicts = {detector.judge(silence_s), detector.check(220.0) and detector.judge(silence_s + 3)}
+    assert Liveness.LOST in verdicts
 
 
 def test_a_limit_of_its_own() -> None:

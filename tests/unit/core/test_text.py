@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.text import counted, format_size, join_some, printable
+from runner.core.text import counted, format_age, format_size, join_some, printable
 
 
 def test_a_name_can_be_printed() -> None:
@@ -26,6 +26,15 @@ def test_a_name_can_be_printed() -> None:
 def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
     """In powers of ten, as disks are sold."""
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.9, "59 s"), (86, "1 m 26 s"), (7500, "2 h 05 m"), (273_600, "3 d 04 h")],
+)
+def test_ages_have_one_form(seconds: float, text: str) -> None:
+    """Two units, whatever the age."""
+    assert format_age(seconds) == text
 
 
 def test_counts_agree_with_their_nouns() -> None:

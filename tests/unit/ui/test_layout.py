@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from runner.ui.layout import UNLIMITED_WIDTH, align, render_table
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from runner.ui.layout import UNLIMITED_WIDTH, align, message_width, render_table
 
 HEADERS = ("RUN", "STATE", "AGE")
 ROWS = [("1122-2359-resnet18-ab12", "running, 3 of 4 nodes", "42 min"), ("0314", "[bold]", "3 d")]
@@ -34,3 +44,15 @@ def test_table_fits_a_terminal() -> None:
         "                         4 nodes",
         "0314                     [bold]         3 d",
     ]
+
+
+def test_notes_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where standard error is none, they are not wrapped."""
+    near, far = pty.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
+    with os.fdopen(near, "wb"), os.fdopen(far, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        assert message_width() == 132
+    with Path(os.devnull).open("w") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        assert message_width() == UNLIMITED_WIDTH

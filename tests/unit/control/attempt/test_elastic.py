@@ -1,11 +1,18 @@
-"""Messages about the memberships of an elastic run."""
+"""The memberships of an elastic run: what is said about them, and whose failure counts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
-from runner.control.attempt.elastic import describe_membership
+from runner.control.attempt.elastic import ElasticMembership, Reaction, describe_membership
+from runner.control.attempt.node import AttemptNode
 from runner.core.outcome.membership import Membership
+from runner.core.protocol.events import EventBody, RankExited, RankStarted
+from tests.golden import builders
 
 
 @pytest.mark.parametrize(
@@ -22,4 +29,32 @@ def test_a_membership_in_a_line(
 ) -> None:
     """How large it is, and who came and went, where that is known."""
     ranks = {0: ("a", 2), 1: ("a", 2)}
-    assert describe_membership(Membership(2, "a:2", 2, 5.0, ranks, joined, left, compared)) == text
+    membership = Membership(2, "a:2", 2, 5.0, ranks, joined, left, compared)
+    assert describe_membership(membership) == text
+    membership.restarts, membership.max_restarts = 3, 9
+    assert describe_membership(membership) == f"{text}; restart 3 of 9"
+
+
+def test_first_rank_that_fails_is_named_until_the_next_membership() -> None:
+    """The others only notice it, so that their tracebacks can be folded."""
+    plan = builders.plan(1, 1)
+    shares = (
+        replace(share, ranks=(), order=replace(share.order, ranks=(), restarts_ranks=True))
+        for share in plan.nodes
+    )
+    nodes = {name: SimpleNamespace(name=name, is_lost=False) for name in "ab"}
+    attempt_nodes = cast("dict[str, AttemptNode]", nodes)
+    elastic = ElasticMembership(replace(plan, nodes=tuple(shares)), attempt_nodes)
+
+    def react(name: str, body: EventBody, at: float) -> Reaction:
+        return elastic.on_event(attempt_nodes[name], body, at, is_stopping=False, may_stop=True)
+
+    for rank, name in enumerate("ab"):
+        assert not react(name, RankStarted(rank, 9, 1, 2, 2, "a:1"), 1.0).recovered
+    failed = react("b", RankExited(1, code=1), 2.0)
+    assert (failed.failed_rank, failed.handled) == (1, True)
+    assert react("a", RankExited(0, code=1), 2.1).failed_rank is None
+    react("a", RankStarted(0, 9, 2, 2, 2, "a:2"), 3.0)
+    again = react("b", RankStarted(1, 9, 2, 2, 2, "a:2", 1, 9), 3.1)
+    assert again.recovered
+    assert again.message.endswith("restart 1 of 9")

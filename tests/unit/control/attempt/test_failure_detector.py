@@ -14,9 +14,11 @@ from runner.control.attempt.node import Backoff, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.rpc.session import HostSession
+from runner.control.rpc.wait import NO_ANSWER
 from runner.core.model.spec import Node
 from runner.core.protocol.events import EndUnverified, Event, HostLost, HubJoined
 from runner.core.protocol.states import NodeState
+from runner.core.protocol.timing import ANSWER_TIMEOUT_S
 from tests.golden import builders
 
 LONG = 100_000.0
@@ -62,6 +64,8 @@ class Scene:
             node_status=lambda *_: None,
             console_full=lambda: False,
             mute=lambda: None,
+            first_failure=lambda *_: None,
+            recovered=lambda: None,
         )
         sessions: dict[str, HostSession] = {name: Session() for name in "abc"}
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
@@ -111,6 +115,23 @@ def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
     scene.tick()
     assert scene.stop.requested is None
     assert scene.kinds() == []
+
+
+@pytest.mark.promise(4, 12)
+def test_host_that_answers_pings_alone_is_not_followed_for_ever(scene: Scene) -> None:
+    """Who attached asked it about the run, and it has not answered that."""
+    scene.monitor.detector.role = Role.ATTACH
+    node = scene.nodes["c"]
+    node.state, node.supervisor_started = NodeState.STARTING, False
+    node.last_data = time.monotonic() - ANSWER_TIMEOUT_S + 10
+    scene.tick()
+    assert not node.is_finished
+
+    node.last_data -= 20
+    scene.tick()
+    assert node.state is NodeState.UNVERIFIED
+    assert scene.said == [f"c: {NO_ANSWER}"]
+    assert scene.kinds() == [EndUnverified]
 
 
 @pytest.mark.parametrize("alone", ["never joined", "no other in touch"])

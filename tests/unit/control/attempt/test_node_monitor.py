@@ -10,6 +10,7 @@ import pytest
 from runner.core.model.plan import Hub
 from runner.core.protocol.events import (
     Ended,
+    EndUnverified,
     HostLost,
     PeerDeparted,
     PeerLost,
@@ -124,3 +125,21 @@ def test_a_finished_node_ignores_late_losses(scene: Scene) -> None:
     scene.monitor.on_peer_lost(PeerLost("c", "silent"))
     assert scene.nodes["c"].state is NodeState.COMPLETE
     assert time.monotonic() < scene.stop.deadline < float("inf")
+
+
+def test_a_disk_that_does_not_answer_is_said_once_and_ends_nothing(elastic: Scene) -> None:
+    """And why a host has not reported its end."""
+    node = elastic.nodes["b"]
+    for wait_s in (1.0, 6.0, 27.4, 0.0, 2.0):
+        elastic.monitor.on_pong(node, wait_s)
+    assert elastic.said == [
+        "b: its disk has not answered for 6 s; the run goes on",
+        "b: its disk answers again",
+    ]
+    elastic.monitor.on_pong(node, 30.0)
+    elastic.stop.begin("enough")
+    elastic.stop.deadline = 0.0
+    elastic.tick()
+    reasons = {e.node: e.body.reason for e in elastic.events if isinstance(e.body, EndUnverified)}
+    assert reasons["b"] == "its disk has not answered for 30 s"
+    assert reasons["c"] == "it did not report its end"

@@ -22,8 +22,10 @@ from runner.control.code.worktree import scan
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.release import File
+from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Deploy, Node
 from runner.core.protocol.frames import Frame, FrameDecoder
+from runner.host.storage import release_store
 from runner.host.storage.release_store import is_intact
 from tests.golden.builders import spec
 from tests.unit.release_builders import Made, done, left_in, push_handler, release, store
@@ -105,21 +107,21 @@ class Host(HostSession):
             self._inbox.put((self, Frame("refused", {"id": 0, "reason": str(error)})))
 
     def _answer(self, frame: Frame) -> None:
-        ends = {"manifest": self._end.on_manifest, "finish": self._end.on_finish}
-        if frame.kind in ends:
-            for _ in ends[frame.kind](frame):
-                pass
-        elif frame.kind == "chunk":
-            done(self._end.on_chunk(frame))
-        elif frame.kind == "abort_push":
-            self._end.close()
+        if frame.kind != "ping" and (steps := getattr(self._end, f"on_{frame.kind}")(frame)):
+            done(steps)
+
+    @property
+    def requests(self) -> list[str]:
+        """The kinds of all requests about the code."""
+        return [kind for kind in self.asked if kind != "ping"]
 
     def has(self, made: Made) -> bool:
         """Whether the release is in its store, whole."""
         return is_intact(str(self.workdir), made.name)
 
     def _reply(self, kind: str, data: dict[str, Any], _: bytes) -> None:
-        self._inbox.put((self, Frame(kind, {**data, **self.alters.get(kind, {})})))
+        frame = Frame(kind, {**data, **self.alters.get(kind, {})})
+        self._inbox.put((self, checked_reply(frame)))
 
 
 class Turns(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
@@ -282,6 +284,7 @@ def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.Mon
     """One that is silent for `lost_s` is named; the others get the release."""
     monkeypatch.setattr(code_push, "WINDOW", 100)
     monkeypatch.setattr(code_push, "CHUNK", 20)
+    monkeypatch.setattr(CodePush, "ping_interval_s", 0.0)
     dead, other = push.host("dead"), push.host("other")
     dead.deaf = True
     taken = dead.send
@@ -317,7 +320,7 @@ def test_host_that_has_the_release_may_be_silent(
     assert not done.closed
 
 
-@pytest.mark.parametrize("moment", ["manifest", "chunk", "finish"])
+@pytest.mark.parametrize("moment", ["offer", "manifest", "chunk", "finish"])
 def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) -> None:
     """Whenever a connection breaks, the rest of the hosts get the release; that one is named."""
     broken, whole = push.host("broken"), push.host("whole")
@@ -368,9 +371,23 @@ def test_shared_disk_is_written_by_one(push: Push) -> None:
     assert [each.is_new for each in receivers.values()] == [True, False, False]
     assert left_in(push.folder / "nfs") == [".store", TREE.name]
     assert "shares a disk" in push.states["b"]
+    assert [host.requests for host in hosts[1:]] == [["offer", "adopt"]] * 2
 
 
-@pytest.mark.parametrize("moment", ["chunk", "finish"])
+def test_shared_disk_that_has_the_release_is_looked_at_by_one(push: Push) -> None:
+    """The others take its word: they read the manifest, and no file of it."""
+    hosts = [push.host(name, "nfs") for name in "abc"]
+    store(hosts[0].workdir, TREE)
+
+    with patch.object(release_store, "is_sealed", wraps=release_store.is_sealed) as sealed:
+        receivers = push.run().targets
+
+    assert sealed.call_count == len(TREE.manifest.files)
+    assert [each.is_new for each in receivers.values()] == [False] * 3
+    assert [host.requests for host in hosts] == [["offer", "manifest"], *[["offer", "adopt"]] * 2]
+
+
+@pytest.mark.parametrize("moment", ["manifest", "chunk", "finish"])
 def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
     """When the host that writes for all breaks away, another one does it."""
     first, second, third = (push.host(name, "nfs") for name in "abc")
@@ -386,7 +403,7 @@ def test_disks_that_only_look_shared_are_each_written(push: Push) -> None:
     """Machines made from one image have equal names for different disks."""
     hosts = [push.host(name) for name in "abc"]
     for host in hosts:
-        host.alters["missing"] = {"store_id": "cloned"}
+        host.alters["store"] = {"store_id": "cloned"}
 
     push.run()
 

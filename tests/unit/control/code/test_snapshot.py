@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code import snapshot as taking
-from runner.control.code import worktree
+from runner.control.code import code_store, worktree
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.release import Folder, Symlink, release_hash
@@ -74,7 +73,7 @@ def test_same_code_is_the_same_release(project: Path) -> None:
 
 def test_file_is_read_in_chunks(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large a file, little of it is in memory."""
-    monkeypatch.setattr(taking, "CHUNK", 300)
+    monkeypatch.setattr(code_store, "CHUNK", 300)
     snapshot = Snapshot.take(asked(), project)
 
     chunks = list(snapshot.read(snapshot.manifest.files[0]))
@@ -165,6 +164,7 @@ def test_failed_hashing_is_no_empty_release(project: Path, monkeypatch: pytest.M
 def test_script_is_found_where_the_ranks_run(project: Path, target: str, script: str) -> None:
     """A path of this machine becomes one within the release; one of the hosts stays."""
     target = target.format(top=project)
+    (project / "sub" / "__main__.py").touch()
 
     code = Snapshot.take(asked(target), project).code
 
@@ -207,6 +207,15 @@ def test_ignored_script_is_told(project: Path) -> None:
 
     assert "it is ignored" in problem.message
     assert problem.hint == "a .gitignore or .runnerignore on the way to it leaves it out"
+
+
+def test_a_folder_is_a_program_only_with_a_main(project: Path) -> None:
+    """As for Python itself."""
+    (project / "tool").mkdir()
+    (project / "tool" / "x.py").touch()
+    assert refused(asked("tool"), project).message == "tool is a folder, and has no __main__.py"
+    (project / "tool" / "__main__.py").touch()
+    assert Snapshot.take(asked("tool"), project).manifest.size >= 0
 
 
 def test_script_outside_of_the_project_is_told(project: Path) -> None:

@@ -11,7 +11,7 @@ from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import RerunCode, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef
+from runner.core.model.release import CodeRef, release_hash
 from runner.core.model.spec import Deploy, RecordedCode, Spec
 from tests.golden.builders import SHIPPED, facts, spec
 
@@ -27,7 +27,7 @@ def train(tmp_path: Path) -> Spec:
 
 def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
     """What becomes of recorded code."""
-    return RerunCode(RecordedCode("first", code), train, here, here / "runs")
+    return RerunCode(RecordedCode("first", code, here / "runs/first"), train, here, here / "runs")
 
 
 def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
@@ -53,7 +53,7 @@ def test_the_same_tree_is_pushed(train: Spec, tmp_path: Path) -> None:
     code = Snapshot.take(train, tmp_path).code
     pushed = again(train, tmp_path, code).snapshot_if_needed(HELD)
     assert pushed is not None
-    assert pushed.code.release == code.release
+    assert release_hash(pushed.encoded) == code.release
 
 
 @pytest.mark.parametrize(

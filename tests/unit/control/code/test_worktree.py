@@ -121,6 +121,49 @@ def test_record_of_the_run_is_left_out(tmp_path: Path) -> None:
     assert "out/now/log" in scan(tmp_path, tmp_path.parent / "elsewhere").files
 
 
+def record(folder: Path) -> Path:
+    """Make the record of a run, as `RunStore` writes it, without its `.gitignore`."""
+    make(folder, "logs/n1/rank_0.out", "events.jsonl", "outputs/n1/last.pt")
+    (folder / "config.yaml").write_text("run_id: r\n")
+    (folder / "plan.json").write_text('{\n "run_id": "r",\n "cluster": "c"\n}\n')
+    return folder
+
+
+@pytest.mark.parametrize("how", ["plain", "untracked", "tracked"])
+def test_no_record_is_code(tmp_path: Path, how: str) -> None:
+    """Wherever it lies, and whatever the ignore files and git's index say; nor is a link to it."""
+    project = make(tmp_path, "a.py", "runs/tb/events", "plans/plan.json", "plans/config.yaml")
+    if how != "plain":
+        git(project, "init", "-q")
+        git(project, "add", ".")
+        git(project, "commit", "-qm", "x")
+    before = scan(project)
+    commit = head_commit(before)
+    for folder in ("runs/first", "runs/second", "exp/deep/third"):
+        record(project / folder)
+    (project / "runs/latest").symlink_to("second")
+    make(project / "runs/.objects", "contents/ab/cd", "releases/0123")
+    (make(project / "runs/swept") / "sweep.json").write_text('{\n "sweep": "swept"}')
+    (project / "last").symlink_to(project / "runs/first")
+    if how == "tracked":
+        git(project, "add", "-f", ".")
+
+    found = scan(project, project / "elsewhere/now")
+
+    new = {"exp/", "exp/deep/"} if how == "plain" else set()
+    assert set(told(found)) == {*told(before)} | new
+    assert head_commit(found) == commit
+
+
+def test_what_only_looks_like_a_record_is_code(tmp_path: Path) -> None:
+    """A project may have a plan, a configuration and logs of its own."""
+    make(tmp_path, "x/logs/a", "x/config.yaml", "y/config.yaml")
+    (tmp_path / "x/plan.json").write_text('{"steps": []}')
+    (tmp_path / "y/plan.json").write_text('{"run_id": "r"}')  # a saved dry_run=json
+
+    assert {"x/plan.json", "y/plan.json"} <= set(scan(tmp_path).files)
+
+
 def test_what_is_no_file_is_told(tmp_path: Path) -> None:
     """A socket or a pipe cannot be pushed, and reading one would never end."""
     os.mkfifo(tmp_path / "pipe")
@@ -251,20 +294,21 @@ def test_hook_of_another_repository_does_not_confuse(
 
 def test_commit_says_whether_files_differ(tmp_path: Path) -> None:
     """Before the first commit, and outside of git, there is none."""
-    assert head_commit(tmp_path) == ""
+    assert head_commit(scan(tmp_path)) == ""
     make(tmp_path, "a")
     git(tmp_path, "init", "-q")
-    assert head_commit(tmp_path) == ""
+    assert head_commit(scan(tmp_path)) == ""
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
-    clean = head_commit(tmp_path)
-    (tmp_path / "latest").symlink_to("nowhere")
-    assert head_commit(tmp_path, "latest") == clean
+    clean = head_commit(scan(tmp_path))
+    make(tmp_path, "runs/")
+    (tmp_path / "runs/latest").symlink_to("removed")
+    assert head_commit(scan(tmp_path, tmp_path / "runs/now")) == clean
 
     make(tmp_path, "b")
 
     assert len(clean) == 40
-    assert head_commit(tmp_path) == clean + "+"
+    assert head_commit(scan(tmp_path)) == clean + "+"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Host:
     def __init__(self, inbox: Inbox, rows: list[Any], contents: dict[str, bytes]) -> None:
         self.node = Node("gpu1", "x")
         self.closed = self.closed_locally = False
-        self.idle_s = 0.0
+        self.idle_s = self.last_sent = 0.0
         self.asked: list[dict[str, Any]] = []
         self.ahead = 0
         self._inbox, self._rows, self._contents = inbox, rows, contents
@@ -55,7 +55,13 @@ class Host:
         elif kind == "fetch" and data:
             content = self._contents[data["path"]]
             piece = content[data["offset"] : data["offset"] + data["n"]]
-            self._say(Frame("fetched", {"id": number, "size": len(content), "mtime_ns": 5}, piece))
+            self._say(
+                Frame(
+                    "fetched",
+                    {"id": number, "size": len(content), "mtime_ns": 5, "compressed": False},
+                    piece,
+                )
+            )
         return number
 
     def _say(self, frame: Frame) -> None:

@@ -24,7 +24,7 @@ class Host:
 
     def __init__(self, inbox: Inbox) -> None:
         self.node = Node("gpu1", "10.0.0.1")
-        self.closed, self.closed_locally, self.idle_s = False, False, 0.0
+        self.closed, self.closed_locally, self.idle_s, self.last_sent = False, False, 0.0, 0.0
         self.inbox = inbox
         self.sent = 0
         self.error = ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import yaml
 
 from runner.control.code.worktree import scan
 from runner.control.record.run_store import RunStore
@@ -21,9 +22,19 @@ from runner.core.model.plan import Plan
 from runner.core.model.spec import Secret
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, ProgramStarted, parse
-from tests.golden.builders import RUN_ID, plan
+from tests.golden.builders import RUN_ID, plan, request
 
+RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}
 HINT = "\n    set run_dir to a new folder, or another run_id"
+
+
+@pytest.fixture(autouse=True)
+def working_folder(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user stands in `tmp_path`, and has run nothing before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
@@ -36,7 +47,7 @@ def created(folder: Path) -> RunStore:
     """The record of a run in that folder."""
     store = RunStore(folder)
     store.reserve()
-    store.create("seed: 1\n")
+    store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")))
     return store
 
 
@@ -47,8 +58,10 @@ def names(folder: Path) -> set[str]:
 
 def test_new_folder_holds_the_configuration(store: RunStore) -> None:
     """It is there with its parents, and `latest` beside it points here."""
-    assert names(store.folder) == {".gitignore", "config.yaml", "logs"}
+    assert names(store.folder) == RECORD
     assert (store.folder / "config.yaml").read_text() == "seed: 1\n"
+    typed = yaml.safe_load((store.folder / "overrides.yaml").read_text())
+    assert typed == ["a=1", "b='é \"x\"'"]
     assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
     assert (store.folder.parent / "latest").readlink() == Path(RUN_ID)
 
@@ -92,28 +105,28 @@ def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
     store.unlock()
     created(store.folder.parent / "second")
 
-    assert RunStore(store.folder).reopen("seed: 2\n", plan(1))
+    assert RunStore(store.folder).reopen(request(store.folder, config_yaml="seed: 2\n"), plan(1))
 
-    assert names(store.folder) == {".gitignore", "config.yaml", "logs", "plan.json"}
+    assert names(store.folder) == {*RECORD, "origin.json", "plan.json"}
     assert (store.folder.parent / "latest").readlink() == Path("second")
 
 
 def test_a_record_has_one_writer(store: RunStore) -> None:
     """Until it is released."""
     other = RunStore(store.folder)
-    assert not other.reopen("seed: 1\n", plan(1))
+    assert not other.reopen(request(store.folder), plan(1))
     assert not other.write_error
     store.unlock()
-    assert other.reopen("seed: 1\n", plan(1))
+    assert other.reopen(request(store.folder), plan(1))
 
 
 def test_folder_of_the_users_is_not_replaced_by_the_link(tmp_path: Path) -> None:
     """A real folder called `latest` is not ours to touch."""
-    (tmp_path / "latest").mkdir()
+    (tmp_path / "runs" / "latest").mkdir(parents=True)
 
-    created(tmp_path / "first")
+    created(tmp_path / "runs" / "first")
 
-    assert not (tmp_path / "latest").is_symlink()
+    assert not (tmp_path / "runs" / "latest").is_symlink()
 
 
 @pytest.mark.parametrize("place", ["new", "there/new", "there", "not/there/new"])
@@ -179,7 +192,7 @@ def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
         store.write_plan(replace(plan(1), cluster=secret))
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
-    assert names(store.folder) == {".gitignore", "config.yaml", "logs", "plan.json"}
+    assert names(store.folder) == {*RECORD, "plan.json"}
 
 
 def test_events_are_appended(store: RunStore) -> None:

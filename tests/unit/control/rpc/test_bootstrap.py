@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 import zipfile
 import zlib
 from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.control.code.source import shipped_tasks
 from runner.control.rpc import bootstrap
+from runner.core.model.spec import Node, Spec, Task
 
 
 def archive() -> zipfile.ZipFile:
@@ -48,12 +52,51 @@ def test_loader_is_one_line() -> None:
 @pytest.mark.parametrize("python", ["no-such-python", "~/no such/python", "/it's/not/there"])
 def test_missing_python_is_told_in_words_of_ours(python: str) -> None:
     """Any POSIX shell gets as far as saying so, whatever the path looks like."""
-    command = bootstrap.boot_command(python, "0102-0304-x-abcd", "gpu1")
-    done = subprocess.run(
-        ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
+    done = boot(a_spec(host_python=python))
 
     assert (done.returncode, done.stdout, done.stderr) == (127, b"runner-boot: no-python\n", b"")
+
+
+def test_setup_may_bring_the_python(tmp_path: Path) -> None:
+    """It runs only where the interpreter is not there; what it says stays out of our protocol."""
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "our-python").symlink_to(sys.executable)
+    lines = (
+        'cat; echo "it\'s loud" >&2',
+        f"PATH={tmp_path}/env:$PATH",
+        f"echo ran >> {tmp_path}/ran",
+    )
+
+    brought = boot(a_spec(host_python="our-python", setup=lines), code=b"print('booted')\n")
+    not_needed = boot(a_spec(host_python=sys.executable, setup=lines), code=b"print('booted')\n")
+
+    assert (brought.stdout, brought.stderr) == (b"it's loud\nbooted\n", b"")
+    assert (not_needed.stdout, not_needed.stderr) == (b"booted\n", b"")
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_setup_that_does_not_bring_it_is_quoted() -> None:
+    """So that a misspelt path in it is seen."""
+    spec = a_spec(host_python="no-such-python", setup=("source /no/such/env/activate",))
+    problem = bootstrap.boot_problem(spec, "gpu1", boot(spec).stdout, "it ended")
+
+    assert problem.message == (
+        "there is no no-such-python on its PATH, also after the lines of cluster.setup"
+    )
+    assert "/no/such/env/activate: No such file" in problem.hint
+
+
+def a_spec(**fields: Any) -> Spec:
+    """Return a specification of one node."""
+    node = Node("gpu1", "gpu1")
+    return Spec("0102-0304-x-abcd", "lab", (node,), Task("t", "command", "true"), **fields)
+
+
+def boot(spec: Spec, code: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run the boot command, as a host would; `code` takes the place of ours."""
+    words = ["sh", "-c", bootstrap.boot_command(spec, "gpu1")]
+    text = "".join(f"{line}\n" for line in spec.setup).encode() + code
+    return subprocess.run(words, input=text, capture_output=True, check=False)
 
 
 def test_shipped_tasks_are_described_by_their_header() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.control.rpc.log_tail import LogTailer
+from runner.control.rpc import log_tail
+from runner.control.rpc.log_tail import MAX_EVENT_BYTES, LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.remote_files import CHUNK
 from tests.golden.builders import RUN_ID, plan
 
@@ -50,11 +52,14 @@ def reply(request_id: int, offset: int, chunk: bytes, *, eof: bool = False) -> F
 class Followed:
     """A follower on a node with one rank, and what came of it."""
 
-    def __init__(self, tail: int | None = None) -> None:
+    def __init__(self, tail: int | None = None, *, elastic: bool = False) -> None:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
+        node_plan = plan(1).node("a")
         self.tailer = LogTailer(
-            plan(1).node("a"), self._sink, start_at={"tail": tail} if tail else {}
+            replace(node_plan, ranks=() if elastic else node_plan.ranks),
+            self._sink,
+            start_at={"tail": tail} if tail else {},
         )
         self.session = Asked()
         self.tailer.start(self.session)
@@ -79,7 +84,7 @@ class Followed:
 
 def events(count: int) -> tuple[list[Event], bytes]:
     """Return events, and the file they make."""
-    made = [Event(RUN_ID, "größer", 0, n, 1.5, 2.5, ProgramStarted(n)) for n in range(count)]
+    made = [Event(RUN_ID, "a", 0, n, 1.5, 2.5, ProgramStarted(n, "größer")) for n in range(count)]
     return made, "".join(event.to_line() for event in made).encode()
 
 
@@ -114,6 +119,50 @@ def test_events_of_another_attempt_are_left_out() -> None:
     followed.answer(EVENTS, other.to_line().encode() + content)
 
     assert followed.events == made
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    "line",
+    [
+        Event(RUN_ID, "b", 0, 1, 1.5, 2.5, ProgramStarted(7)).to_line(),
+        Event("another-run", "a", 0, 1, 1.5, 2.5, ProgramStarted(7)).to_line(),
+        Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(1, 7)).to_line(),
+        '{"kind":"rank_sta\n',
+    ],
+    ids=["node", "run", "rank", "torn"],
+)
+def test_events_about_others_are_dropped_and_counted(line: str) -> None:
+    """A node reports its own end, and no other's."""
+    followed = Followed()
+    made, content = events(1)
+
+    followed.answer(EVENTS, line.encode() + b"\n" + content)
+
+    assert followed.events == made
+    assert followed.tailer.dropped_events == 1
+
+
+@pytest.mark.promise(12)
+def test_event_without_an_end_is_refused() -> None:
+    """It would fill the memory here."""
+    followed = Followed()
+
+    with pytest.raises(FrameError, match="an event without an end"):
+        followed.answer(EVENTS, b"x" * (MAX_EVENT_BYTES + 1))
+
+
+@pytest.mark.promise(12)
+def test_host_that_reports_events_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All events are kept in memory; neither their number nor the offset that it claims counts."""
+    monkeypatch.setattr(log_tail, "MAX_EVENTS_BYTES", 1000)
+    followed = Followed()
+    line = b"x" * 299 + b"\n"
+    for _ in range(3):
+        followed.answer(EVENTS, line)
+
+    with pytest.raises(FrameError, match="more events than a run can have"):
+        followed.answer(EVENTS, line)
 
 
 def test_a_tail_is_asked_for_once() -> None:
@@ -250,7 +299,7 @@ def test_all_arrives_whatever_happens(seed: int) -> None:
 
 def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None:
     """Where torch numbers the ranks, the plan knows none; a second start is in the same files."""
-    followed = Followed()
+    followed = Followed(elastic=True)
     event = Event(RUN_ID, "a", 0, 1, 1.5, 2.5, RankStarted(5, 77))
     again = Event(RUN_ID, "a", 0, 2, 1.5, 2.5, RankStarted(5, 78, start=2))
     followed.answer(EVENTS, (event.to_line() + again.to_line()).encode())
@@ -261,3 +310,14 @@ def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None
     followed.tailer.reopen()
     followed.new_session()
     assert followed.session.reads["rank_5", "err"]["offset"] == 2
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (2, 8), (64, 8), (512, 8), (5000, 8)])
+def test_what_is_asked_for_at_once_is_bounded(nodes: int, per_node: int) -> None:
+    """However many files a run has: unread answers are kept in memory."""
+    node = replace(plan(1).nodes[0], nproc=per_node)
+    whole = replace(plan(1), nodes=(node,) * nodes)
+    size, file_count = log_tail.chunk_bytes(whole), nodes * (2 * per_node + 4)
+    assert log_tail.MIN_CHUNK <= size <= CHUNK
+    assert size == log_tail.MIN_CHUNK or size * file_count <= log_tail.MAX_OUTSTANDING
+    assert size == CHUNK or nodes > 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections.abc import Iterator
 
@@ -80,7 +81,8 @@ def wire() -> Iterator[Wire]:
     wire.session.close()
 
 
-HELLO = Frame("hello", {"protocol": 1})
+HELLO = Frame("hello", {"id": None, "mono": 1.0, "wall": 2.0})
+PONG = Frame("pong", {"id": 1, "mono": 3.0, "wall": 4.0, "disk_wait_s": 0.0}, b"\0" * 9)
 BANNER = b"Welcome to gpu1!\nLast login: never\n"
 
 
@@ -88,11 +90,11 @@ BANNER = b"Welcome to gpu1!\nLast login: never\n"
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_wire_begins_after_the_banner(wire: Wire, banner: bytes, size: int) -> None:
     """Whatever a login shell prints first is no frame, however the stream is cut."""
-    stream = banner + MAGIC + HELLO.pack() + Frame("pong", {"id": 1}, b"\0" * 9).pack()
+    stream = banner + MAGIC + HELLO.pack() + PONG.pack()
 
     wire.come(*(stream[at : at + size] for at in range(0, len(stream), size)))
 
-    assert [wire.next(), wire.next()] == [HELLO, Frame("pong", {"id": 1}, b"\0" * 9)]
+    assert [wire.next(), wire.next()] == [HELLO, PONG]
     assert wire.session.banner == banner
 
 
@@ -118,9 +120,9 @@ def test_banner_without_a_wire_is_told_after_the_end(wire: Wire) -> None:
     [
         pytest.param([b""], "the connection ended", id="end"),
         pytest.param([OSError("reset by peer")], "reset by peer", id="error"),
-        pytest.param([b"\xff" * 8], "a frame of impossible size", id="no frame"),
+        pytest.param([b"\xff" * 8], "it sent a frame of impossible size", id="no frame"),
         pytest.param(
-            [LENGTHS.pack(2, 0), b"{}"], "a frame without a readable header", id="no kind"
+            [LENGTHS.pack(2, 0), b"{}"], "it sent a frame without a readable header", id="no kind"
         ),
     ],
 )
@@ -133,6 +135,36 @@ def test_end_is_reported_once(wire: Wire, last: list[bytes | OSError], reason: s
     wire.session.close()
     with pytest.raises(queue.Empty):
         wire.inbox.get(timeout=0.02)
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ('{"kind":"pong","mono":1}', "a malformed reply 'pong': Pong: .*wall"),
+        ('{"kind":"pong","mono":"x","wall":1}', "Pong.mono: expected a number, got 'x'"),
+        ('{"kind":"pong","mono":NaN,"wall":1}', "Pong.mono: expected a number, got nan"),
+        ('{"kind":"data","id":[],"offset":0,"eof":true}', "Reply.id: expected a whole number"),
+        ('{"kind":"data","id":1,"offset":-1,"eof":true}', "LogChunk.offset: -1 is not from 0"),
+        ('{"kind":"data","id":true,"offset":0,"eof":true}', "Reply.id: .* got True"),
+        ('{"kind":"refused","reason":{}}', "Refusal.reason: expected a text, got dict"),
+        ('{"kind":"closed","reason":"ha"}', "an unknown reply 'closed'"),
+        ('{"kind":"admitted","facts":{}}', "an unknown reply 'admitted'"),
+        ("[" * 100_000, "a frame without a readable header"),
+        ('{"kind":"facts","mono":1,"wall":1,"facts":{"node":"a","gpus":7}}', "Facts.gpus: "),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_odd_frame_loses_its_host_and_says_why(wire: Wire, header: str, complaint: str) -> None:
+    """A host may be compromised: its reader ends, is closed, and names the field."""
+    odd = header.encode()
+    wire.come(MAGIC, LENGTHS.pack(len(odd), 0) + odd)
+
+    closed = wire.next()
+    assert closed.kind == "closed"
+    assert re.search(f"it sent .*{complaint}", closed.data["reason"])
+    assert (wire.session.closed, wire.channel.ended) == (True, False)
+    assert wire.channel.coming.get_nowait() == b"", "the channel was closed"
 
 
 def test_closing_twice_reports_once(wire: Wire) -> None:
@@ -185,8 +217,8 @@ def test_clock_of_the_host_is_translated(wire: Wire) -> None:
     asked = time.monotonic()
     number = wire.session.request("ping")
     wire.come(Frame("pong", {"id": number, "mono": time.monotonic() + ahead, **wall}).pack())
-    wire.come(Frame("facts", {"id": number + 1, "mono": 0.0, **wall}).pack())
-    assert [wire.next().kind, wire.next().kind] == ["pong", "facts"]
+    wire.come(Frame("pong", {"id": number + 1, "mono": 0.0, **wall}).pack())
+    assert [wire.next().kind, wire.next().kind] == ["pong", "pong"]
     now = time.monotonic()
 
     assert asked <= wire.session.clock.to_local(now + ahead, time.time()) <= now + (now - asked)

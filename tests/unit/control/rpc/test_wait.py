@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import queue
+import time
 from typing import Any, cast
 
 import pytest
 
+from runner.control.rpc import wait
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import Broadcast, WaitLoop
 from runner.core.errors import Interrupted
 from runner.core.model.spec import Node
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
 
 
 class FakeSession:
@@ -21,12 +23,17 @@ class FakeSession:
     def __init__(self, name: str) -> None:
         self.node = Node(name, name)
         self.closed = self.closed_locally = False
-        self.idle_s = 0.0
+        self.idle_s = self.last_sent = 0.0
         self.requests: list[str] = []
+        self.rejected = ""
 
     def request(self, kind: str) -> None:
         """Take a request."""
         self.requests.append(kind)
+
+    def reject(self, error: Exception) -> None:
+        """End it, for something odd."""
+        self.closed, self.rejected = True, str(error)
 
     def close(self) -> None:
         """End it."""
@@ -54,7 +61,9 @@ class Recorder(WaitLoop):
         return self.deadlines.get(name, math.inf)
 
     def _on_frame(self, name: str, frame: Frame) -> None:
-        self.seen[name] = frame.kind
+        if frame.kind == "odd":
+            raise FrameError("an odd frame")
+        self.seen[name] = {"done": "done", "refused": "refused"}[frame.kind]
 
     def _on_lost(self, name: str, reason: str) -> None:
         self.seen[name] = reason
@@ -72,11 +81,34 @@ def test_each_host_ends_in_its_own_way() -> None:
     assert loop.seen == {
         "a": "done",
         "b": "the connection to it broke: reset by peer",
-        "c": "it did not answer in time",
+        "c": wait.NO_ANSWER,
         "d": "nothing was heard from it for 6 s",
         "e": "the connection to it is gone",
     }
     assert set(loop.hosts["a"].requests) == {"ping"}
+
+
+@pytest.mark.promise(12)
+def test_impossible_answer_costs_its_host() -> None:
+    """Whatever a host sends, the others are waited for."""
+    loop = Recorder("a", "b")
+    loop.put("a", "odd")
+    loop.put("b", "done")
+
+    loop.wait()
+
+    assert loop.seen == {"a": "the connection to it is gone", "b": "done"}
+    assert loop.hosts["a"].rejected == "an odd frame"
+
+
+def test_fault_of_ours_is_no_fault_of_a_host() -> None:
+    """It is raised, as a bug that is to be found."""
+    loop = Recorder("a")
+    loop.put("a", "unforeseen")
+
+    with pytest.raises(KeyError):
+        loop.wait()
+    assert not loop.hosts["a"].rejected
 
 
 def test_a_signal_interrupts() -> None:
@@ -95,11 +127,16 @@ def test_a_signal_interrupts() -> None:
 class Wire:
     """A session whose host answers some kinds of requests."""
 
-    idle_s, closed, closed_locally = 0.0, False, False
+    idle_s = last_sent = 0.0
+    closed = closed_locally = False
 
     def __init__(self, name: str, inbox: Inbox, answers: dict[str, str]) -> None:
         self.node = Node(name, name)
         self._inbox, self._answers = inbox, answers
+
+    def close(self) -> None:
+        """End it."""
+        self.closed = self.closed_locally = True
 
     def request(self, kind: str, data: dict[str, Any] | None = None) -> None:
         """Answer at once, or never."""
@@ -123,3 +160,38 @@ def test_nobody_is_waited_for_longer_than_the_limit() -> None:
         "b": "did not listen within 0.2 s"
     }
     assert states[-2:] == [("a", "done"), ("b", "failed")]
+
+
+@pytest.mark.promise(4, 12)
+def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk is shown and waited for, longer if the host reports progress, not for ever."""
+    monkeypatch.setattr(wait, "SLOW_S", 0.05)
+    monkeypatch.setattr(wait, "ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(wait, "WORK_TIMEOUT_S", 0.9)
+    inbox: Inbox = queue.SimpleQueue()
+    hosts = {
+        "mute": Wire("mute", inbox, {"ping": "pong"}),
+        "busy": Wire("busy", inbox, {"ping": "in_progress"}),
+        "good": Wire("good", inbox, {"ping": "pong", "clean": "cleaned"}),
+    }
+    ended: dict[str, float] = {}
+    states: list[tuple[str, str]] = []
+
+    def show(name: str, state: str) -> None:
+        states.append((name, state))
+        if state in ("done", "failed"):
+            ended[name] = time.monotonic() - began
+
+    asking = Broadcast(cast("dict[str, HostSession]", hosts), inbox, 60.0, show)
+    asking.ping_interval_s = 0.1
+    began = time.monotonic()
+    cleaned, problems = asking.collect("clean", {}, "cleaned")
+
+    assert [*cleaned] == ["good"]
+    assert {name: each.message for name, each in problems.items()} == {
+        "mute": wait.NO_ANSWER,
+        "busy": wait.NO_ANSWER,
+    }
+    assert ("mute", "no answer for 0 s; its disk may be slow") in states
+    assert [host.closed for host in hosts.values()] == [True, True, False]
+    assert 0.3 <= ended["mute"] < 0.8 <= ended["busy"]

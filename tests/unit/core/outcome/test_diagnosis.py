@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,28 @@ def test_the_same_words_elsewhere_are_counted() -> None:
     told = diagnose(MADE, failed(), logs(b_2_err=text))
     assert told is not None
     assert told.meaning == "the interpreter there has no module apex"
+
+
+def test_an_argument_is_told_as_the_program_spells_it() -> None:
+    """From its usage; one that is like none of them has no such cure."""
+    usage = (WROTE / "argument_unknown.txt").read_text()
+    told = diagnose(MADE, failed(), logs(b_2_err=usage))
+    assert told is not None
+    assert told.remedy == "its name is task.args.fail-rank, not task.args.fail_rank"
+    told = diagnose(MADE, failed(), logs(b_2_err=usage.replace("--fail_rank", "--depth")))
+    assert told is not None
+    assert "see its usage above" in told.remedy
+
+
+def test_a_module_of_a_src_layout_has_its_own_cure() -> None:
+    """Where it is the task's; one that the task imports is to be installed."""
+    text = (WROTE / "module_missing.txt").read_text()
+    words = ("python3", "-m", "torch.distributed.run", "--", "-m", "apex.train")
+    own = replace(MADE, nodes=tuple(replace(node, command=words) for node in MADE.nodes))
+    for made, is_own in ((own, True), (MADE, False)):
+        told = diagnose(made, failed(), logs(b_2_err=text))
+        assert told is not None
+        assert ("task.env.PYTHONPATH=src" in told.remedy) == is_own
 
 
 def test_torchruns_own_failure_is_read_in_its_own_words() -> None:

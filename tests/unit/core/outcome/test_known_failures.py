@@ -15,9 +15,12 @@ MEANS = {
     "memory": "memory ran out on that host",
     "local_rank_unknown": "does not take --local-rank",
     "local_rank_wanted": "requires --local_rank",
+    "argument_unknown": "does not take --fail_rank",
+    "debugger": "ranks have no terminal",
     "port_taken": "port 29511 was already taken",
     "shared_memory": "shared memory (/dev/shm) is too small",
     "disk_full": "a disk of that host is full",
+    "start_not_permitted": "may not write in /scratch/ada there",
     "gpu_memory": "memory ran out: 2.50 GiB more were requested",
     "no_gpu": "torch sees no GPU",
     "gpu_ordinal": "a rank chose a GPU that it does not have",
@@ -30,6 +33,7 @@ MEANS = {
     "file_missing": "there is no data/train.bin on that host",
     "nccl_watchdog": "a collective was not joined by all ranks",
     "nccl_system": "NCCL failed in the operating system",
+    "start_failed": "the supervisor could not make its run there",
     "peer_left": "another rank left while this one talked to it",
 }
 

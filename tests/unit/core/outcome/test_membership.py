@@ -67,7 +67,7 @@ def test_the_last_is_the_one_that_began_last() -> None:
 
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=3, min_nodes=2, required=False)
-ORDER = Order("r", "b", 0, "/w", ("torchrun",), {}, "/w", (), "", "", hub=HUB, restarts_ranks=True)
+ORDER = Order("r", "b", 0, "/w", ("torchrun",), {}, "/w", (), hub=HUB, restarts_ranks=True)
 ETCD = Sidecar("etcd", "c", "10.0.0.3", 2379)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from runner.core.outcome.stacks import (
     DUMP_END,
     Frame,
@@ -9,6 +11,7 @@ from runner.core.outcome.stacks import (
     blocking_collective,
     group_by_stack,
     group_equal,
+    moving_ranks,
     parse_dumps,
     shorten_paths,
     summary,
@@ -18,6 +21,7 @@ C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
 DUMP = f"""\
 === stacks, 2026-11-21T22:51:00+00:00: asked for
 --- rank 0: process 71 (python3.11), by faulthandler
+    so far: 1.25 s of CPU, 310 bytes printed
 Thread 0x00007f0a (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
 
@@ -136,6 +140,19 @@ def test_who_waits_for_whom() -> None:
     assert says(waiting(0), waiting(1), silent="b") == (
         "ranks 0-1 wait in all_reduce for ranks 2-3 on b, whose stacks are unknown"
     )
+
+
+def test_ranks_that_move_accuse_nobody() -> None:
+    """Another place, a line, or computing, which for NCCL may be waiting."""
+    before = [waiting(0), waiting(1), waiting(2), waiting(3)]
+    computing = replace(waiting(2), cpu_s=0.3)
+    after = [waiting(0), waiting(1, line=40), computing, replace(waiting(3), printed=9)]
+
+    assert moving_ranks(before, after, elapsed_s=1.0, backend="gloo") == (1, 2, 3)
+    assert moving_ranks(before, after, elapsed_s=1.0, backend="nccl") == (1, 3)
+    assert moving_ranks(before, before, elapsed_s=1.0, backend="gloo") == ()
+    report = group_by_stack({"a": after}, dict.fromkeys(range(4), "a"), [])
+    assert summary(replace(report, moving=(1, 2, 3))) == "ranks 1-3 are moving, in all_reduce"
 
 
 def test_the_users_own_line_is_told() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.results import Failure, NodeResult, RankResult
-from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.outcome.verdict import Verdict, completed, fold_events
 from runner.core.protocol.events import (
     Ended,
     EndUnverified,
@@ -272,6 +272,7 @@ def test_users_stop_has_its_own_code(signum: int, code: int) -> None:
     )
 
     assert outcome(told) == ("stopped", code)
+    assert told.stop_reason == "interrupted"
     assert told.first_failure is None
     assert told.unverified == ()
 
@@ -531,3 +532,26 @@ def test_how_long_nothing_had_moved_is_told() -> None:
     hung = (seen(5, "a", Stalled(300.5)), seen(6, "b", Stalled(301.0)))
     assert verdict(*hung).stalled_s == 301.0
     assert verdict(*hung, seen(7, "b", ProgressResumed())).stalled_s == 0.0
+
+
+def test_what_could_not_be_proven_is_completed_later() -> None:
+    """A lost run stays lost; one that was stuck for want of a proof only is as it had ended."""
+    alone = [*started(), *seen(5, "a", Stopping("lost b: silent", StopCause.PEER), STOPPED)]
+    lost = fold_events(PLAN, [*alone, *seen(4, "b", HostLost("silent"))], 9.0)
+    assert (lost.state, lost.unverified) == ("lost", ("b",))
+    ends = [RankExited(rank, None, TERM) for rank in (2, 3)]
+    now = fold_events(PLAN, [*alone, *seen(6, "b", *ends, STOPPED)], 9.0)
+    whole = completed(lost, now)
+    assert (whole.state, whole.exit_code, whole.unverified) == ("lost", 4, ())
+    assert (whole.first_failure, whole.nodes["b"]) == (lost.first_failure, now.nodes["b"])
+    assert whole.ranks["2"].signal == TERM
+    assert completed(lost, lost) == lost
+
+    asked = seen(4, "", StopRequested("interrupted", 2))
+    stuck = fold_events(PLAN, [*alone, *asked, *seen(7, "b", EndUnverified("silent"))], 9.0)
+    assert (stuck.state, stuck.exit_code) == ("stuck", 5)
+    by_user = Stopping("interrupted", StopCause.USER)
+    now = fold_events(
+        PLAN, [*started(), *seen(5, "a", by_user, STOPPED), *seen(6, "b", STOPPED)], 9
+    )
+    assert completed(stuck, now).exit_code == 130

@@ -132,6 +132,14 @@ def test_too_few_left_is_a_loss() -> None:
     assert told.first_failure.node == "b"
 
 
+def test_ranks_that_torch_ends_for_a_restart_are_no_failure() -> None:
+    """The second node is lost while they are being started again: no membership follows."""
+    second = seen(6, "b", PeerLost("a", "nothing was heard from it for 15 s"))
+    rest = seen(7, "b", Stopping("lost a", StopCause.PEER), OK)
+    told = folded(member(1, 1, "abc"), LOSS, TERMED, second, rest)
+    assert (told.state, told.exit_code) == ("lost", 4)
+
+
 @pytest.mark.parametrize("signum", [2, 15])
 def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     """Also of one that was lost before."""

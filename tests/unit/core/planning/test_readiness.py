@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.facts import Facts, Gpu, Interpreter, SetupResult
+from runner.core.model.facts import Facts, Gpu, Interpreter, SetupResult, agree_on_releases
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.build_plan import select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
@@ -63,6 +63,21 @@ def test_healthy_host_has_no_problem() -> None:
             id="workdir not writable",
         ),
         pytest.param(
+            {"workdir_error": "/w belongs to the user bob", "workdir_exposed": "inside"},
+            "gpu1: cluster.workdir: /w belongs to the user bob\n"
+            "    each user needs a work folder that nobody else can change, for instance\n"
+            "    cluster.workdir=/home/ada/.runner-${oc.env:USER}",
+            id="workdir of several users",
+        ),
+        pytest.param(
+            {"workdir_error": "/s can be written to by everybody", "workdir_exposed": "above"},
+            "gpu1: cluster.workdir: /s can be written to by everybody\n"
+            "    whoever can change it can replace what runs here: have its owner do `chmod go-w` "
+            "on it,\n"
+            "    or set cluster.workdir to a folder that nobody else can change, such as ~/.runner",
+            id="workdir in a folder of others",
+        ),
+        pytest.param(
             {"disk_free": 31 << 20},
             "gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, "
             "a run needs 32 MiB and room for its logs\n"
@@ -80,7 +95,7 @@ def test_healthy_host_has_no_problem() -> None:
         ),
         pytest.param(
             {"script_exists": False},
-            "gpu1: task.script: there is no train.py in /home/ada/digits\n"
+            "gpu1: task.script: there is no file train.py in /home/ada/digits\n"
             "    name it relative to cluster.project, or as an absolute path on the hosts",
             id="no script",
         ),
@@ -95,6 +110,41 @@ def test_healthy_host_has_no_problem() -> None:
 def test_problem_says_what_to_do(others: dict[str, Any], expected: str) -> None:
     """Each problem names the host, what was seen, and the key to change."""
     assert text(ONE, told(**others)) == expected
+
+
+def test_hosts_that_share_a_disk_agree_on_a_release() -> None:
+    """One of them looked at its files for all; whoever has no id of a disk speaks for itself."""
+    stores = {"a": ("s", True), "b": ("s", False), "c": ("t", True), "d": ("", False)}
+    stores["e"] = ("", True)
+    asked = {
+        name: facts(name, store_id=store, has_release=has) for name, (store, has) in stores.items()
+    }
+    agreed = {name: each.has_release for name, each in agree_on_releases(asked).items()}
+    assert agreed == {"a": False, "b": False, "c": True, "d": False, "e": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "others", "refused_by"),
+    [
+        ("command", "./train.sh", {"project": ""}, "workdir"),
+        ("command", "bin/train", {}, "project"),
+        ("command", "bash", {}, ""),
+        ("command", "/opt/bin/train", {}, ""),
+        ("script", "./train.py", {}, ""),
+        ("command", "./train.sh", {"code_noexec": False}, ""),
+    ],
+)
+def test_what_would_be_executed_on_a_noexec_mount(
+    kind: str, target: str, others: dict[str, Any], refused_by: str
+) -> None:
+    """Only a command that is a file of the code; Python only reads its files."""
+    task = Task("t", kind, target, entry="plain")
+    problem = text(spec(NODE, task=task), told(**{"code_noexec": True, **others}))
+    if not refused_by:
+        assert problem == ""
+        return
+    assert f"task.command: {target} cannot be executed, /home/ada/" in problem
+    assert f'task.command=[bash,"{target}"], or set cluster.{refused_by} to' in problem
 
 
 @pytest.mark.parametrize(

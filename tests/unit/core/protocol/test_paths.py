@@ -26,8 +26,7 @@ def test_run_folder_is_as_documented() -> None:
         "ballast": f"{root}/ballast",
         "last_ballast": f"{root}/ballast.last",
         "work": f"{root}/work",
-        "shim": f"{root}/rank",
-        "shim_code": f"{root}/rank.py",
+        "shim": f"{root}/rank.py",
         "site": f"{root}/site",
     }
     assert folder.stream_log(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"

@@ -10,7 +10,9 @@ from runner.core.protocol import timing
 
 PRINT = (
     "from runner.core.protocol import timing; from runner.control.rpc.bootstrap import "
-    "boot_command; print(timing.PING_S, boot_command('python3', 'r', 'n'))"
+    "boot_command; from runner.core.model.spec import Spec, Task; "
+    "spec = Spec('r', 'lab', (), Task('t', 'command', 'true')); "
+    "print(timing.PING_S, boot_command(spec, 'n'))"
 )
 
 

@@ -311,3 +311,14 @@ def test_files_count_as_systemd_counts_them(
     found = machine.logind_kill_setting("ann", logind_host(tmp_path, files))
 
     assert Path(found).stem == expected
+
+
+def test_people_with_processes_are_named_and_services_are_not(tmp_path: Path) -> None:
+    """By who owns /proc/PID: no process is asked, and nobody is counted twice."""
+    if os.getuid():
+        pytest.skip("only root can give a folder to somebody")
+    for pid, uid in ((1, 0), (7, 33), (8, 4711), (9, 4711), (10, 65534), (11, 4712)):
+        (tmp_path / "proc" / str(pid)).mkdir(parents=True)
+        os.chown(tmp_path / "proc" / str(pid), uid, -1)
+    (tmp_path / "proc" / "sys").mkdir()
+    assert machine.other_users(str(tmp_path)) == ["4711", "4712"]

@@ -145,7 +145,7 @@ def test_its_own_log_is_no_progress(noted: Noted) -> None:
     watching = dog(noted)
     watching.sample({"rank_0.out": 1}, 1)
     noted.now += 9
-    watching.sample({"rank_0.out": 1, "stacks.out": 5000}, 1)
+    watching.sample(watching.progress_sizes({"rank_0.out": 1, "stacks.out": 5000}), 1)
     assert watching.stalled_s == 9
 
 
@@ -172,12 +172,12 @@ def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Pa
     order = replace(plan(1).node("a").order, stall_s=40.0, metrics=("*.jsonl",), cwd=str(tmp_path))
     watching = Watchdog(RunPaths("/w", "r", "a"), order, cast("EventLog", noted))
     (tmp_path / "metrics.jsonl").write_text("1\n")
-    watching.sample({"rank_0.out": 1}, 1)
+    watching.sample(watching.progress_sizes({"rank_0.out": 1}), 1)
     noted.now += 9
-    watching.sample({"rank_0.out": 2}, 1)
+    watching.sample(watching.progress_sizes({"rank_0.out": 2}), 1)
     assert watching.stalled_s == 9
     (tmp_path / "metrics.jsonl").write_text("1\n2\n")
-    watching.sample({"rank_0.out": 2}, 1)
+    watching.sample(watching.progress_sizes({"rank_0.out": 2}), 1)
     assert watching.stalled_s == 0
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runner.core.protocol.paths import RunPaths
+from runner.host.process.file_worker import run_now
 from runner.host.ranks import tracker
+from runner.host.storage.run_folder import EventLog
+from tests.golden.builders import plan
 
 LOG = """\
 6,760,1239866964,-;lan0: port 4(port2.0) entered blocking state
@@ -53,3 +61,24 @@ def test_other_ends_are_not_the_kernels(tmp_path: Path) -> None:
         tracker.kernel_kill_reason(4711, {"signal": signal.SIGKILL, "mono": 2500.0}, str(tmp_path))
         == ""
     )
+
+
+def test_a_stale_number_is_not_signalled(tmp_path: Path) -> None:
+    """A shim that died without a word leaves a number that may be another process's by now."""
+    order = replace(plan(1).node("a").order, workdir=str(tmp_path), run_id="run", grace_s=0.0)
+    folder = RunPaths(str(tmp_path), "run", "a")
+    attempt = Path(folder.attempt_folder(0))
+    attempt.mkdir(parents=True)
+    clocks = {"mono": time.monotonic(), "wall": time.time(), "nodes": 2, "world_size": 2}
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        for rank, shim in enumerate((1, 1 << 22)):
+            record = {"pid": stranger.pid, "shim": shim, **clocks}
+            (attempt / f"rank_{rank}.start").write_text(json.dumps(record))
+        journal = EventLog(folder, order)
+        ranks = tracker.RankTracker(folder, order, journal, lambda *_: None, run_now)
+        ranks.tick(stopping=False)
+        ranks.terminate_for_restart(1)
+        ranks.tick(stopping=False)
+        with pytest.raises(subprocess.TimeoutExpired):
+            stranger.wait(0.2)
+        stranger.kill()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.host.storage import checkout
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import MANIFEST, is_intact
-from tests.unit.release_builders import Made, release, store, write_into
+from tests.unit.release_builders import Made, done, release, store, write_into
 
 TREE = release(
     {"train.py": b"print()\n", "sub/tool": b"#!/bin/sh\n", "ro/deep/x": b"", "-r \n": b"odd"},
@@ -94,16 +98,60 @@ def test_big_release_is_copied_in_steps(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link answers pings and hears a stop while it copies."""
-    monkeypatch.setattr(checkout, "CHUNK", 1000)
-    monkeypatch.setattr("runner.host.storage.checkout.BYTES_PER_STEP", 1000)
     monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
-    made = release({str(number): bytes([number]) * 3000 for number in range(3)})
-    store(tmp_path, made)
+    copied, disk_answers = checkout.copy_file, threading.Event()
+    begun: list[str] = []
 
-    assert copy(tmp_path, made, work) >= 6
+    def slowly(source: str, *args: Any, **more: Any) -> Iterator[int]:
+        begun.append(source)
+        assert len(begun) == 1 or disk_answers.wait(20)  # the first shows what the disk can do
+        return copied(source, *args, **more)
+
+    monkeypatch.setattr(checkout, "copy_file", slowly)
+    made = release({str(number): bytes([number]) * 3000 for number in range(40)})
+    store(tmp_path, made)
+    steps = check_out(str(tmp_path), made.name, str(work))
+    while len(begun) < 1 + checkout.COPY_THREADS:  # files are copied side by side
+        next(steps)
+    for _ in range(20):  # no step waits for the copy of a file
+        next(steps)
+    disk_answers.set()
+    for _ in steps:
+        pass
+
     assert {path.name: path.read_bytes() for path in work.iterdir()} == {
-        str(number): bytes([number]) * 3000 for number in range(3)
+        str(number): bytes([number]) * 3000 for number in range(40)
     }
+
+
+def test_one_host_of_a_disk_copies_at_a_time(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a common home has to bear does not grow with the hosts; clones need no turn."""
+    monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
+    store(tmp_path, TREE)
+    steps = check_out(str(tmp_path), TREE.name, str(work))
+    with (tmp_path / "releases" / checkout.COPY_LOCK).open("w") as other_host:
+        fcntl.flock(other_host, fcntl.LOCK_EX)
+        for _ in range(50):
+            next(steps)
+        files = [path for path in work.rglob("*") if path.is_file()]
+        assert len(files) == 1, "the first file shows whether the disk can share blocks"
+    done(steps)
+    assert len([path for path in work.rglob("*") if path.is_file()]) == len(TREE.manifest.files)
+
+
+def test_host_that_keeps_its_turn_holds_up_nobody_for_ever(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen host may keep a lock on a network disk."""
+    monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
+    monkeypatch.setattr(checkout, "TURN_TIMEOUT_S", 0.1)
+    store(tmp_path, TREE)
+    with (tmp_path / "releases" / checkout.COPY_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        copy(tmp_path, TREE, work)
+    assert (work / "sub" / "tool").exists()
 
 
 def test_release_that_was_removed_is_named(tmp_path: Path, work: Path) -> None:

@@ -18,10 +18,8 @@ DAY = 86400.0
 
 
 @pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A work folder, and a folder for locks of its own."""
-    monkeypatch.setattr(run_owner, "BASE_DIR", str(tmp_path / "locks"))
-    (tmp_path / "locks").mkdir()
+def workdir(tmp_path: Path) -> Path:
+    """A work folder."""
     return tmp_path / "work"
 
 
@@ -78,16 +76,17 @@ def test_dry_run_says_the_same_and_removes_nothing(workdir: Path) -> None:
 
 
 def test_run_whose_supervisor_lives_stays(workdir: Path) -> None:
-    """Its lock says so, whatever its record says."""
-    run(workdir, "old")
-    lock = run_owner.RunLock(RunPaths(str(workdir), "old", "a")).try_lock()
-    assert lock is not None
+    """Its socket says so, whatever its record says."""
+    name = f"held-{os.getpid()}"  # names of sockets are the machine's
+    run(workdir, name)
+    listener = run_owner.RunSocket(RunPaths(str(workdir), name, "a")).take()
+    assert listener is not None
 
-    gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
-    os.close(lock)
+    with listener:
+        gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
 
-    assert (gone["runs"], gone["in_use"]) == ([], ["old"])
-    assert done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))["runs"] == ["old"]
+    assert (gone["runs"], gone["in_use"]) == ([], [name])
+    assert done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))["runs"] == [name]
 
 
 def test_run_without_an_end_goes_only_when_it_cannot_begin_any_more(workdir: Path) -> None:

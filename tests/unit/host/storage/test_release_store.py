@@ -6,7 +6,10 @@ import fcntl
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -277,3 +280,28 @@ def test_contents_that_were_changed_are_not_known(tmp_path: Path) -> None:
     write_into(TREE.code(tmp_path) / "a", b"ONE")
 
     assert store(tmp_path, release({"x": b"one", "y": b"two"})) == ["x"]
+
+
+def test_hosts_that_share_a_disk_look_at_a_release_once(tmp_path: Path) -> None:
+    """Those that come while one looks wait for it, and touch no file but the manifest."""
+    store(tmp_path, TREE)
+    workdir, manifest = str(tmp_path), TREE.code(tmp_path).parent / release_store.MANIFEST
+    with (
+        patch.object(release_store, "is_sealed", wraps=release_store.is_sealed) as sealed,
+        ThreadPoolExecutor(1) as other_host,
+        manifest.open("r+b") as looking,
+    ):
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        answer = other_host.submit(release_store.is_intact_for_all, workdir, TREE.name)
+        with pytest.raises(FuturesTimeoutError):
+            answer.result(0.1)
+        fcntl.flock(looking, fcntl.LOCK_UN)
+        assert answer.result(5)
+        assert not sealed.called
+        assert release_store.is_intact_for_all(workdir, TREE.name)
+        assert sealed.call_count == len(TREE.manifest.files)
+    write_into(TREE.code(tmp_path) / "a", b"other")
+    assert not release_store.is_intact_for_all(workdir, TREE.name)
+    assert not release_store.is_intact_for_all(workdir, "0" * 16)
+    assert release_store.read_store_id(workdir) == ""
+    assert release_store.store_id(workdir) == release_store.read_store_id(workdir)

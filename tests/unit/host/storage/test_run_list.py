@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from runner.core.protocol.paths import RunPaths
-from runner.host.storage.run_list import read_run
+from runner.host.storage import run_owner
+from runner.host.storage.run_list import host_folders, list_runs, read_run
 
 
 def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
@@ -18,3 +24,74 @@ def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
     status = read_run(folder)
     assert status is not None
     assert status.state is None
+
+
+@pytest.fixture
+def folder_of(tmp_path: Path) -> Callable[..., str]:
+    """Makes the folder of a node, of this machine, of another one, or of none on record."""
+
+    def make(node: str, machine: str | None = "") -> str:
+        folder = RunPaths(str(tmp_path), "r1", node)
+        Path(folder.root).mkdir(parents=True)
+        if machine is not None:
+            run_owner.record(folder, [])
+        if machine:
+            owner = json.loads(Path(folder.owner_file).read_text())
+            owner.update(hostname=machine, boot_id=machine)
+            Path(folder.owner_file).write_text(json.dumps(owner))
+        return node
+
+    return make
+
+
+def found(workdir: Path, node: str, *others: str) -> list[str]:
+    """The nodes of the run whose folders the host answers for that is called `node` now."""
+    folders = host_folders(str(workdir), "r1", node, others)
+    return [Path(folder.root).name for folder in folders]
+
+
+def test_a_renamed_host_knows_its_folder(tmp_path: Path, folder_of: Callable[..., str]) -> None:
+    """By the machine on record; also where another host of the disk has its name now."""
+    folder_of("a"), folder_of("b", "box-b")
+    assert found(tmp_path, "a", "b") == ["a"]
+    assert found(tmp_path, "new", "b") == ["a"]
+    assert found(tmp_path, "b", "a") == ["b", "a"]
+
+
+def test_hosts_on_one_disk_answer_for_their_own(
+    tmp_path: Path, folder_of: Callable[..., str]
+) -> None:
+    """One that takes no part in a run has no folder of it, and one without a record is by name."""
+    folder_of("b", "box-b"), folder_of("c", None)
+    assert found(tmp_path, "a", "b", "c") == []
+    assert found(tmp_path, "c", "b") == ["c"]
+    assert found(tmp_path, "b") == ["b"]  # its host may have been renamed since
+
+
+def test_several_nodes_of_one_machine_are_found_by_one_name(
+    tmp_path: Path, folder_of: Callable[..., str]
+) -> None:
+    """Those that the controller asks for by their own names answer for themselves."""
+    folder_of("x"), folder_of("y")
+    assert found(tmp_path, "local") == ["x", "y"]
+    assert found(tmp_path, "x") == ["x", "y"]
+    assert found(tmp_path, "x", "y") == ["x"]
+
+
+def test_a_listed_run_says_whose_it_is(tmp_path: Path, folder_of: Callable[..., str]) -> None:
+    """The name of its node, and whether this machine is on record for it."""
+    folder_of("a"), folder_of("b", "box-b")
+    for node, here in (("a", True), ("b", False)):
+        statuses = {each["node"]: each["here"] for each in listed(tmp_path, node)}
+        assert statuses[node] is here
+
+
+def listed(workdir: Path, node: str) -> list[dict[str, Any]]:
+    """What the host lists that is called `node` now, where `a` and `b` are asked."""
+    steps = list_runs(str(workdir), node, ["a", "b"])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            runs: list[dict[str, Any]] = end.value["runs"]
+            return runs

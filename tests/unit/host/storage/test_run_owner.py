@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +22,12 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.agent.clean import Handler
 from runner.host.agent.server import AgentContext
+from runner.host.process.event_loop import run_steps
 from runner.host.storage import run_folder, run_owner
-from runner.host.storage.run_folder import EventLog
+from runner.host.storage.run_folder import EventLog, read_events
 from runner.host.storage.run_list import read_run
-from runner.host.storage.run_owner import RunLock, RunOwner
+from runner.host.storage.run_owner import RunOwner, RunSocket
+from runner.host.supervisor.recovery import recover_unfinished
 
 PROGRAMS = {"shim": "#", "sitecustomize": "#"}
 
@@ -31,7 +37,7 @@ class Host:
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = str(workdir)
-        self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,), "", "")
+        self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,))
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
         wire = AgentContext(lambda _, data, __=b"": self.told.append(data), lambda: True, repr)
@@ -40,7 +46,7 @@ class Host:
 
     def begin(self) -> None:
         """Have the run begin."""
-        run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {})
+        run_steps(run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {}))
         run_owner.record(self.folder, [os.getpid()])
         journal = EventLog(self.folder, self.order)
         journal.append(ProgramStarted(1))
@@ -97,6 +103,19 @@ def test_who_was_gone_when_it_was_noted_is_nobody(host: Host) -> None:
     assert run_owner.live_owner_pids(host.folder) == []
 
 
+def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
+    """Its end is proven by that, where no cgroup could; not if it may have been another machine."""
+    verified = []
+    for changes in ({}, {"boot_id": "another"}, {"boot_id": "another", "machine_id": ""}):
+        host.begin()
+        host.kept_by(start_ticks={}, **changes)
+        recover_unfinished(host.folder)
+        bodies = [event.body for event in read_events(host.folder)]
+        verified += [body.verified for body in bodies if isinstance(body, Ended)]
+        shutil.rmtree(host.folder.root)
+    assert verified == [False, True, False]
+
+
 def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
     """Nothing is found of it here, and that says nothing."""
     host.begin()
@@ -132,8 +151,9 @@ def test_an_attempt_can_be_claimed(host: Host) -> None:
     """So that its order, should it arrive late, finds its place taken."""
     host.begin()
     assert run_folder.reserve_attempt(host.folder, 1)
+    order = replace(host.order, attempt=1)
     with pytest.raises(FileExistsError):
-        run_folder.create_run_folder(host.folder, replace(host.order, attempt=1), PROGRAMS, {})
+        run_steps(run_folder.create_run_folder(host.folder, order, PROGRAMS, {}))
 
 
 def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
@@ -144,50 +164,65 @@ def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
             host.keeping.on_kill_leftovers(frame)
 
 
-RUN = RunPaths("/w", "run", "a")
-
-
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /tmp of its own."""
-    monkeypatch.setattr(run_owner, "BASE_DIR", str(tmp_path))
-    return tmp_path
+def run(tmp_path: Path) -> RunPaths:
+    """A run of this user whose name nobody else has."""
+    return RunPaths("/w", f"{tmp_path.parent.name}-{tmp_path.name}", str(os.getpid()))
 
 
-def taken(place: Path, name: str) -> None:
-    """Have somebody else's folder there: one that is not private is as good as that."""
-    (place / name).mkdir()
-    (place / name).chmod(0o755)
+def test_whoever_holds_the_socket_lives(run: RunPaths) -> None:
+    """Nobody else can take it; its end frees the name, also that of the process."""
+    for _ in range(2):
+        taken = RunSocket(run).take()
+        assert taken is not None
+        with taken:
+            assert run_owner.is_alive(run)
+            assert RunSocket(run).take() is None
+        assert not run_owner.is_alive(run)
 
 
-def test_a_folder_of_somebody_elses_is_left_alone(place: Path) -> None:
-    """The next name is taken, by all who look for the run, also once the other folder is gone."""
-    taken(place, "runner-7")
-    mine = RunLock(RUN, 7)
-    assert not RunLock(RUN, 7).is_held
-    (place / "runner-7-a").symlink_to(place)
-    assert RunLock(RUN, 7).socket_path.startswith(f"{place}/runner-7-b/")
-    (place / "runner-7-a").unlink()
-    assert mine.lock_path.startswith(f"{place}/runner-7-a/")
+def test_lookers_do_not_see_each_other(run: RunPaths) -> None:
+    """However many look at a run without a supervisor at once, it is dead to all of them."""
+    with ThreadPoolExecutor(8) as pool:
+        seen = list(pool.map(lambda _: run_owner.is_alive(run), range(400)))
+    assert not any(seen)
 
 
-def test_all_of_a_run_meet_in_one_folder(place: Path) -> None:
-    """Whatever is made or removed beside it later."""
-    taken(place, f"runner-{os.getuid()}")
-    lock = RunLock(RUN).acquire()
-    assert lock is not None
-    assert [each.name for each in place.iterdir() if each.stat().st_mode & 0o777 == 0o700] == [
-        f"runner-{os.getuid()}-a"
-    ]
-    assert RunLock(RUN).is_held
-    (place / f"runner-{os.getuid()}").rmdir()
-    assert RunLock(RUN).is_held
-    assert RunLock(RUN).try_lock() is None
+def test_a_full_backlog_is_no_sign_of_death(run: RunPaths) -> None:
+    """A supervisor that waits for its disk accepts nobody for a while."""
+    taken = RunSocket(run).take()
+    assert taken is not None
+    with taken, contextlib.ExitStack() as waiting:
+        taken.listen(1)
+        while (connection := RunSocket(run).connect()) is not None:
+            waiting.enter_context(connection)
+        assert RunSocket(run).take() is None
+        assert run_owner.take_over(run) is None
 
 
-def test_who_takes_all_names_is_named(place: Path) -> None:
-    """Then nothing can be started here, and that is said."""
-    for name in run_owner.FOLDER_NAMES:
-        taken(place, name.format(os.getuid()))
-    with pytest.raises(PermissionError, match="is not a private folder of ours"):
-        RunLock(RUN).acquire()
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_name_that_a_stranger_took_blocks_nothing(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, *, listens: bool
+) -> None:
+    """It says nothing about the run, a start names the stranger, and the run can be ended."""
+    monkeypatch.setattr(run_owner, "peer_uid", lambda _: 4711)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(RunSocket(run).address)
+        if listens:
+            stranger.listen()
+        assert RunSocket(run).connect() is None
+        assert not run_owner.is_alive(run)
+        user = "user 4711" if listens else "another user"
+        with pytest.raises(PermissionError, match=f"{user} holds the abstract socket runner-"):
+            RunSocket(run).take()
+        taken_over = run_owner.take_over(run)
+        assert taken_over is not None
+        taken_over.close()
+
+
+def test_a_run_in_another_network_namespace_is_not_taken_over(host: Host) -> None:
+    """Its socket cannot be seen from here, but its processes can."""
+    host.begin()
+    assert not RunSocket(host.folder).is_held
+    assert run_owner.is_alive(host.folder)
+    assert run_owner.take_over(host.folder) is None

@@ -65,7 +65,7 @@ def terminated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def ladder(program: Any) -> StopLadder:
     """Return a ladder with a grace of an hour."""
-    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), "", "", grace_s=3600.0)
+    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), grace_s=3600.0)
     return StopLadder(order, cast("LauncherProcess", program), cast("EventLog", Journal()))
 
 

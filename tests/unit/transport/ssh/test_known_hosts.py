@@ -104,6 +104,28 @@ def test_openssh_hash_is_understood(path: Path) -> None:
     assert Files(path, format_line(name, OLD)).standing("192.168.1.61") == "KNOWN"
 
 
+def test_a_hashed_line_is_compared_with_a_host_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name is asked for three times in a login, and a line found is not looked at again."""
+    names = [f"gpu{number}" for number in range(20)]
+    lines = [format_line(hashed(name, name.encode()), key) for name in names for key in (OLD, RSA)]
+    path.write_text("\n".join([*lines, format_line("gpu3", NEW), ""]))
+    digest, calls = hmac.digest, []
+
+    def counted(salt: bytes, message: bytes, digestmod: str) -> bytes:
+        calls.append(message)
+        return digest(salt, message, digestmod)
+
+    monkeypatch.setattr(hmac, "digest", counted)
+    known = KnownHosts(on_note=pytest.fail)
+    for name in names:
+        assert known.key_types([name], [str(path)]) == (OLD.type, RSA.type)
+        assert known.check([name], RSA, [str(path)]).status is KeyStatus.KNOWN
+    assert known.check(["gpu3"], NEW, [str(path)]).status is KeyStatus.KNOWN
+    assert len(calls) == sum(len(lines) - 2 * found for found in range(len(names)))
+
+
 def test_any_of_several_keys_will_do(path: Path) -> None:
     """A host may have a line per key; one that matches is enough."""
     files = Files(

@@ -24,14 +24,14 @@ def fed(*pieces: bytes) -> list[bytes | None]:
         ([b"dos\r\nlines\r\n"], [b"dos\nlines"]),
         ([b"dos\r", b"\nnext\n"], [None, b"dos\nnext"]),
         ([b"odd\r\r\n"], [b"odd"]),
-        ([b"\r 10%\r 20%", b"\r 30%\n"], [None, b" 30%"]),
-        ([b"10%\r", b"20%\r", b"30%\r", b"\n"], [None, None, None, b"30%"]),
-        ([b"\r 10%\r      \rdone\nmore\n"], [b"done\nmore"]),
-        ([b"a\n\r1\r2\nb\n"], [b"a\n2\nb"]),
+        ([b"\r 10%\r 20%", b"\r 30%\n"], [None, b"\r 30%"]),
+        ([b"10%\r", b"20%\r", b"30%\r", b"\n"], [None, None, None, b"\r30%"]),
+        ([b"\r 10%\r      \rdone\nmore\n"], [b"\rdone\nmore"]),
+        ([b"a\n\r1\r2\nb\n"], [b"a\n\r2\nb"]),
     ],
 )
 def test_pieces_become_lines(pieces: list[bytes], shown: list[bytes | None]) -> None:
-    """A line is shown when it ends, in its newest form."""
+    """A line is shown when it ends, in its newest form; a carriage return marks one with others."""
     assert fed(*pieces) == shown
 
 
@@ -88,7 +88,7 @@ def test_redrawn_line_is_never_overdue() -> None:
     lines.feed(ME, b"\r 20%", 5.0)
 
     assert lines.pop_overdue(100.0) == []
-    assert lines.pop_all() == [(ME, b" 20%")]
+    assert lines.pop_all() == [(ME, b"\r 20%")]
     assert lines.pop_all() == []
 
 
@@ -127,4 +127,4 @@ def test_endless_redrawing_takes_no_memory() -> None:
     for number in range(1000):
         assert lines.feed(ME, b"\rstep %d" % number, 0.0) is None
 
-    assert lines.feed(ME, b"\n", 0.0) == b"step 999"
+    assert lines.feed(ME, b"\n", 0.0) == b"\rstep 999"

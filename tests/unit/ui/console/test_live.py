@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.ui.console import line_buffer, live, plain, status_area
+from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.live import LiveConsole, Screen
 from runner.ui.console.plain import Console, open_console
 from runner.ui.console.status_area import Row, StatusArea
@@ -90,7 +91,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(plain, "OUT", made.other)
     monkeypatch.setattr(plain, "ERR", made.theirs)
     monkeypatch.setattr(status_area, "SHOW_AFTER_S", -1.0)
-    monkeypatch.setattr(status_area, "_format_elapsed", lambda _: "0 s")
+    monkeypatch.setattr(status_area, "format_age", lambda _: "0 s")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     yield made
@@ -148,8 +149,12 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     shown.close()
     terminal.hang_up()
 
-    assert terminal.screen() == ["banner", "welcome", "  | red", "run 1-a failed after 1 s"]
-    assert b"\x1b[31mred\x1b[0m" in terminal.raw
+    assert terminal.screen() == [
+        "banner",
+        r"\x1b[2Jwelcome",
+        r"  | red\x1b[5A",
+        "run 1-a failed after 1 s",
+    ]
 
 
 def test_same_line_of_many_ranks_is_one(terminal: Terminal) -> None:
@@ -198,7 +203,7 @@ def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
 def test_progress_bar_stands_in_the_area_until_it_ends(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last form is a line."""
+    """Its last form is a line, and no error, though it went to standard error."""
     monkeypatch.setattr(live, "PROGRESS_INTERVAL_S", 0.0)
     shown = opened()
     shown.phase("running")
@@ -212,9 +217,25 @@ def test_progress_bar_stands_in_the_area_until_it_ends(
     )
     shown.rank_output("gpu1", 0, "err", b"\r100%\n")
     wait_until(
-        lambda: terminal.screen() == ["[gpu1:0]! 100%", "running  0 s"], "the screen", PATIENCE_S
+        lambda: terminal.screen() == ["[gpu1:0] 100%", "running  0 s"], "the screen", PATIENCE_S
     )
     shown.close()
+
+
+def test_bars_that_end_together_are_one(terminal: Terminal) -> None:
+    """Their times and rates differ; other lines have to be equal to the byte."""
+    shown = opened()
+    for rank, rate in (0, b"3.44"), (1, b"3.51"):
+        bar = b"\r  0%%|  | 0/15\r100%%|##| 15/15 [00:04<00:00, %sit/s]\n" % rate
+        shown.rank_output("gpu1", rank, "err", b"%stook [%s]\n" % (bar, rate))
+    shown.close()
+    terminal.hang_up()
+
+    assert terminal.screen() == [
+        f"[{TIMES_SIGN}2 gpu1] 100%|##| 15/15 [00:04<00:00, 3.44it/s]",
+        "[gpu1:0]! took [3.44]",
+        "[gpu1:1]! took [3.51]",
+    ]
 
 
 def test_unfinished_line_stands_in_the_area(
@@ -258,9 +279,7 @@ def test_output_that_goes_elsewhere_is_plain(
     os.close(descriptor)
     terminal.hang_up()
 
-    assert (tmp_path / "out").read_bytes() == (
-        b"[gpu1:0] \x1b[31msame\n[gpu1:1] \x1b[31msame\n[gpu1:1]  20%\n"
-    )
+    assert (tmp_path / "out").read_bytes() == (b"[gpu1:0] same\n[gpu1:1] same\n[gpu1:1]  20%\n")
     assert terminal.screen() == ["[gpu1:1] error"]
 
 

@@ -172,3 +172,17 @@ def test_colour_is_used_where_it_is_wanted(clock: Clock) -> None:
     assert [row.cells for row in rows] == [12, 12, 9]
     assert b"\x1b[31mlost" in rows[2].text
     assert rows[0].text.startswith(b"\x1b[1mrunning")
+
+
+def test_equal_bars_are_one_row_whatever_their_rates(area: StatusArea, clock: Clock) -> None:
+    """While they are drawn, and though there is room for each."""
+    area.phase("running")
+    clock.now += 2
+    bar = " 45%|####     | 45/100 [00:0{}<00:15,  3.{}it/s]"
+    lines = [(Source(f"gpu{n + 1}", n), bar.format(n + 1, n)) for n in range(3)]
+    area.progress_lines([*lines, (Source("gpu4", 3), " 44%|###      | 44/100 [00:01<00:16]")])
+
+    assert look(area)[1:] == [
+        "[×3 gpu[1-3]]  45%|####     | 45/100 [00:01<00:15,  3.0it/s]",
+        "[gpu4:3]       44%|###      | 44/100 [00:01<00:16]",
+    ]

@@ -39,7 +39,7 @@ def told(verdict: Verdict, made: Plan | None = None, **tails: list[str]) -> str:
     made = made or plan(2, 2)
     diagnosis = diagnose(made, verdict, tail)
     return final_report(
-        made, verdict, FOLDER, diagnosis, disconnect_s=15.0, cluster_selector="-c lab"
+        made, verdict, FOLDER, diagnosis, disconnect_s=15.0, run_flags="--run ID -c lab"
     )
 
 
@@ -52,6 +52,14 @@ def ranks(*ends: int | None, signals: dict[int, int] | None = None) -> dict[str,
         )
         for rank, code in enumerate(ends)
     }
+
+
+def test_ranks_to_show_that_do_not_exist_are_told() -> None:
+    """Where the plan numbers the ranks."""
+    assert report.absent_ranks(plan(2, 2), None) == report.absent_ranks(plan(2, 2), {0, 3}) == ""
+    note = "\n  note: console_ranks: the run has no ranks 4, 9"
+    assert report.absent_ranks(plan(2, 2), {0, 4, 9}) == note
+    assert report.absent_ranks(plan(2, 2), {9}) == note.replace("ranks 4, 9", "rank 9")
 
 
 def test_success() -> None:
@@ -229,7 +237,7 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
 
 
 def test_stopped_run_says_that_nothing_is_left() -> None:
-    """The user's own stop is no failure."""
+    """The user's own stop is no failure; whose it was is said."""
     node = replace(DONE, code=1, killed=1)
     verdict = Verdict(
         "stopped",
@@ -237,12 +245,13 @@ def test_stopped_run_says_that_nothing_is_left() -> None:
         9.96,
         nodes={"a": node, "b": node},
         ranks=ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM)),
+        stop_reason="stop requested by ada@desk",
     )
 
     assert told(verdict) == (
         "  a  ranks 0-1 were killed by SIGTERM; 0 processes left, 1 killed\n"
         "  b  ranks 2-3 were killed by SIGTERM; 0 processes left, 1 killed\n"
-        f"run {RUN_ID} stopped after 10.0 s\n"
+        f"run {RUN_ID} stopped after 10.0 s: stop requested by ada@desk\n"
         "  logs: runs/0314/logs"
     )
 
@@ -313,11 +322,11 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
     ]
 
 
-def test_opening_of_eight_nodes_names_each() -> None:
-    """A few lines more are easier to read than ranges."""
-    nodes = launch_header(plan(*[1] * 8)).splitlines()[2:]
+def test_opening_of_few_nodes_folds_them_too() -> None:
+    """Equal neighbours are one line, however few."""
+    nodes = launch_header(plan(1, 1)).splitlines()[2:]
 
-    assert [line.split()[0] for line in nodes] == list("abcdefgh")
+    assert [line.split()[0] for line in nodes] == ["a,b"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +345,7 @@ def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
     verdict = Verdict("succeeded", 0, seconds, nodes={"a": DONE}, ranks=ranks(0, 0))
 
     assert f"succeeded after {words}\n" in final_report(
-        plan(1), verdict, FOLDER, None, disconnect_s=15, cluster_selector=""
+        plan(1), verdict, FOLDER, None, disconnect_s=15, run_flags=""
     )
 
 

@@ -71,6 +71,14 @@ def test_equal_answers_are_one() -> None:
     ]
 
 
+def test_failures_alone_are_told_where_the_output_was_shown() -> None:
+    """Equal ones once, and nothing of hosts where it went well."""
+    given = [answer("gpu1", 3), answer("gpu2"), answer("gpu3", 3), answer("gpu4", -9)]
+
+    assert tables.render_failures(given) == "gpu[1,3]: exit 3\ngpu4: killed by SIGKILL"
+    assert tables.render_failures([answer("gpu1")]) == ""
+
+
 @pytest.mark.parametrize(
     ("given", "title"),
     [
@@ -91,9 +99,9 @@ def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
     [
         ([], 0),
         ([answer("a"), answer("b")], 0),
-        ([answer("a"), answer("b", 7)], 1),
-        ([answer("a", -9)], 1),
-        ([answer("a", None, problem="cannot be started: x")], 1),
+        ([answer("a", 2), answer("b", 7)], 7),
+        ([answer("a", -9), answer("b", 7)], 137),
+        ([answer("a", None, problem="cannot be started: x")], 127),
         ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
         (
             [
@@ -142,7 +150,7 @@ def test_origin_names_winner_and_losers() -> None:
                 Setting("conf/task/x.yaml:3", "args.lr", "0.5"),
             ),
         ),
-        Origin("cluster.user", "", "", (), problem="it refers to nothing"),
+        Origin("cluster.user", "", "", (), problem="it refers to nothing", meaning="a name (text)"),
     ]
 
     assert tables.render_origins(given).split("\n") == [
@@ -151,6 +159,7 @@ def test_origin_names_winner_and_losers() -> None:
         "  command line",
         "  conf/task/x.yaml:3 as args.lr (overridden: 0.5)",
         "cluster.user: it refers to nothing",
+        "  # a name (text)",
     ]
 
 
@@ -185,6 +194,20 @@ def test_nothing_new_and_nothing_at_all() -> None:
     assert tables.render_pull({"gpu1": PullResult()}, "runs/x") == "nothing was pulled"
     one = {"gpu1": PullResult(new_count=1, fetched_bytes=5, is_finished=True)}
     assert tables.render_pull(one, "runs/x") == "pulled 1 file, 5 B, into runs/x (gpu1)"
+
+
+@pytest.mark.parametrize(
+    ("folders", "into"),
+    [
+        ([{"outputs/gpu1"}], "runs/x/outputs/gpu1"),
+        ([{"outputs/gpu1"}, {"outputs/gpu2"}], "runs/x/outputs"),
+        ([{"outputs/gpu1", "logs/gpu1"}], "runs/x"),
+    ],
+)
+def test_the_folder_that_is_named_is_the_one(folders: list[set[str]], into: str) -> None:
+    """The innermost that has all of it."""
+    results = {f"gpu{n}": PullResult(new_count=1, folders=each) for n, each in enumerate(folders)}
+    assert f", into {into} (" in tables.render_pull(results, "runs/x")
 
 
 def test_the_advice_is_given_once() -> None:

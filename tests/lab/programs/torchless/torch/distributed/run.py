@@ -1,7 +1,7 @@
 """A stand-in for torchrun: the same words, the same processes, and none of its seconds.
 
-Like torchrun it starts every rank in its own session through PYTHON_EXEC, passes TERM on and KILL
-after PET_SHUTDOWN_TIMEOUT, and exits 1 if one fails.
+Like torchrun it starts every rank in its own session, passes TERM on and KILL after
+PET_SHUTDOWN_TIMEOUT, and exits 1 if one fails.
 """
 
 import os
@@ -29,11 +29,9 @@ def main() -> int:
     """Run the ranks to their end."""
     at = sys.argv.index("--")
     words, program = sys.argv[1:at], sys.argv[at + 1 :]
-    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    python = [] if "--no_python" in words else [sys.executable, "-u"]
     ranks = [
-        subprocess.Popen(
-            [python, "-u", *program], env=environment(local, words), start_new_session=True
-        )
+        subprocess.Popen([*python, *program], env=environment(local, words), start_new_session=True)
         for local in range(option("nproc_per_node", words))
     ]
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.core.protocol.paths import RunPaths
-from runner.host.agent import follow
-from runner.host.agent.follow import LogReader
+from runner.host.agent import log_reader
+from runner.host.agent.log_reader import LogReader
 from runner.host.storage.run_folder import LogSampler
 
 
@@ -42,7 +42,7 @@ def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
         path = tmp_path / "log"
         path.write_bytes(text)
         with path.open("rb") as file:
-            tail = text[follow._tail_offset(file.fileno(), count) :]
+            tail = text[log_reader._tail_offset(file.fileno(), count) :]
         whole = [part + b"\n" for part in text.split(b"\n")]
         whole[-1:] = [whole[-1][:-1]] if whole[-1] != b"\n" else []
         assert tail == b"".join(whole[len(whole) - min(count, len(whole)) :])
@@ -50,7 +50,7 @@ def test_the_last_lines(tmp_path: Path, lines: list[bytes], count: int) -> None:
 
 def test_tails_across_blocks(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long file is read from its end, block by block."""
-    monkeypatch.setattr(follow, "MAX_READ", 7)
+    monkeypatch.setattr(log_reader, "MAX_READ", 7)
     Path(folder.stream_log(0, "rank_0", "out")).write_bytes(
         b"".join(b"%d\n" % n for n in range(100))
     )

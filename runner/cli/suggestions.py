@@ -1,0 +1,71 @@
+"""Suggestions for words of a command line that are neither settings, flags nor verbs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from runner.config.overrides import is_override
+from runner.config.validation import suggest
+from runner.core.errors import Problem
+
+VERB_ALIASES = {"kill": "stop", "status": "ps", "top": "ps"}
+LAUNCH_WORDS = ("launch", "run")
+"""Words that may begin a launch."""
+
+_SAME_MEANING = {
+    "attach": ("follow", "reattach", "tail", "watch"),
+    "check": ("diagnose", "doctor", "preflight", "test", "validate", "verify"),
+    "clean": ("delete", "gc", "prune", "purge", "remove", "rm"),
+    "config": ("cfg", "show", "view"),
+    "deploy": ("push", "rsync", "sync", "upload"),
+    "exec": ("cmd", "pdsh", "shell", "ssh"),
+    "init": ("configure", "create", "new", "setup"),
+    "logs": ("cat", "log", "output"),
+    "ps": ("jobs", "list", "ls", "queue", "runs", "squeue"),
+    "pull": ("cp", "download", "fetch", "get"),
+    "stacks": ("debug", "hang", "py-spy", "trace"),
+    "stop": ("abort", "cancel", "down", "end", "scancel", "terminate"),
+    "why": ("explain-failure", "inspect", "reason"),
+    "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
+    "dry_run=true": ("dry-run", "dryrun", "plan"),
+    "cluster=NAME task=NAME": ("sbatch", "start", "submit", "torchrun", "train", "up"),
+}
+MEANINGS = {word: meant for meant, words in _SAME_MEANING.items() for word in words}
+"""What people call things elsewhere, and the word for it here."""
+
+SETTINGS_HINT = "a setting is KEY=VALUE; words for the program come after `--`"
+
+
+def unknown_verb(word: str, verbs: Collection[str]) -> Problem:
+    """Return the problem of a first word that is no verb."""
+    message = f"{word!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(verbs)}"
+    near = suggest(word, [*verbs, *LAUNCH_WORDS, *VERB_ALIASES])
+    meant = f"did you mean {MEANINGS[word]}?" if word in MEANINGS else near
+    return Problem("command line", message, meant or "`python -m runner --help` explains them")
+
+
+def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Problem]:
+    """Return a problem for each word of a launch that is no override, in the order typed."""
+    problems = []
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
+        if is_override(word):
+            continue
+        message, hint = f"{word!r} is neither KEY=VALUE nor a flag", SETTINGS_HINT
+        if looks_like_key(word):
+            value = "VALUE" if not after or is_override(after) else after
+            message, hint = f"{word!r} has no value", f"one word is both: {word}={value}"
+        elif Path(word).is_file():
+            hint = f"a program to run is task.script={word}, and its arguments come after `--`"
+        elif word in verbs or word in VERB_ALIASES:
+            hint = f"a verb comes first: python -m runner {word}"
+        problems.append(Problem("command line", message, hint))
+    return problems
+
+
+def looks_like_key(word: str) -> bool:
+    """Return whether a word has the form of a key of the configuration, such as task.args.lr."""
+    sections = "cluster|task|rendezvous|torchrun|relaunch|deploy|watch"
+    return re.fullmatch(rf"({sections})(\.[\w-]+)+", word) is not None

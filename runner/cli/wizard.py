@@ -1,0 +1,142 @@
+"""Wizard: the values of `init`, checked, and on a terminal asked for; it tries the first host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from runner.cli.host_list import check_user, input_error, parse_hosts
+from runner.config.nodes import expand_range
+from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.model.spec import Node, Ssh
+from runner.core.planning.readiness import without_torch
+from runner.core.text import counted
+from runner.ui.output import show
+from runner.workflows.host_trial import try_host
+
+DEFAULT_PYTHON = "python3"
+DEFAULT_SCRIPTS = ("train.py", "main.py")
+
+
+def collect_answers(
+    given: Mapping[str, str], not_asked: Collection[str], *, interactive: bool
+) -> dict[str, str]:
+    """Return the `hosts`, `user`, `key`, `python` and `script` given or answered, "" for none.
+
+    Raises:
+        ConfigError: A given value is illegal.
+        Interrupted: The user had enough.
+    """
+    for name, text in given.items():
+        if text:
+            CHECKS[name](text)
+    if not interactive:
+        return dict(given)
+    try:
+        return _ask_all(given, not_asked)
+    except (KeyboardInterrupt, EOFError):
+        show("")
+        code = 130
+    except Interrupted as error:  # while a host was tried
+        code = error.exit_code
+    raise Interrupted(code, "interrupted; nothing was written")
+
+
+def _ask_all(given: Mapping[str, str], not_asked: Collection[str]) -> dict[str, str]:
+    answers = dict(given)
+
+    def ask(name: str, question: str, default: str = "") -> None:
+        if not given[name] and name not in not_asked:
+            answers[name] = _ask(question, default, CHECKS[name])
+
+    ask("hosts", "Machines, such as gpu[01-04] or ada@10.0.0.5:22 [this machine]")
+    if answers["hosts"]:
+        ask("user", "Login name there [as in ~/.ssh/config]")
+        ask("key", "Private key to log in with [as in ~/.ssh/config]")
+        found = "" if "hosts" in not_asked else _try_first_host(answers)
+        ask("python", "Python there that has torch", found or DEFAULT_PYTHON)
+    script = next((name for name in DEFAULT_SCRIPTS if Path(name).is_file()), "")
+    example = "" if script else " [resnet18, an example]"
+    ask("script", f"Program to train with, a file here{example}", script)
+    return answers
+
+
+def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
+    """Ask until the answer is legal."""
+    while True:
+        suffix = f" [{default}]" if default else ""
+        text = input(f"{question}{suffix}: ").strip() or default
+        try:
+            if text:
+                check(text)
+        except ConfigError as error:
+            show("\n".join(f"  {problem.message}" for problem in error.problems))
+        else:
+            return text
+
+
+def _try_first_host(answers: Mapping[str, str]) -> str:
+    """Say what is found on the first host; return its interpreter that has torch, "" for none."""
+    node, ssh = _first_node(answers)
+    show(f"trying {node.name} …")
+    trial = try_host(node, ssh, answers["python"] or DEFAULT_PYTHON)
+    if trial.facts is None:
+        show(str(trial.problem))
+        return ""
+    facts, found = trial.facts, trial.with_torch
+    show(f"{node.name}: reached as {facts.user}, {counted(len(facts.gpus), 'GPU')}")
+    if found is not facts.python:
+        error = facts.python.error
+        problems = [Problem(node.name, error)] if error else without_torch(node, facts)
+        show("\n".join(str(replace(each, hint="") if found else each) for each in problems))
+    if found is None or not found.executable.isprintable():
+        return ""
+    show(f"{node.name}: torch {found.torch} in {found.executable} (Python {found.version})")
+    if found is facts.python:
+        return DEFAULT_PYTHON
+    home = f"{facts.home}/"
+    is_home = found.executable.startswith(home)
+    return f"~/{found.executable[len(home) :]}" if is_home else found.executable
+
+
+def _first_node(answers: Mapping[str, str]) -> tuple[Node, Ssh]:
+    entry, settings = next(iter(parse_hosts(answers["hosts"]).items()))
+    name = expand_range(entry)[0]
+    user, port = str(settings.get("user", "")), int(settings.get("port", 0))
+    host = str(settings.get("host", name))
+    key = str(Path(answers["key"]).expanduser().absolute()) if answers["key"] else None
+    ssh = Ssh(user=answers["user"] or None, key=key)
+    return Node(name, host, user=user or None, port=port or None), ssh
+
+
+def _check_key(text: str) -> None:
+    if not text.isprintable() or not (path := Path(text).expanduser()).is_file():
+        raise input_error("--key", f"there is no file {text}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise input_error("--key", f"{text} cannot be read: {error.strerror}") from error
+    if not re.match(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----", content):
+        raise input_error("--key", f"{text} is no private key: -----BEGIN … begins one")
+
+
+def _check_interpreter(text: str) -> None:
+    if not text.isprintable() or not text.strip() or text == "???":
+        raise input_error("--python", f"{text!r} is no path of one line")
+
+
+def _check_script(text: str) -> None:
+    if not text.isprintable() or not Path(text).is_file():
+        raise input_error("--script", f"there is no file {text!r} here")
+
+
+CHECKS: Mapping[str, Callable[[str], object]] = {
+    "hosts": parse_hosts,
+    "user": check_user,
+    "key": _check_key,
+    "python": _check_interpreter,
+    "script": _check_script,
+}
+"""For each value what raises ConfigError where it is illegal."""

@@ -1,0 +1,80 @@
+"""Settings of Hydra that a launch cannot honour: refused by name, with what takes their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from hydra.conf import HydraConf
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from runner.core.errors import Problem
+
+RUNS_HINT = "run_dir=PATH/${run_id} sets where records go"
+ALTERNATIVES = (
+    (r"hydra/sweeper|hydra\.sweeper\.(?!params\b).*", "values joined by commas make the runs"),
+    (r"hydra/launcher|hydra\.launcher\b.*", "a sweep starts its runs one after the other"),
+    (r"hydra\.(run|sweep)\.dir|hydra\.sweep(\.subdir)?|hydra\.run|hydra\.output_subdir", RUNS_HINT),
+    (r"hydra\.job\.chdir", "ranks work in a copy of the code; task.outputs names what comes home"),
+    (r"hydra\.job\.name", "run_id=NAME names the run, task.name the task"),
+    (r"hydra\.job\.env_set\b.*", "task.env.NAME=VALUE sets a variable of the ranks"),
+    (r"hydra\.job\.env_copy", "cluster.pass_env=[NAME] copies variables to the ranks"),
+    (r"hydra\.job\.(id|num|config_name|override_dirname)", "leave it out"),
+    (r"hydra\.mode", "-m on the command line makes a sweep"),
+    (r"hydra[./]callbacks\b.*", "leave it out"),
+)
+"""The settings without effect, as patterns of their keys, and what to do instead."""
+
+DEFAULT_FOLDERS = ("outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}", "${hydra.job.num}")
+"""Hydra's own `hydra.run.dir` and `hydra.sweep.subdir`."""
+
+OUTPUT_FOLDER = re.compile(r"\$\{hydra:\s*(?:runtime\.output_dir|run\.dir|sweep\.\w+)\s*\}")
+OUTPUT_HINT = (
+    "ranks write to their working folder, and task.outputs=[NAME] brings files to runs/RUN_ID\n"
+    "${run_id} is the name of the run, such as in an absolute path on the hosts"
+)
+
+
+def override_problems(overrides: Sequence[Override]) -> Iterator[Problem]:
+    """Yield a problem for every override of a setting that has no effect."""
+    for override in overrides:
+        is_default = str(override.input_line) in ("hydra/launcher=basic", "hydra/sweeper=basic")
+        if not is_default and (hint := _alternative(override.key_or_group)):
+            yield _problem(str(override.input_line), hint)
+
+
+def setting_problems(hydra: HydraConf) -> Iterator[Problem]:
+    """Yield a problem for every plug-in that YAML chooses, and every folder that it sets.
+
+    Not for `hydra.sweep.dir`, which a sweep sets itself.
+    """
+    for group in ("hydra/launcher", "hydra/sweeper"):
+        if (choice := hydra.runtime.choices.get(group, "basic")) != "basic":
+            yield _problem(f"{group}: {choice}", _alternative(group))
+    if hydra.job.chdir is not None:
+        yield _problem("hydra.job.chdir", _alternative("hydra.job.chdir"))
+    for group, node, name in (("run", hydra.run, "dir"), ("sweep", hydra.sweep, "subdir")):
+        value = dict(cast("Any", OmegaConf.to_container(cast("Any", node), resolve=False)))[name]
+        if value not in DEFAULT_FOLDERS:
+            yield _problem(f"hydra.{group}.{name}: {value}", RUNS_HINT)
+
+
+def output_folder_problems(config: Any, key: str = "") -> Iterator[Problem]:
+    """Yield a problem for every value that refers to Hydra's output folder, which is not made."""
+    if isinstance(config, (dict, list)):
+        items = config.items() if isinstance(config, dict) else enumerate(config)
+        for name, value in items:
+            yield from output_folder_problems(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(config, str) and (match := OUTPUT_FOLDER.search(config)):
+        message = f"{match[0]} has no value: a launch makes no such folder of Hydra"
+        yield Problem(key, message, OUTPUT_HINT)
+
+
+def _alternative(key: str) -> str:
+    return next((hint for pattern, hint in ALTERNATIVES if re.fullmatch(pattern, key)), "")
+
+
+def _problem(setting: str, hint: str) -> Problem:
+    return Problem(setting, "this setting of Hydra has no effect on a launch", hint)

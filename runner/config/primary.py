@@ -1,0 +1,100 @@
+"""Primary config: the shipped `runner.yaml` with the user's own merged over it; choices of files.
+
+A choice names a file of a group, in a list of defaults or on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.schema import GROUPS
+from runner.config.search_path import ConfigFiles, display_path
+from runner.core.errors import ConfigError, Problem
+
+SHIPPED = "runner"
+MERGED = "_runner_"
+"""The name of the merged config for Hydra; no file of a user has it."""
+SCHEMA, SELF = "runner_base", "_self_"
+NODES_PREFIX = "cluster.nodes."
+
+
+def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
+    """Return the shipped file with the user's over it, and the groups that the user's chooses.
+
+    Every other group keeps the shipped choice. Raises ConfigError.
+    """
+    ours, theirs = _read(shipped), _read(own)
+    our_list, their_list = ours.pop("defaults"), theirs.pop("defaults", None) or []
+    if not isinstance(their_list, list):
+        example = "such as defaults: [{cluster: mine}, {task: train}]"
+        raise ConfigError([Problem(f"{display_path(own)}: defaults", "must be a list", example)])
+    given = [entry for entry in their_list if entry != SCHEMA]
+    keys = {key for entry in given for key in _keys(entry)}
+    kept = [entry for entry in our_list if keys.isdisjoint(_keys(entry)) and entry != SELF]
+    entries = [*kept, *given, *([] if SELF in given else [SELF])]
+    entries.sort(key=lambda entry: any(key.startswith("override ") for key in _keys(entry)))
+    merged = OmegaConf.merge(ours, theirs)
+    config = OmegaConf.create({"defaults": entries, **_plain(merged)})
+    return config, frozenset(key.rpartition(" ")[2] for key in keys)
+
+
+def _read(file: Path) -> dict[Any, Any]:
+    config = OmegaConf.load(file)
+    if not isinstance(config, DictConfig):
+        raise ConfigError([Problem(display_path(file), "must be a mapping of keys to values")])
+    return _plain(config)
+
+
+def _plain(config: Any) -> dict[Any, Any]:
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    return dict(plain)
+
+
+def _keys(entry: object) -> Iterator[str]:
+    """Yield the groups of an entry, with the word `override` but without `optional`."""
+    if isinstance(entry, Mapping):
+        yield from (str(key).removeprefix("optional ") for key in entry)
+
+
+def group_problems(
+    files: ConfigFiles, words: Sequence[str], parsed: Sequence[Override]
+) -> Iterator[Problem]:
+    """Yield a problem for each choice of a group that names no file."""
+    for word, override in zip(words, parsed, strict=True):
+        group = override.key_or_group
+        if group not in GROUPS or override.package is not None or override.is_sweep_override():
+            continue
+        options = ", ".join(files.options(group))
+        if override.is_add() or override.is_force_add():
+            hint = f"without a + it replaces the {group}: {word.lstrip('+')}"
+            yield Problem(word, f"there is a {group} already", hint)
+        elif not override.is_delete() and not isinstance(override.value(), (str, list, dict)):
+            yield Problem(word, f"{group} takes the name of a file; there are {options}")
+
+
+def default_task_problems(files: ConfigFiles, cluster: str) -> Iterator[Problem]:
+    """Yield a problem unless the shipped default task is a first try: here, without YAML."""
+    if cluster == "local" and not files.has_own:
+        return
+    tasks = files.options("task")
+    own_cluster = next(iter(files.options("cluster", own_only=True)), cluster)
+    chosen = cluster if cluster != "local" else own_cluster
+    command = f"python -m runner cluster={chosen} task={tasks[0]}"
+    hint = f"{command}\nor a program: task.script=train.py; conf/runner.yaml may choose for all"
+    yield Problem("task", f"there is no task to launch; choose one of {', '.join(tasks)}", hint)
+
+
+def merged_nodes_notes(overrides: Sequence[Override], config: DictConfig) -> Iterator[str]:
+    """Yield a note where `cluster.nodes={…}` reads as a replacement: Hydra merges mappings."""
+    for override in overrides:
+        is_mapping = f"{override.key_or_group}." == NODES_PREFIX and not override.is_delete()
+        value = override.value() if is_mapping and not override.is_sweep_override() else None
+        if isinstance(value, dict) and value and len(config.cluster.nodes) > len(value):
+            names, only = ", ".join(map(str, config.cluster.nodes)), ",".join(map(str, value))
+            message = f"cluster.nodes={{…}} adds to those of the YAML: {names}"
+            yield f"{message}; cluster.only=[{only}] uses these alone"

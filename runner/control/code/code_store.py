@@ -1,0 +1,213 @@
+"""Content-addressed store of pushed code, beside the records: what a rerun pushes again.
+
+`.objects/contents/ab/cdef…` is a file by its sha256, `.objects/releases/HASH` the manifest of a
+release, which is written last: where it is, every content is. Contents are copies, never links to
+the work tree, so that no later edit reaches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.model.release import File, Manifest, release_hash, unique_contents
+
+STORE = ".objects"
+RELEASE_NAME = re.compile("[0-9a-f]+")
+CHUNK = 256 << 10
+FINISH_TIMEOUT_S = 60.0
+"""How long the end of a launch waits until the code is kept: a disk may be slow, or be gone."""
+
+FINISH_POLL_S = 0.1
+
+
+class PushSource(Protocol):
+    """A release that can be pushed: its manifest, also encoded, and the contents of its files."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The folders, files and links."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The manifest as bytes."""
+
+    def read(self, file: File) -> Iterator[bytes]:
+        """Yield a file in chunks; raise NotReady if it cannot be read, or is not the same."""
+
+
+class CodeStore:
+    """The store of the runs in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def of_run(run_dir: Path, run_id: str) -> CodeStore:
+        """Return the store for a run: beside its folder, or in a folder that is not named after it.
+
+        The folder above such a one is perhaps no folder of runs, such as /tmp.
+        """
+        return CodeStore((run_dir.parent if run_dir.name == run_id else run_dir) / STORE)
+
+    def find(self, release: str) -> StoredRelease | None:
+        """Return a release, None if it is not kept here."""
+        if not RELEASE_NAME.fullmatch(release):  # of a record that perhaps came from a host
+            return None
+        try:
+            encoded = self._release_path(release).read_bytes()
+            manifest = Manifest.decode(encoded)
+        except (OSError, ValueError):
+            return None
+        return StoredRelease(self, manifest, encoded) if release_hash(encoded) == release else None
+
+    def add(self, source: PushSource) -> None:
+        """Keep a release; raise NotReady if its code has changed, OSError if it cannot be written.
+
+        Contents that are here are not read again.
+        """
+        release = self._release_path(release_hash(source.encoded))
+        for folder in (self.folder, release.parent, self.folder / "contents"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        (self.folder / ".gitignore").write_text("*\n", encoding="ascii")
+        with self._lock(fcntl.LOCK_SH):
+            sizes = self._sizes()
+            for file in unique_contents(source.manifest):
+                if sizes.get(file.digest) != file.size:  # a power cut may have left an empty one
+                    self._write(self.content_path(file.digest), source.read(file))
+            if release.exists():
+                os.utime(release)  # a run that is not on record yet uses it
+            else:
+                self._write(release, iter([source.encoded]))
+
+    def prune(
+        self, keep: Collection[str], min_age_s: float, *, dry_run: bool = False
+    ) -> tuple[tuple[str, ...], int]:
+        """Remove what is older and not of these releases; return those removed, and the bytes."""
+        if not self.folder.is_dir():
+            return (), 0
+        youngest = time.time() - min_age_s
+        with self._lock(fcntl.LOCK_EX):
+            releases = [*(self.folder / "releases").glob("*")]
+            doomed = [p for p in releases if p.name not in keep and p.stat().st_mtime <= youngest]
+            kept = [self.find(path.name) for path in releases if path not in doomed]
+            used = {file.digest for release in kept if release for file in release.manifest.files}
+            contents = list((self.folder / "contents").glob("*/*"))
+            unused = [p for p in contents if p.parent.name + p.name not in used]
+            removed = [*doomed, *(p for p in unused if p.stat().st_mtime <= youngest)]
+            size = sum(path.stat().st_size for path in removed)
+            for path in () if dry_run else removed:
+                path.unlink()
+        return tuple(sorted(path.name for path in doomed)), size
+
+    def content_path(self, digest: str) -> Path:
+        """Return where the content with a sha256 in hex is kept."""
+        return self.folder / "contents" / digest[:2] / digest[2:]
+
+    def _release_path(self, release: str) -> Path:
+        return self.folder / "releases" / release
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the size of every content, unfinished ones included."""
+        sizes: dict[str, int] = {}
+        for folder in (self.folder / "contents").glob("*"):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # another launch has renamed it
+                        sizes[folder.name + entry.name] = entry.stat().st_size
+        return sizes
+
+    def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        temp_path = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+        try:
+            with temp_path.open("wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                os.fchmod(file.fileno(), 0o400)
+        except BaseException:
+            temp_path.unlink(missing_ok=True)
+            raise
+        temp_path.replace(path)
+
+    @contextlib.contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # no locks there
+                fcntl.flock(descriptor, kind)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def read_verified(path: Path, file: File) -> Iterator[bytes]:
+    """Yield a file in chunks; raise ValueError at its end if that was not the content of `file`."""
+    digest, remaining = hashlib.sha256(), file.size
+    with path.open("rb", buffering=0) as stream:
+        while remaining and (chunk := stream.read(min(CHUNK, remaining))):
+            digest.update(chunk)
+            remaining -= len(chunk)
+            yield chunk
+        remaining = remaining or len(stream.read(1))
+    if remaining or digest.hexdigest() != file.digest:
+        raise ValueError("it is damaged")
+
+
+@dataclass(frozen=True)
+class StoredRelease:
+    """A release in a store."""
+
+    store: CodeStore
+    manifest: Manifest
+    encoded: bytes
+
+    def read(self, file: File) -> Iterator[bytes]:
+        """Yield a file in chunks; raise NotReady if it cannot be read, or is damaged."""
+        path = self.store.content_path(file.digest)
+        try:
+            yield from read_verified(path, file)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            message = f"the code of that run cannot be read from {path}: {reason}"
+            hint = f"it was {file.path}; put it back there"
+            raise NotReady([Problem("rerun", message, hint)]) from error
+
+
+class CodeKeeper:
+    """The background copy of a launch's code into a store; training does not wait for it."""
+
+    def __init__(self, store: CodeStore, source: PushSource) -> None:
+        self._store, self._source = store, source
+        self._problem = ""
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="keep code")
+        self._thread.start()
+
+    def finish(self, is_interrupted: Callable[[], bool] = lambda: False) -> str:
+        """Wait for its end; return why the code is not kept, "" if it is."""
+        too_late_at = time.monotonic() + FINISH_TIMEOUT_S
+        while self._thread.is_alive():
+            if is_interrupted():
+                return "it was interrupted"
+            if time.monotonic() > too_late_at:
+                return f"{self._store.folder} takes longer than {FINISH_TIMEOUT_S:.0f} s"
+            self._thread.join(FINISH_POLL_S)
+        return self._problem
+
+    def _keep(self) -> None:
+        try:
+            self._store.add(self._source)
+        except RunnerError as error:
+            self._problem = error.problems[0].message
+        except OSError as error:
+            self._problem = f"{error.filename or self._store.folder}: {error.strerror}"

@@ -1,0 +1,115 @@
+"""Fabric group of a cluster's hosts, for tasks of one's own in a fabfile.
+
+Its connections log in as a launch does: with the cluster's user, keys, jump hosts and deadlines,
+and only to hosts whose key is known. The rest is Fabric's: `run`, `sudo`, `put`, `get`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import fabric
+import paramiko
+from fabric.exceptions import GroupException
+from invoke.exceptions import Exit, UnexpectedExit
+
+from runner.cli.command import Selection
+from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
+from runner.core.model.spec import Node
+from runner.transport.ssh.transport import SshTransport
+from runner.ui.layout import fold_names
+from runner.ui.problems import render_problems
+
+
+class NodeConnection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
+    """A connection to one node; `node` is its name in the cluster."""
+
+    node = ""
+
+    def __init__(self, node: Node, transport: SshTransport) -> None:
+        """Prepare it; the login comes with its first use."""
+        endpoint = transport.endpoint(node)
+        self._set(_node=node, _login=transport)
+        super().__init__(
+            endpoint.host,
+            user=endpoint.user,
+            port=endpoint.port,
+            config=fabric.Config(ssh_config=paramiko.SSHConfig()),  # the endpoint has all of it
+            gateway=False,
+            forward_agent=False,
+        )
+        self.node = node.name
+
+    def open(self) -> None:
+        """Log in if it is not open; raise Exit, which `fab` prints without a traceback."""
+        if self.is_connected:
+            return
+        try:
+            opened = self._login.connect(self._node)
+        except RunnerError as error:
+            raise _exit(error) from error
+        self.client = opened.fabric_connection.client
+        self.transport = opened.transport
+
+
+class GroupFailure(GroupException, Exit):  # type: ignore[misc]  # fabric has no types
+    """Some hosts failed: `result` has the outcome on every host, the message the failures.
+
+    Where a task lets it pass, `fab` prints the message without a traceback and exits.
+    """
+
+    def __init__(self, result: Any) -> None:
+        GroupException.__init__(self, result)
+        problems: list[Problem] = []
+        for connection, error in result.failed.items():
+            if isinstance(error.__cause__, RunnerError):
+                problems += error.__cause__.problems
+            elif isinstance(error, UnexpectedExit):
+                message = f"the command ended with exit code {error.result.exited}"
+                problems.append(Problem(connection.node, message, error.result.stderr.strip()))
+            else:
+                problems.append(Problem(connection.node, f"{type(error).__name__}: {error}"))
+        is_unready = any(isinstance(error, Exit) for error in result.failed.values())
+        Exit.__init__(self, render_problems(problems), NotReady.exit_code if is_unready else 1)
+
+
+class ClusterGroup(fabric.ThreadingGroup):  # type: ignore[misc]  # fabric has no types
+    """A Fabric group that works on all of its hosts at once."""
+
+    def _do(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._do(method, *args, **kwargs)
+        except GroupException as error:
+            raise GroupFailure(error.result) from None
+
+
+def group(cluster: str, *overrides: str) -> ClusterGroup:
+    """Return the hosts of a cluster as a Fabric group, in rank order.
+
+    Args:
+        cluster: Its name, as in `--cluster`.
+        overrides: KEY=VALUE, as in a launch: "cluster.only=[gpu1]".
+
+    Raises:
+        Exit: The configuration is wrong, or a node is reached without ssh.
+    """
+    try:
+        spec = Selection(cluster, overrides).compose().spec
+        if local := [node.name for node in spec.nodes if node.transport != "ssh"]:
+            message = f"{fold_names(local)} is this machine, which is reached without ssh"
+            raise ConfigError([Problem(f"cluster={cluster}", message, "use `run` of Invoke there")])
+        transport = SshTransport(spec.ssh, on_note=_print_note)
+        hosts = ClusterGroup()
+        hosts.extend(NodeConnection(node, transport) for node in spec.nodes)
+    except RunnerError as error:
+        raise _exit(error) from error
+    return hosts
+
+
+def _exit(error: RunnerError) -> Exit:
+    return Exit(render_problems(error.problems), error.exit_code)
+
+
+def _print_note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)

@@ -1,0 +1,131 @@
+"""Log reader of the agent: serves growing files by offset, so that no byte is lost or doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import time
+from typing import Any, Dict, List, Tuple
+
+from runner.core.protocol.paths import RunPaths
+
+MAX_READ = 1 << 20
+IDLE_AFTER_S = 1.0  # without new data, files are read less often
+Answer = Tuple[Dict[str, Any], bytes]  # to a read: what it is, and the bytes
+
+
+class LogReader:
+    """Pending reads of one run; each is answered once, when there is data, or at the end."""
+
+    def __init__(self, folder: RunPaths) -> None:
+        self._folder = folder
+        self._requests: "queue.SimpleQueue[Dict[str, Any]]" = queue.SimpleQueue()
+        self._pending: List[Dict[str, Any]] = []
+        self._last_data = time.monotonic()
+
+    @property
+    def idle(self) -> bool:
+        """Whether files may be read less often."""
+        return (
+            not (self._pending or self._requests.qsize())
+            or time.monotonic() - self._last_data > IDLE_AFTER_S
+        )
+
+    def submit(self, request: Dict[str, Any]) -> None:
+        """Queue a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
+
+        With `tail`, it begins that many lines before the end; with `since`, at the first line
+        written in that many last seconds; with `wait` false, it is answered at once.
+        """
+        self._requests.put(request)
+        self._last_data = time.monotonic()
+
+    def poll(self, *, ended: bool) -> List[Answer]:
+        """Return the answers that are ready; once the run has `ended`, all are.
+
+        It may wait for a disk, in another thread than that of `submit`.
+        """
+        while not self._requests.empty():
+            self._pending.append(self._requests.get())
+        answers, unanswered = [], []
+        for request in self._pending:
+            problem = ""
+            try:
+                chunk = self._read_chunk(request)
+            except OSError as error:  # of a disk that may recover
+                chunk, problem = b"", os.strerror(error.errno or 0)
+            if not chunk and not ended and request.get("wait", True):
+                unanswered.append(request)
+                continue
+            self._last_data = time.monotonic()
+            reply = {"id": request["id"], "offset": request["offset"], "eof": not chunk}
+            answers.append(({**reply, **({"error": problem} if problem else {})}, chunk))
+        self._pending = unanswered
+        return answers
+
+    def _read_chunk(self, request: Dict[str, Any]) -> bytes:
+        if request["source"] == "events":
+            path = self._folder.events
+        else:
+            path = self._folder.stream_log(request["attempt"], request["source"], request["stream"])
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        try:
+            if "tail" in request:
+                request["offset"] = _tail_offset(descriptor, request.pop("tail"))
+            if "since" in request:
+                size = self._size_at(request, time.time() - float(request.pop("since")))
+                request["offset"] = max(request["offset"], _next_line_start(descriptor, size))
+            return os.pread(descriptor, min(request["n"], MAX_READ), request["offset"])
+        finally:
+            os.close(descriptor)
+
+    def _size_at(self, request: Dict[str, Any], moment: float) -> int:
+        """Return the size of a log at a moment, as sampled in `sizes.jsonl`."""
+        name, size = f"{request['source']}.{request['stream']}", 0
+        try:
+            with open(self._folder.log_sizes(request["attempt"]), encoding="ascii") as file:
+                for line in file:
+                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
+                        sample = json.loads(line)
+                        if sample["wall"] > moment:
+                            break
+                        size = int(sample["sizes"].get(name, size))
+        except OSError:  # none yet
+            pass
+        return size
+
+
+def _next_line_start(descriptor: int, offset: int) -> int:
+    """Return where the first line begins, at `offset` or after it."""
+    if offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n":
+        return offset
+    while True:
+        block = os.pread(descriptor, MAX_READ, offset)
+        newline = block.find(b"\n")
+        if newline >= 0 or not block:
+            return offset + max(newline + 1, 0)
+        offset += len(block)
+
+
+def _tail_offset(descriptor: int, lines: int) -> int:
+    """Return where the last `lines` of a file begin."""
+    offset = size = os.fstat(descriptor).st_size
+    if lines <= 0:
+        return size
+    if offset and os.pread(descriptor, 1, offset - 1) == b"\n":
+        offset -= 1  # the last line break begins no line
+    while offset > 0:
+        length = min(MAX_READ, offset)
+        offset -= length
+        block = os.pread(descriptor, length, offset)
+        newline = len(block)
+        while (newline := block.rfind(b"\n", 0, newline)) >= 0:
+            lines -= 1
+            if not lines:
+                return offset + newline + 1
+    return 0

@@ -1,0 +1,127 @@
+"""Ownership of folders: whether another user could replace what lies below a path.
+
+The rule is that of sshd's StrictModes. Links are followed one by one: each is as good as the
+folder it lies in.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+from typing import Iterator, NamedTuple, Optional, Set, Tuple
+
+from runner.host.process.procfs import user_name
+
+MOST_LINKS = 40  # as in the kernel
+STORES = ("runs", "releases", "tasks")
+
+
+class Exposure(NamedTuple):
+    """A folder or link that another user can change: "above" the workdir, or "inside" it."""
+
+    path: str
+    problem: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.problem}"
+
+
+def find_exposure(workdir: str) -> Optional[Exposure]:
+    """Return what lets another user change the content of a workdir, None if nothing does.
+
+    Whatever leads to it must be this user's or root's, and not writable by others; a sticky folder
+    may be. The workdir and its stores must be for their owner alone. What is not there yet counts
+    as safe. Whoever owns `/` counts as root: some containers show root as nobody.
+    """
+    trusted = {os.getuid(), 0, os.stat("/").st_uid}
+    target = ""
+    for path, status, target in _resolve(workdir):
+        problem = _problem(status, trusted, may_be_sticky=not target)
+        if problem:
+            return Exposure(path, problem, "inside" if target else "above")
+    for path in (os.path.join(target, name) for name in STORES if target):
+        try:
+            problem = _problem(os.stat(path), trusted, may_be_sticky=False)
+        except OSError:
+            continue
+        if problem:
+            return Exposure(path, problem, "inside")
+    return None
+
+
+def private_folder(workdir: str, name: str) -> str:
+    """Return a folder of the workdir, made for this user alone where it is missing.
+
+    PermissionError: another user could change what is in it.
+    """
+    path = os.path.join(workdir, name)
+    old_umask = os.umask(0o077)  # for what leads to it, too
+    try:
+        os.makedirs(path, exist_ok=True)
+    finally:
+        os.umask(old_umask)
+    exposure = find_exposure(workdir)
+    if exposure is not None:
+        raise PermissionError(f"cluster.workdir: {exposure}")
+    return path
+
+
+def _resolve(path: str) -> Iterator[Tuple[str, os.stat_result, str]]:
+    """Yield every folder and link that leads to a path, as far as it exists.
+
+    The last one is the folder itself: with it comes its path, with the others "".
+    """
+    yield "/", os.stat("/"), ""
+    current, words, links = "/", path.split("/"), 0
+    while words:
+        word, *words = words
+        if word == "..":
+            current = os.path.dirname(current)
+        if word in ("", ".", ".."):
+            continue
+        entry = os.path.join(current, word)
+        try:
+            status = os.lstat(entry)
+            link = os.readlink(entry) if stat.S_ISLNK(status.st_mode) else ""
+        except OSError:
+            return
+        if link:
+            links += 1
+            if links > MOST_LINKS:
+                return
+            words = link.split("/") + words
+            current = "/" if link.startswith("/") else current
+        else:
+            current = entry
+        yield entry, status, "" if link or any(words) else current
+
+
+def _problem(status: os.stat_result, trusted: Set[int], *, may_be_sticky: bool) -> str:
+    if status.st_uid not in trusted:
+        return f"belongs to the user {user_name(status.st_uid)}"
+    is_sticky = may_be_sticky and status.st_mode & stat.S_ISVTX
+    if stat.S_ISLNK(status.st_mode) or is_sticky:
+        return ""
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written to by everybody"
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid, status.st_uid):
+        return f"can be written to by the group {_group_name(status.st_gid)}"
+    return ""
+
+
+def _is_private(gid: int, uid: int) -> bool:
+    """Return whether a group is that of one user: of the same name, without other members."""
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return {group.gr_name} == {user_name(uid), *group.gr_mem}
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,55 @@
+"""Internal faults: unexpected exceptions as one reported error, their traceback in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from runner import __version__
+from runner.core.errors import InternalFault, OutputLost, Problem, RunnerError, is_output_error
+from runner.ui.output import show
+
+CRASH_FILE = "crash.txt"
+
+
+def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -> RunnerError:
+    """Return the error to report, after the traceback was written to `folder`, or to /tmp."""
+    if is_output_error(error):
+        return OutputLost([Problem("", f"cannot write to standard output: {error}", hint)])
+    kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    where = _write_traceback(error, folder)
+    message = f"a fault of the runner itself ({kind}); its traceback is in {where}"
+    return InternalFault([Problem("", message, hint)])
+
+
+@contextlib.contextmanager
+def reporting_faults(folder: Path, hint: Callable[[], str]) -> Iterator[None]:
+    """Report what nothing expects, with its traceback in `folder` and what it means for a run."""
+    try:
+        yield
+    except (RunnerError, BrokenPipeError):
+        raise
+    except Exception as error:
+        raise report_fault(error, folder, hint()) from error
+
+
+def _write_traceback(error: Exception, folder: Path | None) -> str:
+    """Return the file, or that it is on standard error, where no file can be written."""
+    versions = f"runner {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    text = f"{versions}\n{''.join(traceback.format_exception(error))}"
+    with contextlib.suppress(OSError):
+        if folder:
+            (folder / CRASH_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
+            return os.path.relpath(folder / CRASH_FILE)
+    with contextlib.suppress(OSError):
+        path = Path(tempfile.mkdtemp(prefix="runner-")) / CRASH_FILE
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return str(path)
+    show(text, file=sys.stderr)
+    return "the lines above"

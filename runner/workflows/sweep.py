@@ -1,0 +1,83 @@
+"""Sweep: the runs of a --multirun one after the other, recorded and summed up as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from runner.control.code.snapshot import Snapshot
+from runner.control.record.run_store import RunStore
+from runner.core.codec import encode
+from runner.core.errors import ConfigError
+from runner.core.model.results import SweepRun
+from runner.core.model.spec import DryRun, LaunchRequest
+from runner.ui.reports.tables import render_sweep
+from runner.workflows.launch import run
+from runner.workflows.preparation import open_code_source
+
+STOPPING_CODES = (5, 70, 129, 130, 143)
+"""Exit codes after which no other run is started: the user interrupted it, or processes of the last
+run may be left, as after a closed terminal."""
+
+
+class SharedLaunch:
+    """The launch of each run of a sweep, with the code as it was at the first."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+
+    def __call__(self, request: LaunchRequest) -> int:
+        """Launch a run; return the exit code, or raise if nothing was started."""
+        if request.dry_run is not DryRun.OFF:
+            return run(request)
+        if self._snapshot and request.spec.pushes_code and not request.recorded_code:
+            return run(request, self._snapshot.for_task(request.spec, Path.cwd()))
+        source = open_code_source(request)
+        if isinstance(source, Snapshot):
+            self._snapshot = source
+        return run(request, source)
+
+
+def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], int]) -> int:
+    """Do `job` for each run; return the first code but 0, or the one that ended the sweep."""
+    is_planned = all(request.dry_run is not DryRun.OFF for request in requests)
+    runs = [SweepRun(r.spec.run_id, r.sweep.changes if r.sweep else ()) for r in requests]
+    if any(map(_runs_live_code, requests)):
+        message = "an edit of the code reaches later runs of this sweep"
+        hint = "cluster.project=null gives all of them the code of the first"
+        print(f"note: {message}; {hint}", file=sys.stderr)
+    for index, request in enumerate(requests):
+        words = " ".join(runs[index].changes)
+        print(f"run {index + 1} of {len(requests)}: {words}", file=sys.stderr)
+        started_at = time.monotonic()
+        code = job(request)
+        seconds = round(time.monotonic() - started_at, 3)
+        runs[index] = replace(runs[index], exit_code=code, seconds=seconds)
+        _record(request, runs)
+        if code in STOPPING_CODES:
+            break
+    print(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
+    codes = [swept.exit_code for swept in runs if swept.exit_code]
+    return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
+
+
+def _runs_live_code(request: LaunchRequest) -> bool:
+    spec = request.spec
+    return request.dry_run is DryRun.OFF and not spec.pushes_code and not spec.task.shipped_file
+
+
+def _record(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
+    """Record the sweep beside its runs, once one of them has a record."""
+    if not (request.sweep and (request.run_dir / "config.yaml").exists()):
+        return
+    store = RunStore(request.run_dir.parent / request.sweep.sweep)
+    with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
+        if not store.folder.exists():
+            store.reserve()
+        content = {"sweep": request.sweep.sweep, "runs": encode(list(runs))}
+        store.write_text("sweep.json", json.dumps(content, indent=1) + "\n")

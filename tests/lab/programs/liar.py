@@ -1,0 +1,73 @@
+"""A host that lies: the Python that its agent is started with alters what the agent answers.
+
+python liar.py NODE LIE PYTHON-ARGUMENTS; on other nodes than NODE it is Python itself.
+"""
+
+import socket
+import subprocess
+import sys
+from os import execv
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+CHANGES = {
+    b"hub_joined": (b'"node":"node2"', b'"node":"node1"'),
+    b"program_started": (b'"run_id":"liars"', b'"run_id":"other"'),
+    b"rank_started": (b'"rank":1', b'"rank":9'),
+}
+CALM = ("hello", "pong", "facts")
+
+
+def escapes(frame: Frame) -> Frame:
+    """Put what acts upon a terminal into every text about a run."""
+    for run in frame.data.get("runs", ()):
+        run["owner"] += ESCAPE
+        for key in ("task", "launched_by", "cluster"):
+            run["info"][key] += ESCAPE
+    return frame
+
+
+def others(frame: Frame) -> Frame:
+    """Tell of another node's rank, of another run and of a rank that nobody has."""
+    payload = b""
+    for line in frame.payload.splitlines(keepends=True) if frame.kind == "data" else ():
+        told = line
+        for kind, (old, new) in CHANGES.items():  # of the same length: offsets count bytes
+            told = told.replace(old, new) if b'"kind":"%s"' % kind in line else told
+        payload += told
+    return Frame(frame.kind, frame.data, payload or frame.payload)
+
+
+def mute(frame: Frame) -> "Frame | None":
+    """Answer pings, and nothing about a run."""
+    return frame if frame.kind in CALM else None
+
+
+LIES: Any = {"escapes": escapes, "others": others, "mute": mute}
+
+
+def main(node: str, lie: str, *words: str) -> int:
+    """Pass on what the agent answers, altered."""
+    if socket.gethostname() != node:
+        execv(sys.executable, [sys.executable, *words])  # noqa: S606
+    out, decoder, banner = sys.stdout.buffer, FrameDecoder(), b""
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, bufsize=0) as agent:
+        assert agent.stdout
+        while not banner.endswith(MAGIC):
+            banner += agent.stdout.read(1) or sys.exit("the agent did not start")
+        out.write(banner)
+        while chunk := agent.stdout.read(1 << 16):
+            for frame in decoder.feed(chunk):
+                if told := LIES[lie](frame):
+                    out.write(told.pack())
+            out.flush()
+    return agent.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""Completion in real shells: what TAB makes of a line, and that python's own stays as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.launching import ROOT
+
+pytestmark = [pytest.mark.documents("docs/commands.md")]
+
+BIN = Path(sys.executable).parent
+OWN = {
+    "bash": "_mine() { COMPREPLY=(own-completion); }; complete -F _mine python\n",
+    "zsh": "autoload -Uz compinit && compinit -u -D\n"
+    "_mine() { compadd own-completion }; compdef _mine python\n",
+    "fish": "complete -c python -a own-completion\n",
+}
+LINES = {
+    "a verb": ("python -m runner stac", "stacks"),
+    "the script": ("runner stac", "stacks"),
+    "a cluster": ("python -m runner cluster=mi", "cluster=mine"),
+    "the cluster of a verb": ("python -m runner ps --cluster mi", "mine"),
+    "a task": ("python -m runner cluster=mine task=tr", "task=training"),
+    "a key": ("python -m runner cluster=mine cluster.nodes.gp", "cluster.nodes.gpu7."),
+    "a key of a verb": ("python -m runner explain disconn", "disconnect_s"),
+    "a run": ("python -m runner logs --run 11", "1122-0815-train-abcd"),
+    "a run to repeat": ("python -m runner rerun=11", "rerun=1122-0815-train-abcd"),
+    "a flag": ("python -m runner exec --time", "--timeout"),
+    "a mistake before it": ("python -m runner cluster=nope task=tr", "task=training"),
+    "python itself": ("python own", "own-completion"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a cluster, a task and a run on record; a home without settings of shells."""
+    folder = tmp_path_factory.mktemp("project")
+    for file, text in {
+        "conf/cluster/mine.yaml": "defaults: [base]\nnodes:\n  gpu7: {}\n",
+        "conf/task/training.yaml": "defaults: [base]\nscript: train.py\n",
+        "runs/1122-0815-train-abcd/plan.json": "{}",
+        "home/.keep": "",
+    }.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the shells get."""
+    home = str(folder / "home")
+    return {
+        "HOME": home,
+        "ZDOTDIR": home,
+        "XDG_CONFIG_HOME": home,
+        "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "TERM": "dumb",
+        "LANG": "C.UTF-8",
+    }
+
+
+def install_line(shell: str, folder: Path) -> str:
+    """The line that `--shell-completion` prints for a shell."""
+    words = [sys.executable, "-m", "runner", "--shell-completion"]
+    env = environment(folder)
+    done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=True)
+    return next(
+        line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.split()[0] == shell
+    )
+
+
+class Terminal:
+    """A shell that somebody types into."""
+
+    def __init__(self, shell: str, folder: Path) -> None:
+        options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execvpe(shell, [shell, *options[shell]], environment(folder))  # noqa: S606
+        self.seen = ""
+
+    def type(self, text: str, until: str, seconds: float = 30) -> str:
+        """Type, and return what the screen has to say once `until` stands there."""
+        start = len(self.seen)
+        os.write(self.descriptor, text.encode())
+        deadline = time.monotonic() + seconds
+        while not re.search(until, self.seen[start:]):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.descriptor], [], [], left)[0]:
+                pytest.fail(f"{until!r} did not come:\n{self.seen[start:]}")
+            self.seen += os.read(self.descriptor, 4096).decode(errors="replace")
+        return self.seen[start:]
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self.descriptor)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+
+
+@pytest.fixture(scope="module", params=["bash", "zsh"])
+def terminal(request: pytest.FixtureRequest, folder: Path) -> Iterator[Terminal]:
+    """A shell with a completion for python, and then ours."""
+    if not shutil.which(request.param):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {request.param}")
+    rc = folder / f"{request.param}.rc"
+    rc.write_text(f"{OWN[request.param]}{install_line(request.param, folder)}\nPS1='$ '\n")
+    terminal = Terminal(request.param, folder)
+    terminal.type(f". ./{rc.name}; echo rea''dy\n", r"ready\r?\n")
+    yield terminal
+    terminal.close()
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_tab_completes_a_word(terminal: Terminal, case: str) -> None:
+    """The word is on the command line as if it had been typed."""
+    line, word = LINES[case]
+    # TAB, and then an `echo` of what the line has become.
+    shown = terminal.type(f"{line}\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
+    # zsh takes back the space after the word when something else is typed.
+    assert f"\n<{line.rpartition(' ')[0]} {word}>" in shown.replace(" >", ">")
+
+
+def test_fish_completes_words(folder: Path) -> None:
+    """By its own command that says what TAB would offer."""
+    if not shutil.which("fish"):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no fish")
+    questions = "\n".join(f"echo '{case}:'; complete -C '{LINES[case][0]}'" for case in LINES)
+    text = f"{OWN['fish']}{install_line('fish', folder)}\n{questions}\n"
+    env = environment(folder)
+    words = ["fish", "--no-config", "-c", text]
+    done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    offered = dict(re.findall(r"^(.*):\n((?:.*[^:]\n)*)", done.stdout, re.MULTILINE))
+    for case, (_, word) in LINES.items():
+        assert word in offered[case].split(), case

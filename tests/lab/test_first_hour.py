@@ -1,0 +1,119 @@
+"""A new user's first hour: what `check` calls fine starts, and what fails says what to do."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.forkserver import RUNNER_ARGV
+from tests.lab.lab import LOGIN_USER
+
+if TYPE_CHECKING:
+    from tests.lab.lab import Lab
+    from tests.lab.launching import Launcher
+
+TWO = "cluster.only=[node1,node2]"
+
+
+def test_setup_brings_the_python(lab: Lab, plainly: Launcher) -> None:
+    """`source …/activate` and `python: python` is enough, for the agent as for the task."""
+    python = f'#!/bin/sh\\nexec {sys.executable} "$@"\\n'
+    for name in ("node1", "node2"):
+        lab[name].sh(
+            f"mkdir -p ~/env && printf '{python}' > ~/env/env-python && chmod +x ~/env/env-python "
+            "&& echo 'PATH=~/env:$PATH' > ~/env/activate"
+        )
+    words = ("cluster=lab", TWO, "cluster.python=env-python")
+    setup = "cluster.setup=['source ~/env/activate']"
+    ranks = plainly.rank_overrides("print=up")
+
+    without = plainly(*words, *ranks)
+    checked = plainly("check", *words, setup, *ranks)
+    done = plainly(*words, setup, *ranks)
+    elsewhere = plainly("logs", "--run", done.folder.name)
+
+    assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
+    assert checked.code == 0, checked
+    assert (done.code, done.out.count("] up")) == (0, 2), done
+    assert (elsewhere.code, elsewhere.out.count("up")) == (0, 2), elsewhere
+
+
+@pytest.mark.promise(8)
+def test_a_start_that_failed_names_what_there_is(lab: Lab, plainly: Launcher) -> None:
+    """No files of ranks that never ran, nothing to pull, and a cure."""
+    ranks = plainly.rank_overrides("print=up")
+    lab["node2"].sh("mkdir -p ~/.runner/runs && touch ~/.runner/runs/no-room")
+
+    done = plainly("cluster=lab", TWO, "run_id=no-room", "task.outputs=[out/**]", *ranks)
+    lab["node2"].sh("rm ~/.runner/runs/no-room")
+
+    assert done.code == 3, done
+    assert "first failure: node2: could not start: " in done.err
+    assert "cure: " in done.err
+    assert "record: runs/no-room" in done.err
+    for wrong in ("files the ranks wrote", "pull", "logs:"):
+        assert wrong not in done.err
+
+
+def typed_into_init(launcher: Launcher, *answers: str) -> str:
+    """Return what an 80x24 terminal shows of `init` with these answers, which are typed ahead."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
+    process = subprocess.Popen(
+        [*RUNNER_ARGV, "init"],
+        cwd=launcher.folder,
+        env={**launcher.env, "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(ours, 4096):
+            shown += data
+    except OSError:  # nobody has the terminal open any more
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(30) == 0, shown.decode()
+    return shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.timeout(120)
+def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
+    """It says why there is no login, and offers the environment that has torch."""
+    lab["node1"].sh(
+        "python3 -m venv --without-pip ~/env && cd ~/env/lib/python3*/site-packages "
+        "&& mkdir torch && echo '__version__ = \"2.9.1\"' > torch/version.py"
+    )
+    ssh = plainly.folder.parent / "home" / ".ssh"
+    ssh.mkdir()
+    (ssh / "known_hosts").write_text(lab.known_hosts.read_text())
+    host = f"node1={lab['node1'].address}"
+    cluster = plainly.folder / "conf/cluster/mine.yaml"
+
+    refused = typed_into_init(plainly, host, LOGIN_USER, str(lab.wrong_key), "", "")
+    assert "\npython: python3\n" in cluster.read_text()
+    for path in (cluster, plainly.folder / "conf/runner.yaml"):
+        path.unlink()
+    reached = typed_into_init(plainly, host, LOGIN_USER, str(lab.key), "", "")
+
+    assert re.search(r"^node1: .*refuse", refused, re.MULTILINE), refused
+    assert f"node1: reached as {LOGIN_USER}, 0 GPUs\n" in reached
+    assert re.search(r"^node1: torch 2\.9\.1 in .*/env/bin/python", reached, re.MULTILINE), reached
+    assert "Python there that has torch [~/env/bin/python]: " in reached
+    assert "\npython: ~/env/bin/python\n" in cluster.read_text()
+    assert "wrote  conf/cluster/mine.yaml\n" in reached
+    assert reached.splitlines()[-4] == "next:"

@@ -1,0 +1,107 @@
+"""Other users of a host: what they put where we work neither runs nor blocks anything."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab import LOGIN_USER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.lab.lab import Host, Lab
+    from tests.lab.launching import Launcher
+
+STRANGER = "nobody"
+TWO = "cluster.only=[node1,node2]"
+UNDO = "rm -rf /home/shared"
+
+
+@contextlib.contextmanager
+def changed_by_root(host: Host, do: str, undo: str) -> Iterator[None]:
+    """A host on which root did something, until it is undone."""
+    host.sh(do, user="root")
+    try:
+        yield
+    finally:
+        host.sh(undo, user="root")
+
+
+@pytest.mark.promise(3)
+def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
+    """Not read-only and noexec on one host, not with a stranger's folders on the other."""
+    squatted = " ".join(f"/tmp/runner-2001{ending}" for ending in ("", "-a", "-b", "-c"))
+    with (
+        changed_by_root(
+            lab["node1"],
+            "mount -o remount,bind,ro,noexec /tmp",
+            "mount -o remount,bind,rw,exec /tmp",
+        ),
+        changed_by_root(lab["node2"], f"mkdir {squatted}", f"rmdir {squatted}"),
+    ):
+        launch = ("cluster=lab", TWO, *on_lab.rank_overrides("print=up"))
+        checked = on_lab("check", *launch)
+        assert checked.code == 0, checked
+        done = on_lab(*launch)
+    assert done.code == 0, done
+    assert done.out.count("] up") == 2
+
+
+@pytest.mark.promise(12)
+def test_a_folder_that_a_stranger_made_runs_nothing(lab: Lab, on_lab: Launcher) -> None:
+    """Not even with our tasks in it, since he could change them: refused before anything runs."""
+    plant = "mkdir -m 777 /tmp/x && mkdir -m 777 /tmp/x/tasks"
+    with changed_by_root(
+        lab["node2"], f"setpriv --reuid={STRANGER} sh -c '{plant}'", "rm -rf /tmp/x"
+    ):
+        words = ("cluster.workdir=/tmp/x", *on_lab.rank_overrides("print=up"))
+        done = on_lab("cluster=lab", TWO, *words)
+        checked = on_lab("check", "cluster=lab", TWO, *words)
+    for refused in (done, checked):
+        assert refused.code == 3, refused
+    assert f"node2: cluster.workdir: /tmp/x belongs to the user {STRANGER}\n" in done.err
+    assert "cluster.workdir=/tmp/x-${oc.env:USER}" in done.err
+    assert f"/tmp/x belongs to the user {STRANGER}" in checked.out
+    assert lab["node1"].sh("ls /tmp/x", check=False) == ""
+
+
+@pytest.mark.promise(12)
+def test_a_work_folder_of_a_group_gives_each_user_their_own(lab: Lab, on_lab: Launcher) -> None:
+    """The line that is printed is the one that works."""
+    make = "mkdir -p -m 1777 /home/shared && mkdir -m 2775 /home/shared/w && chgrp users"
+    ranks = on_lab.rank_overrides("print=up")
+    on_lab.entry = "plain"
+    with (
+        changed_by_root(
+            lab["node1"], f"{make} /home/shared/w && chown {LOGIN_USER} /home/shared/w", UNDO
+        ),
+        changed_by_root(lab["node2"], "mkdir -p -m 1777 /home/shared", UNDO),
+    ):
+        refused = on_lab("cluster=lab", TWO, "cluster.workdir=/home/shared/w", *ranks)
+        assert refused.code == 3, refused
+        assert "/home/shared/w can be written to by the group users" in refused.err
+        (line,) = (row for row in refused.err.splitlines() if "${oc.env:USER}" in row)
+        done = on_lab("cluster=lab", TWO, line.strip(), *ranks, env={"USER": "ann"})
+        assert done.code == 0, done
+        assert lab["node1"].sh("ls /home/shared/w-ann/runs").split() == [done.folder.name]
+
+
+@pytest.mark.promise(7)
+def test_a_store_that_unpickles_is_said_where_others_could_reach_it(
+    lab: Lab, on_lab: Launcher
+) -> None:
+    """By `check` and by the launch, with the other user and the way that has no such store."""
+    stranger = lab["node2"].popen(["setpriv", "--reuid=4711", "sleep", "60"], user="root")
+    try:
+        checked = on_lab("check", "cluster=lab", TWO, "rendezvous=c10d")
+        dry = on_lab("cluster=lab", "task=env", TWO, "rendezvous=c10d", "dry_run=true")
+    finally:
+        stranger.kill()
+        stranger.wait()
+    for printed in (checked.out, dry.out + dry.err):
+        said = " ".join(printed.split())
+        assert "4711 may: whoever reaches the store that the nodes meet at can run code" in said
+        assert "rendezvous=static" in said

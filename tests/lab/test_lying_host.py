@@ -1,0 +1,76 @@
+"""Hosts that lie, over SSH: their agent's answers are altered on the way (`programs/liar.py`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.launching import PROGRAMS, Launcher, Result
+
+pytestmark = [pytest.mark.promise(12, 13)]
+
+TWO = ("cluster=lab", "cluster.only=[node1,node2]")
+RUN = ("run_id=liars", "disconnect_s=20")
+
+
+@pytest.fixture
+def lying(tmp_path: Path) -> Callable[[str], str]:
+    """Return the override by which node2 tells a lie."""
+
+    def override(lie: str) -> str:
+        python = tmp_path / f"python-{lie}"
+        words = f"{sys.executable} {PROGRAMS / 'liar.py'} node2 {lie}"
+        python.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        python.chmod(0o755)
+        return f"cluster.host_python={python}"
+
+    return override
+
+
+def is_printable(done: Result) -> bool:
+    """Whether nothing that was printed acts upon a terminal."""
+    return all(char.isprintable() or char == "\n" for char in done.out + done.err)
+
+
+def test_events_of_another_node_or_run_are_not_believed(
+    plainly: Launcher, lying: Callable[[str], str]
+) -> None:
+    """They are counted and said once; the run is what the other events say."""
+    ranks = plainly.rank_overrides("print=ran")
+    done = plainly(*TWO, *RUN, lying("others"), *ranks)
+    assert done.code == 0, done
+    assert done.err.count("node2: 3 lines of its events ignored: torn, or about another node") == 1
+    assert {event["node"] for event in done.events} <= {"", "node1", "node2"}
+    assert {event["run_id"] for event in done.events} == {"liars"}
+    assert not list((done.folder / "logs").rglob("*9*"))
+
+
+def test_what_a_host_words_does_not_act_upon_a_terminal(
+    plainly: Launcher, lying: Callable[[str], str]
+) -> None:
+    """In the list of runs: as text or as data; its sequences are shown, not sent."""
+    assert plainly(*TWO, *RUN, *plainly.rank_overrides("print=ran")).code == 0
+    for words in (("ps", "--all"), ("ps", "--all", "--json"), ("why",)):
+        told = plainly(*words, "--cluster", "lab", TWO[1], lying("escapes"))
+        assert told.code == 0, told
+        assert is_printable(told), told
+    shown = plainly("ps", "--all", "--cluster", "lab", "cluster.only=[node2]", lying("escapes"))
+    assert "\\x1b]0;owned\\x07" in shown.out, shown
+
+
+@pytest.mark.all
+@pytest.mark.promise(4)
+@pytest.mark.parametrize(("verb", "code"), [("pull", 3), ("logs", 3), ("stop", 5)])
+def test_host_that_answers_pings_alone_is_named(
+    verb: str, code: int, plainly: Launcher, lying: Callable[[str], str]
+) -> None:
+    """After `ANSWER_TIMEOUT_S`; what the other host has is had."""
+    assert plainly(*TWO, *RUN, *plainly.rank_overrides("print=ran")).code == 0
+    plainly.shorten_timeouts(60)
+    told = plainly(verb, "--run", "liars", "--cluster", "lab", TWO[1], lying("mute"))
+    assert told.code == code, told
+    assert "node2" in told.out + told.err, told
+    assert "it answers pings and nothing else for 5 s; its disk may hang" in told.out + told.err

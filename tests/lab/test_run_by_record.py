@@ -1,0 +1,293 @@
+"""A verb about a run goes by the run's own record: not by YAML, environment or folder of now."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.lab.forkserver import RUNNER_ARGV
+from tests.lab.lab import Lab
+from tests.lab.launching import Launcher, Result
+from tests.lab.waiting import read_until, wait_until
+
+pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+
+NODES = ("node1", "node2")
+SHELL = {"API_KEY": "s3cret", "PASSED": "p", "PLACE": "somewhere"}
+"""What is exported where a run is launched, and nowhere else."""
+
+
+@pytest.fixture
+def user(lab: Lab, plainly: Launcher) -> Launcher:
+    """A user with two hosts; none of this is about torch."""
+    lab.write_cluster(plainly.conf, names=NODES)
+    return plainly
+
+
+def detached(
+    user: Launcher, *words: str, env: Mapping[str, str] | None = None, first: str = "print=up"
+) -> Result:
+    """A run that goes on until it is stopped."""
+    ranks = user.rank_overrides(first, "sleep=600")
+    done = user("detach=true", "grace_s=1", *words, *ranks, env=env)
+    assert done.code == 0, done
+    return done
+
+
+def run_id(done: Result) -> str:
+    """The id of a run, as its launch said it."""
+    found = re.search(r"^run ([a-z0-9-]+) goes on", done.err, re.MULTILINE)
+    assert found, done
+    return found[1]
+
+
+def at_another_machine(user: Launcher) -> Launcher:
+    """The same user at a machine that has launched nothing yet, but has the YAML."""
+    laptop = user.at_another_machine("laptop")
+    (laptop.folder / "conf").symlink_to(user.conf)
+    return laptop
+
+
+def printed_commands(done: Result) -> list[list[str]]:
+    """The commands that a launch printed, as words."""
+    lines = re.findall(r"^ *python -m runner (.*)$", done.err, re.MULTILINE)
+    return [line.split() for line in lines]
+
+
+def test_a_run_needs_nothing_of_what_launched_it(lab: Lab, user: Launcher, tmp_path: Path) -> None:
+    """Secrets and variables unset, the YAML gone, other folders everywhere: all verbs find it."""
+    extra = tmp_path / "extra"
+    file = lab.write_cluster(
+        extra,
+        "gone",
+        names=NODES,
+        secrets=["API_KEY"],
+        pass_env=["PASSED"],
+        env={"PLACE": "${oc.env:PLACE}"},
+        workdir="~/${oc.env:PLACE}",
+    )
+    (extra / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [{override /cluster: gone}]\n"
+    (extra / "experiment" / "big.yaml").write_text(text)
+    words = ("--config-dir", str(extra), "+experiment=big", f"run_dir={tmp_path}/kept/one")
+    done = detached(user, *words, env=SHELL)
+    run = run_id(done)
+    commands = printed_commands(done)
+    assert commands[0] == ["attach", "--run", run], done
+    assert "s3cret" not in (tmp_path / "kept" / "one" / "contact.json").read_text()
+    file.unlink()
+    verbs: dict[str, Callable[[Result], bool]] = {
+        f"logs {run}": lambda said: said.out.count("up") == 2,
+        "logs": lambda said: said.out.count("up") == 2,
+        "logs --run latest": lambda said: said.out.count("up") == 2,
+        "stacks": lambda said: said.code == 0,
+        "ps": lambda said: run in said.out and "note: on gone (node[1-2]), like runs/" in said.err,
+        "pull": lambda said: "kept/one" in said.out,
+    }
+    for words_, is_right in verbs.items():
+        said = user(*words_.split())
+        assert (said.code, is_right(said)) == (0, True), (words_, said)
+    elsewhere = user.in_folder(tmp_path)
+    refused = elsewhere("logs")
+    assert (refused.code, "no run was launched from this folder" in refused.err) == (2, True)
+    (stop,) = [command for command in commands if command[0] == "stop"]
+    ended = elsewhere(*stop)
+    assert ended.code == 0, ended
+    assert f"stop: run {run}, task rank, of " in ended.err
+    assert ended.out.endswith(f"run {run}: no process is left\n")
+    why = user("why", "--run", run)
+    assert (why.code, f"run {run} stopped" in why.out) == (0, True), why
+    again = user("stop", "--run", "latest")
+    assert (again.code, "no run that was launched from this folder is on" in again.err) == (2, True)
+
+
+def test_several_cluster_files_at_once(lab: Lab, user: Launcher) -> None:
+    """Hydra's `cluster=[a,b]`: the printed commands find the run again."""
+    lab.write_cluster(user.conf, "one", names=["node1"])
+    lab.write_cluster(user.conf, "more", names=["node2"])
+    done = detached(user, "cluster=[one,more]")
+    plan = json.loads((user.folder / "runs" / "latest" / "plan.json").read_text())
+    assert plan["cluster"] == "one+more"
+    for command in printed_commands(done):
+        if command[0] not in ("attach", "logs"):
+            said = user(*command)
+            assert said.code == 0, said
+
+
+def test_latest_is_this_folders_and_stop_takes_one_that_is_on(user: Launcher) -> None:
+    """Another project's run, and one's own that has ended, are left alone."""
+    first = run_id(detached(user, "cluster=lab"))
+    ended = user("cluster=lab", *user.rank_overrides("print=over"))
+    assert ended.code == 0, ended
+    other = user.in_folder(user.folder.parent / "other")
+    other.folder.mkdir()
+    (other.folder / "conf").symlink_to(user.conf)
+    theirs = run_id(detached(other, "cluster=lab"))
+    stopped = user("stop", "--run", "latest", "--json")
+    assert (stopped.code, json.loads(stopped.out)["run_id"]) == (0, first), stopped
+    listed = json.loads(user("ps", "--cluster", "lab", "--json").out)["runs"]
+    assert [row["run_id"] for row in listed] == [theirs]
+    # With a cluster named it is the latest of this user at this machine, wherever it was launched.
+    last = user("stop", "--cluster", "lab", "--run", "latest", "--json")
+    assert (last.code, json.loads(last.out)["run_id"]) == (0, theirs), last
+
+
+def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, user: Launcher) -> None:
+    """It is never `latest` there; ending it takes a yes, on a terminal or on the command line."""
+    run = run_id(detached(user, "cluster=lab"))
+    info = lab["node1"].home / ".runner" / "runs" / run / "node1" / "run.json"
+    for node in NODES:  # launched by somebody with the same login
+        file = lab[node].home / ".runner" / "runs" / run / node / "run.json"
+        file.write_text(file.read_text().replace('"launched_by": "', '"launched_by": "ann+'))
+    assert "ann+" in info.read_text()
+    laptop = at_another_machine(user)
+    guessed = laptop("logs", "--cluster", "lab")
+    assert (guessed.code, "no run of " in guessed.err) == (3, True), guessed
+    found = laptop("logs", run, "--cluster", "lab")
+    assert (found.code, found.out.count("up")) == (0, 2), found
+    refused = laptop("stop", run, "--cluster", "lab")
+    assert refused.code == 2, refused
+    assert re.search(rf"run {run}, task rank, of ann\+\S+, launched \d+ s ago", refused.err)
+    assert "--yes" in refused.err
+    main, side = pty.openpty()
+    argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
+    asking = subprocess.Popen(
+        argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
+    )
+    os.close(side)
+    read_until(main, b"Type y or n")
+    os.write(main, b"n\n")
+    assert asking.wait(30) == 130
+    os.close(main)
+    assert lab["node1"].processes("sleep=600")
+    ended = laptop("stop", run, "--cluster", "lab", "--yes")
+    assert ended.code == 0, ended
+    wait_until(lambda: not lab["node1"].processes("sleep=600"), "its end")
+    clean = ("clean", "--cluster", "lab", "--older-than", "0s")
+    refused = laptop(*clean)
+    assert (refused.code, f"run {run}, task rank" in refused.err) == (2, True), refused
+    assert info.exists()
+    cleaned = user(*clean)  # on record here
+    assert (cleaned.code, f"remove: run {run}, task rank, of ann+" in cleaned.err) == (0, True)
+    assert not info.exists()
+
+
+def test_contact_is_all_that_another_machine_needs(lab: Lab, user: Launcher) -> None:
+    """With the cluster's YAML, but without what only launches need."""
+    lab.write_cluster(
+        user.conf,
+        names=NODES,
+        secrets=["API_KEY"],
+        pass_env=["PASSED"],
+        env={"PLACE": "${oc.env:PLACE}"},
+        setup=["export AT=${oc.env:PLACE}"],
+        project="${oc.env:PLACE}",
+    )
+    (user.conf / "runner.yaml").write_text(
+        "defaults: [runner_base, cluster: lab, task: base, rendezvous: static, _self_,"
+        " override hydra/hydra_logging: none, override hydra/job_logging: none]\n"
+        "relaunch: {max: '${oc.env:PLACE}'}\n"
+    )
+    words = ("cluster.project=/tmp", "cluster.setup=[]", "relaunch.max=0")
+    run = run_id(detached(user, *words, env=SHELL))
+    laptop = at_another_machine(user)
+    said = laptop("ps")
+    assert (said.code, run in said.out) == (0, True), said
+    assert "note: on lab (node[1-2]); --cluster NAME chooses another" in said.err
+    assert laptop("logs", "--run", run).out.count("up") == 2
+    assert laptop("exec", "--set", "cluster.setup=[]", "--", "true").code == 0
+    unset = laptop("exec", "--", "true")
+    assert (unset.code, "cluster.setup" in unset.err) == (2, True), unset
+    followed = laptop.start("attach", "--run", run)
+    followed.until_printed("] up", 2)
+    followed.kill()
+    ended = laptop("stop", "--run", run)  # attached to, it is on record there, too
+    assert ended.code == 0, ended
+    launch = laptop("cluster=lab", "task.command=true")
+    assert launch.code == 2, launch
+    assert "PLACE" in launch.err
+
+
+def test_words_change_what_a_record_says(lab: Lab, user: Launcher) -> None:
+    """A host that moved is found where the command line says, the rest as recorded."""
+    done = detached(user, "cluster=lab", 'cluster.workdir="~/there"', first="title=up")
+    run = run_id(done)
+    moved = f"cluster.nodes.node2.host={lab['node2'].address}"
+    wrong = user("logs", run, "cluster.nodes.node2.port=23")
+    assert (wrong.code, "node2" in wrong.err) == (3, True), wrong
+    plain, raw = user("logs", run, moved), user("logs", run, moved, "ui=raw")
+    assert (plain.code, plain.out.count("\x1b"), plain.out.count("] \n")) == (0, 0, 2), plain
+    assert (raw.code, raw.out.count("\x1b]0;up\x07")) == (0, 2), raw
+    ended = user("stop", run, moved)
+    assert ended.code == 0, ended
+
+
+def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, user: Launcher) -> None:
+    """A node renamed, another's name reused, another YAML: verbs know them as the run does."""
+    machines = {"a": lab["node1"].address, "b": lab["node2"].address}
+    nodes = {name: {"host": address} for name, address in machines.items()}
+    lab.write_cluster(user.conf, "one", names=[], nodes=nodes)
+    renamed = {"b": {"host": machines["a"]}, "c": {"host": machines["b"]}}
+    lab.write_cluster(user.conf, "other", names=[], nodes=renamed)
+    run = run_id(detached(user, "cluster=one", "task.outputs=[x]"))
+    laptop = at_another_machine(user)
+    there = ("--cluster", "other")
+    (row,) = json.loads(laptop("ps", *there, "--json").out)["runs"]
+    assert (row["run_id"], row["state"], row["nodes"]) == (run, "running", ["a", "b"])
+    for verb in ("logs", "pull"):
+        said = laptop(verb, run, *there)
+        assert said.code == 0, said
+    assert {log.name for log in (laptop.folder / "runs" / run / "logs").iterdir()} == {"a", "b"}
+    ended = laptop("stop", run, *there, "--yes")
+    assert ended.code == 0, ended
+    assert re.search(r"^ *a +0 processes\n *b +0 processes$", ended.out, re.MULTILINE), ended
+    cleaned = laptop("clean", *there, "--older-than", "0s", "--json")
+    assert cleaned.code == 0, cleaned
+    assert {name: each["runs"] for name, each in json.loads(cleaned.out).items()} == {
+        "b": [run],
+        "c": [run],
+    }
+    assert not (lab["node1"].home / ".runner" / "runs" / run).exists()
+
+
+def test_two_nodes_on_one_machine_are_both_found_by_one_name(user: Launcher) -> None:
+    """As `transport: local` allows; of those on one disk, each knows its own."""
+    nodes = "{x: {addr: 127.0.0.1}, y: {addr: 127.0.0.1}}"
+    words = ("cluster=local", f"cluster.nodes={nodes}", "~cluster.nodes.local")
+    run = run_id(detached(user, *words, "cluster.nproc_per_node=1"))
+    laptop = at_another_machine(user)
+    (row,) = json.loads(laptop("ps", "--cluster", "local", "--json").out)["runs"]
+    assert (row["run_id"], row["nodes"]) == (run, ["x", "y"])
+    ended = laptop("stop", run, "--cluster", "local", "--yes")
+    assert (ended.code, ended.out.count("0 processes")) == (0, 2), ended
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "at another machine"])
+def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
+    lab: Lab, user: Launcher, elsewhere: bool
+) -> None:
+    """The launch's verdict, `why` and `ps` agree; what could not be proven then, is later."""
+    words = ("cluster=lab", "grace_s=1", "lost_s=3", "disconnect_s=4")
+    launch = user.start(*words, *user.rank_overrides("print=up", "sleep=600"))
+    launch.until_printed("] up", 2)
+    lab["node2"].unplug()
+    done = launch.wait(40)
+    assert (done.code, done.result["unverified"]) == (4, ["node2"]), done
+    lab["node2"].plug()
+    wait_until(lambda: not lab["node2"].processes("sleep=600"), "its supervisor to end it")
+    asking = at_another_machine(user) if elsewhere else user
+    (row,) = json.loads(asking("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
+    assert (row["state"], row["nodes"]) == ("lost", [*NODES]), row
+    found = ("--run", row["run_id"], *(("--cluster", "lab") if elsewhere else ()))
+    why = asking("why", *found)
+    assert (why.code, "run " + row["run_id"] + " lost" in why.out) == (0, True), why
+    assert "could not verify" not in why.out
+    told = json.loads(asking("why", *found, "--json").out)
+    assert (told["state"], told["exit_code"], told["unverified"]) == ("lost", 4, [])

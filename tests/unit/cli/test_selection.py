@@ -1,0 +1,106 @@
+"""The hosts of a verb: by the record of a run, or by the YAML of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.cli.command import Selection
+from runner.control.record.run_store import RunStore
+from runner.core.errors import ConfigError
+from runner.core.model.spec import Node
+from tests.golden.builders import plan, request
+
+CONFIG = """
+run_id: first
+cluster: {nodes: {a: {host: 10.0.0.1}}, workdir: /there, ssh: {user: ada}}
+task: {command: "true"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which the run `first` was launched, on a cluster whose YAML is gone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "project"
+    (folder / "conf" / "cluster").mkdir(parents=True)
+    (folder / "conf" / "cluster" / "mine.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
+    monkeypatch.chdir(folder)
+    store = RunStore(folder / "runs" / "first")
+    store.reserve()
+    asked = request(store.folder, CONFIG, cluster="gone", workdir="/there")
+    nodes = (Node("a", "10.0.0.1"),)
+    store.create(replace(asked, spec=replace(asked.spec, nodes=nodes)))
+    store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
+    store.unlock()
+    return folder
+
+
+@pytest.mark.parametrize("run", ["first", "latest", ""])
+def test_a_run_on_record_is_reached_by_its_record(
+    project: Path, run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No YAML is read, and what is printed next is its id alone."""
+    (project / "conf" / "runner.yaml").write_text("no: [yaml")
+    found = Selection().contact_for_run(run)
+    assert (found.spec.run_id, found.spec.cluster, found.spec.workdir) == (
+        "first",
+        "gone",
+        "/there",
+    )
+    assert found.run_flags("first") == "--run first"
+    assert capsys.readouterr().err == ""
+
+
+def test_words_change_what_is_on_record(project: Path) -> None:
+    """All else is as recorded; the words are kept for what is printed next."""
+    moved = "cluster.nodes.a.host=10.0.0.9"
+    found = Selection(settings=(moved,)).contact_for_run("first")
+    assert [(node.name, node.host) for node in found.spec.nodes] == [("a", "10.0.0.9")]
+    assert (found.spec.run_id, found.spec.workdir, found.spec.ssh.user) == (
+        "first",
+        "/there",
+        "ada",
+    )
+    assert found.run_dir == project / "runs" / "first"
+    assert moved in found.run_flags("first")
+
+
+def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its YAML of now says where the run is looked for; without an id it is the latest there."""
+    assert project.is_dir()
+    for run, run_id in (("first", "first"), ("", ""), ("latest", "")):
+        found = Selection("mine").contact_for_run(run)
+        assert [node.name for node in found.spec.nodes] == ["b"]
+        assert found.spec.run_id == run_id
+        assert found.run_flags("x") == "--run x --cluster mine"
+    assert capsys.readouterr().err == ""
+
+
+def test_an_experiment_may_name_the_cluster(project: Path) -> None:
+    """Its file chooses the hosts, as in a launch; then the run is looked for there."""
+    (project / "conf" / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [{override /cluster: mine}]\n"
+    (project / "conf" / "experiment" / "big.yaml").write_text(text)
+    for run, run_id in (("first", "first"), ("", "")):
+        found = Selection(settings=("+experiment=big",)).contact_for_run(run)
+        assert [node.name for node in found.spec.nodes] == ["b"]
+        assert (found.spec.run_id, found.on_record) == (run_id, False)
+
+
+def test_what_is_contacted_by_default_is_said(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hosts of the last run for `ps`, the default cluster for what is on no record."""
+    assert Selection().contact_latest().spec.cluster == "gone"
+    assert "note: on gone (a), like runs/latest; --cluster NAME" in capsys.readouterr().err
+    assert Selection().contact_for_run("second").spec.run_id == "second"
+    noted = "note: on local (local): second is not on record on this machine; --cluster NAME"
+    assert noted in capsys.readouterr().err
+    monkeypatch.chdir(project.parent)
+    assert Selection().contact_latest().spec.cluster == "local"
+    assert "note: on local (local); --cluster NAME" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="no run was launched from this folder"):
+        Selection().contact_for_run("")

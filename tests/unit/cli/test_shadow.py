@@ -1,0 +1,56 @@
+"""A module of the user's that takes our place in `python -m runner`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner.cli.main import shadow_note
+
+
+@pytest.mark.parametrize(
+    ("file", "named"), [("runner.py", "runner.py"), ("runner/__init__.py", "runner")]
+)
+def test_a_module_of_our_name_is_told(
+    file: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that is ours all the same."""
+    monkeypatch.chdir(tmp_path)
+    assert shadow_note() == ""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    assert f"note: ./{named} is what `python -m runner` starts in this folder" in shadow_note()
+    assert "type `runner` for" in shadow_note()
+
+
+def test_our_own_folder_and_a_folder_without_a_package_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes the installed package before a plain folder of that name."""
+    monkeypatch.chdir(Path(runner.__file__).parents[1])
+    assert shadow_note() == ""
+    (tmp_path / "runner").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert shadow_note() == ""
+
+
+def test_the_script_works_beside_it(tmp_path: Path) -> None:
+    """It says so on standard error, and does what was asked."""
+    (tmp_path / "runner.py").write_text("print('my own')")
+    script = "import sys; sys.path.pop(0); from runner.cli.main import entry; entry()"
+    env = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "runner" in done.stdout
+    assert done.stderr.startswith("note: ./runner.py is what")

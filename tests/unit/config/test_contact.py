@@ -1,0 +1,102 @@
+"""What a verb composes: only what reaches the hosts, and what it needs itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.config.compose import Composer, open_composer
+from runner.core.errors import ConfigError
+
+UNSET = "${oc.env:NOT_SET_ANYWHERE}"
+CLUSTER = f"""
+defaults: [base]
+nodes:
+  a: {{host: 10.0.0.1, user: ada, env: {{TOKEN: "{UNSET}"}}}}
+  gpu[1-2]: {{}}
+exclude: [gpu2]
+workdir: /scratch/${{oc.env:USER_OF_TEST}}
+python: /opt/venv/bin/python
+env: {{DATA: "{UNSET}"}}
+secrets: [NOT_SET_ANYWHERE]
+pass_env: [NOT_SET_ANYWHERE]
+setup: ["module load {UNSET}"]
+project: "{UNSET}"
+"""
+RUNNER = f"""
+defaults: [runner_base, cluster: mine, task: base, rendezvous: etcd, _self_,
+  override hydra/hydra_logging: none, override hydra/job_logging: none]
+relaunch: {{max: "{UNSET}"}}
+lost_s: 7
+"""
+
+
+@pytest.fixture
+def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
+    """A project whose launches need what is not there: a task, secrets, variables, an etcd."""
+    (tmp_path / "conf" / "cluster").mkdir(parents=True)
+    (tmp_path / "conf" / "cluster" / "mine.yaml").write_text(CLUSTER)
+    (tmp_path / "conf" / "runner.yaml").write_text(RUNNER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("USER_OF_TEST", "ada")
+    monkeypatch.delenv("NOT_SET_ANYWHERE", raising=False)
+    with open_composer() as composer:
+        yield composer
+
+
+def problems(composer: Composer, *words: str, keys: tuple[str, ...] | None = ()) -> set[str]:
+    """The places of what is wrong."""
+    with pytest.raises(ConfigError) as caught:
+        composer.compose(words, keys)
+    return {problem.subject for problem in caught.value.problems}
+
+
+def test_only_what_reaches_the_hosts_is_judged(composer: Composer) -> None:
+    """Nodes, log-in, folders and limits are there; a launch needs all the rest."""
+    spec = composer.compose([], ()).spec
+    assert [(node.name, node.host, node.user) for node in spec.nodes] == [
+        ("a", "10.0.0.1", "ada"),
+        ("gpu1", "gpu1", None),
+    ]
+    assert (spec.workdir, spec.lost_s, spec.host_python) == (
+        "/scratch/ada",
+        7.0,
+        "/opt/venv/bin/python",
+    )
+    assert (spec.env, spec.secrets, spec.setup) == ({}, {}, ())
+    assert problems(composer, keys=None)
+
+
+def test_setup_that_may_bring_the_python_is_among_it(composer: Composer) -> None:
+    """Where it can be resolved, since the interpreter may be there without it."""
+    words = ["cluster.setup=['module load python']", "cluster.project=/shared/p"]
+    spec = composer.compose(words, ()).spec
+    assert (spec.setup, spec.project) == (("module load python",), "/shared/p")
+
+
+def test_overrides_of_nodes_are_a_launchs(composer: Composer) -> None:
+    """Also of a member of a range; a name that is misspelt is refused."""
+    words = ["cluster.nodes.gpu1.port=2222", "task.nnodes=1", "cluster.only=[gpu1]"]
+    (node,) = composer.compose(words, ()).spec.nodes
+    assert (node.name, node.port) == ("gpu1", 2222)
+    assert problems(composer, "cluster.nodes.gpu9.port=1") == {"cluster.nodes.gpu9"}
+
+
+def test_what_reaches_the_hosts_is_refused_as_ever(composer: Composer) -> None:
+    """A variable that is not set, a value of the wrong kind, a key that is no key."""
+    assert any(
+        "cluster.workdir" in place for place in problems(composer, f"cluster.workdir={UNSET}")
+    )
+    assert problems(composer, "lost_s=soon") == {"lost_s"}
+    assert problems(composer, "+cluster.workdri=/x") == {"cluster.workdri"}
+
+
+def test_a_verb_adds_the_keys_it_needs(composer: Composer) -> None:
+    """`exec` needs the setup, so what that lacks is said."""
+    places = problems(composer, keys=("cluster.setup",))
+    assert len(places) == 1
+    assert "mine.yaml" in places.pop()
+    words = ["cluster.setup=[true]"]
+    assert composer.compose(words, ("cluster.setup",)).spec.setup == ("true",)

@@ -1,0 +1,164 @@
+"""Code kept beside records: complete, apart from the work tree, removed only when unused."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.control.code.code_store import CodeKeeper, CodeStore
+from runner.control.code.snapshot import Snapshot
+from runner.core.errors import NotReady
+from runner.core.model.spec import Deploy
+from tests.golden.builders import spec
+from tests.unit.control.code.test_worktree import make
+
+
+def snapshot(project: Path) -> Snapshot:
+    """Take a snapshot of a folder that is pushed."""
+    return Snapshot.take(spec(deploy=Deploy(enabled=True)), project)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two files, one below a folder, and an empty folder."""
+    return make(tmp_path / "project", "d/", "empty/", train_dot_py="print(1)", d__run_dot_sh="echo")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CodeStore:
+    """The store of a run."""
+    folder = make(tmp_path / "runs", "r/")
+    return CodeStore.of_run(folder / "r", "r")
+
+
+def contents(store: CodeStore) -> list[str]:
+    """Return what every stored file has."""
+    files = (path for path in store.folder.glob("contents/*/*"))
+    return sorted(path.read_text() for path in files)
+
+
+def test_what_is_kept_is_the_release(project: Path, store: CodeStore) -> None:
+    """Its manifest and every byte, whatever becomes of the work tree."""
+    taken = snapshot(project)
+    assert CodeKeeper(store, taken).finish() == ""
+    (project / "train.py").write_text("edited in place")
+
+    kept = store.find(taken.code.release)
+
+    assert kept is not None
+    assert kept.manifest == taken.manifest
+    assert [b"".join(kept.read(file)) for file in kept.manifest.files] == [b"echo", b"print(1)"]
+    assert store.find("0" * 16) is None
+    assert not (store.folder / "contents").stat().st_mode & 0o077
+    assert (store.folder / ".gitignore").read_text() == "*\n"
+
+
+def test_a_run_that_is_on_is_pushed_from_there(project: Path, store: CodeStore) -> None:
+    """A node that joins after an edit gets the code of its run."""
+    taken = snapshot(project)
+    assert taken.keep(store).finish() == ""
+    (project / "train.py").write_text("edited!!")
+
+    assert [b"".join(taken.read(file)) for file in taken.manifest.files] == [b"echo", b"print(1)"]
+
+
+def test_only_what_is_new_is_written(project: Path, store: CodeStore) -> None:
+    """Except a content that a power cut has left empty."""
+    store.add(snapshot(project))
+    made = {path: path.stat().st_ino for path in store.folder.glob("contents/*/*")}
+    (project / "train.py").write_text("print(2)")
+    empty = next(path for path in made if path.read_text() == "echo")
+    empty.chmod(0o600)
+    empty.write_text("")
+
+    store.add(snapshot(project))
+
+    assert contents(store) == ["echo", "print(1)", "print(2)"]
+    assert [p for p, inode in made.items() if p.stat().st_ino != inode] == [empty]
+
+
+def test_code_that_changed_meanwhile_is_told(project: Path, store: CodeStore) -> None:
+    """Nothing that is not whole counts as kept."""
+    taken = snapshot(project)
+    assert taken.manifest.files
+    (project / "train.py").write_text("print(3)")
+
+    assert CodeKeeper(store, taken).finish() == "train.py changed while it was read"
+    assert store.find(taken.code.release) is None
+    assert contents(store) == ["echo"]
+
+
+def test_a_store_that_cannot_be_written_is_told(project: Path, tmp_path: Path) -> None:
+    """With the path, for whoever is to mend it."""
+    (tmp_path / ".objects").touch()
+    problem = CodeKeeper(CodeStore(tmp_path / ".objects"), snapshot(project)).finish()
+    assert problem == f"{tmp_path / '.objects'}: File exists"
+
+
+def test_damaged_contents_are_never_pushed(project: Path, store: CodeStore) -> None:
+    """Nor are those of a manifest that is damaged."""
+    taken = snapshot(project)
+    store.add(taken)
+    kept = store.find(taken.code.release)
+    assert kept is not None
+    file = kept.manifest.files[1]
+    path = store.content_path(file.digest)
+    path.chmod(0o600)
+    path.write_text("print(0)")
+    with pytest.raises(NotReady, match="it is damaged"):
+        list(kept.read(file))
+    path.unlink()
+    with pytest.raises(NotReady, match="No such file"):
+        list(kept.read(file))
+    manifest = store.folder / "releases" / taken.code.release
+    manifest.chmod(0o600)
+    manifest.write_text("{}")
+    assert store.find(taken.code.release) is None
+
+
+def test_a_store_is_beside_a_run_of_that_name_only(tmp_path: Path) -> None:
+    """The folder above another is nobody's folder of runs, such as /tmp."""
+    assert CodeStore.of_run(tmp_path / "runs/r", "r").folder == tmp_path / "runs/.objects"
+    assert CodeStore.of_run(tmp_path / "out", "r").folder == tmp_path / "out/.objects"
+
+
+def test_pruning_keeps_what_is_used_or_young(project: Path, store: CodeStore) -> None:
+    """A content of two releases goes with the last."""
+    names = []
+    for number in (1, 2, 3):
+        (project / "train.py").write_text(f"print({number})")
+        taken = snapshot(project)
+        store.add(taken)
+        names.append(taken.code.release)
+    hour_ago = time.time() - 3600
+    for path in store.folder.rglob("*"):
+        os.utime(path, (hour_ago, hour_ago))
+    os.utime(store.folder / "releases" / names[2])
+    (store.folder / "contents/aa").mkdir(exist_ok=True)
+    (store.folder / "contents/aa/1.9.9.new").touch()
+
+    assert store.prune(names[:1], 60, dry_run=True)[0] == (names[1],)
+    assert len(contents(store)) == 5
+    removed, size = store.prune(names[:1], 60)
+    assert (removed, size > len("print(2)")) == ((names[1],), True)
+    assert contents(store) == ["", "echo", "print(1)", "print(3)"]
+    assert store.prune((), 0)[0] == tuple(sorted((names[0], names[2])))
+    assert contents(store) == []
+    assert CodeStore(store.folder / "none").prune((), 0) == ((), 0)
+
+
+def test_a_disk_that_hangs_holds_up_no_end(
+    project: Path, store: CodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than a minute, or than until Ctrl-C."""
+    released = threading.Event()
+    monkeypatch.setattr(CodeStore, "add", lambda *_: released.wait(60))
+    monkeypatch.setattr("runner.control.code.code_store.FINISH_TIMEOUT_S", 0.0)
+    keeper = CodeKeeper(store, snapshot(project))
+    assert keeper.finish(lambda: True) == "it was interrupted"
+    assert keeper.finish() == f"{store.folder} takes longer than 0 s"
+    released.set()

@@ -1,0 +1,51 @@
+"""What a verb reads in place of the YAML of a run on record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.control.record.contact_file import CONTACT_FILE, encode_contact, read_contact
+from runner.core.errors import ConfigError
+from runner.core.model.spec import Node, Secret, Ssh
+from tests.golden.builders import request
+
+
+def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
+    """Nodes with their spares, log-in, folders and limits; not what the task is or gets."""
+    ssh = Ssh(user="ada", port=2222, jump=("gate",))
+    spare = Node("b", "gpu-b", user="bob", env={"TOKEN": "t-1"})
+    fields: dict[str, Any] = {
+        "ssh": ssh,
+        "workdir": "/scratch/ada",
+        "lost_s": 3.0,
+        "spares": (spare,),
+    }
+    secret = {"KEY": Secret("s-1")}
+    asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
+    asked = replace(asked, ui="plain", console_ranks=frozenset({3, 1}), config_dirs=("more",))
+    text = encode_contact(asked)
+    assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
+    (tmp_path / CONTACT_FILE).write_text(text)
+    found = read_contact(tmp_path)
+    assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
+    for name in ("run_id", "cluster", "ssh", "workdir", "lost_s", "host_python", "pull_outputs"):
+        assert getattr(found.spec, name) == getattr(asked.spec, name)
+    assert (found.ui, found.console_ranks) == ("plain", frozenset({3, 1}))
+    assert (found.config_dirs, found.run_dir) == (("more",), tmp_path)
+    assert found.selector == ""
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"run": {"run_id": "x"}})])
+def test_a_damaged_file_is_one_problem(tmp_path: Path, text: str) -> None:
+    """It names the file, and the way on."""
+    (tmp_path / CONTACT_FILE).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_contact(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.subject == str(tmp_path / CONTACT_FILE)
+    assert "--cluster NAME" in problem.hint

@@ -1,0 +1,579 @@
+"""A host that lies: whatever it answers, the controller stays whole and writes where it may.
+
+Real receiving code talks to a host whose answers are honest ones, mutated: fields of another type
+or size, others missing, bytes of the stream overwritten. Nothing but a reported error may come
+of it, nothing is written outside of the run's folder, and what is shown is printable text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import queue
+import random
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.checks.base import CheckContext, evaluate_checks
+from runner.control.attempt import monitor
+from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.observer import RunObserver
+from runner.control.record import log_reader
+from runner.control.record.download import pull
+from runner.control.record.log_reader import LogDump, RankDiscovery
+from runner.control.record.run_store import RunStore
+from runner.control.remote_exec import RemoteCommand
+from runner.control.rpc import wait
+from runner.control.rpc.facts import FactsCollector
+from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.wait import Broadcast, WaitLoop
+from runner.core.codec import encode
+from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
+from runner.core.model.spec import DryRun, LaunchRequest, Node
+from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.verdict import fold_events
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.readiness import problems_of
+from runner.core.protocol import events
+from runner.core.protocol.events import Event
+from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
+from runner.core.protocol.states import State
+from runner.ui.console.plain import Console
+from runner.ui.output import show
+from runner.ui.problems import render_findings, render_problems
+from runner.ui.reports import report, run_table, tables
+from runner.ui.reports.dry_run import render_dry_run
+from runner.workflows.discovery import RunFinder
+from runner.workflows.host_pool import HostPool
+from tests.golden import builders
+from tests.golden.builders import RUN_ID
+
+pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
+
+HONEST, LIAR = "a", "b"
+CLOCKS = {"mono": 5.0, "wall": 1.7e9}
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+NASTY: list[Any] = [
+    *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, -(2**63), 2**200, 0.5, -1e308, 1e308),
+    *(float("nan"), float("inf"), "", "x", "0", "../../../../escaped", "/tmp/escaped", "a/b"),
+    *("x/../../../../.bashrc.d/x_7", "\0", ESCAPE, "\ud800", "\n" * 50, "y" * 5000, [], {}),
+    *[ESCAPE] * 8,
+    *([None], {"": None}, {"node": "ghost"}, [[["deep"]]], "ghost", "events", "rank_0", b"".hex()),
+]
+LYING_FRAMES = 100_000
+MAX_PINGS = 2
+"""Pings that a host answers before it leaves: the wait for the answer that it did not give ends."""
+
+
+@dataclass
+class Answer:
+    """A reply of an honest host; the id of the request is added."""
+
+    kind: str
+    data: dict[str, Any]
+    payload: bytes = b""
+
+
+def mutated(value: Any, chance: random.Random) -> Any:
+    """Return JSON data in which one place is not as it was, perhaps in JSON within it."""
+    if isinstance(value, str) and value.startswith("{"):
+        return json.dumps(mutated(json.loads(value), chance))
+    if isinstance(value, dict) and value and chance.random() < 0.85:
+        key = chance.choice([*value])
+        changed = dict(value)
+        deed = chance.random()
+        if deed < 0.1:
+            del changed[key]
+        elif deed < 0.2:
+            changed[chance.choice(["id", "kind", "rank", "node", "offset", "x"])] = changed[key]
+        else:
+            changed[key] = mutated(value[key], chance)
+        return changed
+    if isinstance(value, list) and value and chance.random() < 0.85:
+        index = chance.randrange(len(value))
+        return [*value[:index], mutated(value[index], chance), *value[index + 1 :]]
+    return copy.deepcopy(chance.choice(NASTY))
+
+
+class Host:
+    """The other end of a channel: it answers requests, and lies if it has a `chance` to."""
+
+    spoken = 0  # frames of liars, in all
+
+    def __init__(self, chance: random.Random | None, *, leaves: bool) -> None:
+        self._chance, self._leaves = chance, leaves
+        self._coming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._decoder = FrameDecoder()
+        self._pings = 0
+        self._coming.put(MAGIC + self._packed(Answer("hello", CLOCKS), None))
+
+    def recv(self) -> bytes:
+        """Return the next bytes."""
+        try:
+            return self._coming.get(timeout=10)
+        except queue.Empty:
+            return b""
+
+    def send(self, data: bytes) -> None:
+        """Answer requests; a host that knows no answer leaves."""
+        for frame in self._decoder.feed(data):
+            self._pings += frame.kind == "ping"
+            if self._pings > MAX_PINGS and self._leaves:
+                self.close()
+            answer_to = HONEST_ANSWERS.get(frame.kind)
+            answers = answer_to(frame.data) if answer_to else []
+            for answer in answers:
+                self._coming.put(self._packed(answer, frame.data.get("id")))
+            if not answers:
+                self.close()
+
+    def close(self) -> None:
+        """Leave."""
+        self._coming.put(b"")
+
+    def _packed(self, answer: Answer, request_id: int | None) -> bytes:
+        data: Any = {"id": request_id, **answer.data}
+        payload, chance = answer.payload, self._chance
+        if chance is None:
+            return Frame(answer.kind, data, payload).pack()
+        Host.spoken += 1
+        kind = answer.kind
+        if chance.random() < 0.3:
+            data = mutated(data, chance)
+        if chance.random() < 0.2:
+            payload = self._other_payload(payload, chance)
+        if chance.random() < 0.03:
+            kind = chance.choice(["closed", "admitted", "signal", "refused", "data", "pong", ""])
+        try:
+            packed = bytearray(Frame(kind, data if isinstance(data, dict) else {}, payload).pack())
+        except ValueError:  # it cannot even be written
+            packed = bytearray(Frame("hello", {}).pack())
+        if chance.random() < 0.03:
+            packed[chance.randrange(len(packed))] = chance.randrange(256)
+        return bytes(packed)
+
+    @staticmethod
+    def _other_payload(payload: bytes, chance: random.Random) -> bytes:
+        if chance.random() < 0.5:
+            return bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
+        with contextlib.suppress(zlib.error, ValueError):
+            return zlib.compress(
+                json.dumps(mutated(json.loads(zlib.decompress(payload)), chance)).encode()
+            )
+        lines = payload.split(b"\n")
+        with contextlib.suppress(ValueError):
+            index = chance.randrange(len(lines))
+            lines[index] = json.dumps(mutated(json.loads(lines[index]), chance)).encode()
+        return b"\n".join(lines)
+
+
+class OneVisit(Connector):
+    """Opens one session to each host, and no second one."""
+
+    def __init__(self, chance: random.Random | None) -> None:
+        self.spec = SPEC
+        leaves = chance is not None
+        self._left = {HONEST: Host(None, leaves=leaves), LIAR: Host(chance, leaves=leaves)}
+
+    def open(self, node: Node, inbox: Inbox) -> HostSession:
+        """Return the session to a node."""
+        if node.name not in self._left:
+            raise NotReady([Problem(node.name, "it is gone")])
+        return HostSession(node, self._left.pop(node.name), inbox)
+
+    def sessions(self, inbox: Inbox) -> dict[str, HostSession]:
+        """Return a session to each host."""
+        return {node.name: self.open(node, inbox) for node in SPEC.nodes}
+
+
+NODES = (Node(HONEST, "10.0.0.1", nproc=1), Node(LIAR, "10.0.0.2", nproc=1))
+SPEC = builders.spec(*NODES, lost_s=0.05)
+FACTS = {
+    node.name: replace(
+        builders.facts(node.name, f"eth0 {node.host}/24", gpu_count=2),
+        setup=SetupResult(0, "hello\n"),
+        gpus=(Gpu(0, "A100", "GPU-1", (GpuProcess(7, 1 << 30, "eve", "python"),)), Gpu(1)),
+        preset_env={"NCCL_SOCKET_IFNAME": "eth1"},
+        limits={"nofile": 1024},
+    )
+    for node in NODES
+}
+PLAN = build_plan(SPEC, FACTS)
+INFO = RunInfo(
+    RUN_ID,
+    cluster="lab",
+    task="train",
+    launched_by="ada@desk",
+    launched_at=1.7e9,
+    past_attempts=(PastAttempt(0, (HONEST, LIAR), "rank 0 exited with 1"),),
+    relaunches_left=1,
+)
+BODIES = [
+    events.ProgramStarted(7),
+    events.HubJoined(),
+    events.RankStarted(1, 70, world_size=2, nodes=2, master="10.0.0.1:29512"),
+    events.Stalled(30.0),
+    events.ProgressResumed(),
+    events.PortTaken(29512, (7,)),
+    events.HubUnreachable("10.0.0.1:29513"),
+    events.PeerLost(HONEST, "silent"),
+    events.PeerDeparted(HONEST, "silent", 1),
+    events.RelaunchPending(),
+    events.Relaunching(1, (HONEST, LIAR), "lost"),
+    events.NotRelaunched("too few"),
+    events.RankExited(1, 1, None, 1 << 30, "ValueError: x", "Traceback", 1, "ValueError: x"),
+    events.ProgramExited(1),
+    events.Stopping("a rank failed"),
+    events.Ended(State.FAILED, "a rank failed", 1, (), verified=True),
+]
+
+
+def journal(node: str) -> bytes:
+    """Return what a host has in `events.jsonl`."""
+    lines = [
+        Event(RUN_ID, node, 0, number, 1.7e9 + number, 5.0 + number, body).to_line()
+        for number, body in enumerate(BODIES)
+        if node == LIAR or not isinstance(body, (events.RankStarted, events.RankExited))
+    ]
+    return "".join(lines).encode()
+
+
+def read(request: dict[str, Any]) -> list[Answer]:
+    """Answer with a chunk, then with the end."""
+    is_first = request["offset"] == 0
+    text = journal(LIAR) if request["source"] == "events" else LOG
+    chunk = {"offset": request["offset"], "eof": not is_first, "error": ""}
+    return [Answer("data", chunk, text if is_first else b"")]
+
+
+def runs(request: dict[str, Any]) -> list[Answer]:
+    """List one run."""
+    status = HostRunStatus(INFO, "ada", State.RUNNING, True, 1.7e9, node=request["node"])
+    return [Answer("runs", {"runs": [encode(status)], "unreadable": 1, "now": 1.7e9})]
+
+
+def record(_: dict[str, Any]) -> list[Answer]:
+    """Send the record of a run."""
+    texts = {"plan": json.dumps(encode(PLAN)), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
+    return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
+
+
+def inventory(_: dict[str, Any]) -> list[Answer]:
+    """List files of each kind."""
+    rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
+    rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
+    rows += [["output", "d/model.pt", 5, 7, 0o600, None]]
+    end = {"omitted_count": 0, "skip_count": 1, "skipped": [["d/socket", "it is no file"]]}
+    page = zlib.compress(json.dumps(rows).encode())
+    return [Answer("inventory_page", {}, page), Answer("inventory_end", end)]
+
+
+LOG = b"step 1\nTraceback (most recent call last):\n"
+FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
+EXITED = {"code": 0, "survivors": [], "timed_out": False}
+CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
+HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
+    "clean": lambda _: [Answer("cleaned", CLEANED)],
+    "command": lambda _: [Answer("command_sent", {})],
+    "exec": lambda _: [Answer("output", {"stream": "out"}, b"hi\n"), Answer("exited", EXITED)],
+    "facts": lambda asked: [
+        Answer("facts", {**CLOCKS, "facts": encode(FACTS[asked["request"]["node"]])})
+    ],
+    "fetch": lambda _: [Answer("fetched", FETCHED, b"12345")],
+    "follow": lambda _: [Answer("following", {})],
+    "inventory": inventory,
+    "kill_leftovers": lambda _: [Answer("leftovers", {"killed": 1, "survivors": [7]})],
+    "ping": lambda _: [Answer("pong", CLOCKS)],
+    "read": read,
+    "run": record,
+    "runs": runs,
+}
+
+
+class World:
+    """A run folder, with another run and a home beside it that nothing may touch."""
+
+    def __init__(self, base: Path) -> None:
+        self.runs = base / "home" / "project" / "runs"
+        self.folder = self.runs / RUN_ID
+        other = self.runs / "0101-0000-other-beef"
+        other.mkdir(parents=True)
+        (other / "events.jsonl").write_text("theirs\n")
+        self._base, self._before = base, self._outside(base)
+        self.faults: list[Exception] = []  # what was not refused as malformed, but raised later
+
+    def _outside(self, base: Path) -> dict[str, bytes]:
+        paths = (path for path in base.rglob("*") if self.folder not in (path, *path.parents))
+        return {str(path): b"" if path.is_dir() else path.read_bytes() for path in paths}
+
+    def clear(self) -> None:
+        """Begin the run anew."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def verify(self) -> None:
+        """Nothing outside of the run's folder has changed, and every lie was refused by name."""
+        assert self.faults == []
+        assert self._outside(self._base) == self._before
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Return a new one; it is as it was in the end."""
+    monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.01)
+    for module in (wait, monitor, log_reader):
+        monkeypatch.setattr(module, "TICK_S", 0.002)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    world = World(tmp_path / "base")
+    reject = HostSession.reject
+
+    def note_fault(session: HostSession, error: Exception) -> None:
+        if not isinstance(error, FrameError):
+            world.faults.append(error)
+        reject(session, error)
+
+    monkeypatch.setattr(HostSession, "reject", note_fault)
+    yield world
+    world.verify()
+
+
+class Briefly(AttemptMonitor):
+    """A monitor that leaves when its hosts have nothing more to say."""
+
+    def _is_finished(self) -> bool:
+        is_quiet = all(session.closed for session in self.sessions.values()) and self.inbox.empty()
+        return is_quiet or super()._is_finished()
+
+
+def shown(text: str) -> None:
+    """What is shown of a host's words is printable."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        show(text)
+    text = output.getvalue()
+    assert all(char.isprintable() or char == "\n" for char in text), repr(text)
+
+
+def facts_of_a_liar(chance: random.Random, world: World) -> None:
+    """Connect, plan and check."""
+    del world
+    inbox: Inbox = queue.SimpleQueue()
+    connector = OneVisit(chance)
+    request = lambda node: FactsRequest(node=node.name)  # noqa: E731
+    collector = FactsCollector(SPEC, connector, inbox, request, lambda *_: None)
+    collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
+    spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in collected.facts))
+    findings = evaluate_checks(CheckContext(spec, collected.facts))
+    shown(render_findings(findings, "lab", "train"))
+    shown(render_problems(collected.missing.values()))
+    shown(render_dry_run(build_plan(spec, collected.facts)))
+
+
+def run_of_a_liar(chance: random.Random, world: World) -> None:
+    """Follow a run to its end, record it and report it."""
+    inbox: Inbox = queue.SimpleQueue()
+    connector = OneVisit(chance)
+    store = RunStore(world.folder)
+    assert store.reopen(LaunchRequest(SPEC, DryRun.OFF, world.folder, "plain", None, ""), PLAN)
+    messages: list[str] = []
+
+    def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
+        store.write_log(node, f"{source}.{stream}", offset, data)
+
+    observer = RunObserver(
+        record=store.append,
+        log=log,
+        message=messages.append,
+        phase=lambda *_: None,
+        node_status=lambda *_: None,
+        console_full=lambda: False,
+        mute=lambda: None,
+        first_failure=lambda *_: None,
+        recovered=lambda: None,
+    )
+    plan = elastic(PLAN) if chance.random() < 0.3 else PLAN
+    sessions = connector.sessions(inbox)
+    briefly = Briefly(SPEC, plan, connector, sessions, inbox, observer)
+    briefly.attach(read_only=chance.random() < 0.3)
+    briefly.run()
+    verdict = fold_events(briefly.plan, briefly.timed_events, 1.0)
+    diagnosis = diagnose(plan, verdict, store.tail)
+    store.write_result(plan, verdict, 1.7e9, diagnosis)
+    store.unlock()
+    RunStore(world.folder).read_result()
+    shown(
+        report.final_report(plan, verdict, world.folder, diagnosis, disconnect_s=600, run_flags="")
+    )
+
+
+def elastic(plan: Plan) -> Plan:
+    """Return a plan whose ranks torch assigns."""
+    nodes = tuple(
+        replace(node, ranks=(), order=replace(node.order, ranks=(), restarts_ranks=True))
+        for node in plan.nodes
+    )
+    return replace(plan, nodes=nodes, min_nodes=1, max_nodes=2)
+
+
+def finder_of(chance: random.Random | None) -> RunFinder:
+    """Return what finds runs on both hosts."""
+    quiet = SimpleNamespace(node_status=lambda *_: None, phase=lambda *_: None, message=print)
+    pool = HostPool(SPEC, cast("Console", quiet), queue.SimpleQueue())
+    pool.connector = OneVisit(chance)
+    return RunFinder(pool, "")
+
+
+def listing_of_a_liar(chance: random.Random, world: World) -> None:
+    """List the runs, and load the record of one."""
+    del world
+    finder = finder_of(chance)
+    runs = finder.runs()
+    rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={})
+    shown(
+        run_table.render(
+            run_table.Table(rows, (), finder.unreachable, finder.unreadable_runs), all_=True
+        )
+    )
+    for run in runs:
+        record = finder.load_record(run)
+        shown(report.launch_header(record.plan))
+
+
+def files_of_a_liar(chance: random.Random, world: World) -> None:
+    """Pull."""
+    inbox: Inbox = queue.SimpleQueue()
+    sessions = OneVisit(chance).sessions(inbox)
+    pulled = pull(sessions, inbox, RUN_ID, world.folder, lost_s=5, show=lambda *_: None)
+    shown(tables.render_pull(pulled, "runs/x"))
+    shown(render_problems(tables.pull_problems(pulled)))
+
+
+def logs_of_a_liar(chance: random.Random, world: World) -> None:
+    """Show logs as they are now."""
+    del world
+    inbox: Inbox = queue.SimpleQueue()
+    sessions = OneVisit(chance).sessions(inbox)
+    RankDiscovery(sessions, inbox, 5.0).ranks_by_node(elastic(PLAN).nodes)
+    dump = LogDump(sessions, inbox, 5.0, lambda *_: None, {}, lambda: False)
+    dump.run(PLAN.nodes, (0, 1))
+    shown(render_problems(dump.problems.values()))
+
+
+def answers_of_a_liar(chance: random.Random, world: World) -> None:
+    """Clean, look for leftovers, and run a command."""
+    del world
+    inbox: Inbox = queue.SimpleQueue()
+    sessions = OneVisit(chance).sessions(inbox)
+    broadcast = Broadcast(sessions, inbox, 5.0)
+    cleaned, problems = broadcast.collect("clean", {}, "cleaned")
+    results = {name: tables.CleanResult.from_reply(reply) for name, reply in cleaned.items()}
+    infos = {run_id: RunInfo(run_id) for result in results.values() for run_id in result.runs}
+    shown(tables.render_clean(results, infos, dry_run=True))
+    _, more = broadcast.collect("kill_leftovers", {}, "leftovers")
+    shown(render_problems([*problems.values(), *more.values()]))
+    command = RemoteCommand(sessions, inbox, 5.0)
+    command.run(["true"], 5.0)
+
+
+SCENES = [
+    facts_of_a_liar,
+    run_of_a_liar,
+    listing_of_a_liar,
+    files_of_a_liar,
+    logs_of_a_liar,
+    answers_of_a_liar,
+]
+
+
+def tell(scene: Callable[[random.Random, World], None], seed: int, world: World) -> None:
+    """Play a scene; what it raises is an error that is reported to the user."""
+    world.clear()
+    try:
+        scene(random.Random(seed), world)  # noqa: S311
+    except RunnerError as error:
+        shown(render_problems(error.problems))
+
+
+@settings(max_examples=15, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(seed=st.integers(0, 2**64))
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_a_lie_costs_its_host_and_nothing_else(
+    scene: Callable[[random.Random, World], None], world: World, seed: int
+) -> None:
+    """No traceback, no file outside of the run's folder, no escape sequence; seeds are fixed."""
+    tell(scene, seed, world)
+
+
+@pytest.mark.all
+@pytest.mark.timeout(1800)
+def test_a_hundred_thousand_lies(world: World) -> None:
+    """As above, with so many frames of the liar."""
+    Host.spoken = seed = 0
+    while Host.spoken < LYING_FRAMES:
+        for scene in SCENES:
+            seed += 1
+            tell(scene, seed, world)
+
+
+def altered_record(**changes: Any) -> Callable[[dict[str, Any]], list[Answer]]:
+    """Return how hosts send their record, where the liar has altered its plan or configuration."""
+
+    def answer(request: dict[str, Any]) -> list[Answer]:
+        texts = {"plan": encode(PLAN), "info": encode(INFO), "config": "a: b\n"}
+        if request["node"] == LIAR:
+            texts["config"] = changes.get("config", texts["config"])
+            texts["plan"].update(changes.get("plan", {}))
+            texts["plan"]["nodes"][1]["order"].update(changes.get("order", {}))
+        packed = {name: t if name == "config" else json.dumps(t) for name, t in texts.items()}
+        return [Answer("run", {}, zlib.compress(json.dumps(packed).encode()))]
+
+    return answer
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize(
+    "changes", [{"config": "a: c\n"}, {"plan": {"setup": ["id > /tmp/x"]}}, {"order": {"cwd": "/"}}]
+)
+def test_record_that_hosts_disagree_on_is_not_believed(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell which of two is the liar; a stop goes to each by its own record."""
+    monkeypatch.setitem(HONEST_ANSWERS, "run", altered_record(**changes))
+    finder = finder_of(None)
+    (run,) = finder.runs()
+
+    with pytest.raises(NotReady) as caught:
+        finder.load_record(run)
+    assert [problem.subject for problem in caught.value.problems] == [HONEST, LIAR]
+
+    plan = finder.load_record(run, per_host=True).plan
+    assert plan.node(HONEST) == PLAN.node(HONEST)
+    assert plan.node(LIAR).order.cwd == changes.get("order", {}).get(
+        "cwd", PLAN.node(LIAR).order.cwd
+    )
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("order", [{"run_id": "0101-0000-other-beef"}, {"node": HONEST}])
+def test_order_of_another_run_is_refused(
+    order: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop of this run would end the other one; the record of an honest host is used."""
+    monkeypatch.setitem(HONEST_ANSWERS, "run", altered_record(order=order))
+    finder = finder_of(None)
+    (run,) = finder.runs()
+
+    for per_host in (False, True):
+        assert finder.load_record(run, per_host=per_host).plan == PLAN

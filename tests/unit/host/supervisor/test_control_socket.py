@@ -1,0 +1,83 @@
+"""Control socket: whose commands a supervisor hears."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.protocol.paths import RunPaths
+from runner.host.process.event_loop import EventLoop
+from runner.host.storage.run_owner import RunSocket
+from runner.host.supervisor import control_socket
+from runner.host.supervisor.control_socket import ControlSocket
+
+COMMAND = b'{"command": "stop"}\n'
+
+
+class Heard:
+    """A supervisor's control socket, and the commands that came through it."""
+
+    def __init__(self, run: RunPaths) -> None:
+        self.run = run
+        self.commands: list[dict[str, Any]] = []
+        self.loop = EventLoop()
+        listener = RunSocket(run).take()
+        assert listener is not None
+        self.listener = listener
+        self.socket = ControlSocket(listener, self.loop, self.commands.append)
+        self.socket.open()
+
+    def say(self, line: bytes) -> bool:
+        """Connect and send a line; return whether the connection stays."""
+        client = RunSocket(self.run).connect()
+        assert client is not None
+        with client:
+            client.send(line)
+            self.work()
+            try:
+                stays = bool(client.recv(1))
+            except BlockingIOError:
+                stays = True
+            except ConnectionResetError:
+                stays = False
+        self.work()
+        return stays
+
+    def work(self) -> None:
+        """Take what has come: connections, then what they say."""
+        for _ in range(3):
+            self.loop.wait(0)
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[Heard]:
+    """One of a run whose name nobody else has."""
+    heard = Heard(RunPaths("/w", f"{tmp_path.parent.name}-{tmp_path.name}", str(os.getpid())))
+    yield heard
+    heard.listener.close()
+
+
+@pytest.mark.parametrize(("uid", "is_heard"), [(os.getuid(), True), (0, True), (4711, False)])
+def test_only_the_user_and_root_are_heard(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_heard: bool
+) -> None:
+    """Anybody can connect to an abstract name; the kernel says who did."""
+    monkeypatch.setattr(control_socket, "peer_uid", lambda _: uid)
+    assert heard.say(COMMAND) == is_heard
+    assert heard.commands == [{"command": "stop"}] * is_heard
+
+
+def test_the_next_attempt_hears_who_came_between_two(heard: Heard) -> None:
+    """The socket stays with the process; a connection waits in its backlog."""
+    heard.socket.close()
+    assert heard.say(COMMAND)
+    later: list[dict[str, Any]] = []
+    following = ControlSocket(heard.listener, heard.loop, later.append)
+    following.open()
+    heard.work()
+    following.close()
+    assert later == [{"command": "stop"}]

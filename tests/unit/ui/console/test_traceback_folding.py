@@ -1,0 +1,143 @@
+"""Folded tracebacks: those that follow from the first failure, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.ui.console.dedup import Source
+from runner.ui.console.traceback_folding import (
+    HOLD_LINES,
+    HOLD_S,
+    SETTLED_S,
+    WRITING_S,
+    TracebackFolder,
+)
+
+ONE, TWO = Source("gpu1", 0), Source("gpu2", 1)
+OUT, ERR = 1, 2
+HEAD = b"Traceback (most recent call last):"
+FRAMES = HEAD + b'\n  File "t.py", line 1, in <module>\n    main()\n'
+OWN = FRAMES + b"ValueError: no lr"
+CLOSED = FRAMES + b"RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:4242"
+FOLDED = (
+    b"4 lines of a traceback: RuntimeError: [pair.cc:553] Connection closed by peer "
+    b"[10.0.0.1]:4242 (whole in logs)"
+)
+
+
+@pytest.fixture
+def folder() -> TracebackFolder:
+    """For a pipe."""
+    return TracebackFolder(lambda: 10_000)
+
+
+def due(folder: TracebackFolder, now: float) -> list[bytes]:
+    """Return what is shown by then."""
+    return [held.lines for held in folder.pop_due(now)]
+
+
+def test_other_lines_never_wait(folder: TracebackFolder) -> None:
+    """Also those before a traceback in the same piece."""
+    assert folder.feed(ONE, ERR, b"a\nb", 0.0) == b"a\nb"
+    assert folder.feed(ONE, ERR, b"a\n" + OWN, 0.0) == b"a"
+    assert folder.feed(ONE, OUT, b"c", 0.0) == b"c"
+    assert folder.feed(TWO, ERR, b"d", 0.0) == b"d"
+
+
+def test_failure_of_its_own_waits_only_while_it_is_written(folder: TracebackFolder) -> None:
+    """And is shown whole, with what came after it, in order."""
+    assert folder.feed(ONE, ERR, OWN, 0.0) is None
+    assert folder.feed(ONE, ERR, b"after", 0.1) is None
+    assert due(folder, WRITING_S / 2) == []
+    assert due(folder, WRITING_S) == [OWN + b"\nafter"]
+    assert folder.feed(ONE, ERR, b"later", 1.0) == b"later"
+
+
+def test_consequence_waits_for_the_first_failure(folder: TracebackFolder) -> None:
+    """Which is mostly reported later; the lines after it are not part of it."""
+    folder.feed(ONE, ERR, CLOSED + b"\nbye", 0.0)
+    assert due(folder, HOLD_S - 0.1) == []
+    folder.fold_except("gpu2", 1, 1.0)
+    assert due(folder, 1.1) == [FOLDED + b"\nbye"]
+
+
+def test_without_a_failure_nothing_is_folded(folder: TracebackFolder) -> None:
+    """A program may handle a closed connection by itself."""
+    folder.feed(ONE, ERR, CLOSED, 0.0)
+    assert due(folder, HOLD_S) == [CLOSED]
+
+
+def test_traceback_of_the_failed_rank_stays_whole(folder: TracebackFolder) -> None:
+    """Whatever its exception; of a node without a rank, those of all its ranks."""
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(ONE, ERR, CLOSED, 2.0)
+    folder.feed(TWO, ERR, CLOSED, 2.0)
+    assert due(folder, 3.0) == [CLOSED, FOLDED]
+    folder.fold_except("gpu1", None, 4.0)
+    folder.feed(ONE, ERR, CLOSED, 6.0)
+    assert due(folder, 7.0) == [CLOSED]
+
+
+def test_any_exception_long_after_the_failure_follows_from_it(folder: TracebackFolder) -> None:
+    """But one at the same time may be a failure of its own, or even the true first one."""
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(TWO, ERR, OWN, SETTLED_S / 2)
+    assert due(folder, SETTLED_S) == [OWN]
+    folder.feed(TWO, ERR, OWN, SETTLED_S)
+    assert due(folder, 2.0) == [b"4 lines of a traceback: ValueError: no lr (whole in logs)"]
+
+
+def test_ranks_that_are_started_again_are_shown_whole(folder: TracebackFolder) -> None:
+    """A recovery ends the folding."""
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.keep_whole()
+    folder.feed(TWO, ERR, OWN, 9.0)
+    assert due(folder, 10.0) == [OWN]
+
+
+def test_chain_of_tracebacks_is_one(folder: TracebackFolder) -> None:
+    """As is all of an exception that torch prefixes; its own log lines are not part of it."""
+    between = b"\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(TWO, ERR, OWN + between + CLOSED + b"\n\nx", 2.0)
+    assert due(folder, 3.0) == [FOLDED.replace(b"4 lines", b"11 lines") + b"\n\nx"]
+    prefixed = b"\n".join(b"[rank1]: " + line for line in CLOSED.split(b"\n"))
+    log_line = b"[rank1]:[W1123 10:00:00 socket.cpp] Warning: x"
+    rest = b"\n[rank1]: Exception raised from recv\n[rank1]: frame #0\n" + log_line + b"\n"
+    folder.feed(TWO, ERR, prefixed + rest, 4.0)
+    assert due(folder, 5.0) == [FOLDED.replace(b"4 lines", b"6 lines") + b"\n" + log_line + b"\n"]
+
+
+def test_progress_bar_before_a_traceback_is_kept(folder: TracebackFolder) -> None:
+    """It has no end of its own."""
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(TWO, ERR, b"\r 45%|## | 45/100 " + CLOSED, 2.0)
+    assert due(folder, 3.0) == [b"\r 45%|## | 45/100 \n" + FOLDED]
+
+
+def test_waiting_is_bounded(folder: TracebackFolder) -> None:
+    """By time, also for what is never finished, and by lines."""
+    folder.feed(ONE, ERR, HEAD, 0.0)
+    assert due(folder, HOLD_S - 0.1) == []
+    assert due(folder, HOLD_S) == [HEAD]
+    folder.feed(ONE, ERR, HEAD, 9.0)
+    flood = b"\n".join([b"  deep"] * HOLD_LINES)
+    assert folder.feed(ONE, ERR, flood, 9.0) == HEAD + b"\n" + flood
+    assert folder.pop_all() == []
+
+
+def test_line_fits_the_terminal() -> None:
+    """Files and addresses are left out, and the exception's type if it has to be."""
+    folder = TracebackFolder(lambda: 80)
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(TWO, ERR, CLOSED, 2.0)
+    (shown,) = due(folder, 3.0)
+    expected = "4 lines of a traceback: … Connection closed by peer (whole in logs)"
+    assert shown.decode() == expected
+
+
+def test_flood_does_not_wait(folder: TracebackFolder) -> None:
+    """Though it begins with a traceback, and in the piece of other lines."""
+    flood = b"\n".join([b"x" * 100] * 2 * HOLD_LINES)
+    assert folder.feed(ONE, ERR, b"a\n" + OWN + b"\n" + flood, 0.0) == b"a\n" + OWN + b"\n" + flood
+    assert folder.feed(ONE, ERR, b"b", 0.0) == b"b"

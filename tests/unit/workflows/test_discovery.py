@@ -1,0 +1,51 @@
+"""Runs as several hosts list them: whose word counts, and which state they come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.core.codec import decode, encode
+from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
+from runner.core.protocol.states import State
+from runner.workflows.discovery import merge_statuses
+
+
+def reply(*statuses: HostRunStatus) -> dict[str, Any]:
+    """What one host answers."""
+    return {"runs": list(statuses)}
+
+
+def status(node: str, *, here: bool = True, **fields: Any) -> HostRunStatus:
+    """What a host says of its part of the run r1."""
+    known = {"info": RunInfo("r1"), "owner": "ada", "state": State.RUNNING, "alive": here}
+    return HostRunStatus(**{**known, "changed_at": 0.0, "node": node, "here": here, **fields})
+
+
+def test_the_host_on_which_a_run_is_speaks_for_it() -> None:
+    """Hosts of one disk see the folders of the others; their names may have changed places."""
+    swapped = {
+        "b": reply(status("a"), status("b", here=False)),
+        "a": reply(status("a", here=False), status("b")),
+    }
+    (run,) = merge_statuses(swapped)
+    assert run.asked == {"a": "b", "b": "a"}
+    assert all(each.here and each.alive for each in run.by_host.values())
+    (run,) = merge_statuses({"c": reply(status("a")), "a": reply(status("a"))})
+    assert run.asked == {"a": "a"}
+
+
+@pytest.mark.parametrize("lie", [status("../b"), status("a", info=RunInfo("../r1"))])
+def test_a_name_that_is_no_name_is_refused(lie: HostRunStatus) -> None:
+    """Nothing that a host says becomes a path."""
+    with pytest.raises(ValueError, match=r"\.\./"):
+        decode(HostRunStatus, encode(lie))
+
+
+def test_a_run_that_lost_a_node_is_lost() -> None:
+    """Its hosts were stopped, as by a user, but for that reason."""
+    stopped: dict[str, Any] = {"alive": False, "state": State.STOPPED}
+    statuses = {"a": status("a", lost_node=True, **stopped), "b": status("b", **stopped)}
+    assert aggregate_state(statuses) == "lost"
+    assert aggregate_state({"b": statuses["b"]}) == "stopped"
