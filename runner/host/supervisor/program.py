@@ -48,6 +48,11 @@ class LauncherProcess:
         """Whether it runs."""
         return bool(self.pid) and self.exit_status is None
 
+    @property
+    def end_recorded(self) -> bool:
+        """Whether it has ended, and all that its ranks' shims recorded until then was taken."""
+        return self.exit_status is not None and self.record_by is None
+
     def create_cgroup(self) -> None:
         """Create the cgroup for the program and what its node runs beside it."""
         if not self._order.is_standby:

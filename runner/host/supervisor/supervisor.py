@@ -182,7 +182,7 @@ class Supervisor:
         lease_expiry = self._peers.lease_expiry
         if lease_expiry:
             self.stop(lease_expiry)
-        if self._launcher.exit_status is not None:
+        if self._launcher.end_recorded:
             self._ladder.drain([] if procfs.no_children_left() else self._live_processes())
 
     def _keep_house(self) -> bool:
@@ -282,7 +282,7 @@ class Supervisor:
             return True
         if self.order.is_standby:
             return self._ladder.is_stopping or (group is not None and group.hub_finished)
-        if self._launcher.exit_status is None or self._launcher.record_by is not None:
+        if not self._launcher.end_recorded:
             return False
         if not procfs.no_children_left() and self._live_processes():
             return False
