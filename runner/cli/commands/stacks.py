@@ -58,13 +58,10 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
 
 def _name_run(finder: RunFinder, found: RemoteRun) -> None:
     """Say which run is meant where others are on as well."""
-    from runner.core.model.run_info import current_hosts
-
     others = [
         f"--run {run.run_id} ({run.info.task})"
         for run in finder.runs()
-        if run.run_id != found.run_id
-        and any(status.is_active for status in current_hosts(run.by_host).values())
+        if run.run_id != found.run_id and run.is_active
     ]
     if others:
         text = f"this is run {found.run_id} ({found.info.task}), the latest; also running: "

@@ -231,11 +231,13 @@ class Session:
             for run in self._unlisted
             for problem in _check_row(run, rows.get(run.name), is_active=run in active)
         ]
+        if problems:
+            return problems  # _reset_lab closes the runs, after their evidence was saved
         for run in self._unlisted:
             if run not in active:
                 run.close()
         self._unlisted = [run for run in self._unlisted if run in active]
-        return problems
+        return []
 
     # After a violation
 
@@ -272,7 +274,8 @@ def _check_row(run: Run, row: dict[str, object] | None, *, is_active: bool) -> l
         return [f"{run.name}: ps does not list it"] if started else []
     if is_active and row["state"] != "running":
         return [f"{run.name}: it runs, but ps says {row['state']}"]
-    if not is_active and not (run.powerless or (row["ended"] and row["state"] in judge.ENDS)):
+    is_over = row["ended"] and row["state"] in (*judge.ENDS, "lost")
+    if not is_active and not (run.powerless or is_over):
         return [f"{run.name}: it is over, but ps says {row['state']}, ended: {row['ended']}"]
     return []
 
