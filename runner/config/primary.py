@@ -5,6 +5,7 @@ A choice names a file of a group, in a list of defaults or on the command line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,14 @@ def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
     if not isinstance(their_list, list):
         example = "such as defaults: [{cluster: mine}, {task: train}]"
         raise ConfigError([Problem(f"{display_path(own)}: defaults", "must be a list", example)])
-    given = [entry for entry in their_list if entry != SCHEMA]
-    keys = {key for entry in given for key in _keys(entry)}
-    kept = [entry for entry in our_list if keys.isdisjoint(_keys(entry)) and entry != SELF]
+    given = [_as_choice(entry) for entry in their_list if entry != SCHEMA]
+    if any(str(entry).partition("@")[0] in (SHIPPED, f"/{SHIPPED}") for entry in given):
+        where, hint = f"{display_path(own)}: defaults", "the shipped one is merged in without it"
+        raise ConfigError([Problem(where, f"{SHIPPED} names this file itself; leave it out", hint)])
+    keys = {_key(entry) for entry in given}
+    kept = [entry for entry in our_list if _key(entry) not in keys and entry != SELF]
     entries = [*kept, *given, *([] if SELF in given else [SELF])]
-    entries.sort(key=lambda entry: any(key.startswith("override ") for key in _keys(entry)))
+    entries.sort(key=lambda entry: _key(entry).startswith("override "))
     merged = OmegaConf.merge(ours, theirs)
     config = OmegaConf.create({"defaults": entries, **_plain(merged)})
     return config, frozenset(key.rpartition(" ")[2] for key in keys)
@@ -55,10 +59,26 @@ def _plain(config: Any) -> dict[Any, Any]:
     return dict(plain)
 
 
-def _keys(entry: object) -> Iterator[str]:
-    """Yield the groups of an entry, with the word `override` but without `optional`."""
-    if isinstance(entry, Mapping):
-        yield from (str(key).removeprefix("optional ") for key in entry)
+def _as_choice(entry: object) -> object:
+    """Return an entry of a list of defaults as GROUP: OPTION if it is another form of that.
+
+    Such as `cluster/mine`, `/cluster: mine` or `cluster@cluster: mine`.
+    """
+    if isinstance(entry, str):
+        path, at, package = entry.partition("@")
+        group, _, option = path.rpartition("/")
+        return _as_choice({group + at + package: option}) if group.strip("/") in GROUPS else entry
+    if not isinstance(entry, Mapping):
+        return entry
+    form = re.compile(r"((?:override |optional )*)/?([^@/].*?)(?:@\2)?")
+    matches = {form.fullmatch(str(key)): option for key, option in entry.items()}
+    return {match[1] + match[2]: option for match, option in matches.items() if match} or entry
+
+
+def _key(entry: object) -> str:
+    """Return the group that an entry chooses, after `override` if that is there; or ""."""
+    keys = entry if isinstance(entry, Mapping) else ()
+    return "".join(str(key).replace("optional ", "") for key in keys)
 
 
 def group_problems(

@@ -254,11 +254,30 @@ def test_a_users_own_primary_config(here: Here) -> None:
     assert here("cluster=pair", "task=mine").run.spec.task.target == "other.py"
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        *("cluster/pair", "/cluster/pair", "cluster/pair@cluster", "/cluster: pair"),
+        *("cluster@cluster: pair", "optional /cluster: pair", "override cluster: pair"),
+    ],
+)
+def test_a_choice_in_a_primary_config_has_many_forms(here: Here, cluster: str) -> None:
+    """Each replaces the shipped choice, whose nodes else join the user's."""
+    here.write({"conf/runner.yaml": f"defaults: ['{cluster}', {{task: mine}}]\n"})
+    if ":" in cluster:
+        here.write({"conf/runner.yaml": f"defaults: [{{{cluster}}}, {{task: mine}}]\n"})
+    spec = here().run.spec
+    assert (spec.cluster, spec.nodes[0].name, len(spec.nodes)) == ("pair", "gpu1", 4)
+    assert here("cluster=local").run.spec.cluster == "local"
+
+
 def test_mistakes_in_a_users_primary_config(here: Here) -> None:
     """Each is one message with the file."""
     for text, message in {
         "defaults: {task: mine}": "conf/runner.yaml: defaults: must be a list",
         "- task": "conf/runner.yaml: must be a mapping of keys to values",
+        "defaults: [runner]": "conf/runner.yaml: defaults: runner names this file itself",
+        "defaults: [/runner@_here_]": "conf/runner.yaml: defaults: runner names this file itself",
         "defaults: [{task: nope}]": "conf/runner.yaml: there is no task 'nope'; there are",
         "lost_s: [": "conf/runner.yaml:1: while parsing a flow node",
         "los_s: 1\ndefaults: [task: mine]": "conf/runner.yaml:1: los_s: there is no such key",
