@@ -160,16 +160,18 @@ class HostPool:
         plan: Plan,
         record: Callable[[Event], None] = lambda _: None,
         log: Callable[[str, str, str, int, bytes], None] = lambda *_: None,
+        message: Callable[[str], None] | None = None,
     ) -> AttemptMonitor:
         """Return a monitor of an attempt on these hosts, which shows its state on the console.
 
-        `record` takes each event, `log` takes (node, source, stream, offset, bytes) of each log.
+        `record` takes each event, `log` takes (node, source, stream, offset, bytes) of each log,
+        `message` what happens, if not the console.
         """
         console = self.console
         observer = RunObserver(
             record=record,
             log=log,
-            message=console.message,
+            message=message or console.message,
             phase=console.phase,
             node_status=console.node_status,
             console_full=lambda: console.is_full,

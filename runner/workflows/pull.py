@@ -57,7 +57,8 @@ def complete_result(run: FoundRun) -> None:
 
 
 def _read_verdict(run: FoundRun) -> Verdict:
-    monitor = run.finder.pool.monitor(run.plan, record=run.store.append)
+    pool, record = run.finder.pool, run.store.append
+    monitor = pool.monitor(run.plan, record, message=lambda _: None)  # all of it is over
     signals = leave_on_signal(monitor)
     monitor.attach(logs=False, read_only=True)
     monitor.run()

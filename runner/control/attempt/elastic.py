@@ -105,7 +105,7 @@ class ElasticMembership:
             next_state = NodeState.ENDED
         elif isinstance(body, ProgramExited) and body.code == 0:
             part.succeeded = True
-            surplus = self._surplus_nodes()
+            surplus = self._surplus_nodes() if may_stop else ()
         return Reaction(handled=is_outside, next_state=next_state, surplus=surplus)
 
     def _surplus_nodes(self) -> tuple[str, ...]:

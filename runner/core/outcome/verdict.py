@@ -110,10 +110,12 @@ def completed(verdict: Verdict, asked_again: Verdict) -> Verdict:
     """Return a verdict with the ends that hosts could not prove when it was made, but can now.
 
     How the run ended, and why, stays as it was; only what was stuck for want of a proof no longer
-    is. `asked_again` is the verdict by what the hosts say now.
+    is. `asked_again` is the verdict by what the hosts say now; a node that joined late is unknown
+    to the others.
     """
-    proven = {n for n in verdict.unverified if asked_again.nodes[n].end_verified}
-    nodes = {name: asked_again.nodes[name] for name in proven}
+    now = {name: asked_again.nodes.get(name, NodeResult()) for name in verdict.unverified}
+    proven = {name for name, result in now.items() if result.end_verified}
+    nodes = {name: now[name] for name in proven}
     ranks = {r: result for r, result in asked_again.ranks.items() if result.node in proven}
     left = tuple(name for name in verdict.unverified if name not in proven)
     ended = asked_again if verdict.state == STUCK and not left else verdict

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from runner.control.attempt.elastic import ElasticMembership, Reaction, describe_membership
 from runner.control.attempt.node import AttemptNode
 from runner.core.outcome.membership import Membership
-from runner.core.protocol.events import EventBody, RankExited, RankStarted
+from runner.core.protocol.events import EventBody, ProgramExited, RankExited, RankStarted
+from runner.core.protocol.states import NodeState
 from tests.golden import builders
 
 
@@ -35,16 +36,23 @@ def test_a_membership_in_a_line(
     assert describe_membership(membership) == f"{text}; restart 3 of 9"
 
 
-def test_first_rank_that_fails_is_named_until_the_next_membership() -> None:
-    """The others only notice it, so that their tracebacks can be folded."""
+def two_nodes() -> tuple[ElasticMembership, dict[str, AttemptNode]]:
+    """An attempt of a and b, with one rank each, as torch puts them."""
     plan = builders.plan(1, 1)
     shares = (
         replace(share, ranks=(), order=replace(share.order, ranks=(), restarts_ranks=True))
         for share in plan.nodes
     )
-    nodes = {name: SimpleNamespace(name=name, is_lost=False) for name in "ab"}
+    state = NodeState.RUNNING
+    fields: dict[str, Any] = {"is_lost": False, "state": state, "live_session": True}
+    nodes = {name: SimpleNamespace(name=name, **fields) for name in "ab"}
     attempt_nodes = cast("dict[str, AttemptNode]", nodes)
-    elastic = ElasticMembership(replace(plan, nodes=tuple(shares)), attempt_nodes)
+    return ElasticMembership(replace(plan, nodes=tuple(shares)), attempt_nodes), attempt_nodes
+
+
+def test_first_rank_that_fails_is_named_until_the_next_membership() -> None:
+    """The others only notice it, so that their tracebacks can be folded."""
+    elastic, attempt_nodes = two_nodes()
 
     def react(name: str, body: EventBody, at: float) -> Reaction:
         return elastic.on_event(attempt_nodes[name], body, at, is_stopping=False, may_stop=True)
@@ -58,3 +66,15 @@ def test_first_rank_that_fails_is_named_until_the_next_membership() -> None:
     again = react("b", RankStarted(1, 9, 2, 2, 2, "a:2", 1, 9), 3.1)
     assert again.recovered
     assert again.message.endswith("restart 1 of 9")
+
+
+@pytest.mark.parametrize(("may_stop", "told"), [(True, ("b",)), (False, ())])
+def test_only_who_may_stop_a_run_stops_a_node_that_came_too_late(
+    may_stop: bool, told: tuple[str, ...]
+) -> None:
+    """Who reads an ended run again gets the events of one host after those of another."""
+    elastic, nodes = two_nodes()
+    reaction = Reaction()
+    for body in (RankStarted(0, 9, 1, 1, 1, "a:1"), ProgramExited(code=0)):
+        reaction = elastic.on_event(nodes["a"], body, 1.0, is_stopping=False, may_stop=may_stop)
+    assert reaction.surplus == told

@@ -546,6 +546,9 @@ def test_what_could_not_be_proven_is_completed_later() -> None:
     assert (whole.first_failure, whole.nodes["b"]) == (lost.first_failure, now.nodes["b"])
     assert whole.ranks["2"].signal == TERM
     assert completed(lost, lost) == lost
+    only_a = [timed for timed in alone if timed.event.node == "a"]  # b joined late
+    without_b = fold_events(replace(PLAN, nodes=PLAN.nodes[:1]), only_a, 9.0)
+    assert completed(lost, without_b) == lost
 
     asked = seen(4, "", StopRequested("interrupted", 2))
     stuck = fold_events(PLAN, [*alone, *asked, *seen(7, "b", EndUnverified("silent"))], 9.0)
