@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from runner.cli import commands
+from runner.config.overrides import chosen_file
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.core.errors import ConfigError, Problem, RunnerError
@@ -167,7 +168,7 @@ class Selection:
     @property
     def names_cluster(self) -> bool:
         """Whether a cluster is chosen."""
-        return any(word.startswith("cluster=") for word in self.overrides)
+        return bool(self.cluster or chosen_file(self.settings, "cluster"))
 
     def composer(self) -> AbstractContextManager[Composer]:
         """Open the composer with these folders."""
@@ -231,7 +232,8 @@ class Selection:
         changed = replace(self, settings=words, config_dirs=folders).compose(())
         if changed.spec.cluster != recorded.spec.cluster:  # as `+experiment=NAME` may
             return _about_run(self.compose(()), run_id)
-        changed = replace(changed, run_dir=folder, overrides=self.settings)
+        words = tuple(word for word in changed.contact_words if word in self.settings)
+        changed = replace(changed, run_dir=folder, contact_words=words)
         return _about_run(changed, recorded.spec.run_id)
 
     def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:

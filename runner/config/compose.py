@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import primary, rerun
-from runner.config.contact import contact_values
+from runner.config.contact import CONTACT_CHOICES, contact_values, contact_words
 from runner.config.error_messages import explain_error, resolve_to_plain, unknown_keys
 from runner.config.hydra_settings import (
     output_folder_problems,
@@ -112,7 +112,7 @@ class Composer:
         try:
             with self._translate_errors(overrides):
                 hydra_input = self._prepare(overrides)
-                config = self._compose_config(hydra_input)
+                config = self._compose_some(hydra_input, contact_keys)
         except ConfigError as error:
             further = self._further_problems(error, overrides, contact_keys)
             raise ConfigError([*error.problems, *further]) from error
@@ -266,6 +266,19 @@ class Composer:
     def _compose_config(self, hydra_input: _HydraInput) -> DictConfig:
         return self._hydra.compose_config(hydra_input.primary, hydra_input.overrides, RunMode.RUN)
 
+    def _compose_some(
+        self, hydra_input: _HydraInput, contact_keys: Collection[str] | None
+    ) -> DictConfig:
+        """Compose; with `contact_keys`, files of a launch alone may be wrong or missing."""
+        try:
+            return self._compose_config(hydra_input)
+        except Exception:
+            if contact_keys is None or hydra_input.record:
+                raise
+        free = [word for word in CONTACT_CHOICES if word.partition("=")[0] not in hydra_input.keys]
+        overrides = [*free, *hydra_input.overrides]
+        return self._compose_config(dataclasses.replace(hydra_input, overrides=overrides))
+
     def _build_request(
         self,
         config: DictConfig,
@@ -318,6 +331,7 @@ class Composer:
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             notes=notes,
             overrides=tuple(overrides),
+            contact_words=contact_words(overrides, spec.cluster),
             recorded_code=recorded_code,
             record_hosts=recorded_run.hosts if recorded_run else (),
             names_program=hydra_input.names_program,

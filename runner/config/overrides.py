@@ -49,9 +49,15 @@ def override_key(word: str) -> str:
     from hydra.errors import HydraException  # noqa: PLC0415
 
     try:
-        return str(parse_overrides([word])[0].key_or_group)
+        override = parse_overrides([word])[0]
     except HydraException:
         return word.lstrip("+~").partition("=")[0]
+    return str(override.key_or_group) + (f"@{override.package}" if override.package else "")
+
+
+def chosen_file(words: Sequence[str], group: str) -> str:
+    """Return what the last of the words that choose a file of a group chooses, as typed, or ""."""
+    return next((w.partition("=")[2] for w in reversed(words) if override_key(w) == group), "")
 
 
 def program_arguments(words: Sequence[str]) -> str:

@@ -288,6 +288,23 @@ def test_mistakes_in_a_users_primary_config(here: Here) -> None:
         assert (said.code, said.err.startswith(f"error: {message}")) == (2, True), said.err
 
 
+def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:
+    """No task and no environment, whose values may be secret; an experiment may matter."""
+    here.write({"conf/experiment/big.yaml": "# @package _global_\nlost_s: 60\n"})
+    run = here(
+        *("cluster=local", "cluster=pair", "task=mine", "task.env.TOKEN=hunter2", "run_id=r1"),
+        *("task.extra_args=[a]", "detach=true", "cluster.env.KEY=hunter2", "lost_s=9"),
+        *("cluster.nodes.gpu1.env.KEY=hunter2", "cluster.nodes.gpu1.port=2222"),
+        *("~cluster.only", "cluster.workdir=/my disk", "+experiment=big", "hydra.verbose=true"),
+        *("--config-dir", "conf"),
+    ).run
+    assert run.run_flags("r1") == (
+        "--run r1 --cluster pair lost_s=9 cluster.nodes.gpu1.port=2222 '~cluster.only' "
+        "'cluster.workdir=/my disk' +experiment=big --config-dir conf"
+    )
+    assert here("task=mine").run.selector == "--cluster local"
+
+
 def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
     """Also a node that only a range makes, and one that the command line adds."""
     run = here(

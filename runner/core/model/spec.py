@@ -295,6 +295,7 @@ class LaunchRequest:
     config_yaml: str  # all of it, with interpolations unresolved
     notes: Tuple[str, ...] = ()  # files that shadow others, a task that is replaced
     overrides: Tuple[str, ...] = ()  # of the command line
+    contact_words: Tuple[str, ...] = ()  # those by which any verb reaches the same hosts
     config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named
     recorded_code: Optional[RecordedCode] = None  # to run with, if this is a past run again
     record_hosts: Tuple[str, ...] = ()  # whose record it repeats, if no launch here made that
@@ -308,12 +309,8 @@ class LaunchRequest:
         """The words, as shell text, by which any verb finds the same hosts; "" if it needs none."""
         if self.on_record:
             return ""
-        prefix = "cluster="
-        chosen = [word[len(prefix) :] for word in self.overrides if word.startswith(prefix)]
-        words = ["--cluster", (chosen or [self.spec.cluster])[-1]]
-        words += [word for word in self.overrides if not word.startswith(prefix)]
-        words += [word for folder in self.config_dirs for word in ("--config-dir", folder)]
-        return shell.line(words)
+        folders = [word for folder in self.config_dirs for word in ("--config-dir", folder)]
+        return shell.line([*self.contact_words, *folders])
 
     def run_flags(self, run_id: str) -> str:
         """Return the words, as shell text, by which any verb finds a run of these hosts."""

@@ -100,3 +100,18 @@ def test_a_verb_adds_the_keys_it_needs(composer: Composer) -> None:
     assert "mine.yaml" in places.pop()
     words = ["cluster.setup=[true]"]
     assert composer.compose(words, ("cluster.setup",)).spec.setup == ("true",)
+
+
+@pytest.mark.parametrize("choice", ["task: gone", "task: broken", "rendezvous: gone"])
+def test_files_of_a_launch_may_be_gone_or_broken(composer: Composer, choice: str) -> None:
+    """A launch and a word that chooses one say so, a verb needs none of them."""
+    Path("conf/task").mkdir()
+    Path("conf/task/broken.yaml").write_text("script: [")
+    Path("conf/runner.yaml").write_text(f"defaults: [cluster: mine, {choice}]")
+    words = ["cluster.nodes.gpu1.port=2222"]
+    assert composer.compose(words, ()).spec.nodes[1].port == 2222
+    assert problems(composer, keys=None)
+    word = choice.replace(": ", "=")
+    assert problems(composer, word, keys=None) == problems(composer, word)
+    assert problems(composer, "cluster=nope") == {"cluster=nope"}
+    assert composer.compose(["task.script=x.py"], ()).spec.nodes
