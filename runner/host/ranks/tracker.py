@@ -42,6 +42,8 @@ class RankProcess(NamedTuple):
     pid: int
     shim_pid: int
     shim_ticks: int  # when the shim began; -1 where its pid is not one of ours: in a container
+    nodes: int  # how many the membership has that it was started for
+    began_at: float  # monotonic
 
 
 class RankRecord(NamedTuple):
@@ -114,7 +116,8 @@ class RankTracker:
 
     `on_failure` is called with a description and the monotonic time of a rank's failure; not where
     torchrun may restart the rank, since it ends by itself if it does not. `submit` takes what may
-    wait for a disk.
+    wait for a disk. `stopped_at` returns since when the attempt stops: what ended since then did
+    not fail.
     """
 
     def __init__(
@@ -124,17 +127,18 @@ class RankTracker:
         journal: EventLog,
         on_failure: Callable[[str, float], None],
         submit: Submit,
+        stopped_at: Callable[[], float],
     ) -> None:
         self._order, self._journal, self._submit = order, journal, submit
+        self._stopped_at = stopped_at
         self._on_failure = on_failure
         self._reader = RankRecordReader(folder, order)
-        self._stopping = self._scanning = False
+        self._scanning = False
         self._next_scan = 0.0
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
         self._first_exception_at: Optional[float] = None
         self._secondary: Set[float] = set()  # when ranks ended because of another's failure
-        self._nnodes = 0
         self._terminated: Set[int] = set()
         self._kill_at = float("inf")
 
@@ -143,19 +147,16 @@ class RankTracker:
         """The shims of all starts."""
         return {process.shim_pid for process in self._started.values()}
 
-    def tick(self, *, stopping: bool) -> None:
-        """Look for new records, and for shims that are gone; kill what outlived its grace.
-
-        When `stopping`, exits are not classified as failures.
-        """
-        now, self._stopping = time.monotonic(), stopping
+    def tick(self) -> None:
+        """Look for new records, and for shims that are gone; kill what outlived its grace."""
+        now = time.monotonic()
         if now >= self._next_scan and not self._scanning:
             self._next_scan = now + SCAN_INTERVAL_S
             gone = [key for key in self._running if self._shim_is_gone(key)]
             self.scan_records(lambda: self._record_vanished(gone))
         if now >= self._kill_at:
             self._kill_at = float("inf")
-            procfs.signal_all(self._terminated & self._own_ranks(), signal.SIGKILL)
+            procfs.signal_all(self._terminated & self._own_ranks().keys(), signal.SIGKILL)
 
     def scan_records(self, then: Callable[[], object]) -> None:
         """Have new starts and exits recorded; then call `then`."""
@@ -208,10 +209,11 @@ class RankTracker:
             self._take_start(record)
             return
         self._exited.add(key)
-        error = "" if self._stopping else record.kill_reason
+        was_stopped = float(data["mono"]) >= self._stopped_at()
+        error = "" if was_stopped else record.kill_reason
         self._journal.append_exit(rank, data, error, record.exception)
         if data["code"] != 0:
-            self._classify_failure(record.exception, data, stopping=self._stopping)
+            self._classify_failure(record.exception, data, stopped=was_stopped)
             description = error or describe_exit(data["code"], data["signal"])
             self._report_failure(rank, description, float(data["mono"]))
 
@@ -220,26 +222,26 @@ class RankTracker:
         event, shim_pid = decode(RankStarted, {**data, "rank": record.rank}), int(data["shim"])
         is_ours = shim_pid in procfs.descendants(os.getpid())
         ticks = procfs.start_ticks_of(shim_pid) if is_ours else -1
-        self._started[record.key] = RankProcess(event.pid, shim_pid, ticks)
+        began_at = float(data["mono"])
+        self._started[record.key] = RankProcess(event.pid, shim_pid, ticks, event.nodes, began_at)
         if event.start > 1:  # exceptions from before the restart no longer count
             self._first_exception_at = None
-        self._nnodes = event.nodes
-        self._journal.append(event, mono=float(data["mono"]), wall=float(data["wall"]))
+        self._journal.append(event, mono=began_at, wall=float(data["wall"]))
 
-    def _classify_failure(self, exception: str, data: Dict[str, Any], *, stopping: bool) -> None:
+    def _classify_failure(self, exception: str, data: Dict[str, Any], *, stopped: bool) -> None:
         """Note whether a rank failed on its own or because of another's failure (see `verdict`)."""
         failed_at, signum = float(data["mono"]), data["signal"]
         if is_secondary_error(exception):
             if signum in (None, signal.SIGABRT):
                 self._secondary.add(failed_at)
-        elif exception and self._first_exception_at is None and (signum or not stopping):
+        elif exception and self._first_exception_at is None and (signum or not stopped):
             self._first_exception_at = failed_at
 
     def _report_failure(self, rank: int, description: str, failed_at: float) -> None:
         if not self._order.restarts_ranks:
             self._on_failure(f"rank {rank} on {self._order.node} {description}", failed_at)
 
-    def _own_ranks(self) -> Set[int]:
+    def _own_ranks(self) -> Dict[int, RankProcess]:
         """Return the running ranks that are children of their shims, which descend from us.
 
         A number in a record may be that of another process meanwhile, or of another namespace.
@@ -247,17 +249,21 @@ class RankTracker:
         processes = procfs.table()
         ours = {*procfs.descendants(os.getpid(), processes)}
         starts = [self._started[key] for key in self._running]
-        return {s.pid for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
+        return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
 
-    def terminate_for_restart(self, nnodes: int) -> None:
+    def terminate_for_restart(self, nnodes: int, departed_at: float) -> None:
         """End the ranks of a membership with more than `nnodes` nodes; torch restarts them.
 
-        Otherwise they would wait long for the lost ones. Those of later ones stay.
+        Otherwise they would wait long for the lost ones. Those of later ones stay: where the number
+        is not known (0), what began since the departure.
         """
-        if not nnodes or self._nnodes > nnodes:
-            self._terminated |= procfs.signal_all(
-                self._own_ranks() - self._terminated, signal.SIGTERM
-            )
+        pids = {
+            pid
+            for pid, start in self._own_ranks().items()
+            if (start.nodes > nnodes if nnodes else start.began_at < departed_at)
+        }
+        if pids - self._terminated:
+            self._terminated |= procfs.signal_all(pids - self._terminated, signal.SIGTERM)
             self._kill_at = time.monotonic() + self._order.grace_s
 
 

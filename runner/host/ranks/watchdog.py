@@ -46,12 +46,13 @@ class Usage(NamedTuple):
 class Progress:
     """When a process of the run on this host last made progress, by monotonic time.
 
-    `last_io` is the time of the last progress other than CPU use.
+    `last_io` is the time of the last progress other than CPU use. What happened after the
+    `last_sample` is not known: the next one may wait long for a disk.
     """
 
     def __init__(self, interval_s: float) -> None:
         """Begin now; a sample is expected every `interval_s`."""
-        self.last_activity = self.last_io = self._last_sample = time.monotonic()
+        self.last_activity = self.last_io = self.last_sample = time.monotonic()
         self._interval_s = interval_s
         self._sizes: Mapping[str, int] = {}
         self._usage: Dict[int, Usage] = {}
@@ -73,7 +74,7 @@ class Progress:
             for pid in pids
         }
         usage_pairs = [(usage[pid], self._usage.get(pid, Usage())) for pid in pids]
-        since_s = now - self._last_sample
+        since_s = now - self.last_sample
         min_ticks = MIN_CPU_SHARE * since_s * _TICKS_PER_S
         if (
             since_s > 2 * self._interval_s + 1
@@ -83,7 +84,7 @@ class Progress:
             self.mark_progress()
         elif any(a.cpu_ticks - b.cpu_ticks >= min_ticks for a, b in usage_pairs):
             self.last_activity = now
-        self._last_sample, self._sizes, self._usage = now, dict(sizes), usage
+        self.last_sample, self._sizes, self._usage = now, dict(sizes), usage
 
 
 def _io_bytes(pid: int) -> int:
@@ -147,14 +148,15 @@ class Watchdog:
 
     @property
     def stalled_s(self) -> float:
-        """For how long there was no progress here.
+        """For how long there had been no progress here at the last sample.
 
         CPU use does not count while the GPUs only wait, but that is a guess: it is reported, and
         alone stops no run.
         """
         gpus_only_wait = self._gpus_waiting and not self._order.stop_on_stall
         progress = self._progress
-        return time.monotonic() - (progress.last_io if gpus_only_wait else progress.last_activity)
+        last_progress = progress.last_io if gpus_only_wait else progress.last_activity
+        return max(0.0, progress.last_sample - last_progress)
 
     @property
     def reason(self) -> str:

@@ -34,7 +34,9 @@ class LauncherProcess:
         self.pid = 0
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
-        self.record_by: Optional[float] = None  # while its end waits for the records of its ranks
+        self.unrecorded_end: Optional[float] = None
+        """When it ended, monotonic, while that waits for the records of its ranks."""
+
         self._folder, self._order, self._journal = folder, order, journal
         self._process: Optional[subprocess.Popen[bytes]] = None
 
@@ -51,7 +53,7 @@ class LauncherProcess:
     @property
     def end_recorded(self) -> bool:
         """Whether it has ended, and all that its ranks' shims recorded until then was taken."""
-        return self.exit_status is not None and self.record_by is None
+        return self.exit_status is not None and self.unrecorded_end is None
 
     def create_cgroup(self) -> None:
         """Create the cgroup for the program and what its node runs beside it."""
@@ -86,6 +88,7 @@ class LauncherProcess:
         if self._process is None or pid != self.pid:
             return False
         self.exit_status = procfs.record_exit(self._process, status)
+        self.unrecorded_end = time.monotonic()
         return True
 
     def cancel(self) -> None:

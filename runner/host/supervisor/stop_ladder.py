@@ -19,7 +19,9 @@ class StopLadder:
 
     Attributes:
         reason: Why the attempt stops; "" while it does not.
-        failed_at: When something of the task failed here, monotonic; None if nothing did.
+        stopped_at: Since when it stops, monotonic; in the future while it does not.
+        failed_at: When something of the task first failed here; None if nothing did before the
+            stop.
         user_stopped: Whether a user wanted the end, perhaps after another reason.
         deferred_reason: Why to stop once the stacks of the ranks are written.
     """
@@ -27,6 +29,7 @@ class StopLadder:
     def __init__(self, order: Order, launcher: LauncherProcess, journal: EventLog) -> None:
         self.phase = StopPhase.WATCHING
         self.reason, self.cause = "", StopCause.USER
+        self.stopped_at = float("inf")
         self.failed_at: Optional[float] = None
         self.user_stopped = False
         self.deferred_reason = ""
@@ -51,8 +54,14 @@ class StopLadder:
         return time.monotonic() >= self._kill_at
 
     def fail(self, failed_at: Optional[float] = None) -> None:
-        """Note that something of the task failed, now if no time is given."""
-        self.failed_at = time.monotonic() if failed_at is None else failed_at
+        """Note that something of the task failed, now if no time is given.
+
+        What failed since the stop does not count, what failed before it does, however late it
+        became known.
+        """
+        failed_at = time.monotonic() if failed_at is None else failed_at
+        if failed_at < self.stopped_at:
+            self.failed_at = min(failed_at, self.failed_at or failed_at)
 
     def defer(self, reason: str) -> None:
         """Note a reason to stop for a moment later; the first one counts."""
@@ -60,7 +69,7 @@ class StopLadder:
 
     def begin(self, reason: str, cause: StopCause, stopped_at: float) -> None:
         """Stop since the given moment: TERM to the program, KILL after the grace."""
-        self.reason, self.cause = reason, cause
+        self.reason, self.cause, self.stopped_at = reason, cause, stopped_at
         if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
             self.move(StopPhase.STOPPING)
         self._kill_at = stopped_at + self._order.grace_s

@@ -52,8 +52,10 @@ class Supervisor:
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
         self._launcher = LauncherProcess(args.folder, order, journal)
-        self._ladder = StopLadder(order, self._launcher, journal)
-        self._ranks = RankTracker(args.folder, order, journal, self._fail, submit)
+        ladder = self._ladder = StopLadder(order, self._launcher, journal)
+        self._ranks = RankTracker(
+            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
+        )
         self._watchdog = Watchdog(args.folder, order, journal)
         self._logs = LogSampler(args.folder, order.attempt, self._watchdog.interval_s)
         self._sidecar = SidecarProcess(args.folder, order)
@@ -99,8 +101,10 @@ class Supervisor:
         return prepare_next(self._args, self._election)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
-        """Stop the attempt: TERM to the program, KILL after the grace."""
+        """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
         ladder = self._ladder
+        if ladder.phase is StopPhase.ENDED:
+            return
         if cause is StopCause.USER:
             if self._election is not None:
                 self._election.cancel(reason)
@@ -161,21 +165,21 @@ class Supervisor:
     def _tick(self) -> None:
         self._start_when_ready()
         self._check_start()
-        self._ranks.tick(stopping=self._ladder.is_stopping)
+        self._ranks.tick()
         if self._port_reservation.check_due:
             self._release_port_if_listening()
         if self._keep_house():
             self._sample_progress()
         self._reap()
-        if self._launcher.record_by is not None and time.monotonic() > self._launcher.record_by:
+        ended_at = self._launcher.unrecorded_end
+        if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.term_new_ranks()
         if self._orphaned:
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
-        local_stalled_s = float("inf") if self.order.is_standby else self._watchdog.stalled_s
-        stalled_s = self._peers.tick(local_stalled_s)
+        stalled_s = self._peers.tick(self._local_stalled_s)
         if self._election is not None:
             self._election.tick()
         self._check_progress(stalled_s)
@@ -222,6 +226,12 @@ class Supervisor:
         if self._ladder.deferred_reason and not self._watchdog.is_dumping:
             self.stop(self._ladder.deferred_reason, StopCause.PEER)
 
+    @property
+    def _local_stalled_s(self) -> float:
+        """For how long no rank has made progress here; where none is left, the others decide."""
+        has_ranks = not self.order.is_standby and self._launcher.exit_status is None
+        return self._watchdog.stalled_s if has_ranks else float("inf")
+
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         helper_pids = {*self._watchdog.child_pids, self._sidecar.pid}
@@ -229,19 +239,19 @@ class Supervisor:
 
     def _restart_ranks(self, node_count: int) -> None:
         """End the ranks for a restart with `node_count` nodes."""
+        departed_at = time.monotonic()
 
         def terminate() -> None:
             if self._launcher.exit_status is None:
-                self._ranks.terminate_for_restart(node_count)
+                self._ranks.terminate_for_restart(node_count, departed_at)
 
         terminate()
         self._ranks.scan_records(terminate)  # those that have just started
 
     def _fail(self, reason: str, failed_at: Optional[float] = None) -> None:
         """Stop everywhere, since something of the task failed; unless we stop already."""
-        if not self._ladder.is_stopping:
-            self._ladder.fail(failed_at)
-            self.stop(reason)
+        self._ladder.fail(failed_at)
+        self.stop(reason)
 
     def _reap(self) -> None:
         for pid, status in reap_all():
@@ -250,7 +260,6 @@ class Supervisor:
             if not self._launcher.on_reaped(pid, status):
                 continue
             self._release_port_if_listening()  # first: a taken port may be why the program ended
-            self._launcher.record_by = time.monotonic() + DISK_TIMEOUT_S
             self._ranks.scan_records(self._on_records_complete)
 
     def _on_records_complete(self) -> None:
@@ -260,14 +269,14 @@ class Supervisor:
 
     def _on_program_ended(self) -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
-        if self._launcher.record_by is None:
+        ended_at, self._launcher.unrecorded_end = self._launcher.unrecorded_end, None
+        if ended_at is None:
             return
-        self._launcher.record_by = None
         code, signum = self._launcher.exit_status or (None, None)
-        self._journal.append(ProgramExited(code, signum))
+        self._journal.append(ProgramExited(code, signum), mono=ended_at)
         if code != 0:
             outcome = describe_exit(code, signum)
-            self._fail(f"the program on {self.order.node} {outcome}")
+            self._fail(f"the program on {self.order.node} {outcome}", ended_at)
 
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
@@ -307,13 +316,13 @@ class Supervisor:
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
+        self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
         reason = self._journal.write_error or ladder.local_reason
         self._journal.finalise(Ended(state, reason, len(killed), survivors, verified))
         ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()
-        self._peers.leave()
         self._close()
         return state
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import time
@@ -11,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.protocol.events import RankExited
 from runner.core.protocol.paths import RunPaths
-from runner.host.process.file_worker import run_now
+from runner.host.process import procfs
+from runner.host.process.file_worker import Handler, Job
 from runner.host.ranks import tracker
-from runner.host.storage.run_folder import EventLog
+from runner.host.storage.run_folder import EventLog, read_events
 from tests.golden.builders import plan
 
 LOG = """\
@@ -24,10 +28,52 @@ LOG = """\
 anon-rss:40112kB, file-rss:6272kB, shmem-rss:0kB, UID:0 pgtables:136kB oom_score_adj:300
 6,803,2700000000,-;lan0: port 4(port2.0) entered forwarding state
 """
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+ValueError: bad lr
+"""
 SAID = (
     "was killed by the kernel: Memory cgroup out of memory: "
     "Killed process 4711 (python) total-vm:71888kB"
 )
+
+
+class Host:
+    """A tracker whose disk answers when it is told to, and what it reports."""
+
+    def __init__(self, workdir: Path) -> None:
+        order = replace(plan(1).node("a").order, workdir=str(workdir), run_id="run", grace_s=0.0)
+        folder = RunPaths(str(workdir), "run", "a")
+        self.attempt = Path(folder.attempt_folder(0))
+        self.attempt.mkdir(parents=True)
+        self.stopped_at = float("inf")
+        self._folder, self._jobs = folder, list[tuple[Job, Handler]]()
+        self.ranks = tracker.RankTracker(
+            *(folder, order, EventLog(folder, order), lambda *_: None),
+            *(lambda job, then=id: self._jobs.append((job, then)), lambda: self.stopped_at),
+        )
+
+    def record(self, name: str, **data: object) -> None:
+        """Write what a shim records."""
+        (self.attempt / name).write_text(json.dumps(data))
+
+    def answer(self) -> None:
+        """Have the disk answer."""
+        while self._jobs:
+            job, then = self._jobs.pop(0)
+            then(job())
+
+    def exits(self) -> list[RankExited]:
+        """The exits on record."""
+        bodies = [event.body for event in read_events(self._folder)]
+        return [body for body in bodies if isinstance(body, RankExited)]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """One with an attempt that runs."""
+    return Host(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -63,22 +109,62 @@ def test_other_ends_are_not_the_kernels(tmp_path: Path) -> None:
     )
 
 
-def test_a_stale_number_is_not_signalled(tmp_path: Path) -> None:
+def test_a_stale_number_is_not_signalled(host: Host) -> None:
     """A shim that died without a word leaves a number that may be another process's by now."""
-    order = replace(plan(1).node("a").order, workdir=str(tmp_path), run_id="run", grace_s=0.0)
-    folder = RunPaths(str(tmp_path), "run", "a")
-    attempt = Path(folder.attempt_folder(0))
-    attempt.mkdir(parents=True)
     clocks = {"mono": time.monotonic(), "wall": time.time(), "nodes": 2, "world_size": 2}
     with subprocess.Popen(["sleep", "60"]) as stranger:
         for rank, shim in enumerate((1, 1 << 22)):
             record = {"pid": stranger.pid, "shim": shim, **clocks}
-            (attempt / f"rank_{rank}.start").write_text(json.dumps(record))
-        journal = EventLog(folder, order)
-        ranks = tracker.RankTracker(folder, order, journal, lambda *_: None, run_now)
-        ranks.tick(stopping=False)
-        ranks.terminate_for_restart(1)
-        ranks.tick(stopping=False)
+            host.record(f"rank_{rank}.start", **record)
+        host.ranks.tick()
+        host.answer()
+        host.ranks.terminate_for_restart(1, time.monotonic())
+        host.ranks.tick()
         with pytest.raises(subprocess.TimeoutExpired):
             stranger.wait(0.2)
         stranger.kill()
+
+
+@pytest.mark.parametrize("stopped_after_s", [1.0, -1.0], ids=["before the stop", "after it"])
+def test_the_time_of_a_failure_decides_whether_it_was_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch, stopped_after_s: float
+) -> None:
+    """Not the time at which a slow disk tells it."""
+    monkeypatch.setattr(tracker, "kernel_kill_reason", lambda *_: SAID)
+    ended_at = time.monotonic() - 2
+    (host.attempt / "rank_0.err").write_text(TRACEBACK)
+    times = {"mono": ended_at, "wall": time.time() - 2}
+    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+    host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
+    host.ranks.tick()
+    host.stopped_at = ended_at + stopped_after_s
+    host.answer()
+    failed = stopped_after_s > 0
+    assert [bool(body.error) for body in host.exits()] == [failed]
+    assert host.ranks.first_own_failure(None) == (ended_at if failed else None)
+
+
+def test_ranks_that_torch_has_restarted_stay(host: Host) -> None:
+    """The disk tells of them after their host has ended those of the membership before."""
+    shell = ["/bin/sh", "-c", "sleep 60 & echo $!; wait"]
+
+    def start(name: str, nodes: int) -> subprocess.Popen[str]:
+        shim = subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert shim.stdout is not None
+        pid, clocks = int(shim.stdout.readline()), {"mono": time.monotonic(), "wall": time.time()}
+        host.record(name, pid=pid, shim=shim.pid, nodes=nodes, world_size=nodes, **clocks)
+        return shim
+
+    with start("rank_0.start", 2) as before, start("rank_1.start", 2) as unseen:
+        departed_at = time.monotonic()
+        host.ranks.scan_records(lambda: host.ranks.terminate_for_restart(0, departed_at))
+        with start("rank_0.2.start", 1) as restarted:
+            host.answer()
+            try:
+                assert (before.wait(5), unseen.wait(5)) == (0, 0)
+                (rank,) = procfs.descendants(restarted.pid)
+                assert procfs.is_running(rank)
+            finally:
+                for shim in (before, unseen, restarted):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(shim.pid, signal.SIGKILL)

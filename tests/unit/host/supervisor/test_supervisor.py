@@ -1,0 +1,170 @@
+"""Supervisor with a disk that answers late, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.model.plan import Order
+from runner.core.protocol.events import Ended, EventBody, ProgramExited, StopCause, Stopping
+from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.states import State
+from runner.host.facts import ports
+from runner.host.process.event_loop import EventLoop, run_steps
+from runner.host.process.file_worker import FileWorker, Handler, Job
+from runner.host.storage import run_folder
+from runner.host.storage.run_owner import RunSocket
+from runner.host.supervisor import supervisor as supervisor_module
+from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.supervisor import Supervisor
+
+Script = Callable[[Supervisor], bool]
+"""What happens in every turn of a supervisor's loop; returns whether its disk hangs from then."""
+
+USER_STOP = b'{"command": "stop", "cause": "user", "reason": "told to"}\n'
+
+
+DEADLINE_S = 20
+
+
+class Disk:
+    """Whether it hangs."""
+
+    hangs = False
+
+
+class SlowFiles(FileWorker):
+    """Does no job while the disk hangs."""
+
+    def submit(self, job: Job, then: Handler = id) -> None:
+        """Queue a job."""
+
+        def wait_and_do() -> Any:
+            while Disk.hangs:
+                time.sleep(0.005)
+            return job()
+
+        super().submit(wait_and_do, then)
+
+
+class Supervised:
+    """A program under a supervisor that has ended, with its record."""
+
+    def __init__(self, workdir: Path, command: str, script: Script, **changes: Any) -> None:
+        node = str(os.getpid())
+        folder = RunPaths(str(workdir), workdir.name, node)
+        argv = ("/bin/sh", "-c", command)
+        self.order = Order(
+            *(workdir.name, node, 0, str(workdir), argv, {}, folder.work, (0,)),
+            **{"grace_s": 20.0, "disconnect_s": 0.0, "launcher": "", **changes},
+        )
+        programs = {"shim": "", "sitecustomize": ""}
+        run_steps(run_folder.create_run_folder(folder, self.order, programs, {}))
+        problem = workdir / "problem"
+        child = os.fork()
+        if child == 0:
+            signal.alarm(DEADLINE_S)
+            try:
+                self._supervise(folder, script)
+            except BaseException:  # noqa: BLE001 (the test shows it)
+                problem.write_text(traceback.format_exc())
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, problem.read_text() if problem.exists() else status
+        self.events = run_folder.read_events(folder)
+        self.state = run_folder.read_state(folder)
+
+    def event(self, kind: type[EventBody]) -> Any:
+        """The event of a kind, of which there is one."""
+        (event,) = (event for event in self.events if isinstance(event.body, kind))
+        return event
+
+    def _supervise(self, folder: RunPaths, script: Script) -> None:
+        class Loop(EventLoop):
+            def wait(self, seconds: float) -> None:
+                super().wait(seconds)
+                Disk.hangs = script(supervisor)
+
+        vars(supervisor_module).update(FileWorker=SlowFiles, EventLoop=Loop)
+        listener = RunSocket(folder).take()
+        assert listener is not None
+        args = SupervisorArgs(folder, self.order, dict(os.environ), ports.NO_PORTS, b"")
+        supervisor = Supervisor(args, listener, os.getppid())
+        supervisor.run(on_ready=lambda: None)
+
+
+def _stop_as_user(supervisor: Supervisor) -> None:
+    connection = RunSocket(supervisor._args.folder).connect()
+    assert connection is not None
+    with connection:
+        connection.send(USER_STOP)
+
+
+def _stop_as_peer(supervisor: Supervisor) -> None:
+    supervisor._peers.on_peer_stop("rank 3 on n2 exited with 1", StopCause.PEER)
+
+
+STOPS = pytest.mark.parametrize("stop", [_stop_as_user, _stop_as_peer])
+
+
+@STOPS
+def test_a_stop_after_the_end_changes_nothing(
+    tmp_path: Path, stop: Callable[[Supervisor], None]
+) -> None:
+    """The disk has not taken the end yet."""
+    turns = 0
+
+    def script(supervisor: Supervisor) -> bool:
+        nonlocal turns
+        if not supervisor._journal.state.is_terminal:
+            return False
+        turns += 1
+        if turns == 1:
+            stop(supervisor)
+        return turns < 4
+
+    run = Supervised(tmp_path, "exit 0", script)
+    assert run.state is State.SUCCEEDED
+    assert run.events[-1].body == Ended(State.SUCCEEDED)
+    assert not any(isinstance(event.body, Stopping) for event in run.events)
+
+
+@STOPS
+def test_a_failure_before_the_stop_is_one_however_late_it_is_read(
+    tmp_path: Path, stop: Callable[[Supervisor], None]
+) -> None:
+    """The program ended by itself, and the stop came while the disk did not answer."""
+    stopped = False
+
+    def script(supervisor: Supervisor) -> bool:
+        nonlocal stopped
+        if supervisor._launcher.exit_status is not None and not stopped:
+            stopped = True
+            stop(supervisor)
+        return stopped and not supervisor._ladder.is_stopping
+
+    run = Supervised(tmp_path, "exit 7", script)
+    assert run.state is State.FAILED
+    assert run.event(ProgramExited).mono < run.event(Stopping).mono
+
+
+def test_a_host_without_ranks_leaves_a_standstill_to_the_others(tmp_path: Path) -> None:
+    """Its program has ended, and theirs may hang."""
+    notes = tmp_path / "notes"
+
+    def script(supervisor: Supervisor) -> bool:
+        has_ended = supervisor._launcher.exit_status is not None
+        with notes.open("a") as file:
+            file.write(f"{has_ended} {supervisor._local_stalled_s}\n")
+        return False
+
+    Supervised(tmp_path, "exit 0", script, stall_s=60.0)
+    assert {*notes.read_text().splitlines()} == {"False 0.0", "True inf"}
