@@ -67,10 +67,8 @@ class FileWorker:
                 then(result)
 
     def close(self) -> None:
-        """Let go of the descriptors, once no job is awaited."""
+        """End the thread, once no job is awaited; it closes the descriptors, as their last user."""
         self._jobs.put((_end_thread, id))
-        os.close(self.wake_fd)
-        os.close(self._wakeup)
 
     def _work(self) -> None:
         while True:
@@ -80,6 +78,8 @@ class FileWorker:
             try:
                 result = job()
             except SystemExit:
+                os.close(self.wake_fd)
+                os.close(self._wakeup)
                 return
             except BaseException as error:  # noqa: BLE001 (`deliver` raises it)
                 problem = error

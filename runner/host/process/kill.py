@@ -36,7 +36,7 @@ def kill_until_gone(
             that time does not count.
 
     Returns:
-        Every process that was killed, and those that could not be.
+        Every process that was killed, and those that could not be; see `is_proven`.
     """
     killed: Set[int] = set()
     started_at = time.monotonic()
@@ -50,7 +50,7 @@ def kill_until_gone(
             previous, unreaped = unreaped, procfs.child_pids()
             remaining = procfs.living_children()
             # Or only zombies held by a tracer remain; nothing can fork any more.
-            is_clear = not remaining and (
+            is_clear = bool(unreaped and not remaining) and (
                 unreaped == previous or time.monotonic() - started_at > KILL_TIMEOUT_S
             )
         empty_rounds = empty_rounds + 1 if is_clear else 0
@@ -62,16 +62,24 @@ def kill_until_gone(
         killed |= procfs.signal_all([pid for pid in remaining if pid not in spared], signal.SIGKILL)
         if remaining and not spared:
             cgroup.kill()
-        if remaining and elapsed_s > KILL_TIMEOUT_S:
+        if not is_clear and elapsed_s > KILL_TIMEOUT_S:
             return killed - set(remaining), tuple(sorted(remaining))
         if killed.issuperset(set(remaining) - spared):  # no new one: give the kernel a moment
             time.sleep(0.005)
     return killed, ()
 
 
-def cgroup_empty(cgroup: Cgroup, survivors: Tuple[int, ...]) -> bool:
-    """Return whether the cgroup, if there is one, has nothing in it but the `survivors`."""
-    return bool(survivors) or not cgroup.path or cgroup.wait_empty()
+def is_proven(
+    cgroup: Cgroup, survivors: Tuple[int, ...], all_gone: Callable[[], bool] = lambda: True
+) -> bool:
+    """Return whether it is proven that nothing is left but the `survivors`.
+
+    The cgroup tells, if there is one; else `all_gone`, or the kernel's list of our children, all
+    of them zombies. Some kernels have no such list, and /proc may hide a child as well.
+    """
+    if survivors:
+        return True
+    return cgroup.wait_empty() if cgroup.path else all_gone() or bool(procfs.child_pids())
 
 
 def reap_all() -> List[Tuple[int, int]]:

@@ -15,7 +15,7 @@ from runner.core.protocol.events import Ended, ProgramStarted, RankExited, Stopp
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.process import cgroup, procfs
-from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
+from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
@@ -55,7 +55,8 @@ def finalise_record(
         if kind == "exit" and (rank, data["start"]) not in recorded_exits:
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
-    verified = (verified or bool(program_cgroup.path)) and cgroup_empty(program_cgroup, survivors)
+    verified = verified or bool(program_cgroup.path)
+    verified = verified and is_proven(program_cgroup, survivors, all_gone)
     run_folder.remove_sidecar_data(folder, order)
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()

@@ -25,7 +25,7 @@ from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
-from runner.host.process.kill import cgroup_empty, kill_until_gone, reap_all
+from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
@@ -305,14 +305,14 @@ class Supervisor:
         self._sidecar.stop(self._reap)
         killed, survivors = kill_until_gone(
             *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
-            all_gone=lambda: procfs.no_children_left() or bool(self._watchdog.child_pids),
+            all_gone=self._no_children_left,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._files.submit(functools.partial(remove_sidecar_data, self._args.folder, self.order))
         self._files.submit(self._logs.sample)
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
-        verified = cgroup_empty(cgroup, survivors)
+        verified = is_proven(cgroup, survivors, self._no_children_left)
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
@@ -325,6 +325,9 @@ class Supervisor:
         self._wait_for_disk()
         self._close()
         return state
+
+    def _no_children_left(self) -> bool:
+        return procfs.no_children_left() or bool(self._watchdog.child_pids)
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""

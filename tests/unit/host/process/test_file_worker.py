@@ -1,0 +1,55 @@
+"""File worker: its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from typing import Any
+
+import pytest
+
+from runner.host.process.file_worker import FileWorker
+
+
+def test_the_thread_is_the_last_user_of_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result may be taken, and the worker closed, before the thread says that it is there."""
+    problems: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", problems.append)
+    known, taken = {*threading.enumerate()}, threading.Event()
+    worker = FileWorker()
+    (thread,) = {*threading.enumerate()} - known
+    put = worker._results.put
+
+    class Late:
+        """Results that are there before the thread knows."""
+
+        get_nowait = worker._results.get_nowait
+
+        def put(self, result: Any) -> None:
+            """Hand over a result."""
+            put(result)
+            taken.wait()
+
+    monkeypatch.setattr(worker, "_results", Late())
+    worker.submit(int)
+    while worker.busy:
+        worker.deliver()
+    worker.close()
+    taken.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert problems == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(worker.wake_fd)
+
+
+def test_a_result_wakes_who_waits() -> None:
+    """And is delivered once."""
+    worker, results = FileWorker(), list[int]()
+    worker.submit(lambda: 7, results.append)
+    assert select.select([worker.wake_fd], [], [], 5)[0]
+    worker.deliver()
+    worker.deliver()
+    worker.close()
+    assert results == [7]
