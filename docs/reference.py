@@ -106,7 +106,7 @@ python -m runner cluster=mine task=train 'task.args.note="a, b and c"' 'task.arg
 python -m runner cluster=mine 'task.command=[bash,-c,"echo $RANK"]'
 ```
 
-Words after `--` are the program's own, after those of `task.args` and as they are:
+Words after `--` are the program's own, after those of `task.args` and `task.extra_args`:
 
 ```sh
 python -m runner cluster=mine task=train -- --lr 0.01 --amp

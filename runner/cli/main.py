@@ -27,7 +27,7 @@ from runner.cli.suggestions import (
     misplaced_words,
     unknown_verb,
 )
-from runner.config.overrides import is_override, program_arguments
+from runner.config.overrides import is_override
 from runner.config.validation import suggest
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
@@ -142,7 +142,6 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     if misplaced := misplaced_words(flags.overrides, verb_names()):
         raise ConfigError(misplaced)
     flags.overrides[:0] = [f"cluster={name}" for name in flags.cluster]
-    flags.overrides += [program_arguments(for_program)] if for_program else []
     if flags.version:
         print(f"runner {__version__}")
         return []
@@ -154,7 +153,7 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     # Imported here, because Hydra takes most of the start-up time.
     from runner.config.compose import open_composer  # noqa: PLC0415
 
-    with open_composer(flags.config_dir, for_launches=True) as composer:
+    with open_composer(flags.config_dir, for_program, for_launches=True) as composer:
         if _show_info(composer, flags):
             return []
         words = flags.overrides

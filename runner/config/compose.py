@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -30,12 +29,18 @@ from runner.config.hydra_settings import (
     override_problems,
     setting_problems,
 )
-from runner.config.overrides import hydra_value, override_key, parse_overrides, to_hydra
+from runner.config.overrides import (
+    hydra_value,
+    override_key,
+    parse_overrides,
+    to_hydra,
+)
+from runner.config.primary import HydraInput
 from runner.config.schema import GROUPS, with_defaults
 from runner.config.search_path import ConfigFiles, conf_folders, hydra_session
 from runner.config.spec_builder import build_spec
 from runner.config.sweep import FailedRun, as_sweep
-from runner.config.task import program_name
+from runner.config.task import append_arguments, program_name
 from runner.config.validation import SpecInputs, suggest
 from runner.core.errors import ConfigError, Problem, is_output_error
 from runner.core.model.spec import LaunchRequest
@@ -49,54 +54,26 @@ if TYPE_CHECKING:
     from runner.core.model.spec import Spec
 
 
-@dataclasses.dataclass(frozen=True)
-class _HydraInput:
-    """The arguments of Hydra for the overrides of a user."""
-
-    primary: str  # the name of the primary config
-    overrides: list[str]  # in Hydra's grammar
-    parsed: list[Override]
-    record: rerun.RecordedRun | None = None  # the run to repeat, where `primary` is its record
-    chosen_groups: frozenset[str] = frozenset()  # by the primary config of the user
-
-    @property
-    def keys(self) -> set[str]:
-        """The keys and groups that are overridden."""
-        return {override.key_or_group for override in self.parsed}
-
-    def several_files(self, group: str) -> list[str]:
-        """Return the files chosen by an override such as `cluster=[a,b]`; [] for one or none."""
-        chosen = [each.value() for each in self.parsed if each.key_or_group == group]
-        return list(map(str, chosen[-1])) if chosen and isinstance(chosen[-1], list) else []
-
-    @property
-    def names_program(self) -> bool:
-        """Whether the user says what to run, here or in a file."""
-        return bool(self.record or self.replaces_program or "task" in self.chosen_groups)
-
-    @property
-    def replaces_program(self) -> bool:
-        """Whether the command line names another program than a record does."""
-        return not self.keys.isdisjoint({"task", *rerun.TASK_PROGRAM_KEYS})
-
-
 @contextlib.contextmanager
 def open_composer(
-    config_dirs: Sequence[str] = (), *, for_launches: bool = False
+    config_dirs: Sequence[str] = (), arguments: Sequence[str] = (), *, for_launches: bool = False
 ) -> Iterator[Composer]:
     """Open a composer that looks for YAML in these folders, the user's own and the shipped one.
 
-    For launches somebody has to say what to run.
+    The program gets `arguments` after its own. For launches somebody has to say what to run.
     """
     folders = conf_folders(config_dirs)
     with hydra_session(folders, primary.SHIPPED) as hydra:
-        yield Composer(hydra, ConfigFiles(folders), for_launches=for_launches)
+        yield Composer(hydra, ConfigFiles(folders), arguments, for_launches=for_launches)
 
 
 class Composer:
     """Hydra with our search path and our error messages."""
 
-    def __init__(self, hydra: Hydra, files: ConfigFiles, *, for_launches: bool) -> None:
+    def __init__(
+        self, hydra: Hydra, files: ConfigFiles, arguments: Sequence[str], *, for_launches: bool
+    ) -> None:
+        self._arguments = arguments
         self._for_launches = for_launches
         self._hydra = hydra
         self._files = files
@@ -200,7 +177,8 @@ class Composer:
             hydra_input = self._prepare(overrides or ())
             if overrides is not None:
                 # Raises our own message where something is wrong.
-                self._compose_config(hydra_input)
+                config = self._compose_config(hydra_input)
+                hydra_input.overrides.extend(append_arguments(config, self._arguments))
             args = argparse.Namespace(overrides=hydra_input.overrides, resolve=False)
             try:
                 action(self._hydra, hydra_input.primary, args)
@@ -228,7 +206,7 @@ class Composer:
                 raise
             raise ConfigError([explain_error(error, self._files, overrides)]) from error
 
-    def _prepare(self, overrides: Sequence[str]) -> _HydraInput:
+    def _prepare(self, overrides: Sequence[str]) -> HydraInput:
         """Parse overrides, and load the record that `rerun` names.
 
         A program without `task=` stands alone: nothing of the default task is kept.
@@ -237,10 +215,14 @@ class Composer:
         hydra_overrides = list(map(to_hydra, overrides))
         problems = list(override_problems(parsed))
         problems += primary.group_problems(self._files, overrides, parsed)
+        for word in overrides if self._arguments else ():
+            if override_key(word) == "task.extra_args" and not word.startswith("~"):
+                hint = "give them in one place; ~task.extra_args takes out those of the YAML"
+                problems.append(Problem(word, "words after `--` are arguments, too", hint))
         if problems:
             raise ConfigError(problems)
         primary_name, chosen = self._load_primary()
-        hydra_input = _HydraInput(primary_name, hydra_overrides, parsed, chosen_groups=chosen)
+        hydra_input = HydraInput(primary_name, hydra_overrides, parsed, chosen_groups=chosen)
         is_rerun = rerun.KEY in hydra_input.keys
         if is_rerun and (name := rerun.requested_run(parsed)) is not None:
             run = rerun.find_record(name, Path.cwd())
@@ -263,11 +245,11 @@ class Composer:
         ConfigStore.instance().store(primary.MERGED, merged)
         return primary.MERGED, chosen_groups
 
-    def _compose_config(self, hydra_input: _HydraInput) -> DictConfig:
+    def _compose_config(self, hydra_input: HydraInput) -> DictConfig:
         return self._hydra.compose_config(hydra_input.primary, hydra_input.overrides, RunMode.RUN)
 
     def _compose_some(
-        self, hydra_input: _HydraInput, contact_keys: Collection[str] | None
+        self, hydra_input: HydraInput, contact_keys: Collection[str] | None
     ) -> DictConfig:
         """Compose; with `contact_keys`, files of a launch alone may be wrong or missing."""
         try:
@@ -284,7 +266,7 @@ class Composer:
         config: DictConfig,
         hydra: HydraConf,
         overrides: Sequence[str],
-        hydra_input: _HydraInput,
+        hydra_input: HydraInput,
         contact_keys: Collection[str] | None = None,
     ) -> LaunchRequest:
         """Validate a composed configuration, and turn it into plain data."""
@@ -302,6 +284,7 @@ class Composer:
         if files := hydra_input.several_files("cluster"):
             cluster = "+".join(files)
         config = with_defaults(config)
+        append_arguments(config, self._arguments)
         if recorded_run:
             config.rerun = recorded_run.plan.run_id
             cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster
@@ -320,17 +303,18 @@ class Composer:
                 place = self._files.locate_key(problem.subject, configs, overrides)
                 located.append(dataclasses.replace(problem, subject=place))
             raise ConfigError(located) from error
+        typed = (*overrides, *(("--", *self._arguments) if self._arguments else ()))
         recorded_code, notes = None, tuple(self._files.shadows(configs))
         notes = (*primary.merged_nodes_notes(hydra_input.parsed, config), *notes)
         if recorded_run and contact_keys is None:
             is_same = not hydra_input.replaces_program
-            recorded_code, own = recorded_run.code_to_run(spec, overrides, is_same_program=is_same)
+            recorded_code, own = recorded_run.code_to_run(spec, typed, is_same_program=is_same)
             notes = (*own, *notes)
         return LaunchRequest(
             spec=spec,
             config_yaml=OmegaConf.to_yaml(config, resolve=False),
             notes=notes,
-            overrides=tuple(overrides),
+            overrides=typed,
             contact_words=contact_words(overrides, spec.cluster),
             recorded_code=recorded_code,
             record_hosts=recorded_run.hosts if recorded_run else (),
@@ -343,7 +327,7 @@ class Composer:
         config: DictConfig,
         names: tuple[str, str],
         hydra: HydraConf,
-        given: _HydraInput,
+        given: HydraInput,
         contact_keys: Collection[str] | None,
     ) -> tuple[Spec, dict[str, Any]]:
         """Return the `Spec` and the options of the run; `names` are those of cluster and task."""
@@ -368,7 +352,7 @@ class Composer:
         return build_spec(inputs, problems)
 
     def _node_overrides(
-        self, overrides: Sequence[str], hydra_input: _HydraInput
+        self, overrides: Sequence[str], hydra_input: HydraInput
     ) -> tuple[list[tuple[str, ...]], list[str] | None]:
         """Return the paths below `cluster.nodes` that are overridden, and the legal entries.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 HYDRA_LITERALS = ("true", "false", "null", "nan", "inf")
 RANGES = re.compile(r"(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)")
+MISSING_TEXT = "${oc.decode:'\"???\"'}"
+"""The text `???`, which alone means in OmegaConf that a value is missing."""
 HOME_PATH = re.compile(r"([^\s=]+=)(~[\w.-]*(?:/[^\s'\"\\\[\]{}(),=]*)?)")
 
 
@@ -60,11 +63,13 @@ def chosen_file(words: Sequence[str], group: str) -> str:
     return next((w.partition("=")[2] for w in reversed(words) if override_key(w) == group), "")
 
 
-def program_arguments(words: Sequence[str]) -> str:
-    """Return the override that has the program take words as they are."""
+def with_arguments(extra_args: Any, words: Sequence[str]) -> Any:
+    """Return a value of `task.extra_args` with words that the program takes as they are."""
     # OmegaConf: a backslash before `${` makes text of it, and is itself doubled there.
     literal = [re.sub(r"(\\*)\$\{", r"\1\1\\${", word) for word in words]
-    return f"task.extra_args={hydra_value(literal)}"
+    if isinstance(extra_args, str):
+        return f"{extra_args} {shlex.join(literal)}"
+    return [*(extra_args or ()), *(MISSING_TEXT if w == "???" else w for w in literal)]
 
 
 def hydra_value(value: Any) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from runner.config import rerun
 from runner.config.schema import GROUPS
 from runner.config.search_path import ConfigFiles, display_path
 from runner.core.errors import ConfigError, Problem
@@ -22,6 +24,37 @@ MERGED = "_runner_"
 """The name of the merged config for Hydra; no file of a user has it."""
 SCHEMA, SELF = "runner_base", "_self_"
 NODES_PREFIX = "cluster.nodes."
+
+
+@dataclass(frozen=True)
+class HydraInput:
+    """The arguments of Hydra for the overrides of a user."""
+
+    primary: str  # the name of the primary config
+    overrides: list[str]  # in Hydra's grammar
+    parsed: list[Override]
+    record: rerun.RecordedRun | None = None  # the run to repeat, where `primary` is its record
+    chosen_groups: frozenset[str] = frozenset()  # by the primary config of the user
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys and groups that are overridden."""
+        return {override.key_or_group for override in self.parsed}
+
+    def several_files(self, group: str) -> list[str]:
+        """Return the files chosen by an override such as `cluster=[a,b]`; [] for one or none."""
+        chosen = [each.value() for each in self.parsed if each.key_or_group == group]
+        return list(map(str, chosen[-1])) if chosen and isinstance(chosen[-1], list) else []
+
+    @property
+    def names_program(self) -> bool:
+        """Whether the user says what to run, here or in a file."""
+        return bool(self.record or self.replaces_program or "task" in self.chosen_groups)
+
+    @property
+    def replaces_program(self) -> bool:
+        """Whether the command line names another program than a record does."""
+        return not self.keys.isdisjoint({"task", *rerun.TASK_PROGRAM_KEYS})
 
 
 def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:

@@ -192,7 +192,7 @@ class TaskConfig:
         "hydra makes `lr=0.1` of it; raw keeps words", "argparse", "hydra", "raw"
     )
     extra_args: Any = doc(
-        "more arguments, after the others and as they are: on a command line the words after `--`",
+        "more arguments, after the others and as they are; words after `--` follow these",
         "list of texts, or text that is split as a shell does",
         list,
     )

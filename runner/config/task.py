@@ -9,9 +9,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
-from runner.config.overrides import hydra_value
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.overrides import hydra_value, with_arguments
 from runner.config.schema import TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
 from runner.core.model.spec import Node, Rendezvous, Task
@@ -49,6 +51,19 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         outputs=task["outputs"],
         entry=task["entry"],
     )
+
+
+def append_arguments(config: DictConfig, words: Sequence[str]) -> list[str]:
+    """Give the program words as they are, after its own; return overrides that do the same."""
+    if not words:
+        return []
+    own = OmegaConf.select(config, "task.extra_args")
+    if isinstance(own, str):  # maybe of an interpolation, which stays as it is
+        own = cast("Any", OmegaConf.to_container(config.task, resolve=False))["extra_args"]
+    elif own is not None:
+        own = OmegaConf.to_container(own, resolve=False)
+    config.task.extra_args = both = with_arguments(own, words)
+    return [f"task.extra_args={hydra_value(both)}"]
 
 
 def _read_program(validator: Validator, kind: str, value: object) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from runner import __version__
 from runner.cli import main
@@ -286,6 +287,31 @@ def test_mistakes_in_a_users_primary_config(here: Here) -> None:
         here.write({"conf/runner.yaml": text})
         said = here()
         assert (said.code, said.err.startswith(f"error: {message}")) == (2, True), said.err
+
+
+@pytest.mark.parametrize("own", ["[a, b]", "a b", "${task.outputs}", "${oc.env:OWN}"])
+def test_words_after_two_dashes_follow_those_of_the_yaml(
+    own: str, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are; in a sweep each run's. `task.extra_args=…` beside them is refused."""
+    monkeypatch.setenv("OWN", "a b")
+    here.write({"conf/task/own.yaml": f"{BASE}script: x\noutputs: [a, b]\nextra_args: {own}\n"})
+    after = ["--", "--mine", "???", "a 'b'", "${x}", "lr=0.1"]
+    run = here("task=own", "lost_s=9", *after).run
+    assert run.spec.task.args == ("a", "b", *after[1:])
+    assert run.overrides == ("task=own", "lost_s=9", *after)
+    recorded = yaml.safe_load(run.config_yaml)
+    task: Any = OmegaConf.to_container(OmegaConf.create(recorded).task, resolve=True)
+    again = task["extra_args"]
+    assert list(shlex.split(again) if isinstance(again, str) else again) == ["a", "b", *after[1:]]
+    shown = yaml.safe_load(here("task=own", "--cfg", "job", *after).out)["task"]["extra_args"]
+    assert shown == recorded["task"]["extra_args"]
+    swept = here("-m", "task=own,mine", *after).runs
+    assert [run.spec.task.args[-5:] for run in swept] == [tuple(after[1:])] * 2
+    said = here("task=own", "task.extra_args=[c]", *after)
+    assert (said.code, said.runs) == (2, [])
+    assert "task.extra_args=[c]: words after `--` are arguments, too" in said.err
+    assert here("task=own", "~task.extra_args", "--", "c").run.spec.task.args == ("c",)
 
 
 def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:

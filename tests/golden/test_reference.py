@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ import pytest
 import yaml
 
 from docs import reference
-from runner.cli.main import split_words
-from runner.config.compose import Composer, open_composer
-from runner.config.overrides import program_arguments
+from runner.cli.main import for_each_run
 from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
 from runner.config.validation import join_or
 from runner.core.model.spec import DryRun, LaunchRequest
@@ -31,16 +29,26 @@ FIELDS = [
 
 
 @pytest.fixture
-def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Composer]:
-    """What composes with the files of the page, in a folder of its own."""
+def runs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[LaunchRequest]]:
+    """Returns the runs of a command line, in a folder with the files of the page."""
+
+    def compose(*words: str) -> list[LaunchRequest]:
+        runs: list[LaunchRequest] = []
+
+        def note(request: LaunchRequest) -> int:
+            runs.append(request)
+            return 0
+
+        assert for_each_run(words, note) == 0
+        return runs
+
     for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", reference.render(), re.DOTALL):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATA", raising=False)
-    with open_composer() as composer:
-        yield composer
+    return compose
 
 
 def test_the_page_is_current() -> None:
@@ -90,17 +98,10 @@ def test_defaults_are_shown_as_yaml_has_them() -> None:
     assert "| `only` | `[]` |" in shown
 
 
-def test_every_example_composes(composer: Composer) -> None:
+def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> None:
     """Each line of shell on the page, with the files on the page; they mean what it says."""
     lines = re.findall(r"^python -m runner (.*)$", reference.render(), re.MULTILINE)
-    runs: list[LaunchRequest] = []
-    for line in map(shlex.split, lines):
-        words, arguments = split_words(line)
-        words += [program_arguments(arguments)] if arguments else []
-        if words[0] == "--multirun":
-            runs += composer.sweep(words[1:])
-        else:
-            runs.append(composer.compose(words))
+    runs = [run for line in lines for run in runs_of(*shlex.split(line))]
     assert len(runs) == len(lines) + 1 == 11
     plain, changed, alone, added, quoted, shell, passed_on, first, second, few, two = runs
     assert plain.spec.task.args == ("--lr", "0.1", "--amp", "--sizes", "1", "2")
@@ -115,11 +116,15 @@ def test_every_example_composes(composer: Composer) -> None:
     assert [node.gpu_count for node in two.spec.nodes] == [8, 4]
 
 
-def test_every_file_of_the_page_composes(composer: Composer) -> None:
+def test_every_file_of_the_page_composes(runs_of: Callable[..., list[LaunchRequest]]) -> None:
     """Also those that no line of shell uses; each builds on what it names."""
-    debug = composer.compose(["cluster=mine-debug"]).spec
+    (debug,) = (run.spec for run in runs_of("cluster=mine-debug"))
     assert [node.name for node in debug.nodes] == ["gpu1"]
     assert (debug.python, debug.env) == ("~/venv/bin/python", {"NCCL_DEBUG": "INFO"})
     assert (debug.lost_s, debug.task.name) == (60.0, "train")
-    noted = composer.compose(["task=noted", "run_id=r1", "cluster.only=[gpu1]"]).spec.task
-    assert noted.args[-6:] == (*("--data", "/data", "--output", "results/r1"), "--nodes", "gpu1")
+    (noted,) = runs_of("task=noted", "run_id=r1", "cluster.only=[gpu1]")
+    assert noted.spec.task.args[-6:] == (
+        *("--data", "/data", "--output", "results/r1"),
+        "--nodes",
+        "gpu1",
+    )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.config.overrides import hydra_value, parse_overrides, program_arguments
+from runner.config.overrides import hydra_value, parse_overrides, with_arguments
 from runner.config.task import render_arguments
 from runner.config.validation import Validator
 from runner.core.errors import Problem
@@ -190,13 +190,15 @@ def test_hydra_reads_back_what_was_asked(value: Any) -> None:
     assert type(override.value()) is type(value)
 
 
-@given(st.lists(WORD | st.text("\\${}a.", max_size=6), max_size=3))
+@given(st.lists(WORD | st.text("\\${}a.", max_size=6) | st.just("???"), max_size=3))
 def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
     """Through the grammar of overrides and the interpolations of OmegaConf."""
-    (override,) = parse_overrides([program_arguments(words)])
+    value = with_arguments(["first"], words)
+    (override,) = parse_overrides([f"words={hydra_value(value)}"])
     assert not override.is_sweep_override()
-    resolved = OmegaConf.to_container(OmegaConf.create({"words": override.value()}), resolve=True)
-    assert resolved == {"words": words}
+    for read in (value, override.value()):
+        config = OmegaConf.create({"words": read})
+        assert OmegaConf.to_container(config, resolve=True) == {"words": ["first", *words]}
     assert spec_of({"task.extra_args": words}).task.args[-len(words) or 9 :] == tuple(words)
 
 
