@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ClusterShell.NodeSet import NodeSet
+
 if TYPE_CHECKING:
     from tests.lab.lab import Lab
     from tests.lab.lab.processes import Process
+
+
+def proven_nodes(report: str) -> int:
+    """Return on how many nodes, by the report of a run, nothing of it is left."""
+    lines = re.findall(r"^ *(\S+) .*; 0 processes left", report, re.MULTILINE)
+    return sum(len(NodeSet(names)) for names in lines)
 
 
 def own_processes(lab: Lab, node: str) -> list[Process]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inspecting import events_by_node, guardian_and_supervisor
+from tests.lab.inspecting import events_by_node, guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
@@ -163,7 +163,7 @@ def test_a_cable_that_is_out_for_less_than_lost_s_costs_nothing(
     controller.send()
     done = controller.wait(30)
     assert done.code == 130, done
-    assert done.err.count("0 processes left") == 4
+    assert proven_nodes(done.err) == 4
 
 
 def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., Controller]) -> None:
@@ -174,7 +174,7 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
         wait_until(lambda: not lab["node3"].processes("rank.py"), "the ranks' end on node3", 15)
     done = controller.wait(60)
     assert done.code == 130, done
-    assert done.err.count("0 processes left") == 4
+    assert proven_nodes(done.err) == 4
 
 
 def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Launcher) -> None:
@@ -195,4 +195,4 @@ def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Lau
     blocked.wait()
     assert done.code == 1, done
     assert "first failure: rank 2 on node3 exited with 3" in done.err
-    assert done.err.count("0 processes left") == 4
+    assert proven_nodes(done.err) == 4

@@ -18,6 +18,8 @@ from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import LOGIN_USER
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.lab.lab import Lab
     from tests.lab.launching import Launcher
 
@@ -60,17 +62,17 @@ def test_a_start_that_failed_names_what_there_is(lab: Lab, plainly: Launcher) ->
     assert "first failure: node2: could not start: " in done.err
     assert "cure: " in done.err
     assert "record: runs/no-room" in done.err
-    for wrong in ("files the ranks wrote", "pull", "logs:"):
+    for wrong in ("the ranks' working folder", "pull", "logs:"):
         assert wrong not in done.err
 
 
-def typed_into_init(launcher: Launcher, *answers: str) -> str:
-    """Return what an 80x24 terminal shows of `init` with these answers, which are typed ahead."""
+def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str) -> str:
+    """Return what an 80x24 terminal shows of a command with these answers, typed ahead."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
     process = subprocess.Popen(
-        [*RUNNER_ARGV, "init"],
+        argv,
         cwd=launcher.folder,
         env={**launcher.env, "TERM": "xterm"},
         stdin=theirs,
@@ -91,6 +93,23 @@ def typed_into_init(launcher: Launcher, *answers: str) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.all
+def test_a_rank_can_be_debugged(plainly: Launcher) -> None:
+    """The cure of a breakpoint gives its debugger a terminal."""
+    (plainly.folder / "bp.py").write_text("x = 41\nbreakpoint()\nprint('x is', x)\n")
+    words = ("cluster=local", "cluster.nproc_per_node=1", "task.script=bp.py")
+
+    failed = plainly(*words)
+    printed = plainly(*words, "dry_run=true")
+    shown = typed_into(plainly, ["sh", "-c", printed.out], "x = x + 1", "c")
+
+    cure = " ".join(failed.err.partition("cure: ")[2].split())
+    assert "with cluster=local cluster.nproc_per_node=1 dry_run=true the launch prints" in cure
+    assert "paste that into a terminal" in cure
+    assert "(Pdb)" in shown, shown
+    assert "x is 42" in shown, shown
+
+
 @pytest.mark.timeout(120)
 def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
     """It says why there is no login, and offers the environment that has torch."""
@@ -104,11 +123,12 @@ def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
     host = f"node1={lab['node1'].address}"
     cluster = plainly.folder / "conf/cluster/mine.yaml"
 
-    refused = typed_into_init(plainly, host, LOGIN_USER, str(lab.wrong_key), "", "")
+    init = [*RUNNER_ARGV, "init"]
+    refused = typed_into(plainly, init, host, LOGIN_USER, str(lab.wrong_key), "", "")
     assert "\npython: python3\n" in cluster.read_text()
     for path in (cluster, plainly.folder / "conf/runner.yaml"):
         path.unlink()
-    reached = typed_into_init(plainly, host, LOGIN_USER, str(lab.key), "", "")
+    reached = typed_into(plainly, init, host, LOGIN_USER, str(lab.key), "", "")
 
     assert re.search(r"^node1: .*refuse", refused, re.MULTILINE), refused
     assert f"node1: reached as {LOGIN_USER}, 0 GPUs\n" in reached

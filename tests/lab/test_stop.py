@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.lab.processes import Process
 from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher
@@ -68,7 +69,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
     assert done.code == 130, done
     assert took < 2 + 3, done
     assert lab.wait_idle() == {}
-    assert done.err.count("0 processes left") == 3
+    assert proven_nodes(done.err) == 3
     assert "stopped" in done.err
 
 
@@ -178,7 +179,7 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     assert done.code == 4, done
     assert "first failure: node2: nothing was heard from it for" in done.err
     assert "node2: could not verify that all processes ended" in done.err
-    assert done.err.count("0 processes left") == 3
+    assert proven_nodes(done.err) == 3
     assert lab.wait_idle(20) == {}
 
 
@@ -296,6 +297,6 @@ def test_a_disk_that_fills_up_ends_that_run_with_that_message(
     done = controller.wait(40)
     assert done.code == 1, done
     assert "node2" in done.err.partition("first failure: ")[2]
-    assert done.err.count("0 processes left") == 3
+    assert proven_nodes(done.err) == 3
     assert "No space left" in done.err, done
     assert lab.wait_idle() == {}

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure
+from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
 from runner.core.outcome.verdict import LOST, Verdict
+from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
-from runner.core.text import format_ranges
+from runner.core.text import describe_exit, format_ranges
 
 Tail = Callable[[str, str, int], List[str]]
 """Takes (node, log, number) and returns the last lines of a log."""
@@ -45,12 +46,17 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         return None
     if stacks.is_stall(failure.reason):
         return _diagnose_stall(plan, tail)
+    if is_unattended(failure.reason):
+        return Diagnosis((), (), *(explain((failure.reason,)) or ()))
     lines = _last_log_lines(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None
     if result and result.traceback and not tracebacks.traceback_starts(lines):
         lines += result.traceback.splitlines()
     context, excerpt = tracebacks.last_traceback(lines)
     signum = result.signal if result and not result.exception else None  # else we sent it
+    launcher_signal = verdict.nodes.get(failure.node, NodeResult()).signal
+    if failure.reason == f"{plan.launcher} {describe_exit(None, launcher_signal)}":
+        signum = launcher_signal
     texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
     cause, meaning, remedy = explain(texts, signum) or ("", "", "")
     if cause == "argument_unknown":

@@ -25,6 +25,7 @@ from runner.core.protocol.events import (
     Stopping,
     StopRequested,
     TimedEvent,
+    is_unattended,
 )
 from runner.core.protocol.states import State
 from runner.core.text import describe_exit
@@ -77,7 +78,8 @@ def find_failures(
 
 def failure_text(failure: Failure) -> str:
     """Return a failure in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start"."""
-    if is_stall(failure.reason):  # the rank that reported it means nothing
+    # Which rank or host reported it first means nothing.
+    if is_stall(failure.reason) or is_unattended(failure.reason):
         return failure.reason
     if failure.rank is None:
         return f"{failure.node}: {failure.reason}"

@@ -36,6 +36,12 @@ class Explanation(NamedTuple):
 
 FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
+        "unattended",
+        r"^no controller was attached for",
+        "its terminal or the connection was gone; the hosts then stop a run that is not detached",
+        "detach=true, or d in attach, lets it go on alone; disconnect_s is the time for an attach",
+    ),
+    FailurePattern(
         "memory",
         r"(?P<cgroup>Memory cgroup out|Out) of memory: Killed process",
         "memory ran out on that host, and the kernel killed the rank",
@@ -67,8 +73,8 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "debugger",
         r"^bdb\.BdbQuit",
         "a breakpoint was reached, and ranks have no terminal to type in",
-        "take it out, or run the command that dry_run=true prints in a terminal; one rank here is "
-        "cluster=local cluster.nproc_per_node=1",
+        "take it out, or debug one rank here: with cluster=local cluster.nproc_per_node=1 "
+        "dry_run=true the launch prints a command; paste that into a terminal",
     ),
     FailurePattern(
         "port_taken",

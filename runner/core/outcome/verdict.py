@@ -17,6 +17,7 @@ from runner.core.outcome.first_failure import (
     first_failure,
     user_stop,
 )
+from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership, Memberships
 from runner.core.protocol.events import (
     Ended,
@@ -27,6 +28,7 @@ from runner.core.protocol.events import (
     RankStarted,
     Stalled,
     TimedEvent,
+    is_unattended,
 )
 
 SUCCEEDED, FAILED, STOPPED, LOST, STUCK = "succeeded", "failed", "stopped", "lost", "stuck"
@@ -42,6 +44,7 @@ class Verdict:
     seconds: float  # that the last attempt took
     first_failure: Optional[Failure] = None  # what the others follow from
     consequences: int = 0  # how many ranks failed after it
+    same_failures: int = 0  # how many other ranks failed by themselves in the same way
     unverified: Tuple[str, ...] = ()  # nodes that did not prove that nothing of the run is left
     stalled_s: float = 0.0  # how long no rank had made progress at the end
     membership_count: int = 0  # that torch formed, where it assigns the ranks
@@ -90,12 +93,14 @@ def fold_events(
     state, code = _outcome(first, stop, succeeded)
     if stuck or (stop and unverified):
         state, code = STUCK, STUCK_CODE
+    consequences, same_failures = _others(ranks, first.failure) if first else (0, 0)
     return Verdict(
         state=state,
         exit_code=code,
         seconds=seconds,
         first_failure=first.failure if first else None,
-        consequences=_consequences(ranks, first.failure) if first else 0,
+        consequences=consequences,
+        same_failures=same_failures,
         unverified=unverified,
         stalled_s=_stalled_s(history),
         membership_count=membership_count,
@@ -201,9 +206,20 @@ def _outcome(
         return STOPPED, 128 + stop.signal
     if first and first.is_loss:
         return LOST, LOST_CODE
+    if first and is_unattended(first.failure.reason):
+        return STOPPED, FAILED_CODE
     return (FAILED, FAILED_CODE) if first or not succeeded else (SUCCEEDED, 0)
 
 
-def _consequences(ranks: Mapping[int, RankResult], first: Failure) -> int:
+def _others(ranks: Mapping[int, RankResult], first: Failure) -> Tuple[int, int]:
+    """Return how many other ranks failed because the first did, and how many as it did."""
+    if is_unattended(first.reason):
+        return 0, 0
     others = [result for rank, result in ranks.items() if rank != first.rank]
-    return sum(bool(result.code or result.signal) for result in others)
+    failed = [result for result in others if result.code or result.signal]
+    cause = ranks[first.rank] if first.rank is not None else RankResult(first.node)
+    end = (cause.code, cause.exception)
+    if cause.code is None or end == (1, "") or is_secondary_error(cause.exception):
+        return len(failed), 0
+    same_failures = sum((each.code, each.exception) == end for each in failed)
+    return len(failed) - same_failures, same_failures

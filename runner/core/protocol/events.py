@@ -36,6 +36,16 @@ def is_loss(reason: str) -> bool:
     return reason.startswith("lost ")
 
 
+def unattended_reason(limit_s: float) -> str:
+    """Return the reason of a stop because the controller lease expired."""
+    return f"no controller was attached for {limit_s:g} s (disconnect_s)"
+
+
+def is_unattended(reason: str) -> bool:
+    """Return whether that was the reason of a stop."""
+    return reason.startswith("no controller was attached for ")
+
+
 class EventBody:
     """What happened; a subclass for each kind."""
 

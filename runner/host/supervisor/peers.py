@@ -160,7 +160,7 @@ class ControllerLease:
         limit_s = self._order.disconnect_s
         age_s = time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
         expired = not self.detached and age_s > limit_s
-        return f"no controller renewed the lease for {limit_s:g} s" if expired else ""
+        return events.unattended_reason(limit_s) if expired else ""
 
     def request_detach(
         self, group: Optional[PeerGroup], *, joined_hub: bool, stopping: bool

@@ -15,6 +15,7 @@ from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import STUCK, Verdict
+from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.text import (
     bracket_ipv6,
@@ -26,7 +27,7 @@ from runner.core.text import (
 )
 from runner.ui.layout import align, fold_names, message_width
 
-MAX_LISTED_NODES = 8  # the number of nodes up to which each has a line of its own
+MAX_LISTED_NODES = 8  # the number of unverified nodes up to which each has a line of its own
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
 
@@ -206,8 +207,7 @@ def final_report(
     elif verdict.stalled_s:
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
-    if verdict.exit_code != 0 or len(plan.nodes) <= MAX_LISTED_NODES:
-        lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
+    lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
     retry_command = f"python -m runner stop {run_flags}"
@@ -227,10 +227,10 @@ def final_report(
     if not verdict.has_begun:
         return "\n".join([*lines, f"  record: {folder}"])
     lines.append(f"  logs: {folder}/logs")
-    if plan.release:
+    if plan.release and any(result.started for result in verdict.ranks.values()):
         order = plan.nodes[0].order
         work = RunPaths(order.workdir, plan.run_id, "NODE").work
-        lines.append(f"  files the ranks wrote: {work} on each host")
+        lines.append(f"  the ranks' working folder: {work} on each host")
     return "\n".join(lines)
 
 
@@ -248,7 +248,11 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
-    lines = [f"first failure: {failure_text(failure)}"]
+    title = "stopped" if is_unattended(failure.reason) else "first failure"
+    lines = [f"{title}: {failure_text(failure)}"]
+    if number := verdict.same_failures:
+        is_all = number == len(verdict.ranks) - 1
+        lines[0] += f", and so did {'all others' if is_all else counted(number, 'other rank')}"
     if diagnosis:
         quoted = (*diagnosis.context, *diagnosis.excerpt)
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
@@ -267,12 +271,12 @@ def _wrap(title: str, text: str) -> list[str]:
 
 
 def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
-    """Group nodes with equal outcomes, so that a report fits a screen; few stay single."""
+    """Group nodes with equal outcomes, so that a report fits a screen."""
     groups: dict[tuple[str, ...], list[NodePlan]] = {}
     for name, result in verdict.nodes.items():
         node_plan = plan.node(name)
         outcomes = {_rank_outcome(verdict, rank) for rank in verdict.ranks_on(name)}
-        is_grouped = len(plan.nodes) > MAX_LISTED_NODES and len(outcomes) == 1
+        is_grouped = len(outcomes) <= 1
         key = (*outcomes, _cleanup_note(result)) if is_grouped else (name,)
         groups.setdefault(key, []).append(node_plan)
     return list(groups.values())

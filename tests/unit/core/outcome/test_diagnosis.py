@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, RankResult
+from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
 from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback, truncate_middle
 from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.events import unattended_reason
 from tests.golden.builders import plan
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
@@ -145,6 +146,26 @@ def test_a_signal_says_something_without_a_word() -> None:
     told = diagnose(MADE, failed(signum=11), logs())
     assert told is not None
     assert (told.excerpt, told.cause) == ((), "sigsegv")
+
+
+def test_a_launcher_that_was_killed_has_a_cure() -> None:
+    """As a rank has; the end of its supervisor is another matter."""
+    for reason, cause in (("torchrun was killed by SIGKILL", "sigkill"), ("its supervisor", "")):
+        verdict = failed(rank=None)
+        nodes = {"b": NodeResult(signal=9)}
+        verdict = replace(verdict, nodes=nodes, first_failure=Failure("b", None, reason))
+        told = diagnose(MADE, verdict, logs())
+        assert told is not None
+        assert (told.cause, bool(told.remedy)) == (cause, bool(cause))
+
+
+def test_a_stop_for_want_of_a_controller_quotes_no_log() -> None:
+    """What torchrun wrote of our TERM is no reason."""
+    failure = Failure("b", None, unattended_reason(25.0))
+    told = diagnose(MADE, replace(failed(), first_failure=failure), logs(b_err=CHAIN))
+    assert told is not None
+    assert (told.excerpt, told.cause) == ((), "unattended")
+    assert "detach=true" in told.remedy
 
 
 @pytest.mark.parametrize("verdict", [failed(state="lost"), Verdict("succeeded", 0, 1.0)])

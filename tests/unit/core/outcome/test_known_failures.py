@@ -12,6 +12,7 @@ from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANAT
 
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 MEANS = {
+    "unattended": "the hosts then stop a run that is not detached",
     "memory": "memory ran out on that host",
     "local_rank_unknown": "does not take --local-rank",
     "local_rank_wanted": "requires --local_rank",

@@ -31,6 +31,7 @@ from runner.core.protocol.events import (
     Stopping,
     StopRequested,
     TimedEvent,
+    unattended_reason,
 )
 from runner.core.protocol.states import State
 from runner.core.text import describe_exit
@@ -176,6 +177,21 @@ def test_what_follows_is_consequence() -> None:
 
     assert told.first_failure == Failure("a", 0, "exited with 3")
     assert told.consequences == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "exception", "same"),
+    [(1, "FileNotFoundError: no x", 2), (2, "", 2), (1, "", 0), (1, "E: reset by peer", 0)],
+)
+def test_equal_failures_are_no_consequences(code: int, exception: str, same: int) -> None:
+    """Unless ranks only noticed the end of another, or nothing is known but 1."""
+    ends = [RankExited(rank, code=code, exception=exception) for rank in range(3)]
+    told = verdict(
+        seen(5, "a", *ends[:2], ProgramExited(code=1), FAILED),
+        seen(6, "b", ends[2], RankExited(3, signal=TERM), ProgramExited(code=1), FAILED),
+    )
+
+    assert (told.same_failures, told.consequences) == (same, 3 - same)
 
 
 def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
@@ -443,8 +459,8 @@ def test_supervisor_that_died_is_the_failure() -> None:
 
 
 def test_host_that_stops_on_its_own_is_the_failure() -> None:
-    """A laptop slept: the ranks that got SIGTERM for it are consequences."""
-    reason = "no controller renewed the lease for 15 s"
+    """A laptop slept: nothing of the task failed, and the run may be relaunched."""
+    reason = unattended_reason(15.0)
     told = verdict(
         seen(5, "a", Stopping(reason)),
         seen(5.5, "a", RankExited(0, signal=TERM), RankExited(1, signal=TERM)),
@@ -453,9 +469,9 @@ def test_host_that_stops_on_its_own_is_the_failure() -> None:
         terminated("b", 6),
     )
 
-    assert outcome(told) == ("failed", 1)
+    assert outcome(told) == ("stopped", 1)
     assert told.first_failure == Failure("a", None, reason)
-    assert told.consequences == 4
+    assert told.consequences == 0
 
 
 def test_run_of_which_nothing_was_heard_did_not_succeed() -> None:

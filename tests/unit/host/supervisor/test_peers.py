@@ -122,7 +122,7 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     now = began + 9
     assert scene.missing() == ""
     now = began + 11
-    assert scene.missing() == "no controller renewed the lease for 10 s"
+    assert scene.missing() == "no controller was attached for 10 s (disconnect_s)"
     scene.attendance.renew_from_peer(began + 5)
     assert scene.missing() == ""
     now = began + 20

@@ -14,6 +14,7 @@ from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
+from runner.core.protocol.events import unattended_reason
 from runner.ui.reports import report
 from runner.ui.reports.report import final_report, launch_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
@@ -67,23 +68,24 @@ def test_success() -> None:
     verdict = Verdict("succeeded", 0, 12.34, nodes={"a": DONE, "b": DONE}, ranks=ranks(0, 0, 0, 0))
 
     assert told(verdict) == (
-        "  a  ranks 0-1 succeeded; 0 processes left\n"
-        "  b  ranks 2-3 succeeded; 0 processes left\n"
+        "  a,b  ranks 0-3 succeeded; 0 processes left\n"
         f"run {RUN_ID} succeeded after 12.3 s\n"
         "  logs: runs/0314/logs"
     )
 
 
 def test_success_of_many_nodes_is_short() -> None:
-    """Beyond eight nodes nobody reads a list of good news."""
+    """Nobody reads a list of good news."""
     names = [f"n{number}" for number in range(9)]
     made = build_plan(
         spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
         {name: facts(name) for name in names},
     )
-    verdict = Verdict("succeeded", 0, 3661.2, nodes=dict.fromkeys(names, DONE))
+    ends = {str(rank): RankResult(name, 0, started=True) for rank, name in enumerate(names)}
+    verdict = Verdict("succeeded", 0, 3661.2, nodes=dict.fromkeys(names, DONE), ranks=ends)
 
     assert told(verdict, made) == (
+        "  n[0-8]  ranks 0-8 succeeded; 0 processes left\n"
         f"run {RUN_ID} succeeded after 1 h 01 m 01 s\n  logs: runs/0314/logs"
     )
 
@@ -158,6 +160,57 @@ def test_failure_shows_the_last_lines_of_the_first() -> None:
         f"run {RUN_ID} failed after 1 m 05 s\n"
         "  logs: runs/0314/logs"
     )
+
+
+def test_a_run_that_nobody_attended_was_stopped() -> None:
+    """It is named as what it is, with its cure, and no rank is blamed."""
+    verdict = Verdict(
+        "stopped",
+        1,
+        65.0,
+        Failure("b", None, unattended_reason(25.0)),
+        nodes={"a": DONE, "b": DONE},
+        ranks=ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM)),
+    )
+    shown = told(verdict, b_program_err=["Traceback:"]).splitlines()
+    assert shown[0] == "stopped: no controller was attached for 25 s (disconnect_s)"
+    assert shown[1].startswith("  why: ")
+    assert "  cure: detach=true" in "\n".join(shown)
+    assert shown[-3].startswith("  a,b  ranks 0-3 were killed by SIGTERM; 0 processes left")
+    assert shown[-2].startswith(f"run {RUN_ID} stopped after")
+
+
+def test_equal_failures_are_one() -> None:
+    """None of them is said to follow from another."""
+    verdict = Verdict(
+        "failed",
+        1,
+        1.0,
+        Failure("a", 0, "exited with 2"),
+        same_failures=3,
+        nodes={"a": DONE, "b": DONE},
+        ranks=ranks(2, 2, 2, 2),
+    )
+    first = "first failure: rank 0 on a exited with 2, and so did "
+    assert told(verdict).splitlines()[:2] == [
+        f"{first}all others",
+        "  a,b  ranks 0-3 exited with 2; 0 processes left",
+    ]
+    some = replace(verdict, same_failures=1, consequences=2)
+    assert told(some).splitlines()[:2] == [
+        f"{first}1 other rank",
+        "  2 ranks failed as a consequence",
+    ]
+
+
+def test_where_no_rank_started_nothing_was_written() -> None:
+    """The folder of the ranks is named only where one was there."""
+    made = replace(plan(2, 2), release="65a3")
+    nodes = {"a": DONE, "b": DONE}
+    verdict = Verdict("stopped", 130, 1.0, nodes=nodes, ranks=ranks(0, 0, 0, 0))
+    assert "\n  the ranks' working folder: " in told(verdict, made)
+    never = {rank: replace(end, started=False) for rank, end in verdict.ranks.items()}
+    assert "folder" not in told(replace(verdict, ranks=never), made)
 
 
 def test_marks_below_a_line_of_a_traceback_are_left_out() -> None:
@@ -249,8 +302,7 @@ def test_stopped_run_says_that_nothing_is_left() -> None:
     )
 
     assert told(verdict) == (
-        "  a  ranks 0-1 were killed by SIGTERM; 0 processes left, 1 killed\n"
-        "  b  ranks 2-3 were killed by SIGTERM; 0 processes left, 1 killed\n"
+        "  a,b  ranks 0-3 were killed by SIGTERM; 0 processes left, 1 killed on each\n"
         f"run {RUN_ID} stopped after 10.0 s: stop requested by ada@desk\n"
         "  logs: runs/0314/logs"
     )
