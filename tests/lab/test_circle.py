@@ -369,6 +369,39 @@ def test_strangers_do_no_harm(ring: Ring, words: bytes) -> None:
     assert ring.heard["b"].said == [("joined",)]
 
 
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"type": "stop"},
+        {"type": "stop", "reason": "x", "cause": "mars", "detached": False},
+        {"type": "heartbeat", "controller_age_s": "x", "detached": False},
+        {"type": "peer_departed", "peer": "b", "reason": "x", "age_s": 1e400, "nodes": 1},
+        {"type": ["stop"]},
+        {"no": 1},
+    ],
+    ids=["incomplete", "no cause", "no number", "no finite one", "no type", "none at all"],
+)
+@pytest.mark.parametrize("sender", ["a", "b"])
+def test_odd_words_cost_their_sender_the_connection(
+    ring: Ring, words: dict[str, Any], sender: str
+) -> None:
+    """Its supervisor may be another's by now; who hears them says so and goes on."""
+    hub, member = ring.add("a"), ring.add("b")
+    ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    assert isinstance(hub, HubServer)
+    assert isinstance(member, HubClient)
+    peer = hub._members["b"] if sender == "a" else member._hub_peer
+    assert peer is not None
+    peer.send(**words)
+    listener = "b" if sender == "a" else "a"
+    ring.until(
+        lambda: ring.heard[listener].said[-1:] and ring.heard[listener].said[-1][0] == "lost"
+    )
+    assert ring.heard[listener].said[-1][1] == sender
+    assert "it sent what is no message" in ring.heard[listener].said[-1][2]
+
+
 def test_a_hub_that_knows_no_token_is_nobody(ring: Ring) -> None:
     """And who holds its port is not believed."""
     ring.add("a", token=b"other")

@@ -32,7 +32,7 @@ CLIENT, SERVER = b"c", b"s"
 
 
 class PeerDisconnected(Exception):
-    """The peer closed the connection, or could not authenticate."""
+    """The peer closed the connection, could not authenticate, or sent what is no message."""
 
 
 class Identity(NamedTuple):
@@ -79,17 +79,15 @@ class PeerConnection:
         loop.add_reader(self.fileno(), lambda: self.dispatch(on_message, on_disconnect))
 
     def dispatch(self, on_message: OnMessage, on_disconnect: OnDisconnect) -> None:
-        """Pass on what has arrived."""
+        """Pass on what has arrived; `on_message` raises PeerDisconnected for what is illegal."""
         if self.closed:
             return
         try:
-            messages = self.receive()
+            for message in self.receive():
+                if not self.closed:
+                    on_message(self, message)
         except PeerDisconnected as error:
             on_disconnect(self, error)
-            return
-        for message in messages:
-            if not self.closed:
-                on_message(self, message)
 
     def send(self, **message: Any) -> None:
         """Send a message, once the handshake has given the key to sign it with."""

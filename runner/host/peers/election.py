@@ -14,9 +14,19 @@ import json
 import socket
 import time
 import zlib
-from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Set
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Type,
+    TypeVar,
+)
 
-from runner.core.codec import decode, encode
+from runner.core.codec import decode, encode, parse_json
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order
@@ -26,7 +36,18 @@ from runner.core.relaunch.handover import AttemptEnd, NextAttempt, RelaunchConte
 from runner.host.peers.connection import Identity, PeerConnection
 from runner.host.peers.election_links import MAX_PLAN_BYTES, Followers, LeaderSearch
 from runner.host.peers.facts_child import TIMEOUT_MARGIN_S, FactsChild
+from runner.host.peers.messages import (
+    ELECTION_MESSAGES,
+    Cancel,
+    ElectionHeartbeat,
+    FactsMessage,
+    NextAttemptMessage,
+    no_message,
+    parse,
+)
 from runner.host.process.event_loop import EventLoop
+
+T = TypeVar("T")
 
 MAX_LOST_NAMES = 16  # of lost nodes in a heartbeat: the first line of a connection must be short
 
@@ -185,31 +206,31 @@ class LeaderElection:
         lost_nodes = sorted(end.lost_nodes)[:MAX_LOST_NAMES]
         return {"type": "heartbeat", "failure_age_s": age_s, "lost": lost_nodes}
 
-    def _on_leader_message(self, _: PeerConnection, message: Dict[str, Any]) -> None:
-        kind = message["type"]
+    def _on_leader_message(self, _: PeerConnection, data: Dict[str, Any]) -> None:
+        message = parse(ELECTION_MESSAGES, data)
         if self.is_decided:
             return
-        if kind == "heartbeat":
-            self._leader_active = self._leader_active or bool(message.get("is_leader"))
-        elif kind == "facts" and not self.facts_child.started:
+        if isinstance(message, ElectionHeartbeat):
+            self._leader_active = self._leader_active or message.is_leader
+        elif isinstance(message, FactsMessage) and not self.facts_child.started:
             self.facts_child.start()
-        elif kind == "next_attempt":
-            self._adopt(decode(NextAttempt, decompress_json(message["next_attempt"])))
-        elif kind == "cancel":
-            self.refusal = str(message["reason"])
+        elif isinstance(message, NextAttemptMessage):
+            self._adopt(_unpack(NextAttempt, message.next_attempt))
+        elif isinstance(message, Cancel):
+            self.refusal = message.reason
 
     # As the leader
 
-    def _on_follower_message(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
-        kind = message["type"]
-        if kind == "heartbeat":
-            self._lost_by_others |= set(message["lost"]) - {self._order.node}
-            if message["failure_age_s"] is not None:
-                self._failed_at[peer.name] = time.monotonic() - float(message["failure_age_s"])
-        elif kind == "facts" and self._poll is not None:
-            self._poll.facts[peer.name] = decode(Facts, decompress_json(message["facts"]))
-        elif kind == "cancel":
-            self.cancel(str(message["reason"]))
+    def _on_follower_message(self, peer: PeerConnection, data: Dict[str, Any]) -> None:
+        message = parse(ELECTION_MESSAGES, data)
+        if isinstance(message, ElectionHeartbeat):
+            self._lost_by_others |= {*message.lost} - {self._order.node}
+            if message.failure_age_s is not None:
+                self._failed_at[peer.name] = time.monotonic() - message.failure_age_s
+        elif isinstance(message, FactsMessage) and self._poll is not None:
+            self._poll.facts[peer.name] = _unpack(Facts, message.facts)
+        elif isinstance(message, Cancel):
+            self.cancel(message.reason)
 
     def _lead(self, now: float, end: AttemptEnd) -> None:
         poll, followers = self._poll, self._followers.authenticated
@@ -280,6 +301,9 @@ def compress_json(data: Any) -> str:
     return base64.b85encode(zlib.compress(json.dumps(data).encode())).decode()
 
 
-def decompress_json(text: str) -> Any:
-    """Return the data that `compress_json` took."""
-    return json.loads(zlib.decompress(base64.b85decode(text)))
+def _unpack(cls: Type[T], text: str) -> T:
+    """Return the object whose data `compress_json` took; raise PeerDisconnected."""
+    try:
+        return decode(cls, parse_json(zlib.decompress(base64.b85decode(text))))
+    except (ValueError, zlib.error) as error:
+        raise no_message(error) from error

@@ -23,7 +23,18 @@ from runner.host.peers.connection import (
     PeerDisconnected,
     close_all,
 )
+from runner.host.peers.messages import (
+    GROUP_MESSAGES,
+    Goodbye,
+    Heartbeat,
+    PeerDeparted,
+    Reconnecting,
+    Stop,
+    parse,
+)
 from runner.host.process.event_loop import EventLoop
+
+MAX_STALLED_S = 1e9  # JSON has no number for a host without ranks, which is stalled for ever
 
 
 class PeerObserver:
@@ -76,19 +87,19 @@ class ConnectedGroup:
         """Whether the hub has said goodbye."""
         return False
 
-    def _on_message(self, message: Dict[str, Any]) -> None:
-        if message["type"] == "heartbeat":
-            renewed_at = time.monotonic() - float(message["controller_age_s"])
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, Heartbeat):
+            renewed_at = time.monotonic() - message.controller_age_s
             self._peer_renewed_at = renewed_at = max(self._peer_renewed_at, renewed_at)
-            self._observer.on_lease_renewed(renewed_at, detached=bool(message["detached"]))
-        elif message["type"] == "peer_departed":
-            last_seen = time.monotonic() - float(message["age_s"])
-            departure = (str(message["peer"]), str(message["reason"]))
-            self._observer.on_peer_departed(*departure, last_seen, int(message["nodes"]))
-        elif message["type"] == "stop":
-            if message["detached"]:
+            self._observer.on_lease_renewed(renewed_at, detached=message.detached)
+        elif isinstance(message, PeerDeparted):
+            last_seen = time.monotonic() - message.age_s
+            departure = (message.peer, message.reason)
+            self._observer.on_peer_departed(*departure, last_seen, message.nodes)
+        elif isinstance(message, Stop):
+            if message.detached:
                 self._observer.on_lease_renewed(self._peer_renewed_at, detached=True)
-            self._observer.on_peer_stop(str(message["reason"]), StopCause(message["cause"]))
+            self._observer.on_peer_stop(message.reason, message.cause)
 
     def _heartbeat_due(self) -> bool:
         now = time.monotonic()
@@ -208,17 +219,17 @@ class HubServer(ConnectedGroup):
         close_all(self._members.values(), GOODBYE_TIMEOUT_S)
         self._members.clear()
 
-    def _receive(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
+    def _receive(self, peer: PeerConnection, data: Dict[str, Any]) -> None:
+        message = parse(GROUP_MESSAGES, data)
         if self._members.get(peer.name) is not peer:
             self._register(peer)
-        if message["type"] == "reconnecting":
+        if isinstance(message, Reconnecting):
             self._disconnected[peer.name] = peer.last_heard
-        if message["type"] in ("goodbye", "reconnecting"):
+        if isinstance(message, (Goodbye, Reconnecting)):
             self._drop(peer)
             return
-        if message["type"] == "heartbeat":
-            stalled_s = message.get("stalled_s")
-            self._last_progress[peer.name] = time.monotonic() - float(stalled_s or 0.0)
+        if isinstance(message, Heartbeat):
+            self._last_progress[peer.name] = time.monotonic() - (message.stalled_s or 0.0)
         self._on_message(message)
 
     def _on_disconnect(self, peer: PeerConnection, error: PeerDisconnected) -> None:
@@ -252,6 +263,7 @@ class HubServer(ConnectedGroup):
 def heartbeat(renewed_at: float, *, detached: bool, stalled_s: Optional[float]) -> Dict[str, Any]:
     """Return the heartbeat for the arguments of `tick`."""
     age_s = round(time.monotonic() - renewed_at, 3)
+    stalled_s = None if stalled_s is None else min(stalled_s, MAX_STALLED_S)
     state = {"controller_age_s": age_s, "detached": detached, "stalled_s": stalled_s}
     return {"type": "heartbeat", **state}
 

@@ -20,6 +20,7 @@ from runner.host.peers.connection import (
 )
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.peers.hub import ConnectedGroup, heartbeat, stop_message
+from runner.host.peers.messages import GROUP_MESSAGES, Goodbye, Heartbeat, Stop, parse
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0  # between two attempts to reach the hub
 RECONNECT_TIMEOUT_S = 1.0  # how long a new connection may take when the old one fell silent
@@ -189,18 +190,18 @@ class HubClient(ConnectedGroup):
             hub = self._hub
             self._observer.on_hub_unreachable(f"{hub.node} at {hub.addr} port {hub.port}: {reason}")
 
-    def _receive(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
+    def _receive(self, peer: PeerConnection, data: Dict[str, Any]) -> None:
+        message = parse(GROUP_MESSAGES, data)
         if not self._joined:
             self._joined = True
             self._observer.on_hub_joined()
-        if message["type"] == "goodbye":
+        if isinstance(message, Goodbye):
             self._close_all()
             return
-        if message["type"] == "heartbeat":
-            stalled_s = message.get("stalled_s")
-            progress_at = None if stalled_s is None else time.monotonic() - float(stalled_s)
-            self._last_run_progress = progress_at
-        self._stop_received = self._stop_received or message["type"] == "stop"
+        if isinstance(message, Heartbeat):
+            stalled_s = message.stalled_s
+            self._last_run_progress = None if stalled_s is None else time.monotonic() - stalled_s
+        self._stop_received = self._stop_received or isinstance(message, Stop)
         self._on_message(message)
         if peer is self._hub_peer and self._suspected_peer is not None:
             self._suspected_peer.close()  # the hub has closed its end

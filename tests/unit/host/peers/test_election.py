@@ -168,6 +168,28 @@ def test_a_stop_reaches_all(scene: Callable[..., Scene]) -> None:
     assert {part.refusal for part in made.parts.values()} == {"stop requested by ada"}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"type": "next_attempt", "next_attempt": "x"},
+        {"type": "next_attempt", "next_attempt": election_module.compress_json([1])},
+        {"type": "heartbeat", "is_leader": 1},
+        {"no": 1},
+    ],
+    ids=["not compressed", "another object", "no bool", "no type"],
+)
+def test_who_leads_with_odd_words_does_not_lead(
+    scene: Callable[..., Scene], words: dict[str, Any]
+) -> None:
+    """The next one does."""
+    made = scene("ab")
+    made.end("b")
+    made.until(lambda: made.parts["a"]._followers.authenticated)
+    made.parts["a"]._followers.broadcast(**words)
+    made.until(lambda: made.parts["b"]._leader_search.exhausted)
+    assert not made.parts["b"].is_decided
+
+
 def test_a_leader_that_is_lost_takes_its_voters_along(scene: Callable[..., Scene]) -> None:
     """Who has voted follows no other in this attempt."""
     made = scene("abc")
