@@ -18,7 +18,7 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
-from runner.core.protocol.remote_files import LOG
+from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.ui.console.plain import Console
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
@@ -94,7 +94,7 @@ class Ending:
         downloaded = ""
         if kinds:
             self.store.unlock()
-            downloaded = self._download(plan.run_id, kinds)
+            downloaded = self._download(plan, kinds)
         if LOG in kinds:  # there is more to diagnose by
             diagnosis = diagnose(plan, verdict, self.store.tail)
         if failure := self.store.write_error:
@@ -111,21 +111,22 @@ class Ending:
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
 
-    def _download(self, run_id: str, kinds: Collection[str]) -> str:
+    def _download(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
         pull_command = f"python -m runner pull {self.run_flags}"
         try:
-            pulled = download(self.pool, run_id, self.store.folder, kinds)
+            pulled = download(self.pool, plan.run_id, self.store.folder, kinds)
         except Interrupted:
             return f"the rest of the outputs stays on the hosts: {pull_command}"
         except NotReady as error:
             return f"{render_problems(error.problems)}\n  {pull_command}"
         lines = []
-        if any(
+        outputs = plan.outputs if OUTPUT in kinds else ()
+        if outputs or any(
             e.new_count or e.existing_count or e.notes or e.omitted_count or e.failed_count
             for e in pulled.values()
         ):
-            lines.append(tables.render_pull(pulled, os.path.relpath(self.store.folder)))
+            lines.append(tables.render_pull(pulled, os.path.relpath(self.store.folder), outputs))
         missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]
         if missing:
             lines.append(f"nothing fetched from {', '.join(missing)}, out of reach: {pull_command}")

@@ -210,6 +210,24 @@ def test_any_name_comes_home(cluster: Cluster) -> None:
         assert home.read_bytes() == name.encode(errors="surrogateescape")
 
 
+def test_unchanged_code_is_no_output(cluster: Cluster) -> None:
+    """Only what is younger than the checkout, whatever its modification time says."""
+    cluster.wants("*.pt")
+    work = cluster.work()
+    write(work / "old.pt", "pushed")
+    (work / "old_link.pt").symlink_to("old.pt")
+    write(work / "tuned.pt", "pushed")
+    time.sleep(0.05)  # the resolution of the disk's clock
+    write(cluster.root() / "checked_out", "")
+    time.sleep(0.05)
+    assert cluster.one().output_count == 0
+    write(work / "new.pt", "written")
+    write(work / "tuned.pt", "changed")
+    os.utime(work / "tuned.pt", (0, 0))
+    assert cluster.one().output_count == 2
+    assert cluster.outputs_here() == {"new.pt", "tuned.pt"}
+
+
 def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:
     """Wherever they lead; what is behind them is neither read nor written."""
     secret = write(tmp_path / "elsewhere" / "secret.pt", "secret")

@@ -459,6 +459,7 @@ def attached_on_a_terminal(on_lab: Launcher) -> tuple[subprocess.Popen[bytes], i
 def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     """With the end of a launch, or by `pull`; what is here is not fetched again."""
     words = ("touch=ckpt_RANK.pt", "touch=scratch_RANK", "print=over")
+    (on_lab.folder / "old.pt").write_text("of the project, and unchanged")
     done = on_lab("cluster=lab", "task.outputs=['*.pt']", *on_lab.rank_overrides(*words))
     assert done.code == 0, done
     found = sorted(path.name for path in (done.folder / "outputs").rglob("*.pt"))

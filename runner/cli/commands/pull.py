@@ -37,7 +37,7 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     if json_:
         show(json.dumps(encode(pulled)))
     else:
-        show(tables.render_pull(pulled, os.path.relpath(found.store.folder)))
+        show(tables.render_pull(pulled, os.path.relpath(found.store.folder), found.plan.outputs))
     if problems:
         show(render_problems(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

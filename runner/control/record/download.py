@@ -21,7 +21,7 @@ from runner.core.codec import parse_json
 from runner.core.errors import Problem
 from runner.core.model.results import PullResult
 from runner.core.protocol.frames import Frame, decompress
-from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, RemoteFile
+from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, MAX_FILES, OUTPUT, RemoteFile
 from runner.core.text import printable
 
 WINDOW, MAX_REQUESTS = 8 << 20, 256
@@ -166,6 +166,7 @@ class HostDownload:
         more = frame.data["skip_count"] - len(skipped)
         self.result.notes = [*skipped, *([f"and {more} more"] if more > 0 else [])]
         self._downloads.extend(plan_downloads(self._destination, self._name, self._remote_files))
+        self.result.output_count = sum(file.kind == OUTPUT for file in self._remote_files)
         self._remote_files = []
         self._bytes_total = sum(download.total for download in self._downloads)
         self._request_more()

@@ -69,6 +69,7 @@ class PullResult:
     new_count: int = 0  # files and links that are new here, or have grown
     folders: Set[str] = field(default_factory=set)  # where they are, below the run's folder
     existing_count: int = 0
+    output_count: int = 0  # files and links there that the task's `outputs` name
     fetched_bytes: int = 0
     omitted_count: int = 0  # files beyond the limit of one pull
     notes: List[str] = field(default_factory=list)  # what was skipped on the host, and why

@@ -68,6 +68,7 @@ class RunPaths:
         self.ballast = posixpath.join(self.root, "ballast")
         self.last_ballast = posixpath.join(self.root, "ballast.last")
         self.work = posixpath.join(self.root, "work")
+        self.checked_out = posixpath.join(self.root, "checked_out")
         self.shim = posixpath.join(self.root, "rank.py")
         self.site = posixpath.join(self.root, "site")
 

@@ -122,6 +122,9 @@ class Inventory:
         self.skipped: List[Tuple[str, str]] = []  # path and reason of the first of them
         self._folder, self._kinds = folder, kinds
         self._file_count = self._path_bytes = 0
+        self._checked_out_ns = 0  # what has not changed since is no output, but code
+        with contextlib.suppress(OSError):
+            self._checked_out_ns = os.stat(folder.checked_out).st_ctime_ns
 
     def steps(self) -> Steps:
         """Find the files, in steps."""
@@ -193,6 +196,8 @@ class Inventory:
         if () not in matching:
             if is_link and remote_files.matches_below(matching):
                 self._skip(path, "is a symbolic link, which is not followed")
+        elif status.st_ctime_ns <= self._checked_out_ns:
+            return
         elif is_link or stat.S_ISREG(status.st_mode):
             self._add(remote_files.OUTPUT, path, status, target)
         else:

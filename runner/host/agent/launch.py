@@ -25,7 +25,7 @@ from runner.host.peers.election import ElectionContext
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage.checkout import check_out, store_tasks
 from runner.host.storage.release_store import remove_tree
-from runner.host.storage.run_folder import create_run_folder
+from runner.host.storage.run_folder import create_run_folder, write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.storage.shared_record import remove_run
 from runner.host.supervisor import guardian
@@ -96,6 +96,7 @@ class Handler(RequestHandler):
             yield from create_run_folder(folder, order, self.context.programs, self._run_record)
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
+                write_atomic(folder.checked_out, "")
         except BaseException as error:
             made = (folder.work, folder.attempt_folder(order.attempt))
             for path in made if existed else (folder.root,):  # nothing was started

@@ -201,8 +201,11 @@ def _command_exit_code(result: CommandResult) -> int:
     return SIGNAL_EXIT_BASE - result.exit_code if result.exit_code < 0 else result.exit_code
 
 
-def render_pull(results: Mapping[str, PullResult], folder: str) -> str:
-    """Return what was and was not downloaded; nodes with equal counts share an entry."""
+def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequence[str] = ()) -> str:
+    """Return what was and was not downloaded; nodes with equal counts share an entry.
+
+    `outputs` are the patterns of the outputs that were asked for.
+    """
     total = sum(result.new_count for result in results.values())
     size = sum(result.fetched_bytes for result in results.values())
     if total:
@@ -214,6 +217,8 @@ def render_pull(results: Mapping[str, PullResult], folder: str) -> str:
         lines = [f"nothing new; {counted(existing, 'file')} in {folder}"]
     else:
         lines = ["nothing was pulled"]
+    if outputs and not any(result.output_count for result in results.values()):
+        lines.append(f"  no file that is new or changed matched task.outputs: {', '.join(outputs)}")
     for name, result in results.items():
         lines += [f"  {name}: {note}" for note in result.notes]
         if omitted := result.omitted_count:

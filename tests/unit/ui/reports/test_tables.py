@@ -192,6 +192,12 @@ def test_nothing_new_and_nothing_at_all() -> None:
     }
     assert tables.render_pull(there, "runs/x") == "nothing new; 4 files in runs/x"
     assert tables.render_pull({"gpu1": PullResult()}, "runs/x") == "nothing was pulled"
+    assert tables.render_pull(there, "runs/x", ["*.pth", "out"]).splitlines() == [
+        "nothing new; 4 files in runs/x",
+        "  no file that is new or changed matched task.outputs: *.pth, out",
+    ]
+    there["gpu2"].output_count = 1
+    assert "matched" not in tables.render_pull(there, "runs/x", ["*.pth", "out"])
     one = {"gpu1": PullResult(new_count=1, fetched_bytes=5, is_finished=True)}
     assert tables.render_pull(one, "runs/x") == "pulled 1 file, 5 B, into runs/x (gpu1)"
 
