@@ -30,6 +30,8 @@ from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from runner.config.compose import Composer
     from runner.workflows.host_pool import HostPool
 
@@ -198,9 +200,12 @@ class Selection:
     def contact_latest(self) -> LaunchRequest:
         """Return how the hosts are reached that are chosen, or those of this folder's last run."""
         folder = run_index.record_folder(run_index.LATEST)
-        if self.overrides or self.config_dirs or folder is None:
-            return self.contact()
-        return self._with_note(read_contact(folder), ", like runs/latest")
+        if not (self.overrides or self.config_dirs or folder is None):
+            try:
+                return self._with_note(self.contact_by_record(folder), ", like runs/latest")
+            except ConfigError as error:
+                show(f"note: runs/latest is left out: {error}", file=sys.stderr)
+        return self.contact()
 
     def contact_for_run(self, run: str) -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
@@ -222,19 +227,29 @@ class Selection:
         if folder is None:
             why = f": {run} is not on record on this machine"
             return _about_run(self._with_note(self.compose(()), why), run_id)
+        request = self.contact_by_record(folder)
+        return request if request.run_dir == folder else _about_run(request, run_id)
+
+    def contact_by_record(self, folder: Path) -> LaunchRequest:
+        """Return how the hosts of a run on record are reached, changed by the words given."""
         recorded = read_contact(folder)
-        if not self.overrides and not self.config_dirs:
+        if recorded and not self.overrides and not self.config_dirs:
             return recorded
         from runner.config.overrides import hydra_value
 
-        folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
+        recorded_folders = recorded.config_dirs if recorded else ()
+        folders = tuple(dict.fromkeys((*self.config_dirs, *recorded_folders)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())
-        if changed.spec.cluster != recorded.spec.cluster:  # as `+experiment=NAME` may
-            return _about_run(self.compose(()), run_id)
-        words = tuple(word for word in changed.contact_words if word in self.settings)
-        changed = replace(changed, run_dir=folder, contact_words=words)
-        return _about_run(changed, recorded.spec.run_id)
+        if recorded and changed.spec.cluster != recorded.spec.cluster:  # as `+experiment=NAME` may
+            return _about_run(self.compose(()), recorded.spec.run_id)
+        return replace(
+            changed,
+            run_dir=folder,
+            contact_words=tuple(word for word in changed.contact_words if word in self.settings),
+            launched_at=recorded.launched_at if recorded else 0.0,
+            on_record=not self.settings and not self.config_dirs,
+        )
 
     def _with_note(self, request: LaunchRequest, why: str = "") -> LaunchRequest:
         """Say which hosts are contacted, where nobody has chosen them."""

@@ -289,6 +289,8 @@ class Composer:
             config.rerun = recorded_run.plan.run_id
             cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster
             task = task if hydra_input.replaces_program else recorded_run.plan.task
+        if recorded_run and contact_keys is not None:
+            config.run_id = recorded_run.plan.run_id
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
             while (run_id := new_run_id(task)) in self._run_ids:
                 pass  # every run of a sweep has its own

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.control.record.run_index import LATEST
 from runner.core.errors import Problem
 from runner.core.model.spec import PortRange
 from runner.core.protocol.paths import is_run_id
@@ -298,6 +299,8 @@ class Validator:
         if not is_run_id(text):
             message = f"{text!r} is not legal; use up to 63 of a-z, 0-9 and '-', no '-' in front"
             self.add(where, message, "leave it out for a generated one")
+        elif text == LATEST:
+            self.add(where, f"{LATEST} is the name of the last run, whichever that is")
         return text
 
     def check_env_name(self, where: str, name: str) -> None:

@@ -81,27 +81,28 @@ def decode(cls: Type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
     values = {}
-    for name, hint, metadata in _fields(cls):  # type: ignore[arg-type]  # a class is hashable
+    for name, hint, metadata, is_required in _fields(cls):  # type: ignore[arg-type]  # hashable
         if name in data:
             try:
                 values[name] = _decode(hint, data[name])
                 _check(metadata, values[name])
             except ValueError as error:
                 raise ValueError(f"{cls.__name__}.{name}: {error}") from None
-        elif "pattern" in metadata:  # no default: it names something
+        elif is_required or "pattern" in metadata:  # that one names something
             raise ValueError(f"{cls.__name__}.{name} is missing")
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ValueError(f"{cls.__name__}: {error}") from None
+    return cls(**values)
 
 
 @functools.lru_cache(maxsize=None)
-def _fields(cls: Hashable) -> List[Tuple[str, Any, Mapping[str, Any]]]:
-    """Return the name, the type and the metadata of each field."""
+def _fields(cls: Hashable) -> List[Tuple[str, Any, Mapping[str, Any], bool]]:
+    """Return the name, the type and the metadata of each field, and whether it has no default."""
     hints = get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    return [(field.name, hints[field.name], field.metadata) for field in fields]
+    return [(f.name, hints[f.name], f.metadata, _is_required(f)) for f in fields]
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _check(metadata: Mapping[str, Any], value: Any) -> None:

@@ -27,7 +27,7 @@ def confirm(pool: HostPool, verb: str, runs: Sequence[RunInfo], *, yes: bool) ->
     """
     for run in runs:
         pool.console.message(f"{verb}: {describe_run(run)}")
-    unknown = [run for run in runs if run_index.record_folder(run.run_id) is None]
+    unknown = [run for run in runs if run_index.record_of(run) is None]
     if not unknown or yes:
         return
     which = f"{counted(len(unknown), 'run')} without a record on this machine"

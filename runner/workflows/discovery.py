@@ -231,14 +231,13 @@ class FoundRun:
         from runner.control.record.run_store import RunStore
 
         self.finder, self.console = finder, finder.console
-        self.request = request
         # As its hosts reported it when it was found.
         self.reported = finder.find(request.spec.run_id, prefer_active=prefer_active)
         self.record: HostRecord = finder.load_record(self.reported, per_host=per_host)
         run_name = self.record.plan.run_id
         self.flags = request.run_flags(run_name)  # by which any verb finds it again
-        folder = run_index.record_folder(run_name)
-        self.store = RunStore(folder or request.run_dir.parent / run_name)
+        self.request = replace(request, launched_at=self.record.info.launched_at)
+        self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
         self.outcome_unknown = False  # another attempt was announced and could not be found
         self._load_attempt()
 

@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
@@ -109,7 +110,6 @@ class LaunchSession:
         self, request: LaunchRequest, source: CodeSource, store: RunStore, inbox: Inbox
     ) -> None:
         self._request, self._source, self._store = request, source, store
-        self._launched_at = 0.0
         self._past_attempts: tuple[PastAttempt, ...] = ()
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
@@ -156,7 +156,8 @@ class LaunchSession:
         self._pool.close()
 
     def _run_attempts(self, plan: Plan, facts: dict[str, Facts]) -> int:
-        started_at, self._launched_at = time.monotonic(), time.time()
+        started_at, here = time.monotonic(), str(Path.cwd())
+        self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         with self._writing_record():
             self._store.create(self._request)
         found = run_index.record_folder(plan.run_id) == self._store.folder.resolve()
@@ -188,7 +189,7 @@ class LaunchSession:
         pulls_outputs = is_complete and plan.outputs and self._pool.spec.pull_outputs
         pulls_outputs = pulls_outputs and verdict.has_begun
         kinds = (OUTPUT,) if pulls_outputs else ()
-        launched_at = self._launched_at
+        launched_at = self._request.launched_at
         self._ending.conclude(plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
         inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
         self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
@@ -263,7 +264,7 @@ class LaunchSession:
 
     def _run_info(self, plan: Plan) -> RunInfo:
         past, left = self._past_attempts, self._pool.spec.relaunch.max - len(self._past_attempts)
-        return run_info(plan, user_at_host(), self._launched_at, past, left)
+        return run_info(plan, user_at_host(), self._request.launched_at, past, left)
 
     def _packed_record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +125,7 @@ class Ending:
             e.new_count or e.existing_count or e.notes or e.omitted_count or e.failed_count
             for e in pulled.values()
         ):
-            lines.append(tables.render_pull(pulled, os.path.relpath(self.store.folder), outputs))
+            lines.append(tables.render_pull(pulled, str(self.store.display_path), outputs))
         missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]
         if missing:
             lines.append(f"nothing fetched from {', '.join(missing)}, out of reach: {pull_command}")

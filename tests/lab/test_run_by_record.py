@@ -291,3 +291,77 @@ def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     assert "could not verify" not in why.out
     told = json.loads(asking("why", *found, "--json").out)
     assert (told["state"], told["exit_code"], told["unverified"]) == ("lost", 4, [])
+
+
+def test_an_id_alone_is_no_record_of_a_run(user: Launcher) -> None:
+    """Another user's run has the same id: it is asked about, and kept apart from one's own."""
+    words = ("cluster=local", "run_id=base", "cluster.nproc_per_node=1", "cluster.workdir=~/mine")
+    ended = user(*words, *user.rank_overrides("print=mine"))
+    assert ended.code == 0, ended
+    theirs = at_another_machine(user)
+    there = "cluster.workdir=~/theirs"
+    detached(theirs, *words[:-1], there, first="print=theirs")
+    at = ("--cluster", "local", there)
+    refused = user("stop", "base", *at)
+    assert (refused.code, "--yes" in refused.err) == (2, True), refused
+    pulled = user("pull", "base", *at)
+    assert pulled.code == 0, pulled
+    runs = user.folder / "runs"
+    (apart,) = (path for path in runs.glob("base-*"))
+    for folder, text in ((runs / "base", "mine\n"), (apart, "theirs\n")):
+        assert [log.read_text() for log in folder.glob("logs/*/rank_0.out")] == [text]
+    assert user("stop", "base", *at, "--yes").code == 0
+    assert "run base stopped" in user("why", "base", *at).out
+    assert "run base succeeded" in user("why", "base").out
+    (row,) = json.loads(user("ps", "--all", *at, "--json").out)["runs"]
+    assert row["state"] == "stopped"
+
+
+@pytest.mark.all
+def test_stop_latest_asks_about_every_unfinished_run(
+    lab: Lab, user: Launcher, tmp_path: Path
+) -> None:
+    """Records elsewhere, of an older version, of hosts that are off: none hides one that is on."""
+    lab.write_cluster(user.conf, "far", names=["node1"])
+    here = ("cluster=local", "cluster.nproc_per_node=1")
+    first = run_id(detached(user, *here, f"run_dir={tmp_path}/kept/one"))
+    old = run_id(detached(user, *here, "task.outputs=[x]"))  # its contact has no version
+    (user.folder / "runs" / old / "contact.json").unlink()
+    assert user("logs").out.count("up") == 1
+    dead = run_id(detached(user, "cluster=far"))
+    damaged = user.folder / "runs" / "damaged"
+    damaged.mkdir()
+    (damaged / "contact.json").write_text("[]")
+    lab["node1"].power_off()
+    for run in (old, first):
+        stopped = user("stop", "--run", "latest", "--json", "cluster.ssh.connect_timeout=2")
+        assert (stopped.code, json.loads(stopped.out)["run_id"]) == (0, run), stopped
+    left = user("stop", "--run", "latest", "cluster.ssh.connect_timeout=2")
+    assert (left.code, f"{dead} may be on" in left.err, "node1" in left.err) == (5, True, True), (
+        left
+    )
+    wrong = user("stop", "--run", "latest", "ui=bogus")
+    assert (wrong.code, "bogus" in wrong.err) == (2, True), wrong
+    latest = user.folder / "runs" / "latest"
+    latest.unlink()
+    latest.symlink_to(damaged)
+    listed = user("ps")
+    assert (listed.code, "damaged" in listed.err, "like runs/" in listed.err) == (0, True, False)
+
+
+def test_a_run_is_found_from_a_folder_that_was_removed(user: Launcher, tmp_path: Path) -> None:
+    """By its id; what needs the folder is one clear error."""
+    run = run_id(detached(user, "cluster=local", "cluster.nproc_per_node=1"))
+    (tmp_path / "gone").mkdir()
+    runner = " ".join(RUNNER_ARGV)
+    verbs = ("logs", "pull", "stop", "why")
+    lines = [f"{runner} {verb} --run {run} || exit" for verb in verbs]
+    script = "\n".join(
+        [f"cd {tmp_path}/gone && rmdir ../gone", *lines, f"{runner} stop --run latest"]
+    )
+    argv = ["sh", "-c", script]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=user.env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, f"run {run} stopped" in done.stdout) == (2, True), done
+    assert "no run that was launched from this folder" in done.stderr

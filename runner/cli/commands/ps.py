@@ -51,13 +51,14 @@ def _ends_on_record(
 
     ends = {}
     for run in runs:
-        folder = None if run.is_active else run_index.record_folder(run.run_id)
+        folder = None if run.is_active else run_index.record_of(run.info)
         store = RunStore(folder) if folder else None
         if store is None or not store.has_result:
             continue
-        with contextlib.suppress(NotReady):
-            if store.has_unproven_end:
-                spec = replace(composed.spec, run_id=run.run_id)
+        if store.has_unproven_end:
+            spec = replace(composed.spec, run_id=run.run_id)
+            with contextlib.suppress(NotReady):
                 complete_result(FoundRun(replace(composed, spec=spec), finder))
+        with contextlib.suppress(NotReady):
             ends[run.run_id] = store.read_result()[1].state
     return ends

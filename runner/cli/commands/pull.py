@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from runner.cli.command import Selection, verb
@@ -37,7 +36,7 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     if json_:
         show(json.dumps(encode(pulled)))
     else:
-        show(tables.render_pull(pulled, os.path.relpath(found.store.folder), found.plan.outputs))
+        show(tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs))
     if problems:
         show(render_problems(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
 from runner.ui.output import show
 
 if TYPE_CHECKING:
+    from runner.core.model.results import RemoteRun
     from runner.core.model.spec import LaunchRequest
     from runner.workflows.discovery import RunFinder
 
@@ -40,36 +40,44 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
 
 
 def _latest_unfinished(selection: Selection) -> LaunchRequest:
-    """Return the contact of the last run of this folder that has not ended, as its hosts say."""
-    from runner.control.record import run_index
-    from runner.control.record.contact_file import read_contact
-    from runner.workflows.discovery import open_run_finder
+    """Return the contact of the last run of this folder that has not ended, as its hosts say.
 
-    requests = []
+    Raises:
+        StopUnverified: None is on, as far as the hosts that answered say; it names all others.
+    """
+    from runner.control.record import run_index
+
+    answers: dict[str, tuple[list[RemoteRun], list[Problem]]] = {}  # by how hosts are reached
+    problems: list[Problem] = []
     for folder in run_index.unfinished():
-        with contextlib.suppress(ConfigError):  # a damaged record
-            run_id = read_contact(folder).spec.run_id
-            requests.append(selection.contact_for_run(run_id))
-    while requests:
-        contact = replace(requests[0].spec, run_id="")
-        try:
-            with open_run_finder(requests[0], "stop", plain=True) as finder:
-                runs = {run.run_id: run for run in finder.runs()}
-        except NotReady as error:
-            raise StopUnverified(error.problems) from error
-        others = []
-        for request in requests:
-            run = runs.get(request.spec.run_id)
-            if replace(request.spec, run_id="") != contact:
-                others.append(request)
-            elif run is not None and (run.is_active or run.is_complete):
-                if run.is_active:
-                    return request
-            elif finder.unreachable:  # it may be on there
-                return request
-        requests = others
+        request = selection.contact_by_record(folder)
+        run_id, contact = request.spec.run_id, repr(replace(request.spec, run_id=""))
+        if contact not in answers:
+            answers[contact] = _runs_on_hosts(request)
+            problems += answers[contact][1]
+        runs, unreachable = answers[contact]
+        same = [r for r in runs if r.run_id == run_id and run_index.is_record_of(folder, r.info)]
+        if same and same[0].is_active:
+            return request
+        if unreachable and not (same and same[0].is_complete):
+            flags = request.run_flags(run_id)
+            message = f"{run_id} may be on: not all of its hosts answer"
+            problems.append(Problem("--run", message, f"python -m runner stop {flags}"))
+    if problems:
+        raise StopUnverified(problems)
     message = "no run that was launched from this folder is on"
     raise ConfigError([Problem("--run", message, f"{LIST_HINT} of a cluster: --cluster NAME")])
+
+
+def _runs_on_hosts(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
+    """Return the runs on the hosts of a run, and why some hosts could not be asked."""
+    from runner.workflows.discovery import open_run_finder
+
+    try:
+        with open_run_finder(request, "stop", plain=True) as finder:
+            return finder.runs(), [*finder.unreachable.values()]
+    except NotReady as error:
+        return [], list(error.problems)
 
 
 def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:

@@ -21,19 +21,14 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
     It reads the record here, or the hosts' if there is none here.
     """
-    from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose
     from runner.ui.reports import report
 
     composed = selection.contact_for_run(run)
-    run_id = composed.spec.run_id
-    folder = run_index.record_folder(run_id) if run_id else None
-    store = RunStore(folder) if folder else None
-    if store is None or not store.has_result:
-        store = _download_record(composed)
-    elif store.has_unproven_end:
-        _ask_again(composed)
+    store = RunStore(composed.run_dir)
+    if not store.has_result or store.has_unproven_end:
+        store = _ask_hosts(composed, store)
     if json_:
         show(json.dumps(json.loads((store.folder / "result.json").read_text(encoding="utf-8"))))
         return 0
@@ -47,29 +42,30 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     return 0
 
 
-def _ask_again(composed: LaunchRequest) -> None:
-    """Complete the result on record by what its hosts can say by now; note those that cannot."""
+def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
+    """Return the record of an ended run with what its hosts can say by now.
+
+    Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
+    """
     from runner.workflows.discovery import FoundRun, open_run_finder
-    from runner.workflows.pull import complete_result
+    from runner.workflows.pull import complete_result, pull_run
 
     try:
         with open_run_finder(composed, "why") as finder:
-            complete_result(FoundRun(composed, finder))
+            found = FoundRun(composed, finder)
+            if found.store.has_result:
+                complete_result(found)
+                return found.store
+            if found.relaunch_pending or not found.already_ended:
+                state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
+                message = f"run {found.plan.run_id} {state}, as far as the hosts say"
+                flags = found.flags
+                hint = f"python -m runner attach {flags}\npython -m runner stacks {flags}"
+                raise NotReady([Problem("--run", message, hint)])
+            pull_run(found)
     except NotReady as error:
+        if not known.has_result:
+            raise
         show(f"note: asked again in vain: {error}", file=sys.stderr)
-
-
-def _download_record(composed: LaunchRequest) -> RunStore:
-    """Download the record of an ended run, or raise NotReady."""
-    from runner.workflows.discovery import FoundRun, open_run_finder
-    from runner.workflows.pull import pull_run
-
-    with open_run_finder(composed, "why") as finder:
-        found = FoundRun(composed, finder)
-        if found.relaunch_pending or not found.already_ended:
-            state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
-            message = f"run {found.plan.run_id} {state}, as far as the hosts say"
-            hint = f"python -m runner attach {found.flags}\npython -m runner stacks {found.flags}"
-            raise NotReady([Problem("--run", message, hint)])
-        pull_run(found)
+        return known
     return found.store

@@ -15,10 +15,11 @@ from runner.core.errors import ConfigError, Problem
 from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
 
 CONTACT_FILE = "contact.json"
+PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True)
-class _RunContact:
+class RunContact:
     """Fields of `Spec`."""
 
     run_id: str
@@ -36,38 +37,47 @@ class _RunContact:
 
 
 @dataclass(frozen=True)
-class _RecordedContact:
-    run: _RunContact
+class RecordedContact:
+    """Content of the file."""
+
+    run: RunContact
     ui: str = "auto"
     console_ranks: tuple[int, ...] | None = None
     config_dirs: tuple[str, ...] = ()
+    launched_at: float = 0.0  # as its hosts have it on record
+    launched_from: str = ""  # the folder; "" in a record that was begun later
 
 
 def encode_contact(request: LaunchRequest) -> str:
     """Return the content of the file."""
     spec = request.spec
-    values = {field.name: getattr(spec, field.name) for field in fields(_RunContact)}
+    values = {field.name: getattr(spec, field.name) for field in fields(RunContact)}
     values["nodes"] = tuple(replace(node, env={}) for node in (*spec.nodes, *spec.spares))
     values["project"] = "" if spec.deploy.enabled else spec.project
     ranks = None if request.console_ranks is None else tuple(sorted(request.console_ranks))
-    contact = _RecordedContact(_RunContact(**values), request.ui, ranks, request.config_dirs)
+    launch = (request.config_dirs, request.launched_at, request.launched_from)
+    contact = RecordedContact(RunContact(**values), request.ui, ranks, *launch)
     return json.dumps(encode(contact), indent=1) + "\n"
 
 
-def read_contact(folder: Path) -> LaunchRequest:
+def read_contact(folder: Path) -> LaunchRequest | None:
     """Return how the hosts of a run on record are reached; its task is not known from there.
+
+    It is None for the record of an older version, which has its plan and configuration alone.
 
     Raises:
         ConfigError: The file cannot be read; another version wrote the record, or it is damaged.
     """
     file = folder / CONTACT_FILE
+    if not file.exists() and (folder / PLAN_FILE).exists():
+        return None
     try:
-        contact = decode(_RecordedContact, json.loads(file.read_text(encoding="utf-8")))
+        contact = decode(RecordedContact, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         hint = "--cluster NAME finds the run on the hosts of that cluster"
         raise ConfigError([Problem(str(file), f"cannot be read: {reason}", hint)]) from error
-    values = {field.name: getattr(contact.run, field.name) for field in fields(_RunContact)}
+    values = {field.name: getattr(contact.run, field.name) for field in fields(RunContact)}
     return LaunchRequest(
         spec=Spec(task=Task("", "command", ""), **values),
         dry_run=DryRun.OFF,
@@ -76,5 +86,7 @@ def read_contact(folder: Path) -> LaunchRequest:
         console_ranks=None if contact.console_ranks is None else frozenset(contact.console_ranks),
         config_yaml="",
         config_dirs=contact.config_dirs,
+        launched_at=contact.launched_at,
+        launched_from=contact.launched_from,
         on_record=True,
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from runner.control.record.contact_file import CONTACT_FILE
+from runner.control.record.contact_file import CONTACT_FILE, PLAN_FILE, read_contact
+from runner.core.errors import ConfigError
+from runner.core.model.run_info import RunInfo
 
 RUNS_FOLDER = "runs"
 """Where the records of a folder are, below it."""
@@ -21,22 +24,53 @@ LATEST = "latest"
 
 def record_folder(name: str) -> Path | None:
     """Return the record of a run by its id, or of this folder's `latest`; None for none."""
-    places = [Path.cwd() / RUNS_FOLDER]
-    if name != LATEST:
-        places.append(_index())
-    for place in places:
-        if (place / name / CONTACT_FILE).is_file():
-            return (place / name).resolve()
-    return None
+    return next(_named(name), None)
 
 
-def unfinished() -> list[Path]:
-    """Return the records of this folder's runs whose end is not on record, the newest first."""
-    runs = Path.cwd() / RUNS_FOLDER
-    files = {path.resolve() for path in runs.glob(f"*/{CONTACT_FILE}")}
-    pending = [path for path in files if not path.with_name("result.json").exists()]
-    newest_first = sorted(pending, key=lambda path: path.stat().st_mtime, reverse=True)
-    return [path.parent for path in newest_first]
+def record_of(run: RunInfo) -> Path | None:
+    """Return the record of a run that hosts have; that of another run with its id is none."""
+    return next((folder for folder in _named(run.run_id) if is_record_of(folder, run)), None)
+
+
+def is_record_of(folder: Path, run: RunInfo) -> bool:
+    """Return whether a folder has the record of this run, as far as older ones say."""
+    try:
+        contact = read_contact(folder)
+    except ConfigError:
+        return False
+    return contact is None or contact.launched_at == run.launched_at
+
+
+def place_of(run: RunInfo, runs: Path) -> Path:
+    """Return where the record of a run is, or would be below `runs`."""
+    usual = runs / run.run_id
+    is_free = not usual.exists() or is_record_of(usual, run)
+    apart = runs / f"{run.run_id}-{run.launched_at:.0f}"  # from another run with its id
+    return record_of(run) or (usual if is_free else apart)
+
+
+def records() -> list[Path]:
+    """Return the records in this folder and in the index, the newest first."""
+    entries = (entry for place in (*_here(), _index()) for entry in place.glob("*"))
+    files = filter(None, map(_record_file, {entry.resolve() for entry in entries}))
+    newest_first = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+    return [file.parent for file in newest_first]
+
+
+def unfinished() -> Iterator[Path]:
+    """Yield the records of this folder's runs whose end is not on record, the newest first.
+
+    Those are the runs launched from it, wherever their records are, and what is in `runs`.
+    """
+    runs = [place.resolve() for place in _here()]
+    for folder in records():
+        if (folder / "result.json").exists():
+            continue
+        with contextlib.suppress(ConfigError):  # a damaged record
+            contact = read_contact(folder)
+            origin = contact.launched_from if contact else ""
+            if folder.parent in runs or Path(origin, RUNS_FOLDER) in _here():
+                yield folder
 
 
 def register(run_id: str, folder: Path) -> None:
@@ -61,6 +95,26 @@ def ignore_folder(folder: Path) -> Path:
     path = folder / ".gitignore"
     path.write_text("*\n", encoding="ascii")
     return path
+
+
+def _named(name: str) -> Iterator[Path]:
+    """Yield the records of this name, of this folder first."""
+    for place in _here() if name == LATEST else (*_here(), _index()):
+        if _record_file(place / name):
+            yield (place / name).resolve()
+
+
+def _record_file(folder: Path) -> Path | None:
+    """Return the file by which a folder is a record; None for another folder."""
+    files = (folder / CONTACT_FILE, folder / PLAN_FILE)
+    return next(filter(Path.is_file, files), None)
+
+
+def _here() -> list[Path]:
+    """Return the folder of records below the working folder; [] if that was removed."""
+    with contextlib.suppress(OSError):
+        return [Path.cwd() / RUNS_FOLDER]
+    return []
 
 
 def _link(path: Path, target: Path) -> None:

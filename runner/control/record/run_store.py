@@ -56,8 +56,10 @@ class RunStore:
     @property
     def display_path(self) -> Path:
         """The folder relative to the current one, if it is below it."""
-        folder = os.path.relpath(self.folder)
-        return self.folder if folder.startswith("..") else Path(folder)
+        with contextlib.suppress(OSError):  # that was removed
+            folder = os.path.relpath(self.folder)
+            return self.folder if folder.startswith("..") else Path(folder)
+        return self.folder
 
     def reserve(self) -> None:
         """Create the folder; raise ConfigError if it holds another run or cannot be created."""
@@ -110,7 +112,8 @@ class RunStore:
             self._lock_fd = try_lock_folder(self.folder)
             if self._lock_fd is None:
                 return False
-            run_index.register(plan.run_id, self.folder)
+            if run_index.record_folder(plan.run_id) in (None, self.folder.resolve()):
+                run_index.register(plan.run_id, self.folder)
             self.logs.mkdir(mode=0o700, exist_ok=True)
             if not (self.folder / "config.yaml").exists():
                 nodes = [share.node for share in plan.nodes]

@@ -285,7 +285,7 @@ class SweepPlace:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One run, as the command line and the YAML ask for it."""
+    """One run, as the command line and the YAML ask for it; large on purpose, as those are."""
 
     spec: Spec
     dry_run: DryRun
@@ -302,6 +302,8 @@ class LaunchRequest:
     plan_as_json: bool = False  # whether a dry run prints the plan as JSON
     sweep: Optional[SweepPlace] = None  # if it is one of a sweep
     on_record: bool = False  # whether the record in `run_dir` says all of this by the run's id
+    launched_at: float = 0.0  # since 1970; with the run's id it tells a run from all others
+    launched_from: str = ""  # the folder
     names_program: bool = True  # else the task is the shipped default
 
     @property

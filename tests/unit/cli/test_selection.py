@@ -104,3 +104,29 @@ def test_what_is_contacted_by_default_is_said(
     assert "note: on local (local); --cluster NAME" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="no run was launched from this folder"):
         Selection().contact_for_run("")
+
+
+def test_a_record_of_an_older_version_has_its_configuration(project: Path) -> None:
+    """That says how its hosts are reached."""
+    (project / "runs" / "first" / "contact.json").unlink()
+    for run in ("first", "latest"):
+        found = Selection().contact_for_run(run)
+        assert [(node.name, node.host) for node in found.spec.nodes] == [("a", "10.0.0.1")]
+        assert (found.spec.run_id, found.spec.cluster, found.spec.workdir) == (
+            "first",
+            "gone",
+            "/there",
+        )
+        assert (found.run_dir, found.run_flags("first")) == (
+            project / "runs" / "first",
+            "--run first",
+        )
+
+
+def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`ps` asks the default cluster, and says why."""
+    (project / "runs" / "first" / "contact.json").write_text("[]")
+    assert Selection().contact_latest().spec.cluster == "local"
+    said = capsys.readouterr().err
+    assert "contact.json: cannot be read: RecordedContact: expected an object, got list" in said
+    assert "note: on local (local); --cluster NAME" in said

@@ -234,6 +234,7 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
                 "    leave it out for a generated one"
             ),
         ),
+        ({"run_id": "latest"}, "run_id: latest is the name of the last run, whichever that is"),
         (
             {"cluster.env": {"A-B": 1}},
             "cluster.env.A-B: 'A-B' is no name for an environment variable",

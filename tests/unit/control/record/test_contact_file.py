@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
     (tmp_path / CONTACT_FILE).write_text(text)
     found = read_contact(tmp_path)
+    assert found is not None
     assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
     for name in ("run_id", "cluster", "ssh", "workdir", "lost_s", "host_python", "pull_outputs"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)
@@ -49,3 +51,4 @@ def test_a_damaged_file_is_one_problem(tmp_path: Path, text: str) -> None:
     (problem,) = caught.value.problems
     assert problem.subject == str(tmp_path / CONTACT_FILE)
     assert "--cluster NAME" in problem.hint
+    assert not re.search(r"__|\b_|argument", problem.message)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
-from tests.golden.builders import request
+from runner.core.model.run_info import RunInfo
+from tests.golden.builders import plan, request
 
 
 @pytest.fixture(autouse=True)
@@ -20,11 +24,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-def record(folder: Path, run_id: str) -> Path:
+def record(folder: Path, run_id: str, launched_at: float = 5.0, launched_from: str = "") -> Path:
     """The record of a run in that folder."""
     store = RunStore(folder)
     store.reserve()
-    store.create(request(folder, run_id=run_id))
+    asked = request(folder, run_id=run_id)
+    store.create(replace(asked, launched_at=launched_at, launched_from=launched_from))
     store.unlock()
     return folder
 
@@ -57,8 +62,7 @@ def test_a_record_outside_leaves_runs_ignored(project: Path, tmp_path: Path) -> 
 
 def test_a_record_that_was_removed_is_none(tmp_path: Path) -> None:
     """Its links are left."""
-    gone = record(tmp_path / "data" / "first", "first")
-    (gone / "contact.json").unlink()
+    shutil.rmtree(record(tmp_path / "data" / "first", "first"))
     assert run_index.record_folder("first") is None
     assert run_index.record_folder("latest") is None
 
@@ -71,3 +75,58 @@ def test_a_disk_that_cannot_be_written_costs_the_index_only(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert record(project / "runs" / "first", "first").is_dir()
     assert run_index.record_folder("first") == project / "runs" / "first"
+
+
+def test_another_run_of_the_same_id_has_another_record(project: Path) -> None:
+    """Another user may have chosen that id; what is pulled of it goes into a folder of its own."""
+    mine, theirs = RunInfo("base", launched_at=5.0), RunInfo("base", launched_at=7.25)
+    kept = record(project / "runs" / "base", "base")
+    assert run_index.record_of(mine) == run_index.place_of(mine, project / "runs") == kept
+    assert run_index.record_of(theirs) is None
+    apart = run_index.place_of(theirs, project / "runs")
+    assert apart == project / "runs" / "base-7"
+    store = RunStore(apart)
+    assert store.reopen(replace(request(apart), launched_at=7.25), replace(plan(1), run_id="base"))
+    store.unlock()
+    assert run_index.place_of(theirs, project / "runs") == apart
+    assert run_index.record_folder("base") == kept
+    new = RunInfo("new", launched_at=1.0)
+    assert run_index.place_of(new, project / "runs") == project / "runs" / "new"
+
+
+def test_a_record_of_an_older_version_is_one(project: Path) -> None:
+    """It has no contact, nor the time of its launch: its id is all that it goes by."""
+    old = record(project / "runs" / "old", "old")
+    (old / "contact.json").rename(old / "plan.json")
+    assert run_index.record_folder("old") == run_index.record_of(RunInfo("old")) == old
+    assert list(run_index.unfinished()) == [old]
+
+
+def test_unfinished_runs_are_found_wherever_their_records_are(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those launched from this folder, and what was pulled into it; nobody else's."""
+    here = str(project)
+    pulled = record(project / "runs" / "pulled", "pulled")
+    first = record(tmp_path / "data" / "one", "first", launched_from=here)
+    second = record(tmp_path / "data" / "two", "second", launched_from=here)
+    ended = record(project / "runs" / "ended", "ended", launched_from=here)
+    (ended / "result.json").touch()
+    damaged = record(project / "runs" / "damaged", "damaged", launched_from=here)
+    (damaged / "contact.json").write_text("[]")
+    record(tmp_path / "data" / "three", "third", launched_from=str(tmp_path))
+    for age, folder in enumerate((second, first, pulled)):
+        os.utime(folder / "contact.json", (1000 - age, 1000 - age))
+    assert list(run_index.unfinished()) == [second, first, pulled]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # an index that was not written
+    run_index.set_latest(first)
+    assert list(run_index.unfinished()) == [first, pulled]
+
+
+def test_in_a_folder_that_was_removed_the_index_is_left(project: Path) -> None:
+    """Runs are found by their ids there; it has no latest one."""
+    kept = record(project.parent / "data" / "first", "first", launched_from=str(project))
+    shutil.rmtree(project)
+    assert run_index.record_folder("first") == kept
+    assert run_index.record_folder("latest") is None
+    assert list(run_index.unfinished()) == []
