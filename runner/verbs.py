@@ -18,6 +18,23 @@ from runner.cli.main import VerbParser, split_words
 from runner.core.errors import ConfigError, Problem, RunnerError
 
 
+FOR_RUN = "leave it out: it is for tasks with `run`"
+INSTEAD_OF_FABRIC = {
+    ("-i", "--identity"): "cluster.ssh.key=FILE",
+    ("-S", "--ssh-config"): "cluster.ssh.config=FILE",
+    ("-t", "--connect-timeout"): "cluster.ssh.connect_timeout=SECONDS",
+    ("-T", "--command-timeout"): "`fab exec` has --timeout, other verbs deadlines of their own",
+    ("--prompt-for-login-password",): "`ssh-copy-id HOST`: verbs log in with keys",
+    ("--prompt-for-passphrase",): "`ssh-add FILE` asks for it once: verbs use your ssh-agent",
+    ("--prompt-for-sudo-password",): "leave it out: no verb needs root",
+    ("-e", "--echo"): FOR_RUN,
+    ("--hide",): FOR_RUN,
+    ("-p", "--pty"): FOR_RUN,
+    ("-w", "--warn-only"): FOR_RUN,
+}
+"""What to type in place of the flags of `fab` that a verb would ignore; -H and --dry reach its task."""
+
+
 class VerbTask(Task[Any]):
     """A task whose words are those of `python -m runner VERB`."""
 
@@ -26,7 +43,10 @@ class VerbTask(Task[Any]):
         if program := _fab():
             flags = {to_flag(n): arg.takes_value for arg in program.core_args() for n in arg.names}
             words, tasks = program.core.unparsed, program.collection.task_names
+            given = [arg for arg in program.core_args() if program.args[arg.name].got_value]
             try:
+                if verbs := [word for word in words if word in TASKS_BY_NAME]:
+                    _refuse_ignored(verbs[0], {to_flag(n) for arg in given for n in arg.names})
                 words[:] = words_as_flags(words, tasks, flags)
             except RunnerError as error:
                 raise Exit(code=print_error(error)) from error
@@ -83,6 +103,14 @@ def _refuse_flags_of_fabric(verb: Verb, context: Context) -> None:
         raise ConfigError([Problem("fab --dry", message, hint or "leave it out")])
 
 
+def _refuse_ignored(verb: str, given: Collection[str]) -> None:
+    """Refuse flags of `fab` that a verb, which connects by itself, would ignore."""
+    for names, hint in INSTEAD_OF_FABRIC.items():
+        if flag := next((name for name in names if name in given), ""):
+            message = f"{verb} would ignore it, and connects by itself"
+            raise ConfigError([Problem(f"fab {flag}", message, hint)])
+
+
 def words_as_flags(
     words: Sequence[str], tasks: Collection[str], fab_flags: Mapping[str, bool]
 ) -> list[str]:
@@ -97,6 +125,7 @@ def words_as_flags(
         if result[-1] in TASKS_BY_NAME:
             verb = load_verb(result[-1])
             own, of_fab = _take_words(verb, remaining, tasks, fab_flags)
+            _refuse_ignored(verb.name, {word.partition("=")[0] for word in of_fab})
             is_help = not {"--help", "-h"}.isdisjoint(of_fab)
             result += [*of_fab, *(own if is_help else _flags(verb, own))]
     return result

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.documents("docs/elastic.md")]
@@ -60,8 +60,11 @@ def test_the_first_failure_is_where_its_rank_was(on_lab: Launcher) -> None:
 
 
 def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
-    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost."""
-    words = on_lab.rank_overrides("print=up", "once=0:3", "print=again")
+    """A rank fails once; nobody stops the run, both starts are on record, and no byte is lost.
+
+    Its traceback is shown whole, those that follow from it as one line each.
+    """
+    words = on_lab.rank_overrides("print=up", "once=0:no_learning_rate", "print=again")
     done = on_lab(*THREE, "torchrun.max_restarts=1", *QUICK, *words)
     assert done.code == 0, done
     starts = [e for e in done.events if e["kind"] == "rank_started"]
@@ -69,9 +72,45 @@ def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
         (r, n) for r in range(3) for n in (1, 2)
     ]
     exits = [e for e in done.events if e["kind"] == "rank_exited" and e["rank"] == 0]
-    assert [e["code"] for e in exits] == [3, 0]
+    assert [e["code"] for e in exits] == [1, 0]
     assert done.log("node1", 0) == "up\nup\nagain\n"
     assert "membership 2: 3 nodes, 3 ranks (the same nodes); restart 1 of 1\n" in done.err
+    assert tracebacks_of(done, "node1:0")[-1] == "RuntimeError: no learning rate"
+    for rank in ("node2:1", "node3:2"):
+        (folded,) = tracebacks_of(done, rank)
+        assert folded.endswith("RuntimeError: Connection closed by peer (whole in logs)"), done
+
+
+def tracebacks_of(done: Result, rank: str) -> list[str]:
+    """The lines of a rank on standard error."""
+    return re.findall(rf"^\[{rank}\] (.*)", done.err, re.MULTILINE)
+
+
+@pytest.mark.all
+def test_tracebacks_that_follow_from_a_rank_that_torch_restarts_are_folded(
+    on_lab: Launcher, hurry: Path
+) -> None:
+    """Its own is whole; of the others one line each, and the change is one line, too."""
+    fail = hurry.with_name("fail")
+    words = (f"task.args.hurry={hurry}", f"task.args.fail={fail}", "task.args.step_seconds=0.1")
+    toy = on_lab.start(*ELASTIC, *TOY, *words)
+    toy.until_printed("] step 2 of", 3, seconds=90)
+    fail.touch()
+    toy.until(lambda: "membership 2:" in toy.err, "the restart", 60)
+    hurry.touch()
+    done = toy.wait(120)
+    assert done.code == 0, done
+    each_step_once(toy)
+    own = tracebacks_of(done, "node3:2")
+    assert own[0].endswith("Traceback (most recent call last):"), done.err
+    assert own[-1].endswith("ValueError: rank 2 was told to fail"), done.err
+    others = [*tracebacks_of(done, "node1:0"), *tracebacks_of(done, "node2:1")]
+    assert 0 < len(others) <= 2, done.err  # torch may have ended one of them before
+    folded = r"\d+ lines of a traceback: .*Connection closed by peer.*"
+    assert all(re.fullmatch(folded, line) for line in others), done.err
+    assert (
+        done.err.count("\nmembership 2: 3 nodes, 3 ranks (the same nodes); restart 1 of 5\n") == 1
+    )
 
 
 def finished(controller: Controller) -> dict[int, set[int]]:

@@ -63,6 +63,28 @@ def test_flags_of_fabric_that_would_be_ignored_are_refused(
     assert not [name for name, host in lab.hosts.items() if host.sh("ls /tmp/was-here || true")]
 
 
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        (("-i", "key"), "cluster.ssh.key=FILE"),
+        (("--ssh-config=file",), "cluster.ssh.config=FILE"),
+        (("--prompt-for-login-password",), "ssh-copy-id"),
+        pytest.param(("-t", "3"), "cluster.ssh.connect_timeout=SECONDS", marks=pytest.mark.all),
+        pytest.param(("-w",), "tasks with `run`", marks=pytest.mark.all),
+    ],
+)
+def test_flags_of_fabric_about_connections_name_the_key(
+    project: Launcher, flags: tuple[str, ...], hint: str
+) -> None:
+    """Before and after the verb; nobody is asked for a password first."""
+    for words in ((*flags, "disks", "lab", "config", "lost_s"), ("config", *flags, "lost_s")):
+        done = fab(project, *words)
+        assert (done.code, done.out) == (2, ""), done
+        assert re.fullmatch(
+            rf"error: fab --?[\w-]+: config would ignore it.*\n.*{hint}.*\n", done.err
+        )
+
+
 def test_words_are_those_of_the_verb(project: Launcher) -> None:
     """KEY=VALUE, flags and the subject in any order, and further tasks in the same line."""
     words = ["cluster=lab", "lost_s=9"]

@@ -64,9 +64,12 @@ def test_the_first_failure_is_the_same_at_once_and_at_the_end(
 
 
 def test_tracebacks_that_follow_from_the_first_failure_are_folded(
-    begin: Callable[..., Controller], tmp_path: Path
+    begin: Callable[..., Controller], plainly: Launcher, tmp_path: Path
 ) -> None:
-    """On the console: its own is whole there, and all of them are in the logs."""
+    """On the console: its own is whole there, and all of them are in the logs.
+
+    So it is for an `attach` after the end.
+    """
     words = ["raise=1:no_learning_rate", "sleep=0.3", "raise=0:Connection_closed_by_peer"]
     words = ["deaf", f"wait={tmp_path}/go", *words]  # the stop comes before rank 0 raises
     controller = begin(*words, overrides=("task.nnodes=2",), ranks=2)
@@ -79,6 +82,12 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     (folded,) = consequences
     assert "lines of a traceback: RuntimeError: Connection closed by peer (whole in" in folded
     assert "Traceback" in done.log("node1", 0, "err")
+    again = plainly("attach", "--run", controller.run_id)
+    assert (again.code, [line for line in again.err.splitlines() if "[node1:0]" in line]) == (
+        1,
+        consequences,
+    )
+    assert "\n[node2:1] RuntimeError: no learning rate\n" in again.err
 
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)

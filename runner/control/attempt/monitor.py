@@ -24,6 +24,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
 from runner.core.model.spec import Spec
 from runner.core.outcome.first_failure import failure_text, lost_nodes
+from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
@@ -310,6 +311,7 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.stop_all(body.reason, cause=body.cause)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)
+            self._note_failure_of_ended()
         elif isinstance(body, events.PeerLost):
             self._node_monitor.on_peer_lost(body)
         elif isinstance(body, events.RelaunchPending):
@@ -317,6 +319,14 @@ class AttemptMonitor(WaitLoop):
             self._observer.phase("waiting for the hosts to decide about a relaunch")
         else:
             self._node_monitor.show(self.peer_status.on_event(name, body))
+
+    def _note_failure_of_ended(self) -> None:
+        """Pass on the first failure of an attempt that was over before; no stop will do so."""
+        is_over = all(node.has_ended for node in self._nodes.values())
+        if is_over and not self._node_monitor.role.may_stop:
+            _, failure = self._first_failure()
+            if failure is not None and not is_stall(failure.reason):
+                self._observer.first_failure(failure.node, failure.rank, is_over=True)
 
     def _check_all_started(self) -> None:
         present = (

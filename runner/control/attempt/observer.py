@@ -34,7 +34,7 @@ class RunObserver:
     node_status: Callable[[str, str], None]
     console_full: Callable[[], bool]
     mute: Callable[[], None]
-    first_failure: Callable[[str, int | None], None]  # takes its node, and its rank if it has one
+    first_failure: Callable[..., None]  # takes its node, its rank or None, and perhaps `is_over`
     recovered: Callable[[], None]  # the attempt goes on after a failure
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import queue
 import sys
@@ -194,14 +195,16 @@ class Console:
             if lines is not None:
                 self._take_lines(source, descriptor, lines)
 
-    def first_failure(self, node: str, rank: int | None) -> None:
+    def first_failure(self, node: str, rank: int | None, *, is_over: bool = False) -> None:
         """Fold tracebacks that follow from this failure, until `recovered` or `reset_lines`.
 
-        Of those on the node without a `rank`, or of that rank, all lines are shown.
+        Of those on the node without a `rank`, or of that rank, all lines are shown. `is_over`: the
+        attempt is, and its logs are read in no order of time.
         """
         with self._lock:
             if self._folder:
-                self._folder.fold_except(node, rank, time.monotonic())
+                known_at = math.inf if is_over else time.monotonic()
+                self._folder.fold_except(node, rank, known_at)
 
     def recovered(self) -> None:
         """Show whole tracebacks again: the ranks go on without what failed."""

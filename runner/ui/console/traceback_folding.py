@@ -78,7 +78,8 @@ class TracebackFolder:
     def fold_except(self, node: str, rank: int | None, now: float) -> None:
         """Fold tracebacks from now on, except those of the rank that failed first.
 
-        Without a rank, those of its node are kept whole.
+        Without a rank, those of its node are kept whole. `now` is infinite if lines that come
+        later may have been written before the failure.
         """
         self._first_failure, self._known_at = (node, rank), now
 

@@ -60,6 +60,9 @@ def main() -> int:
     if rank == 0:
         write_steps(folder, state)
     while state.step < args.steps:
+        was_restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+        if rank == world - 1 and not was_restarted and args.fail and Path(args.fail).exists():
+            raise ValueError(f"rank {rank} was told to fail")
         hurry = args.hurry and Path(args.hurry).exists()
         take_step(state, world, 0 if hurry else args.step_seconds)
         if os.environ["LOCAL_RANK"] == "0":
@@ -79,6 +82,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--step_seconds", type=float, default=0.2, help="how long a step takes")
     parser.add_argument("--hurry", default="", help="a file; once it exists, steps take no time")
+    parser.add_argument("--fail", default="", help="a file; once it exists, the last rank fails")
     parser.add_argument("--snapshots", default="snapshots", help="a folder, shared or not")
     parser.add_argument("--timeout_s", type=float, default=60.0, help="of one collective operation")
     return parser.parse_args()

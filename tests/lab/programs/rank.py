@@ -1,7 +1,7 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
 print=TEXT  title=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
-fail=RANK:CODE  once=RANK:CODE  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
+fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
 import os
@@ -42,12 +42,14 @@ def do(word: str) -> None:
         rank, _, text = value.partition(":")
         if rank == RANK:
             raise RuntimeError(text.replace("_", " "))
-    elif name == "once":  # the first time here; the others wait for what becomes of it
-        rank, _, code = value.partition(":")
+    elif name == "once":  # raised the first time here; the others lose their connection to it
+        rank, _, text = value.partition(":")
         mark = os.path.expanduser(f"~/.once-{os.environ['RUNNER_RUN_ID']}-{RANK}")
         if not os.path.exists(mark):
             open(mark, "w").close()
-            sys.exit(int(code)) if rank == RANK else time.sleep(60)
+            signal.signal(signal.SIGTERM, lambda *_: do(f"raise={RANK}:Connection_closed_by_peer"))
+            do(f"raise={rank}:{text}")
+            time.sleep(60)
     elif name == "kill":
         os.kill(os.getpid(), int(value))
     elif name == "deaf":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from runner.ui.console.dedup import Source
@@ -65,6 +67,14 @@ def test_without_a_failure_nothing_is_folded(folder: TracebackFolder) -> None:
     """A program may handle a closed connection by itself."""
     folder.feed(ONE, ERR, CLOSED, 0.0)
     assert due(folder, HOLD_S) == [CLOSED]
+
+
+def test_of_a_run_that_is_over_only_what_says_so_is_a_consequence(folder: TracebackFolder) -> None:
+    """Its logs come at any time: one that a program had handled may come last."""
+    folder.fold_except("gpu2", 1, math.inf)
+    folder.feed(ONE, ERR, OWN, 9.0)
+    folder.feed(ONE, OUT, CLOSED, 9.0)
+    assert due(folder, 9.0 + WRITING_S) == [OWN, FOLDED]
 
 
 def test_traceback_of_the_failed_rank_stays_whole(folder: TracebackFolder) -> None:
