@@ -17,7 +17,6 @@ from runner.cli.command import Option, Verb, load_verb, print_error, verb_names
 from runner.cli.main import VerbParser, split_words
 from runner.core.errors import ConfigError, Problem, RunnerError
 
-
 FOR_RUN = "leave it out: it is for tasks with `run`"
 INSTEAD_OF_FABRIC = {
     ("-i", "--identity"): "cluster.ssh.key=FILE",
@@ -32,7 +31,7 @@ INSTEAD_OF_FABRIC = {
     ("-p", "--pty"): FOR_RUN,
     ("-w", "--warn-only"): FOR_RUN,
 }
-"""What to type in place of the flags of `fab` that a verb would ignore; -H and --dry reach its task."""
+"""What to type instead of flags of `fab` that a verb would ignore; -H and --dry reach its task."""
 
 
 class VerbTask(Task[Any]):

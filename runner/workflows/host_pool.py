@@ -18,7 +18,7 @@ from runner.control.attempt.observer import RunObserver
 from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush, PushTarget
 from runner.control.rpc.facts import CollectedFacts, FactsCollector
-from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
@@ -270,7 +270,7 @@ def user_at_host() -> str:
 @contextlib.contextmanager
 def open_host_pool(spec: Spec, console: Console) -> Iterator[HostPool]:
     """Open a pool for one verb; at the end it is closed, and the console too."""
-    inbox: Inbox = queue.SimpleQueue()
+    inbox = BoundedInbox()
     with forward_signals(inbox):
         pool = HostPool(spec, console, inbox)
         try:

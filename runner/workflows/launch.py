@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import secrets
 import signal
 import sys
@@ -21,7 +20,7 @@ from runner.control.code.code_store import CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
-from runner.control.rpc.session import Inbox
+from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
 from runner.core.errors import (
     InternalFault,
@@ -70,7 +69,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     source = source or open_code_source(request)
     store = RunStore(request.run_dir)
     store.reserve()
-    inbox: Inbox = queue.SimpleQueue()
+    inbox = BoundedInbox()
     try:
         with forward_signals(inbox):
             session = LaunchSession(request, source, store, inbox)
@@ -94,7 +93,7 @@ def dry_run(request: LaunchRequest) -> None:
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         source = open_code_source(request)
-        inbox: Inbox = queue.SimpleQueue()
+        inbox = BoundedInbox()
         with forward_signals(inbox):
             plan = LaunchSession(request, source, RunStore(request.run_dir), inbox).plan()
     if request.plan_as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +16,13 @@ from runner.core.model.plan import Hub, Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import HEARTBEAT_S
 from runner.host.peers import hub, member
+from runner.host.peers.connection import MAX_UNAUTHENTICATED, Listener
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.supervisor.peers import PeerGroup, join_peers
+
+PATIENT = {"auth_timeout_s": 3600.0, "max_unauthenticated": MAX_UNAUTHENTICATED}
 
 
 class Heard(PeerObserver):
@@ -400,6 +405,42 @@ def test_odd_words_cost_their_sender_the_connection(
     )
     assert ring.heard[listener].said[-1][1] == sender
     assert "it sent what is no message" in ring.heard[listener].said[-1][2]
+
+
+def greeted(ring: Ring, origin: str = "127.0.0.1") -> socket.socket:
+    """A connection of somebody who says nothing to the hub, from an address of this machine."""
+    end = socket.create_connection(("127.0.0.1", ring.port), source_address=(origin, 0))
+    ring.until(lambda: select.select([end], [], [], 0)[0])
+    return end
+
+
+def test_strangers_who_say_nothing_keep_nobody_out(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they use up what the hub may open: the oldest of them makes room."""
+    monkeypatch.setattr(Listener.__init__, "__kwdefaults__", PATIENT)
+    ring.add("a")
+    before = ring.watched
+    with contextlib.ExitStack() as strangers:
+        for _ in range(MAX_UNAUTHENTICATED + 9):
+            strangers.enter_context(greeted(ring))
+        ring.until(lambda: ring.watched == before + MAX_UNAUTHENTICATED)
+        ring.add("b")
+        ring.until(lambda: ("joined",) in ring.heard["b"].said)
+    assert ring.heard["a"].said == []
+
+
+def test_strangers_of_one_machine_leave_those_of_others_alone(ring: Ring) -> None:
+    """A member has its time to prove what it knows, however many come from elsewhere meanwhile."""
+    ring.add("a")
+    with contextlib.ExitStack() as connections:
+        slow = connections.enter_context(greeted(ring))
+        for _ in range(MAX_UNAUTHENTICATED + 9):
+            connections.enter_context(greeted(ring, "127.0.0.2"))
+        assert slow.recv(4096).endswith(b"\n")
+        slow.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow.recv(1)
 
 
 def test_a_hub_that_knows_no_token_is_nobody(ring: Ring) -> None:

@@ -20,7 +20,7 @@ from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
 from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
@@ -104,7 +104,7 @@ class NodeAdmission:
 
     def _try_admit(self, node: Node, backoff: Backoff) -> None:
         name, hooks = node.name, self.hooks
-        inbox: Inbox = queue.SimpleQueue()
+        inbox = BoundedInbox()
         spec = replace(hooks.spec, nodes=(node,))
         collector = FactsCollector(spec, self._connector, inbox, hooks.request, lambda *_: None)
         try:

@@ -113,7 +113,8 @@ class NodeFailureDetector:
         if node.is_lost or self.role is not Role.LAUNCH:
             return self._give_up(node, now, silence_s, awaits_rejoin=awaits_rejoin)
         if self._detector.judge(silence_s, self._lost_limit_s(node)) is Liveness.LOST:
-            return Judgement(NodeState.LOST, f"nothing was heard from it for {silence_s:.0f} s")
+            reason = f"nothing was heard from it for {silence_s:.0f} s"
+            return Judgement(NodeState.LOST, NO_ANSWER if node.connection.is_unanswered else reason)
         is_starting = not node.supervisor_started and node.live_session
         if is_starting and now > node.last_data + START_TIMEOUT_S:
             reason = f"its supervisor did not start within {START_TIMEOUT_S:.0f} s"
@@ -173,7 +174,9 @@ class NodeFailureDetector:
             return None
         others_remain = self._count_others(node, _is_intact) > 0
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
-        if not (is_excluded or awaits_rejoin or backoff.tries > 0):
+        is_unanswered = node.connection.is_unanswered
+        if not (is_excluded or awaits_rejoin or backoff.tries > 0 or is_unanswered):
             return None
         reason, is_news = f"it could not be reached: {backoff.reason}", not node.is_lost
+        reason = NO_ANSWER if is_unanswered else reason
         return Judgement(NodeState.UNVERIFIED, reason, show=is_news, record=is_news)

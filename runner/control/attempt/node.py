@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -16,6 +17,7 @@ from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
+from runner.core.protocol.timing import ANSWER_TIMEOUT_S
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.3, 15.0
 """The pause before the first attempt to reconnect, and the longest pause."""
@@ -70,10 +72,19 @@ class NodeConnection:
 
     @property
     def last_heard(self) -> float:
-        """When anything was received from the node last, over any session."""
+        """When anything was received from the node last, over any session.
+
+        Where it was reached again and does not follow the run, that counts for a limited time.
+        """
         if self.session is not None:
-            self._last_heard = max(self._last_heard, self.session.last_heard)
+            limit = self.backoff.since + ANSWER_TIMEOUT_S if self.backoff else math.inf
+            self._last_heard = max(self._last_heard, min(self.session.last_heard, limit))
         return self._last_heard
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether it was reached again and does not follow the run."""
+        return self.session is not None and self.backoff is not None
 
     def replace(self, session: HostSession) -> None:
         """Start over with a session that was opened for a node that rejoins."""

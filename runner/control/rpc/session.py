@@ -34,12 +34,35 @@ REBOOT_THRESHOLD_S = 600.0
 MIN_PROGRESS_BYTES = 1 << 10
 """A dead connection accepts less than this too, so it is no sign of life."""
 
+MAX_UNREAD = 32 << 20
+"""Bytes that a host may have in the inbox; before there is room, no more of it is read."""
+
+QUOTA_POLL_S = 0.5
+
 Inbox = queue.SimpleQueue[tuple["HostSession | None", Frame]]
 """The queue of all sessions. Signal handlers put into it too (session None): put is reentrant."""
 
 
+class BoundedInbox(Inbox):
+    """An inbox in which each session has a quota."""
+
+    def get(self, *args: Any, **kwargs: Any) -> tuple[HostSession | None, Frame]:
+        """Return the next frame, with its session."""
+        session, frame = super().get(*args, **kwargs)
+        if isinstance(session, HostSession):
+            session.quota.on_taken(frame)
+        return session, frame
+
+    def get_nowait(self) -> tuple[HostSession | None, Frame]:
+        """Return it if it is there."""
+        return self.get(block=False)
+
+
 class HostSession:
-    """One connection to one node: a thread reads, a thread writes; it has no state of a run."""
+    """One connection to one node: a thread reads, a thread writes; it has no state of a run.
+
+    It is large on purpose: both threads, and whoever waits for the host, share it.
+    """
 
     def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
         self.node = node
@@ -53,6 +76,7 @@ class HostSession:
         self._channel, self._inbox = channel, inbox
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self.quota = InboxQuota()
         self._ids = itertools.count(1)
         self.clock = ClockOffset()
         self._closed = threading.Event()
@@ -99,12 +123,14 @@ class HostSession:
         self._closed.set()
         self._outbox.put(None)
         self._channel.close()
+        self.quota.lift()
 
     def reject(self, error: Exception) -> None:
         """Close the connection to a host that sent what cannot be processed."""
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         self.rejected = self.rejected or f"it sent {reason:.500}"
         self._channel.close()
+        self.quota.lift()
 
     def _read(self) -> None:
         reason = "the connection ended"
@@ -119,13 +145,13 @@ class HostSession:
         self._inbox.put((self, Frame("closed", {"reason": self.rejected or reason})))
 
     def _read_frames(self) -> None:
-        unpacker = FrameDecoder()
-        for frame in unpacker.feed(self._skip_banner()):
-            self._on_frame(checked_reply(frame))
-        while chunk := self._channel.recv():
+        decoder, size, rest = FrameDecoder(), 0, self._skip_banner()
+        for chunk in itertools.chain([rest], iter(self._channel.recv, b"")):
             self.last_heard = time.monotonic()
-            for frame in unpacker.feed(chunk):
-                self._on_frame(checked_reply(frame))
+            size += len(chunk)
+            for frame in decoder.feed(chunk):
+                self._on_frame(checked_reply(frame), size)
+                size = 0
 
     def _skip_banner(self) -> bytes:
         buffer = b""
@@ -142,9 +168,11 @@ class HostSession:
                 return b""
             buffer = buffer[-MAX_BANNER:]
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame, size: int) -> None:
         if "mono" in frame.data:
             self.clock.on_pong(frame.data["id"], frame.data["mono"], frame.data["wall"])
+        while not self.quota.take(frame, size):
+            self.last_heard = time.monotonic()  # it is not silent: we do not read
         self._inbox.put((self, frame))
 
     def _write(self) -> None:
@@ -159,6 +187,36 @@ class HostSession:
                         self.unsent -= len(part)
         except OSError:
             return  # the reader reports it
+
+
+class InboxQuota:
+    """How much one session may have in the inbox: its reader waits until there is room."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}  # of the frames in the inbox, by their ids
+        self._size, self._limit = 0, float(MAX_UNREAD)  # in bytes
+        self._changed = threading.Condition()
+
+    def take(self, frame: Frame, size: int) -> bool:
+        """Wait a moment until a frame may be put into the inbox; return whether it may."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._size <= self._limit, QUOTA_POLL_S):
+                return False
+            self._sizes[id(frame)] = size
+            self._size += size
+        return True
+
+    def on_taken(self, frame: Frame) -> None:
+        """Give back what a frame has taken; others than those of the host take nothing."""
+        with self._changed:
+            self._size -= self._sizes.pop(id(frame), 0)
+            self._changed.notify_all()
+
+    def lift(self) -> None:
+        """Have nobody wait any more: the session ends."""
+        with self._changed:
+            self._limit = float("inf")
+            self._changed.notify_all()
 
 
 class ClockOffset:

@@ -15,7 +15,8 @@ import re
 import select
 import socket
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+from collections import Counter
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 from runner.host.process.event_loop import EventLoop
 
@@ -217,7 +218,8 @@ class Listener:
     """A listening socket with the connections that have not authenticated yet.
 
     The first message of a connection authenticates it: from then on it is the owner's, which gets
-    its messages and its end.
+    its messages and its end. Where too many do not, the oldest makes room, of the address that has
+    most of them.
     """
 
     def __init__(
@@ -234,7 +236,7 @@ class Listener:
         self._socket, self._identity, self._loop = sock, identity, loop
         self._on_message, self._on_disconnect = on_message, on_disconnect
         self._auth_timeout_s, self._max_unauthenticated = auth_timeout_s, max_unauthenticated
-        self._unauthenticated: Set[PeerConnection] = set()
+        self._unauthenticated: Dict[PeerConnection, str] = {}  # their addresses, the oldest first
         sock.setblocking(False)
         sock.listen(BACKLOG)
         loop.add_reader(sock.fileno(), self._accept)
@@ -256,15 +258,17 @@ class Listener:
         connection = self._loop.accept(self._socket)
         if connection is None:
             return
-        if len(self._unauthenticated) >= self._max_unauthenticated:
-            connection.close()
-            return
         peer = PeerConnection(connection, self._identity, SERVER)
         peer.watch(self._loop, self._receive, self._disconnect)
-        self._unauthenticated.add(peer)
+        self._unauthenticated[peer] = _peer_address(connection)
+        if len(self._unauthenticated) > self._max_unauthenticated:
+            counts = Counter(self._unauthenticated.values())
+            most = max(counts.values())
+            oldest = (p for p, host in self._unauthenticated.items() if counts[host] == most)
+            self._drop(next(oldest))
 
     def _receive(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
-        self._unauthenticated.discard(peer)
+        self._unauthenticated.pop(peer, None)
         self._on_message(peer, message)
 
     def _disconnect(self, peer: PeerConnection, error: PeerDisconnected) -> None:
@@ -274,8 +278,15 @@ class Listener:
             self._on_disconnect(peer, error)
 
     def _drop(self, peer: PeerConnection) -> None:
-        self._unauthenticated.discard(peer)
+        self._unauthenticated.pop(peer, None)
         peer.close()
+
+
+def _peer_address(connection: socket.socket) -> str:
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:  # it is gone again
+        return ""
 
 
 def close_all(connections: Iterable[PeerConnection], linger_s: float) -> None:

@@ -42,14 +42,8 @@ def do(word: str) -> None:
         rank, _, text = value.partition(":")
         if rank == RANK:
             raise RuntimeError(text.replace("_", " "))
-    elif name == "once":  # raised the first time here; the others lose their connection to it
-        rank, _, text = value.partition(":")
-        mark = os.path.expanduser(f"~/.once-{os.environ['RUNNER_RUN_ID']}-{RANK}")
-        if not os.path.exists(mark):
-            open(mark, "w").close()
-            signal.signal(signal.SIGTERM, lambda *_: do(f"raise={RANK}:Connection_closed_by_peer"))
-            do(f"raise={rank}:{text}")
-            time.sleep(60)
+    elif name == "once":
+        fail_once(*value.split(":"))
     elif name == "kill":
         os.kill(os.getpid(), int(value))
     elif name == "deaf":
@@ -70,6 +64,16 @@ def do(word: str) -> None:
         print(f"stdin: {sys.stdin.read()!r}")
     elif not unruly.did(name, value, __file__):
         sys.exit(f"rank.py knows no {word!r}")
+
+
+def fail_once(rank: str, text: str) -> None:
+    """Raise in that rank at its first start; in the others, when torch ends them for it."""
+    mark = os.path.expanduser(f"~/.once-{os.environ['RUNNER_RUN_ID']}-{RANK}")
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        signal.signal(signal.SIGTERM, lambda *_: do(f"raise={RANK}:Connection_closed_by_peer"))
+        do(f"raise={rank}:{text}")
+        time.sleep(60)
 
 
 for argument in sys.argv[1:]:

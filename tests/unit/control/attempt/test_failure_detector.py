@@ -134,6 +134,33 @@ def test_host_that_answers_pings_alone_is_not_followed_for_ever(scene: Scene) ->
     assert scene.kinds() == [EndUnverified]
 
 
+@pytest.mark.promise(4, 12)
+@pytest.mark.parametrize("role", [Role.LAUNCH, Role.ATTACH])
+@pytest.mark.parametrize("again", [False, True], ids=["one connection", "again and again"])
+def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
+    scene: Scene, role: Role, again: bool
+) -> None:
+    """Its answers to pings count for a limited time, over however many connections they come."""
+    scene.monitor.detector.role = role
+    scene.settled("a", "b")
+    node = scene.nodes["c"]
+    longest = ANSWER_TIMEOUT_S + limits.LAST_HOST_TIMEOUT_S
+    scene.out_of_reach("c", seconds=longest - 10)
+    node.connection.session = Session()
+    scene.tick()
+    assert (node.is_finished, node.is_lost) == (False, False)
+    if again:
+        scene.monitor.on_disconnect(node, "it broke")
+        node.connection.session = Session()
+
+    assert node.connection.backoff
+    node.connection.backoff.since -= 20
+    node.connection._last_heard -= 20
+    scene.tick()
+    assert node.is_lost if role is Role.LAUNCH else node.state is NodeState.UNVERIFIED
+    assert NO_ANSWER in str(scene.events)
+
+
 @pytest.mark.parametrize("alone", ["never joined", "no other in touch"])
 def test_a_node_out_of_touch_with_everyone_is_lost(scene: Scene, alone: str) -> None:
     """After `lost_s` if it never joined, else once its controller lease has expired."""

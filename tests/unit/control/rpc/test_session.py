@@ -5,14 +5,15 @@ from __future__ import annotations
 import queue
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from runner.control.rpc import session
-from runner.control.rpc.session import MAX_BANNER, ClockOffset, HostSession, Inbox
+from runner.control.rpc.session import MAX_BANNER, BoundedInbox, ClockOffset, HostSession, Inbox
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, FrameDecoder
+from tests.lab.waiting import wait_until
 
 NODE = Node("gpu1", "10.0.0.1")
 PATIENCE_S = 5.0
@@ -53,7 +54,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.channel = FakeChannel()
-        self.inbox: Inbox = queue.SimpleQueue()
+        self.inbox: Inbox = BoundedInbox()
         self.session = HostSession(NODE, self.channel, self.inbox)
 
     def come(self, *chunks: bytes | OSError) -> None:
@@ -312,3 +313,34 @@ def test_only_what_somebody_must_have_taken_ends_a_silence(wire: Wire) -> None:
     wire.channel.sent.get(timeout=PATIENCE_S)
     wire.channel.sent.get(timeout=PATIENCE_S)
     assert wire.session.idle_s < 50
+
+
+@pytest.mark.promise(12)
+def test_host_whose_frames_nobody_takes_is_not_read(wire: Wire) -> None:
+    """Outside a wait nothing bounds how much it sends; it does not count as silent meanwhile."""
+    wire.session.quota._limit = 1000
+    wire.come(MAGIC, *(Frame("stored", {"new": True}, bytes(300)).pack() for _ in range(20)))
+    wire.channel.coming.put(b"")
+    wait_until(lambda: wire.inbox.qsize() == 3, "a full inbox")
+    wire.session.last_heard = 0.0
+    wait_until(lambda: wire.session.last_heard, "its reader to say that it waits")
+    assert wire.inbox.qsize() == 3
+    kinds: list[str] = []
+    while not kinds or kinds[-1] != "closed":
+        frame = wire.next()
+        kinds.append(frame.kind)
+        assert wire.inbox.qsize() <= 3
+    assert kinds == ["stored"] * 20 + ["closed"]
+
+
+@pytest.mark.parametrize("end", [HostSession.close, lambda s: s.reject(ValueError("odd"))])
+def test_session_that_is_held_up_can_be_closed(
+    wire: Wire, end: Callable[[HostSession], None]
+) -> None:
+    """Its reader ends."""
+    wire.session.quota._limit = 0
+    wire.come(MAGIC, *(Frame("stored", {"new": True}).pack() for _ in range(3)))
+    wait_until(lambda: wire.inbox.qsize() == 1, "a full inbox")
+    end(wire.session)
+    while wire.next().kind != "closed":
+        pass
