@@ -27,7 +27,7 @@ from runner.cli.suggestions import (
     misplaced_words,
     unknown_verb,
 )
-from runner.config.overrides import is_override
+from runner.config.overrides import is_override, names_file
 from runner.config.validation import suggest
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
@@ -138,7 +138,10 @@ def _launch_run(composed: LaunchRequest) -> int:
 def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     """Return the runs to launch; none if the command line only asks for information."""
     words, for_program = split_words(argv)
-    flags = _flags_parser().parse(words)
+    parser = _flags_parser()
+    flags = parser.parse(words)
+    if len(flags.cluster) > 1:
+        parser.error("--cluster is given twice")
     if misplaced := misplaced_words(flags.overrides, verb_names()):
         raise ConfigError(misplaced)
     flags.overrides[:0] = [f"cluster={name}" for name in flags.cluster]
@@ -266,7 +269,7 @@ def parse_verb(argv: Sequence[str]) -> int:
     typed, *words = argv
     name, names = VERB_ALIASES.get(typed, typed), verb_names()
     if name not in names:
-        is_setting = looks_like_key(name) or Path(name).is_file()
+        is_setting = looks_like_key(name) or names_file(name)
         before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)
         misplaced = misplaced_words(list(before_flags), names) if is_setting else []
         raise ConfigError(misplaced or [unknown_verb(name, names)])

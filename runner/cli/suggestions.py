@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
-from runner.config.overrides import is_override
+from runner.config.overrides import is_override, names_file
 from runner.config.validation import suggest
 from runner.core.errors import Problem
 
@@ -57,7 +56,7 @@ def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Proble
         if looks_like_key(word):
             value = "VALUE" if not after or is_override(after) else after
             message, hint = f"{word!r} has no value", f"one word is both: {word}={value}"
-        elif Path(word).is_file():
+        elif names_file(word):
             hint = f"a program to run is task.script={word}, and its arguments come after `--`"
         elif word in verbs or word in VERB_ALIASES:
             hint = f"a verb comes first: python -m runner {word}"
@@ -67,5 +66,7 @@ def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Proble
 
 def looks_like_key(word: str) -> bool:
     """Return whether a word has the form of a key of the configuration, such as task.args.lr."""
-    sections = "cluster|task|rendezvous|torchrun|relaunch|deploy|watch"
-    return re.fullmatch(rf"({sections})(\.[\w-]+)+", word) is not None
+    from runner.config.schema import SECTIONS  # noqa: PLC0415 (brings Hydra)
+
+    is_path = re.fullmatch(r"\w+(\.[\w-]+)+", word) is not None
+    return is_path and word.partition(".")[0] in SECTIONS

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.cli.host_list import check_user, input_error, parse_hosts
 from runner.config.nodes import expand_range
+from runner.config.overrides import names_file
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.core.planning.readiness import without_torch
@@ -128,7 +129,7 @@ def _check_interpreter(text: str) -> None:
 
 
 def _check_script(text: str) -> None:
-    if not text.isprintable() or not Path(text).is_file():
+    if not text.isprintable() or not names_file(text):
         raise input_error("--script", f"there is no file {text!r} here")
 
 

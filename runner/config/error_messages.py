@@ -20,7 +20,7 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from runner.config.overrides import hydra_value, override_key, parse_overrides
+from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
 from runner.config.schema import SECTIONS, RunnerConfig
 from runner.config.search_path import ConfigFiles, display_path, unmarked_file
 from runner.config.validation import suggest, unknown_key
@@ -120,7 +120,7 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     if not equals:
         message = "neither KEY=VALUE nor a flag"
         hint = "`python -m runner --help` shows what there is"
-        return Problem(word, message, f"task.script={word}" if Path(word).is_file() else hint)
+        return Problem(word, message, f"task.script={word}" if names_file(word) else hint)
     if "[" in key:
         message = "a key cannot be a range"
         return Problem(word, message, "set one node, or edit the YAML")

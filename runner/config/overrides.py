@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.validation import scalar_text
@@ -23,6 +24,14 @@ HOME_PATH = re.compile(r"([^\s=]+=)(~[\w.-]*(?:/[^\s'\"\\\[\]{}(),=]*)?)")
 def is_override(word: str) -> bool:
     """Return whether a word is meant as an override, such as KEY=VALUE or ~KEY, legal or not."""
     return re.match(r"[~+]|[^-\s=][^\s=]*=", word) is not None
+
+
+def names_file(word: str) -> bool:
+    """Return whether a word is the path of a file here; it may be any text."""
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):  # such as one that is too long
+        return False
 
 
 def parse_overrides(words: Sequence[str]) -> list[Override]:

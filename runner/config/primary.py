@@ -71,7 +71,7 @@ def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
     if any(str(entry).partition("@")[0] in (SHIPPED, f"/{SHIPPED}") for entry in given):
         where, hint = f"{display_path(own)}: defaults", "the shipped one is merged in without it"
         raise ConfigError([Problem(where, f"{SHIPPED} names this file itself; leave it out", hint)])
-    keys = {_key(entry) for entry in given}
+    keys = {_key(entry) for entry in given} - {""}
     kept = [entry for entry in our_list if _key(entry) not in keys and entry != SELF]
     entries = [*kept, *given, *([] if SELF in given else [SELF])]
     entries.sort(key=lambda entry: _key(entry).startswith("override "))

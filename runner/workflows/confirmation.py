@@ -45,7 +45,10 @@ def ask(action: str, details: str, say: Callable[[str], None], pool: HostPool | 
         message = f"there is no terminal to ask whether to {action}"
         raise ConfigError([Problem("--yes", message, f"{details}\n--yes is the answer")])
     say(f"{action}? Type y or n, and Enter (n)")
-    while pool and not select.select([sys.stdin], [], [], 0)[0]:
-        pool.poll_for_stop(POLL_S)
+    try:
+        while pool and not select.select([sys.stdin], [], [], 0)[0]:
+            pool.poll_for_stop(POLL_S)
+    except Interrupted as error:
+        raise Interrupted(error.exit_code, "interrupted; nothing was changed") from None
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Interrupted(130, "nothing was changed")

@@ -16,6 +16,7 @@ from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun
 from runner.core.model.spec import DryRun, LaunchRequest
+from runner.ui.output import show
 from runner.ui.reports.tables import render_sweep
 from runner.workflows.launch import run
 from runner.workflows.preparation import open_code_source
@@ -50,10 +51,10 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
     if any(map(_runs_live_code, requests)):
         message = "an edit of the code reaches later runs of this sweep"
         hint = "cluster.project=null gives all of them the code of the first"
-        print(f"note: {message}; {hint}", file=sys.stderr)
+        show(f"note: {message}; {hint}", file=sys.stderr)
     for index, request in enumerate(requests):
         words = " ".join(runs[index].changes)
-        print(f"run {index + 1} of {len(requests)}: {words}", file=sys.stderr)
+        show(f"run {index + 1} of {len(requests)}: {words}", file=sys.stderr)
         started_at = time.monotonic()
         code = job(request)
         seconds = round(time.monotonic() - started_at, 3)
@@ -61,7 +62,7 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
         _record(request, runs)
         if code in STOPPING_CODES:
             break
-    print(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
+    show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
     codes = [swept.exit_code for swept in runs if swept.exit_code]
     return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
 

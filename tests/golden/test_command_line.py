@@ -237,15 +237,16 @@ def test_a_users_own_primary_config(here: Here) -> None:
     """A runner.yaml of theirs is merged over the shipped one: what it does not say holds on."""
     defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
     here.write({"conf/runner.yaml": f"defaults: {defaults}\nlost_s: 60\n"})
-    run = here().run
+    run = here("grace_s=3").run
     assert (run.spec.lost_s, run.spec.cluster, run.spec.task.name) == (60.0, "pair", "mine")
+    assert run.spec.grace_s == 3.0
     assert here("rendezvous=c10d").run.spec.rendezvous.backend == "c10d"
     assert "a PyTorch job on every machine" in here("--help").out
     groups = "{cluster: pair}, {task: mine}"
     for defaults in (groups, f"{groups}, _self_", f"override hydra/job_logging: none, {groups}"):
         text = f"defaults: [{defaults}]\nhydra: {{verbose: false}}\ngrace_s: 2\n"
         here.write({"conf/runner.yaml": text})
-        spec = here("rendezvous=etcd", "rendezvous.endpoint=h:1").run.spec
+        spec = here("rendezvous=etcd", "rendezvous.endpoint=h:1", "lost_s=9").run.spec
         assert (spec.cluster, spec.task.name, spec.grace_s) == ("pair", "mine", 2.0)
     here.write({"conf/more.yaml": "# @package _global_\ngrace_s: 3\nlost_s: 4\n"})
     for defaults, grace_s in (("more", 2.0), ("_self_, more", 3.0)):
@@ -840,6 +841,13 @@ def test_what_is_wrong_in_a_file(case: str, here: Here) -> None:
     assert len(printed) == len(lines)
     for line, wanted in zip(printed, lines, strict=True):
         assert line.removeprefix("error: ").startswith(wanted)
+
+
+@pytest.mark.parametrize("start", ["", "~/", "cluster=", "--config-dir="])
+def test_a_word_too_long_for_a_path(start: str, here: Here) -> None:
+    """Looking for a file of that name fails; it is a mistake as any other."""
+    said = here(f"{start}{'x' * 300}")
+    assert (said.code, "fault" in said.err) == (2, False), said.err
 
 
 def test_a_file_that_is_no_text(here: Here) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -156,16 +157,21 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, user: Launc
     assert refused.code == 2, refused
     assert re.search(rf"run {run}, task rank, of ann\+\S+, launched \d+ s ago", refused.err)
     assert "--yes" in refused.err
-    main, side = pty.openpty()
     argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
-    asking = subprocess.Popen(
-        argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
-    )
-    os.close(side)
-    read_until(main, b"Type y or n")
-    os.write(main, b"n\n")
-    assert asking.wait(30) == 130
-    os.close(main)
+    for is_interrupted in (False, True):
+        main, side = pty.openpty()
+        asking = subprocess.Popen(
+            argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
+        )
+        os.close(side)
+        read_until(main, b"Type y or n")
+        if is_interrupted:
+            asking.send_signal(signal.SIGINT)
+        else:
+            os.write(main, b"n\n")
+        read_until(main, b"nothing was changed")
+        assert asking.wait(30) == 130
+        os.close(main)
     assert lab["node1"].processes("sleep=600")
     ended = laptop("stop", run, "--cluster", "lab", "--yes")
     assert ended.code == 0, ended
@@ -283,6 +289,9 @@ def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     lab["node2"].plug()
     wait_until(lambda: not lab["node2"].processes("sleep=600"), "its supervisor to end it")
     asking = at_another_machine(user) if elsewhere else user
+    if not elsewhere:
+        why = user("why", "--run", "latest", "cluster.nodes.node2.port=1")
+        assert (why.code, "note: asked again in vain: node2: " in why.err) == (0, True), why
     (row,) = json.loads(asking("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
     assert (row["state"], row["nodes"]) == ("lost", [*NODES]), row
     found = ("--run", row["run_id"], *(("--cluster", "lab") if elsewhere else ()))

@@ -55,6 +55,8 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
             found = FoundRun(composed, finder)
             if found.store.has_result:
                 complete_result(found)
+                for problem in finder.unreachable.values():
+                    show(f"note: asked again in vain: {problem}", file=sys.stderr)
                 return found.store
             if found.relaunch_pending or not found.already_ended:
                 state = "is about to be relaunched" if found.relaunch_pending else "has not ended"

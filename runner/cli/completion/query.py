@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.command import Option, Verb, load_verb, verb_names
+from runner.cli.command import SELECTION_OPTIONS, Option, Verb, load_verb, verb_names
 from runner.cli.main import launch_flags
+from runner.cli.suggestions import VERB_ALIASES
 from runner.config.overrides import is_override
+from runner.control.record import run_index
 from runner.core.errors import ConfigError, Problem
-from runner.core.protocol.paths import is_run_id
 
 SHELLS = {
     "bash": 'eval "$({} --shell-completion install=bash)"',
@@ -66,6 +67,7 @@ def candidates(words: Sequence[str], current: str) -> list[str]:
     """Return what `current` may become after `words`; what ends in `=` or `.` goes on."""
     if "--" in words:
         return []
+    words = [VERB_ALIASES.get(word, word) if not at else word for at, word in enumerate(words)]
     verb = load_verb(words[0]) if words and words[0] in verb_names() else None
     last = _option(verb, words[-1]) if words else None
     if last and last.default is not False:
@@ -84,7 +86,7 @@ def candidates(words: Sequence[str], current: str) -> list[str]:
 
 
 def _option(verb: Verb | None, flag: str) -> Option | None:
-    options = verb.options if verb else ()
+    options = verb.options if verb else SELECTION_OPTIONS
     return next((option for option in options if option.flag == flag), None)
 
 
@@ -111,7 +113,8 @@ def _overrides(words: Sequence[str], current: str) -> list[str]:
         return [f"rerun={run}" for run in _run_ids(value)]
     from runner.config.compose import open_composer  # noqa: PLC0415 (Hydra takes its time)
 
-    pairs = list(itertools.pairwise(words))
+    flags = (word.split("=", 1) if word.startswith("--") else [word] for word in words)
+    pairs = list(itertools.pairwise(itertools.chain.from_iterable(flags)))
     clusters = [f"cluster={value}" for flag, value in pairs if flag == "--cluster"]
     folders = [value for flag, value in pairs if flag in ("--config-dir", "-cd")]
     with open_composer(folders) as composer:
@@ -119,9 +122,8 @@ def _overrides(words: Sequence[str], current: str) -> list[str]:
 
 
 def _run_ids(current: str) -> list[str]:
-    """Return the runs on record in this folder, the newest first."""
-    runs = sorted((path.name for path in Path("runs").glob("*/")), reverse=True)
-    return _matching([run for run in runs if is_run_id(run)], current)
+    """Return the runs on record on this machine, the newest first."""
+    return _matching([folder.name for folder in run_index.records()], current)
 
 
 def _matching(words: Sequence[str], current: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import sys
@@ -12,7 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runner import __version__
-from runner.core.errors import InternalFault, OutputLost, Problem, RunnerError, is_output_error
+from runner.core.errors import (
+    ConfigError,
+    InternalFault,
+    OutputLost,
+    Problem,
+    RunnerError,
+    is_output_error,
+)
 from runner.ui.output import show
 
 CRASH_FILE = "crash.txt"
@@ -22,6 +30,8 @@ def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -
     """Return the error to report, after the traceback was written to `folder`, or to /tmp."""
     if is_output_error(error):
         return OutputLost([Problem("", f"cannot write to standard output: {error}", hint)])
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not folder:
+        return ConfigError([Problem(str(error.filename), "this name of a file is too long")])
     kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
     where = _write_traceback(error, folder)
     message = f"a fault of the runner itself ({kind}); its traceback is in {where}"

@@ -13,6 +13,7 @@ import pytest
 
 from runner import verbs
 from runner.cli.command import load_verb, verb_names
+from runner.cli.completion.query import candidates
 from runner.cli.main import VerbParser, main
 from runner.config.overrides import is_override
 from runner.core.errors import ConfigError
@@ -49,6 +50,44 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What `python -m runner WORDS` prints; it succeeds."""
     assert main(words) == 0
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "current", "found"),
+    [
+        (["--cluster"], "h", ["hy"]),
+        ([], "--cluster=h", ["--cluster=hy"]),
+        (["kill", "--cluster"], "h", ["hy"]),
+        (["status"], "--al", ["--all"]),
+        (["--config-dir=more"], "cluster=ne", ["cluster=new"]),
+        (["ps", "--config-dir", "more", "--cluster"], "ne", ["new"]),
+    ],
+)
+def test_words_are_completed_as_they_are_read(
+    folder: Path, words: list[str], current: str, found: list[str]
+) -> None:
+    """Flags in both forms, of launches too; other names of verbs."""
+    (folder / "more" / "cluster").mkdir(parents=True)
+    (folder / "more" / "cluster" / "new.yaml").write_text(CLUSTER)
+    assert candidates(words, current) == found
+
+
+def test_runs_on_record_anywhere_are_completed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the index, too; a sweep is no run."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    for file in ("runs/here/plan.json", "state/runner/runs/there/plan.json", "runs/sweep/s.json"):
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).write_text("{}")
+    assert set(candidates(["logs", "--run"], "")) == {"here", "there"}
+
+
+def test_a_cluster_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A launch refuses a second one as verbs do."""
+    for words in (["task=mine"], ["ps"]):
+        assert main([*words, "--cluster", "hy", "--cluster", "hy"]) == 2
+        assert "--cluster is given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
