@@ -15,7 +15,7 @@ from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import current_hosts
+from runner.core.model.run_info import HostRunStatus, current_hosts
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.ui.console.plain import Console, open_console
@@ -35,6 +35,7 @@ class RunFinder:
         self._selector = selector  # by which any verb finds these hosts
         self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
         self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
+        self._notes_shown: set[str] = set()
         spec = pool.spec
         self._nodes = {node.name: node for node in spec.nodes}
         self._show_status: Callable[[str, str], None] = self.console.node_status
@@ -54,7 +55,13 @@ class RunFinder:
         for name in ordered:
             self.unreadable_runs[name] = answers[name]["unreadable"]
             self.clock_offsets[name] = answers[name]["now"]
-        return merge_statuses({name: answers[name] for name in ordered})
+        hosts = {name: node.host for name, node in self._nodes.items()}
+        runs, notes = merge_statuses({name: answers[name] for name in ordered}, hosts)
+        for note in notes:
+            if note not in self._notes_shown:
+                self._notes_shown.add(note)
+                self.console.message(note)
+        return runs
 
     def find(self, run_id: str, *, prefer_active: bool = False) -> RemoteRun:
         """Return a run by its id, for "" this user's latest of this machine; else raise NotReady.
@@ -110,7 +117,27 @@ class RunFinder:
                 problems[name] = Problem(name, message)
         if not records:
             raise NotReady([*problems.values()] or [self._run_not_found(run.run_id)])
-        return agreed_record(records, per_host=per_host)
+        record = agreed_record(records, per_host=per_host)
+        self._check_hosts(run, record.plan)
+        return record
+
+    def _check_hosts(self, run: RemoteRun, plan: Plan) -> None:
+        """Raise NotReady if one host speaks for nodes that the plan has on several."""
+        recorded = {share.node: share.host for share in plan.nodes}
+        problems = []
+        for asked in {asked for node, asked in run.asked.items() if asked != node}:
+            claimed = [node for node, name in run.asked.items() if name == asked]
+            hosts = {self._nodes[node].host for node in claimed if node in self._nodes}
+            known = {recorded[node] for node in claimed if node in recorded}
+            if len(known | (hosts & {*recorded.values()})) > 1:
+                message = f"it says that it is {', '.join(claimed)} of {run.run_id}, on whose "
+                message += f"record these are {', '.join(sorted(known))}"
+                hint = (
+                    f"name its hosts as it does, or leave this one out: cluster.exclude=[{asked}]"
+                )
+                problems.append(Problem(asked, message, hint))
+        if problems:
+            raise NotReady(problems)
 
     def retarget_to_run(self, plan: Plan) -> Spec:
         """Work with the nodes of a run from now on, with the limits it was started with."""
@@ -186,24 +213,54 @@ def open_run_finder(
         yield RunFinder(pool, composed.selector, gpus=gpus)
 
 
-def merge_statuses(replies: Mapping[str, Mapping[str, Any]]) -> list[RemoteRun]:
-    """Return the runs that hosts list in their replies, by their names of now; the oldest first.
+def merge_statuses(
+    replies: Mapping[str, Mapping[str, Any]], hosts: Mapping[str, str]
+) -> tuple[list[RemoteRun], list[str]]:
+    """Return the runs that hosts list in their replies, the oldest first, and notes of lies.
 
-    Of several hosts that share a disk, the one counts on which the run is, then the one whose name
-    is that of the run's node.
+    `hosts` are those of all nodes that were asked, by their names of now, which are keys of the
+    replies. Whose word counts for a node of a run: see `_speaker`.
     """
-    by_run: dict[str, RemoteRun] = {}
+    claims: dict[str, dict[str, dict[str, HostRunStatus]]] = {}  # by run, node and name of now
     for asked, reply in replies.items():
         for status in reply["runs"]:
-            run = by_run.setdefault(status.info.run_id, RemoteRun(status.info, {}, {}))
-            earlier = run.by_host.get(status.node)
-            if earlier is None or (status.here, asked == status.node) > (earlier.here, False):
-                run.by_host[status.node], run.asked[status.node] = status, asked
-    runs = []
-    for run in by_run.values():
-        infos = (status.info for status in run.by_host.values())
-        runs.append(replace(run, info=max(infos, key=lambda info: info.attempt)))
-    return sorted(runs, key=_launched_at)
+            nodes = claims.setdefault(status.info.run_id, {})
+            nodes.setdefault(status.node, {})[asked] = status
+    runs, notes = [], []
+    for run_id, nodes in claims.items():
+        speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
+        asked_names = {node: name for node, name in speakers.items() if name}
+        by_host = {node: nodes[node][name] for node, name in asked_names.items()}
+        for node in nodes.keys() - asked_names.keys():
+            names = ", ".join(nodes[node])
+            notes.append(f"not believed: that {names} is the node {node} of {run_id}")
+        if by_host:
+            info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
+            runs.append(RemoteRun(info, by_host, asked_names))
+    return sorted(runs, key=_launched_at), notes
+
+
+def _speaker(
+    node: str,
+    claims: Mapping[str, HostRunStatus],
+    answered: Container[str],
+    hosts: Mapping[str, str],
+) -> str:
+    """Return the name of the host that speaks for a node of a run, "" if nobody can be believed.
+
+    Of hosts that share a disk it is the one on which the run is. A host may lie: only the one
+    called like the node speaks for it, unless that one answered and the run is not on it. Nor do
+    two hosts that both say so.
+    """
+    own = claims.get(node)
+    if own and own.here:
+        return node
+    if node in hosts and node not in answered:
+        return ""
+    here = [name for name, status in claims.items() if status.here]
+    if len({hosts[name] for name in here}) > 1:
+        return ""
+    return next(iter([*here, *([node] if own else []), *claims]))
 
 
 def _launched_at(run: RemoteRun) -> tuple[float, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher, Result
 
 pytestmark = [pytest.mark.promise(12, 13)]
@@ -59,6 +60,24 @@ def test_what_a_host_words_does_not_act_upon_a_terminal(
         assert is_printable(told), told
     shown = plainly("ps", "--all", "--cluster", "lab", "cluster.only=[node2]", lying("escapes"))
     assert "\\x1b]0;owned\\x07" in shown.out, shown
+
+
+@pytest.mark.promise(2)
+def test_no_host_proves_that_nothing_is_left_on_another(
+    lab: Lab, plainly: Launcher, lying: Callable[[str], str]
+) -> None:
+    """One says that it is node1, to which no packet goes: node1 is named, by code 5."""
+    ranks = plainly.rank_overrides("print=up", "wait=/tmp/go")
+    assert plainly(*TWO, *RUN, "detach=true", *ranks).code == 0
+    plainly.shorten_timeouts(20)
+    lab["node1"].unplug()
+    try:
+        told = plainly("stop", "--run", "liars", "--cluster", "lab", TWO[1], lying("steals"))
+    finally:
+        lab["node1"].plug()
+    assert told.code == 5, told
+    assert "not believed: that node2 is the node node1 of liars" in told.out + told.err, told
+    assert plainly("stop", "--run", "liars").code == 0
 
 
 @pytest.mark.all

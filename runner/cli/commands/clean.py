@@ -50,7 +50,8 @@ def clean(
         pool.console.phase("cleaning")
         cleaned = pool.broadcast().all("clean", request, reply_kind="cleaned")
         listings = pool.broadcast().all("runs", {"others": others}, reply_kind="runs")
-        known = {run.run_id: run.info for run in merge_statuses(listings)}
+        merged, _ = merge_statuses(listings, {node.name: node.host for node in spec.nodes})
+        known = {run.run_id: run.info for run in merged}
         old = sorted({run_id for reply in cleaned.values() for run_id in reply["runs"]})
         runs = {run_id: known.get(run_id, RunInfo(run_id)) for run_id in old}
         if not dry_run:

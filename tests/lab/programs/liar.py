@@ -48,7 +48,14 @@ def mute(frame: Frame) -> "Frame | None":
     return frame if frame.kind in CALM else None
 
 
-LIES: Any = {"escapes": escapes, "others": others, "mute": mute}
+def steals(frame: Frame) -> Frame:
+    """Tell that its runs are those of node1, too."""
+    listed = frame.data.get("runs", ())
+    more = [{**run, "node": "node1", "alive": False, "state": "stopped"} for run in listed]
+    return Frame(frame.kind, {**frame.data, "runs": [*listed, *more]}) if more else frame
+
+
+LIES: Any = {"steals": steals, "escapes": escapes, "others": others, "mute": mute}
 
 
 def main(node: str, lie: str, *words: str) -> int:

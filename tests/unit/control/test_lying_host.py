@@ -577,3 +577,20 @@ def test_order_of_another_run_is_refused(
 
     for per_host in (False, True):
         assert finder.load_record(run, per_host=per_host).plan == PLAN
+
+
+@pytest.mark.usefixtures("world")
+def test_host_that_speaks_for_the_nodes_of_two_hosts_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its word would prove that nothing is left on a host that has another name by now."""
+    monkeypatch.setitem(HONEST_ANSWERS, "run", altered_record())
+    finder = finder_of(None)
+    (run,) = finder.runs()
+
+    with pytest.raises(NotReady) as caught:
+        finder.load_record(replace(run, asked={HONEST: "x", LIAR: "x"}))
+    assert [problem.subject for problem in caught.value.problems] == ["x"]
+    finder._nodes[LIAR] = replace(NODES[0], name=LIAR)  # in today's YAML
+    with pytest.raises(NotReady, match="x"):
+        finder.load_record(replace(run, asked={LIAR: "x"}))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runner.core.codec import decode, encode
+from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
 from runner.core.protocol.states import State
 from runner.workflows.discovery import merge_statuses
@@ -29,11 +30,38 @@ def test_the_host_on_which_a_run_is_speaks_for_it() -> None:
         "b": reply(status("a"), status("b", here=False)),
         "a": reply(status("a", here=False), status("b")),
     }
-    (run,) = merge_statuses(swapped)
+    run = merged(swapped)
     assert run.asked == {"a": "b", "b": "a"}
     assert all(each.here and each.alive for each in run.by_host.values())
-    (run,) = merge_statuses({"c": reply(status("a")), "a": reply(status("a"))})
-    assert run.asked == {"a": "a"}
+
+
+def merged(replies: dict[str, dict[str, Any]], *, silent: str = "") -> RemoteRun:
+    """Return the one run in these replies; the hosts in `silent` did not answer."""
+    hosts = {name: f"host-{name}" for name in (*replies, *silent)}
+    (run,), _ = merge_statuses(replies, hosts)
+    return run
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize(
+    ("replies", "silent", "asked"),
+    [
+        ({"b": reply(status("a"), status("b"))}, "a", {"b": "b"}),
+        ({"c": reply(status("a")), "a": reply(status("a"))}, "", {"a": "a"}),
+        (
+            {"b": reply(status("a"), status("b")), "x": reply(status("a"))},
+            "",
+            {"b": "b"},
+        ),
+        ({"b": reply(status("b")), "x": reply(status("a"))}, "", {"b": "b", "a": "x"}),
+    ],
+    ids=["its host is silent", "its host has it", "two say so", "renamed"],
+)
+def test_no_host_speaks_for_another(
+    replies: dict[str, dict[str, Any]], silent: str, asked: dict[str, str]
+) -> None:
+    """One that lies would prove that nothing is left on a host that nobody reached."""
+    assert merged(replies, silent=silent).asked == asked
 
 
 @pytest.mark.parametrize("lie", [status("../b"), status("a", info=RunInfo("../r1"))])
