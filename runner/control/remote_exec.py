@@ -77,7 +77,7 @@ class RemoteCommand(WaitLoop):
         for name in self._pending():
             self.sessions[name].request("kill")
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         result = self.results[name]
         if frame.kind == "output":
             self._shown_bytes[name] += len(frame.payload)
@@ -88,6 +88,7 @@ class RemoteCommand(WaitLoop):
         elif frame.kind == "refused":
             result.problem = f"cannot be started: {frame.data['reason']}"
             self._show(name, "failed")
+        return False  # its own limit is its only deadline
 
     def _on_output(self, result: CommandResult, stream: str, data: bytes) -> None:
         if self._sink:

@@ -124,12 +124,13 @@ class RunFinder:
     def _check_hosts(self, run: RemoteRun, plan: Plan) -> None:
         """Raise NotReady if one host speaks for nodes that the plan has on several."""
         recorded = {share.node: share.host for share in plan.nodes}
-        problems = []
+        on_record, problems = {*recorded.values()}, []
         for asked in {asked for node, asked in run.asked.items() if asked != node}:
             claimed = [node for node, name in run.asked.items() if name == asked]
-            hosts = {self._nodes[node].host for node in claimed if node in self._nodes}
+            nodes = [self._nodes[node] for node in claimed if node in self._nodes]
             known = {recorded[node] for node in claimed if node in recorded}
-            if len(known | (hosts & {*recorded.values()})) > 1:
+            is_here = all(node.transport == "local" for node in nodes)
+            if not is_here and len(known | ({node.host for node in nodes} & on_record)) > 1:
                 message = f"it says that it is {', '.join(claimed)} of {run.run_id}, on whose "
                 message += f"record these are {', '.join(sorted(known))}"
                 hint = (

@@ -211,9 +211,10 @@ class _Pause(WaitLoop):
     def _tick(self) -> float:
         return max(0.0, min(TICK_S, self._end - time.monotonic()))
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         if frame.data.get("stop_requested"):
             self.stop_requested_on = name
+        return False
 
 
 def enqueue_signal(inbox: Inbox, signum: int) -> None:

@@ -39,6 +39,7 @@ class StopSequence:
         self.requested: Stopping | None = None
         self.signal_count = 0  # how often the user asked by a signal
         self.deadline = float("inf")  # when every host must have reported its end
+        self._is_extended = False
         self._unnamed = ""  # the reason of a stop that is not shown yet
         self._name_at = float("inf")
         self._spec, self._nodes, self._observer, self._event_log = spec, nodes, observer, event_log
@@ -85,7 +86,10 @@ class StopSequence:
                 self._observer.first_failure(failure.node, failure.rank)
 
     def extend_deadline(self) -> None:
-        """Give the hosts time to decide about a relaunch; one of them has ended."""
+        """Give the hosts time, once, to decide about a relaunch; one of them has ended."""
+        if self._is_extended or self.signal_count > 1:
+            return
+        self._is_extended = True
         longest = MAX_BACKOFF_S + self._spec.lost_s + self._spec.grace_s + DECISION_TIMEOUT_S
         self.deadline = time.monotonic() + longest
 

@@ -34,6 +34,14 @@ DISK_FULL_HINT = (
     "releases\nor set cluster.workdir to another disk"
 )
 RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start again"
+ANSWERED_STATES = {
+    "store": ("offered",),
+    "absent": ("adopting",),
+    "missing": ("comparing",),
+    "stored": ("comparing", "storing", "adopting"),
+}
+"""The states of a host in which it may send each kind of reply, which ends that state."""
+
 MAX_COMPRESSED_RATIO = 0.9
 """A chunk is sent compressed if that makes its beginning smaller than this fraction of it."""
 
@@ -114,8 +122,10 @@ class CodePush(WaitLoop):
         self._report()
         return IDLE_POLL_S if self._stream is None else 0.0 if self._pump() else BUSY_POLL_S
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         target = self.targets[name]
+        if target.state not in ANSWERED_STATES.get(frame.kind, (target.state,)):
+            raise FrameError(f"{frame.kind!r} that nobody asked for")
         if frame.kind == "store":
             # One without an id, such as a power cut may leave, is taken for a disk of its own.
             target.store_id, target.state = frame.data["store_id"] or name, "waiting"
@@ -136,6 +146,7 @@ class CodePush(WaitLoop):
             self._release_shared(target.store_id, stored=True)
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
+        return frame.kind in ANSWERED_STATES
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         message = f"the connection to it broke while the code was pushed: {reason}"

@@ -84,8 +84,8 @@ class PullLoop(WaitLoop):
     def _pending(self) -> list[str]:
         return [name for name, download in self._downloads.items() if not download.is_done]
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
-        self._downloads[name].receive(frame)
+    def _on_frame(self, name: str, frame: Frame) -> bool:
+        return self._downloads[name].receive(frame)
 
     def _on_lost(self, name: str, reason: str) -> None:
         self._downloads[name].fail(reason)
@@ -129,12 +129,13 @@ class HostDownload:
         request = {**self._run_ref, "kinds": list(kinds)}
         self._list_request_id = self._session.request("inventory", request)
 
-    def receive(self, frame: Frame) -> None:
-        """Take a frame."""
+    def receive(self, frame: Frame) -> bool:
+        """Take a frame; return whether it was a reply with something new."""
         try:
-            self._on_frame(frame)
+            return self._on_frame(frame)
         except ValueError as error:
             self.fail(f"unexpected reply: {error}")
+        return True
 
     def fail(self, message: str) -> None:
         """Give up on the host."""
@@ -143,12 +144,12 @@ class HostDownload:
         self._add_problem(message)
         self._show(self._name, "failed")
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> bool:
         request_id = frame.data.get("id")
         if request_id in self._requests and frame.kind in ("fetched", "refused"):
             self._on_reply(self._requests.pop(request_id), frame)
         elif request_id != self._list_request_id:
-            return
+            return False
         elif frame.kind == "refused":
             self.fail(f"could not say what it has: {frame.data['reason']}")
         elif frame.kind == "inventory_page":
@@ -156,8 +157,10 @@ class HostDownload:
             if not isinstance(rows, list) or len(self._remote_files) + len(rows) > MAX_FILES:
                 raise ValueError("more files than a host may list")
             self._remote_files += map(RemoteFile.from_row, rows)
+            return bool(rows)
         elif frame.kind == "inventory_end":
             self._on_listed(frame)
+        return True
 
     def _on_listed(self, frame: Frame) -> None:
         """Plan the downloads."""

@@ -45,7 +45,7 @@ class RankDiscovery(WaitLoop):
         self.problems[name] = reason
         self._events[name].is_complete = True
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         file = self._events[name]
         if frame.kind == "refused":
             file.is_complete = True
@@ -56,6 +56,7 @@ class RankDiscovery(WaitLoop):
             file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
             if not file.is_complete:
                 file.request(self.sessions[name], wait=False)
+        return file.is_complete or bool(frame.payload)
 
     def _started_ranks(self, node_plan: NodePlan) -> tuple[int, ...]:
         ranks = set()
@@ -144,14 +145,17 @@ class LogDump(WaitLoop):
         self._requests[log.node, request_id] = log
         log.is_requested = True
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         if frame.kind == "refused":
             self._on_lost(name, frame.data["reason"])
-        elif frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
+            return True
+        log = None
+        if frame.kind == "data" and (log := self._requests.pop((name, frame.data["id"]), None)):
             log.buffered, log.is_requested = frame.payload, False
             log.file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
             if error := frame.data.get("error"):
                 self.problems[name] = Problem(name, f"the end of a log cannot be read: {error}")
+        return log is not None
 
     def _on_lost(self, name: str, reason: str) -> None:
         self.problems[name] = Problem(name, reason)

@@ -161,7 +161,7 @@ class FactsCollector(WaitLoop):
     def _deadline_of(self, name: str) -> float:
         return self._deadlines.get(name, math.inf)
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         is_ours = self._request_ids.get(name) in (None, frame.data.get("id"))
         if frame.kind == "facts":
             self._show(name, "ready")
@@ -169,6 +169,7 @@ class FactsCollector(WaitLoop):
         elif frame.kind == "refused" and is_ours:
             message = f"could not report its facts: {frame.data['reason']}"
             self._fail(name, Problem(name, message))
+        return name not in self._pending()
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         name = session.node.name  # perhaps before `open` returned its session

@@ -76,8 +76,10 @@ class WaitLoop:
         del name
         return True
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
-        """Take a frame of a pending node."""
+    def _on_frame(self, name: str, frame: Frame) -> bool:
+        """Take a frame of a pending node; return whether it is an answer that was owed."""
+        del name, frame
+        return False
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         """Handle the end of the connection to a pending node."""
@@ -142,11 +144,11 @@ class WaitLoop:
         elif frame.kind == "closed":
             self._on_closed(session, str(frame.data["reason"]))
         else:
-            if frame.kind not in ("pong", "in_progress"):
+            is_answer = self._on_frame(name, frame)
+            if is_answer:
                 self._answered_at.pop(name, None)
-            if frame.kind != "pong":
+            if is_answer or frame.kind == "in_progress":
                 self._worked_at.pop(name, None)
-            self._on_frame(name, frame)
 
     def _check_progress(self, now: float) -> None:
         """Begin to count how long each node has not answered, and show it."""
@@ -209,12 +211,13 @@ class Broadcast(WaitLoop):
     def _pending(self) -> set[str]:
         return self.sessions.keys() - self._replies.keys() - self._problems.keys()
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         if frame.kind == self._reply_kind:
             self._replies[name] = {**frame.data, "payload": frame.payload}
             self._show(name, "done")
         elif frame.kind == "refused":
             self._on_lost(name, f"could not {self._action}: {frame.data['reason']}")
+        return name not in self._pending()
 
     def _on_late(self, name: str) -> None:
         if self._timeout_s == math.inf:

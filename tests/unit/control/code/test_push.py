@@ -475,3 +475,26 @@ def test_file_that_changes_meanwhile_ends_it(tmp_path: Path) -> None:
     assert caught.value.problems[0].message == "b.py changed while it was read"
     assert not is_intact(str(host.workdir), name)
     assert not host.has(TREE)
+
+
+class Greedy(Host):
+    """A host that, having been sent all, asks for the code again."""
+
+    def _answer(self, frame: Frame) -> None:
+        if frame.kind == "finish":
+            self._reply("missing", {"id": 0, "missing": [0]}, b"")
+        else:
+            super()._answer(frame)
+
+    def reject(self, error: Exception) -> None:
+        """End the wire."""
+        self._ended = True
+        self._inbox.put((self, Frame("closed", {"reason": str(error)})))
+
+
+@pytest.mark.promise(12)
+def test_host_that_asks_again_is_given_up(push: Push) -> None:
+    """Each kind of reply ends one state; else the code would be sent to it for ever."""
+    push.inbox.hosts.append(Greedy("a", push.folder / "a", push.inbox))
+    (problem,) = push.problems()
+    assert problem.endswith("'missing' that nobody asked for")

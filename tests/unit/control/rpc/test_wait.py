@@ -60,10 +60,11 @@ class Recorder(WaitLoop):
     def _deadline_of(self, name: str) -> float:
         return self.deadlines.get(name, math.inf)
 
-    def _on_frame(self, name: str, frame: Frame) -> None:
+    def _on_frame(self, name: str, frame: Frame) -> bool:
         if frame.kind == "odd":
             raise FrameError("an odd frame")
         self.seen[name] = {"done": "done", "refused": "refused"}[frame.kind]
+        return True
 
     def _on_lost(self, name: str, reason: str) -> None:
         self.seen[name] = reason
@@ -173,6 +174,7 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
         "mute": Wire("mute", inbox, {"ping": "pong"}),
         "busy": Wire("busy", inbox, {"ping": "in_progress"}),
         "good": Wire("good", inbox, {"ping": "pong", "clean": "cleaned"}),
+        "liar": Wire("liar", inbox, {"ping": "hello"}),
     }
     ended: dict[str, float] = {}
     states: list[tuple[str, str]] = []
@@ -191,7 +193,8 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert {name: each.message for name, each in problems.items()} == {
         "mute": wait.NO_ANSWER,
         "busy": wait.NO_ANSWER,
+        "liar": wait.NO_ANSWER,
     }
     assert ("mute", "no answer for 0 s; its disk may be slow") in states
-    assert [host.closed for host in hosts.values()] == [True, True, False]
-    assert 0.3 <= ended["mute"] < 0.8 <= ended["busy"]
+    assert [host.closed for host in hosts.values()] == [True, True, False, True]
+    assert 0.3 <= min(ended["mute"], ended["liar"]) < 0.8 <= ended["busy"]
