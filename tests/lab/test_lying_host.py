@@ -58,6 +58,10 @@ def test_what_a_host_words_does_not_act_upon_a_terminal(
         told = plainly(*words, "--cluster", "lab", TWO[1], lying("escapes"))
         assert told.code == 0, told
         assert is_printable(told), told
+    for flags in ((), ("--quiet-equal",)):
+        told = plainly("exec", *flags, "--cluster", "lab", TWO[1], lying("escapes"), "--", "true")
+        assert "node2: odd\\x1b]0;owned" in told.out + told.err, told
+        assert is_printable(told), told
     shown = plainly("ps", "--all", "--cluster", "lab", "cluster.only=[node2]", lying("escapes"))
     assert "\\x1b]0;owned\\x07" in shown.out, shown
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
 from runner.core.errors import ConfigError, Problem
+from runner.ui.output import show
 
 if TYPE_CHECKING:
     from runner.workflows.host_pool import HostPool
@@ -56,8 +57,8 @@ def exec_(
         setup = spec.setup
         pool.collect_facts(lambda n: replace(workdir_request(spec, n), setup=setup), setup_problems)
         pool.console.phase("running")
-        show = pool.console.node_status
-        remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, show)
+        on_status = pool.console.node_status
+        remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, on_status)
         if not (json_ or quiet_equal):
             remote_command.stream_to(_console_sink(pool), lambda: pool.console.is_full)
         remote_command.run(argv, timeout_s)
@@ -65,9 +66,9 @@ def exec_(
     if json_:
         print(json.dumps(tables.answers_as_data(answers)))
     elif quiet_equal:
-        print(tables.render_answers(answers))
+        show(tables.render_answers(answers))
     elif failures := tables.render_failures(answers):
-        print(failures, file=sys.stderr)
+        show(failures, file=sys.stderr)
     return tables.answers_exit_code(answers, remote_command.received_signal)
 
 
@@ -78,11 +79,11 @@ def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:
 
     console, was_gone = pool.console, False
 
-    def show(node: str, stream: str, data: bytes) -> None:
+    def show_output(node: str, stream: str, data: bytes) -> None:
         nonlocal was_gone
         console.rank_output(node, NO_RANK, stream, data)
         if console.reader_gone and not was_gone:
             was_gone = True
             enqueue_signal(pool.inbox, signal.SIGPIPE)
 
-    return show
+    return show_output

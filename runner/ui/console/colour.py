@@ -24,6 +24,10 @@ RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
 
 CONTROL_BYTES = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"  # bells, character sets, cursor movements
 
+C1_LEAD = b"\xc2"
+C1_CONTROL = re.compile(C1_LEAD + rb"[\x80-\x9f]")
+"""In UTF-8; U+009B alone begins a sequence, as ESC [ does."""
+
 ESCAPE_SEQUENCE = re.compile(
     rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"
 )
@@ -78,6 +82,8 @@ class LineStyler:
 
 def clean_lines(lines: bytes, *, keep_colours: bool) -> bytes:
     """Return lines without control sequences, but perhaps with colours that end with their line."""
+    if C1_LEAD in lines:
+        lines = C1_CONTROL.sub(b"", lines)
     if ESC in lines:
         keep = keep_colours
         lines = ESCAPE_SEQUENCE.sub(lambda m: m[0] if keep and m[2] == b"m" else b"", lines)

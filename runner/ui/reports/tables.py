@@ -32,6 +32,7 @@ from runner.core.text import (
     format_size,
     printable,
 )
+from runner.ui.console.colour import clean_lines
 from runner.ui.layout import align, fold_names
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import describe_run
@@ -159,7 +160,8 @@ def _status_text(result: CommandResult) -> str:
 
 def _output_text(result: CommandResult) -> str:
     streams = (bytes(result.stdout), bytes(result.stderr))
-    parts = [part.decode(errors="replace").rstrip("\n") for part in streams if part]
+    cleaned = [clean_lines(part, keep_colours=False) for part in streams if part]
+    parts = [part.decode(errors="replace").rstrip("\n") for part in cleaned]
     return "\n".join(parts + [DROPPED_NOTE] * result.truncated)
 
 

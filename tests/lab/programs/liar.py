@@ -29,6 +29,8 @@ def escapes(frame: Frame) -> Frame:
         run["owner"] += ESCAPE
         for key in ("task", "launched_by", "cluster"):
             run["info"][key] += ESCAPE
+    if frame.kind == "exited":
+        frame.data["error"] = f"odd{ESCAPE}"
     return frame
 
 

@@ -57,6 +57,7 @@ def test_prefix_of_many(ranks: tuple[int, ...], prefix: str) -> None:
         (b"\x1b]0;title\x07text", b"text"),
         (b"\x1b]8;;http://x\x1b\\link", b"link"),
         (b"\x1b[?1049h\x1b7\x1bc\x1b(0text", b"text"),
+        ("é\u009b2J\u009d0;t\x1b\u0080[2J°".encode(), "é2J0;t°".encode()),
         (b"ring\x07 back\x08 other\x0e", b"ring back other"),
         (b"cut \x1b[3", b"cut "),
         (b"cut \x1b", b"cut "),

@@ -71,6 +71,12 @@ def test_equal_answers_are_one() -> None:
     ]
 
 
+def test_answers_do_not_act_upon_a_terminal() -> None:
+    """What a command wrote there is shown here without its sequences."""
+    given = answer("gpu1", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n")
+    assert tables.render_answers([given]) == "── gpu1 ──\nred end"
+
+
 def test_failures_alone_are_told_where_the_output_was_shown() -> None:
     """Equal ones once, and nothing of hosts where it went well."""
     given = [answer("gpu1", 3), answer("gpu2"), answer("gpu3", 3), answer("gpu4", -9)]
