@@ -141,6 +141,33 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     assert none.err.endswith(f"run {run_id}: nothing was written in the last 0s\n"), none
 
 
+@pytest.mark.all
+def test_ps_warns_of_a_run_without_a_controller(lab: Lab, on_lab: Launcher) -> None:
+    """With the time that is left, until somebody attaches."""
+    on_lab.shorten_timeouts(10)
+    ranks = on_lab.rank_overrides("print=up", "sleep=600")
+    run = on_lab.start("cluster=lab", "disconnect_s=90", *ranks)
+    run.until_printed("] up", 2)
+    warning = "no controller is attached; its hosts stop it in "
+    assert warning not in on_lab("ps", "--cluster", "lab").out
+    run.kill()
+    shown = ""
+
+    def is_warned() -> bool:
+        nonlocal shown
+        shown = on_lab("ps", "--cluster", "lab").out
+        return warning in shown
+
+    wait_until(is_warned, "the warning", 30)
+    assert f"\n  python -m runner attach --run {run.run_id}" in shown
+    follower = on_lab.start("attach", "--cluster", "lab")
+    wait_until(lambda: not is_warned(), "an end of it", 30)
+    follower.send(signal.SIGTERM)
+    on_lab("stop", "--run", run.run_id)
+    follower.wait(20)
+    assert lab.wait_idle() == {}
+
+
 def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> None:
     """A `logs --follow` in a forgotten window is no controller."""
     run = on_lab.start(

@@ -36,7 +36,8 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width())
-    show(json.dumps(table.as_data()) if json_ else text)
+    notes = [run_table.unattended_note(row, composed.run_flags(row.run_id)) for row in rows]
+    show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))
     return 0
 
 

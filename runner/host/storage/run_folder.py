@@ -73,6 +73,17 @@ def mtime(path: str) -> float:
         return 0.0
 
 
+def mark_unattended(folder: RunPaths, left_s: Optional[float]) -> None:
+    """Show for how long the run goes on without a controller; None if it may have one."""
+    with contextlib.suppress(OSError):
+        if left_s is None:
+            os.unlink(folder.unattended)
+            return
+        with open(folder.unattended, "w", encoding="ascii"):
+            pass
+        os.utime(folder.unattended, (time.time() + left_s,) * 2)
+
+
 def create_run_folder(
     folder: RunPaths, order: Order, programs: Mapping[str, str], record: Mapping[str, Any]
 ) -> Steps:

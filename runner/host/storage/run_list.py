@@ -89,9 +89,16 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         state = final_state(folder, info.attempt) or state
     relaunch_pending = not alive and time.time() < mtime(folder.relaunch_marker)
     lost_node = not alive and state is State.STOPPED and lost_a_node(folder, info.attempt)
-    user = procfs.user_name(owner_uid)
+    ends_at = mtime(folder.unattended) if alive else 0.0
     return HostRunStatus(
-        info, user, state, alive, changed_at, relaunch_pending, lost_node=lost_node
+        info=info,
+        owner=procfs.user_name(owner_uid),
+        state=state,
+        alive=alive,
+        changed_at=changed_at,
+        relaunch_pending=relaunch_pending,
+        lost_node=lost_node,
+        unattended_left_s=max(0.0, ends_at - time.time()) if ends_at else None,
     )
 
 

@@ -16,11 +16,14 @@ from runner.core.failure_detector import FailureDetector
 from runner.core.model.plan import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
+from runner.core.protocol.timing import SPEEDUP
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.stop_ladder import StopLadder
+
+UNATTENDED_S = 10.0 / SPEEDUP  # agents renew the lease of a controller more often
 
 PeerGroup = Union[HubServer, HubClient]
 
@@ -157,10 +160,18 @@ class ControllerLease:
     @property
     def expiry_reason(self) -> str:
         """Why the attempt must end for want of a controller, "" if it need not."""
-        limit_s = self._order.disconnect_s
-        age_s = time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
-        expired = not self.detached and age_s > limit_s
-        return events.unattended_reason(limit_s) if expired else ""
+        expired = not self.detached and self._age_s > self._order.disconnect_s
+        return events.unattended_reason(self._order.disconnect_s) if expired else ""
+
+    @property
+    def unattended_left_s(self) -> Optional[float]:
+        """When the attempt ends for want of a controller, None while there may be one."""
+        unattended = not self.detached and self._age_s > UNATTENDED_S
+        return self._order.disconnect_s - self._age_s if unattended else None
+
+    @property
+    def _age_s(self) -> float:
+        return time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
 
     def request_detach(
         self, group: Optional[PeerGroup], *, joined_hub: bool, stopping: bool

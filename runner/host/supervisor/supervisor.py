@@ -29,7 +29,12 @@ from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import EventLog, LogSampler, remove_sidecar_data
+from runner.host.storage.run_folder import (
+    EventLog,
+    LogSampler,
+    mark_unattended,
+    remove_sidecar_data,
+)
 from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peers import PeerExchange
@@ -193,7 +198,9 @@ class Supervisor:
         """Show that this supervisor lives, at intervals; return whether one is over."""
         is_due = self._logs.is_due()
         if is_due:
-            self._files.submit(functools.partial(run_owner.heartbeat, self._args.folder))
+            folder, left_s = self._args.folder, self._peers.lease.unattended_left_s
+            self._files.submit(functools.partial(run_owner.heartbeat, folder))
+            self._files.submit(functools.partial(mark_unattended, folder, left_s))
         return is_due
 
     def _sample_progress(self, then: Callable[[], object] = int) -> None:

@@ -31,6 +31,7 @@ class Row:
     gpus: int
     attempt: int  # from 0
     ended: bool
+    unattended_left_s: float | None = None  # until it ends for want of a controller
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def rows(
         if is_active and info.launched_at:
             age = time.time() - info.launched_at
         elastic = elastic_summary(info, seen) if is_active else ""
+        unattended = [s.unattended_left_s for s in seen.values() if s.unattended_left_s is not None]
         table_rows.append(
             Row(
                 run_id=info.run_id,
@@ -95,9 +97,21 @@ def rows(
                 gpus=sum((info.gpus or {}).values()),
                 attempt=info.attempt,
                 ended=not is_active,
+                unattended_left_s=min(unattended, default=None),
             )
         )
     return table_rows[::-1]
+
+
+def unattended_note(row: Row, attach_flags: str) -> str:
+    """Return that a run has no controller, and what keeps it."""
+    if row.unattended_left_s is None:
+        return ""
+    return (
+        f"{row.run_id}: no controller is attached; its hosts stop it in "
+        f"{format_age(row.unattended_left_s)} (disconnect_s), unless you attach\n"
+        f"  python -m runner attach {attach_flags}"
+    )
 
 
 def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> list[ForeignGpuUse]:

@@ -11,6 +11,7 @@ import pytest
 
 from runner.core.protocol.paths import RunPaths
 from runner.host.storage import run_owner
+from runner.host.storage.run_folder import mark_unattended
 from runner.host.storage.run_list import host_folders, list_runs, read_run
 
 
@@ -24,6 +25,30 @@ def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
     status = read_run(folder)
     assert status is not None
     assert status.state is None
+
+
+def test_a_run_without_a_controller_says_how_long_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until one is back, and not once it has ended."""
+    folder = RunPaths(str(tmp_path), "r1", "gpu1")
+    Path(folder.root).mkdir(parents=True)
+    monkeypatch.setattr(run_owner, "is_alive", lambda *_: True)
+
+    def left_s() -> float | None:
+        status = read_run(folder)
+        assert status is not None
+        return status.unattended_left_s
+
+    mark_unattended(folder, None)
+    assert left_s() is None
+    mark_unattended(folder, 500.0)
+    assert 0 < (left_s() or 0) <= 500
+    monkeypatch.setattr(run_owner, "is_alive", lambda *_: False)
+    assert left_s() is None
+    monkeypatch.setattr(run_owner, "is_alive", lambda *_: True)
+    mark_unattended(folder, None)
+    assert left_s() is None
 
 
 @pytest.fixture

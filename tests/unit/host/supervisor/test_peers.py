@@ -122,6 +122,9 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     now = began + 9
     assert scene.missing() == ""
     now = began + 11
+    left_s = scene.attendance.unattended_left_s
+    assert left_s is not None
+    assert round(left_s) == -1
     assert scene.missing() == "no controller was attached for 10 s (disconnect_s)"
     scene.attendance.renew_from_peer(began + 5)
     assert scene.missing() == ""
@@ -131,3 +134,4 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     now = began + 31
     scene.attendance.confirm_detach(stopping=False)
     assert scene.missing() == ""
+    assert scene.attendance.unattended_left_s is None
