@@ -62,7 +62,8 @@ if order.hub:
 early = FollowedRun(folder, order)
 if sys.argv[4:]:  # somebody stops it before it listens
     early.send_command("stop", reason="told early", cause="user")
-pipe = guardian.spawn(SupervisorArgs(folder, order, dict(os.environ), held, b"token"), run_socket)
+args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")
+pipe = guardian.spawn(args, run_socket, guardian.open_log(folder))
 run_socket.close()
 said = b""
 while True:

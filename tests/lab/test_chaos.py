@@ -10,7 +10,7 @@ from tests.lab.chaos import judge
 from tests.lab.chaos.disasters import KINDS
 from tests.lab.chaos.runs import LINE_PADDING, USER
 from tests.lab.chaos.session import Session
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import FreezableDisk, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
@@ -47,7 +47,7 @@ def session(
     folder = tmp_path_factory.mktemp("chaos")
     (folder / "project").mkdir()
     launcher = Launcher(folder / "project")
-    with lab_factory_for_session(n=3, freezable=True) as lab:
+    with lab_factory_for_session(n=3, disk=FreezableDisk) as lab:
         lab.write_cluster(launcher.conf, ssh={"user": USER})
         session = Session(lab, launcher, seed=4, evidence=folder)
         yield session

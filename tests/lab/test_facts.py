@@ -25,11 +25,13 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, Gpu, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
 from runner.core.model.release import tasks_digest
+from runner.host.facts import collect as collecting
 from runner.host.facts import interpreter, machine, ports, setup
-from runner.host.facts.collect import FactsResult, collect
+from runner.host.facts.collect import FactsResult
 from runner.host.gpu import activity, nvml, query
 from runner.host.gpu.activity import GpuActivity
 from runner.host.process import bounded_child, procfs
+from runner.host.process.event_loop import run_steps
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(3)]
@@ -47,7 +49,8 @@ sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode, encode
 from runner.core.model.facts import FactsRequest
 from runner.host.facts.collect import collect
-told = collect(decode(FactsRequest, json.loads(sys.argv[2])))
+from runner.host.process.event_loop import run_steps
+told = run_steps(collect(decode(FactsRequest, json.loads(sys.argv[2]))))
 held = told.reserved.numbers[0]
 print(json.dumps({"facts": encode(told.facts), "environ": told.environ, "held": held}))
 """
@@ -63,6 +66,11 @@ query.DRIVER_PATHS = ("/",)
 def request(**wanted: Any) -> FactsRequest:
     """Return a request that asks for as little as can be, but for what is `wanted`."""
     return replace(FactsRequest("n1", python=sys.executable), **wanted)
+
+
+def collect(asked: FactsRequest) -> FactsResult:
+    """Collect what is asked for."""
+    return run_steps(collecting.collect(asked))
 
 
 def under(python: Path, asked: FactsRequest, code: Path = REPO, **options: Any) -> dict[str, Any]:
@@ -667,7 +675,7 @@ def test_what_gpus_do_is_told_by_the_driver(
     child = activity.start(None)
 
     assert child is not None
-    bounded_child.wait_all([child])
+    run_steps(bounded_child.wait_all([child]))
     assert activity.result(child) is doing
 
 
@@ -1129,7 +1137,7 @@ def test_packages_are_found_by_their_folders(tmp_path: Path) -> None:
         asked = interpreter.start(
             str(python), {**os.environ, "PYTHONPATH": paths}, "", 15.0, (*wanted, *others)
         )
-        bounded_child.wait_all([asked])
+        run_steps(bounded_child.wait_all([asked]))
         told = interpreter.result(asked, str(python))
         assert told.packages == {
             "foo-bar": "1.2",

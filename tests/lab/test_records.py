@@ -55,6 +55,7 @@ def test_a_journal_goes_on_after_a_torn_line(start: RunStarter) -> None:
     assert final_state(run.folder) is None
     Path(run.folder.state).write_text('{"state": "stopping"}')
     journal = EventLog(run.folder, run.order)
+    journal.reopen()
     journal.finalise(Ended(State.FAILED, "a power cut"))
     assert final_state(run.folder) is State.FAILED
     assert [event.seq for event in read_events(run.folder)] == list(range(1, len(lines) + 1))

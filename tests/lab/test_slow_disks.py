@@ -2,47 +2,74 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tests.lab.lab import Host, Lab, LabFactory, Process
+from runner.core.protocol.events import Ended, ProgramStarted
+from runner.core.protocol.paths import PROGRAM_LOG
+from runner.core.protocol.states import State
+from runner.host.storage.run_owner import RunSocket
+from tests.lab.lab import FreezableDisk, Host, Lab, LabFactory, NetworkDisk, Process
 from tests.lab.launching import RANK_SCRIPT, Controller, Launcher
+from tests.lab.supervising import RunStarter, SupervisedRun
+from tests.lab.test_serving import serving
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(11), pytest.mark.documents("docs/how-it-works.md")]
 
 LOST_S = 2.0
 FROZEN_S = 3 * LOST_S
+BOTH = ("node1", "node2")
+EACH = [BOTH, *(pytest.param((node,), marks=pytest.mark.all, id=node) for node in BOTH)]
+
+Begin = Callable[..., Controller]
 
 
-@pytest.fixture(scope="module")
-def disks(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+@pytest.fixture(
+    scope="module", params=[FreezableDisk, NetworkDisk], ids=["writes wait", "reads wait too"]
+)
+def disks(request: pytest.FixtureRequest, lab_factory_for_session: LabFactory) -> Iterator[Lab]:
     """Two hosts whose disks can be frozen."""
-    with lab_factory_for_session(n=2, freezable=True) as lab:
+    with lab_factory_for_session(n=2, disk=request.param) as lab:
         yield lab
 
 
 @pytest.fixture
-def begin(disks: Lab, launcher: Launcher) -> Iterator[Callable[..., Controller]]:
-    """Start ranks that write no file until they are told to end, and wait until all run."""
+def user(disks: Lab, launcher: Launcher) -> Iterator[Launcher]:
+    """A user of these hosts; in the end their disks answer, and nothing is left on them."""
     disks.write_cluster(launcher.conf)
     launcher.entry = "plain"
-    launcher.shorten_timeouts()
-
-    def start(*overrides: str) -> Controller:
-        words = launcher.rank_overrides("print=up", "wait=/dev/shm/go", "print=done")
-        controller = launcher.start("cluster=lab", f"lost_s={LOST_S}", *overrides, *words)
-        controller.until_printed("] up", 2)
-        controller.until(lambda: '"hub_joined"' in _events(controller), "the hub")
-        return controller
-
-    yield start
+    yield launcher
     disks.repair()
     assert disks.wait_idle(5) == {}
     assert disks.crashes() == {}
     disks.reset_homes()
+
+
+@pytest.fixture
+def begin(user: Launcher) -> Begin:
+    """Start ranks that write no file until they are told to end, and wait until all run."""
+
+    def start(*overrides: str) -> Controller:
+        words = user.rank_overrides("print=up", "wait=/dev/shm/go", "print=done")
+        controller = user.start("cluster=lab", *overrides, *words)
+        controller.until_printed("] up", 2)
+        controller.until(lambda: '"hub_joined"' in _events(controller), "the hub")
+        return controller
+
+    return start
+
+
+@pytest.fixture
+def begin_soon(user: Launcher, begin: Begin) -> Begin:
+    """The same with short times: `LOST_S` makes a silent host lost."""
+    user.shorten_timeouts()
+    return lambda *overrides: begin(f"lost_s={LOST_S}", *overrides)
 
 
 def _events(controller: Controller) -> str:
@@ -55,15 +82,8 @@ def _ranks(host: Host) -> list[Process]:
     return [rank for rank in host.processes(RANK_SCRIPT) if "attempt_0" not in rank.cmdline]
 
 
-@pytest.mark.parametrize("frozen", [("node1",), ("node2",), ("node1", "node2")])
-def test_a_frozen_disk_ends_nothing(
-    disks: Lab, begin: Callable[..., Controller], frozen: tuple[str, ...]
-) -> None:
-    """The hub's, a member's, or all of them, for three times as long as makes a host lost."""
-    controller = begin()
-    for node in frozen:
-        disks[node].freeze_disk()
-    time.sleep(FROZEN_S)
+def _let_go_on(disks: Lab, controller: Controller, frozen: Sequence[str]) -> None:
+    """The disks answer again, which is shown, and the ranks may end: the run has succeeded."""
     for node in frozen:
         assert f"{node}: its disk has not answered for" in controller.err
         disks[node].thaw_disk()
@@ -76,9 +96,30 @@ def test_a_frozen_disk_ends_nothing(
     assert done.out.count("] done") == 2
 
 
-def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin: Callable[..., Controller]) -> None:
+@pytest.mark.parametrize("frozen", EACH)
+def test_a_frozen_disk_ends_nothing(disks: Lab, begin_soon: Begin, frozen: tuple[str, ...]) -> None:
+    """The hub's, a member's, or all of them, for three times as long as makes a host lost."""
+    controller = begin_soon()
+    for node in frozen:
+        disks[node].freeze_disk()
+    time.sleep(FROZEN_S)
+    _let_go_on(disks, controller, frozen)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("frozen", [BOTH, ("node2",)])
+def test_a_minute_is_nothing(disks: Lab, begin: Begin, frozen: tuple[str, ...]) -> None:
+    """With all times as users have them."""
+    controller = begin()
+    for node in frozen:
+        disks[node].freeze_disk()
+    time.sleep(60)
+    _let_go_on(disks, controller, frozen)
+
+
+def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin_soon: Begin) -> None:
     """The ranks are ended; that it is not on record is said, with the host and the reason."""
-    controller = begin("grace_s=0.5")
+    controller = begin_soon("grace_s=0.5")
     disks["node2"].freeze_disk()
     controller.send()
     wait_until(lambda: not _ranks(disks["node2"]), "the end of the rank", 5)
@@ -89,3 +130,83 @@ def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin: Callable[..., Cont
     record = disks["node2"].home / ".runner/runs" / done.folder.name / "node2/events.jsonl"
     wait_until(lambda: '"ended"' in record.read_text(), "the record to be completed", 10)
     assert '"state":"stopped"' in record.read_text()
+
+
+def _launch_into(disks: Lab, user: Launcher, frozen: Sequence[str]) -> Controller:
+    """Launch a run, and freeze these disks while the hosts make its folder."""
+    user.shorten_timeouts()
+    (user.folder / "data").mkdir()
+    for number in range(300):
+        (user.folder / f"data/{number}").write_text(str(number))
+    words = user.rank_overrides("wait=/dev/shm/go", "print=done")
+    controller = user.start("cluster=lab", f"lost_s={LOST_S}", *words)
+    for node in frozen:
+        runs = disks[node].home / ".runner/runs"
+        wait_until(lambda r=runs: any(r.glob("*/*/work/data")), "its folder", 60)  # type: ignore[misc]
+        disks[node].freeze_disk()
+    return controller
+
+
+@pytest.mark.parametrize("frozen", EACH)
+def test_a_launch_waits_for_the_disk(disks: Lab, user: Launcher, frozen: tuple[str, ...]) -> None:
+    """It hangs while a host makes the run's folder and starts the program."""
+    controller = _launch_into(disks, user, frozen)
+    time.sleep(FROZEN_S)
+    _let_go_on(disks, controller, frozen)
+
+
+def test_a_launch_that_waits_for_the_disk_can_be_stopped(disks: Lab, user: Launcher) -> None:
+    """At once; when the disk answers, what was made of the run is removed."""
+    controller = _launch_into(disks, user, ["node2"])
+    controller.until(lambda: "node2: its disk has not answered for" in controller.err, "it")
+    controller.send()
+    done = controller.wait(20)
+    assert done.code == 130, done
+    assert "never started" in done.err
+    folder = disks["node2"].home / ".runner/runs" / done.folder.name / "node2"
+    disks["node2"].thaw_disk()
+    wait_until(lambda: not folder.exists(), "its folder to be removed")
+
+
+@pytest.fixture
+def stuck_start(start: RunStarter) -> Iterator[SupervisedRun]:
+    """A run whose program cannot start yet: its log is a pipe, whose open(2) waits for a reader."""
+    service = serving(node="elsewhere")  # the program waits for it
+    run = start("print=up", ranks=1, sidecar=service)
+    os.mkfifo(run.folder.stream_log(0, PROGRAM_LOG, "out"))
+    with socket.create_server((service.addr, service.port)):
+        yield run
+
+
+def _until_it_says_so(run: SupervisedRun) -> None:
+    """Renew the lease until the answer is that the disk does not answer."""
+    agent = RunSocket(run.folder).connect()
+    assert agent is not None
+    agent.settimeout(10)
+    with agent, agent.makefile("rb") as answers:
+        wait_s = 0.0
+        while wait_s < 0.3:
+            agent.send(b'{"command": "renew_lease"}\n')
+            wait_s = json.loads(answers.readline())["disk_wait_s"]
+
+
+def _answer(run: SupervisedRun) -> None:
+    os.close(os.open(run.folder.stream_log(0, PROGRAM_LOG, "out"), os.O_RDONLY))
+
+
+def test_a_start_that_hangs_holds_up_nothing_else(stuck_start: SupervisedRun) -> None:
+    """The supervisor hears agents, and says why; the program starts once the disk answers."""
+    _until_it_says_so(stuck_start)
+    assert stuck_start.bodies(ProgramStarted) == []
+    _answer(stuck_start)
+    assert stuck_start.wait_ended() == Ended(State.SUCCEEDED)
+
+
+def test_a_start_that_hangs_can_be_stopped(stuck_start: SupervisedRun) -> None:
+    """The program is not started when the disk answers at last."""
+    _until_it_says_so(stuck_start)
+    stuck_start.send_command("stop")
+    _until_it_says_so(stuck_start)
+    _answer(stuck_start)
+    assert stuck_start.wait_ended().state is State.STOPPED
+    assert stuck_start.bodies(ProgramStarted) == []

@@ -116,8 +116,9 @@ class NodeFailureDetector:
             reason = f"nothing was heard from it for {silence_s:.0f} s"
             return Judgement(NodeState.LOST, NO_ANSWER if node.connection.is_unanswered else reason)
         is_starting = not node.supervisor_started and node.live_session
-        if is_starting and now > node.last_data + START_TIMEOUT_S:
-            reason = f"its supervisor did not start within {START_TIMEOUT_S:.0f} s"
+        limit_s = ANSWER_TIMEOUT_S if node.disk_wait_s else START_TIMEOUT_S
+        if is_starting and now > node.last_data + limit_s:
+            reason = f"its supervisor did not start within {limit_s:.0f} s"
             return Judgement(NodeState.LOST, reason)
         return None
 

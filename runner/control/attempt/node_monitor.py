@@ -109,7 +109,8 @@ class NodeMonitor:
         if wait_s >= DISK_TIMEOUT_S and not node.disk_wait_s:
             self._observer.node_status(node.name, "waits for its disk")
             note = f"{node.name}: its disk has not answered for {wait_s:.0f} s"
-            self._observer.message(f"{note}; the run goes on" if not self._is_stopping else note)
+            goes_on = node.supervisor_started and not self._is_stopping
+            self._observer.message(f"{note}; the run goes on" if goes_on else note)
         elif node.disk_wait_s and not wait_s:
             if node.state is NodeState.RUNNING:
                 self._observer.node_status(node.name, node.progress)

@@ -62,6 +62,7 @@ class PeerStatus:
         hint = ""
         if not self.is_joined(name):
             self._hub_status[name] = HubStatus.UNREACHABLE
+        if not self.is_joined(name) and not self._nodes[self._hub].disk_wait_s:
             hint = ": open that port between the nodes, or set cluster.master_port"
         consequence = f"if {name} fails, only this process can stop the others"
         return f"{name} cannot reach {body.reason}; {consequence}{hint}"

@@ -15,7 +15,7 @@ from typing import Any
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.timing import ANSWER_TIMEOUT_S, PING_S, WORK_TIMEOUT_S
+from runner.core.protocol.timing import ANSWER_TIMEOUT_S, DISK_TIMEOUT_S, PING_S, WORK_TIMEOUT_S
 
 TICK_S = 0.1
 SLOW_S = 30.0
@@ -47,6 +47,7 @@ class WaitLoop:
     ) -> None:
         self.sessions, self.inbox, self.lost_s, self._show = sessions, inbox, lost_s, show
         self._answered_at: dict[str, float] = {}
+        self._disk_wait_s: dict[str, float] = {}  # as reported
         self._worked_at: dict[str, float] = {}  # when a host reported progress, or was sent a lot
 
     def _pending(self) -> Collection[str]:
@@ -144,6 +145,8 @@ class WaitLoop:
         elif frame.kind == "closed":
             self._on_closed(session, str(frame.data["reason"]))
         else:
+            if frame.kind == "pong":
+                self._disk_wait_s[name] = frame.data["disk_wait_s"]
             is_answer = self._on_frame(name, frame)
             if is_answer:
                 self._answered_at.pop(name, None)
@@ -162,7 +165,10 @@ class WaitLoop:
             sent_at = session.last_sent if session else now
             worked_at = max(self._worked_at.get(name, now), sent_at)
             self._worked_at[name] = worked_at
-            if now - worked_at > SLOW_S:
+            disk_wait_s = self._disk_wait_s.get(name, 0.0)
+            if disk_wait_s >= DISK_TIMEOUT_S:
+                self._show(name, f"its disk has not answered for {disk_wait_s:.0f} s")
+            elif now - worked_at > SLOW_S:
                 self._show(name, f"no answer for {now - worked_at:.0f} s; its disk may be slow")
 
     def _is_current(self, session: HostSession) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler
+from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
@@ -26,6 +26,7 @@ class Handler(RequestHandler):
         )
         self.context.answer(frame, "cleaned", **removed)
 
+    @one_step
     def on_kill_leftovers(self, frame: Frame) -> None:
         """Kill what a run left after its supervisor died, name survivors, complete its record.
 

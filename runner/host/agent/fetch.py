@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import stat
@@ -37,6 +38,7 @@ class Handler(RequestHandler):
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
         self._pending: Deque[Frame] = deque()
+        self._sending = False
         self._output_folders: Dict[str, str] = {}
 
     def on_inventory(self, frame: Frame) -> Steps:
@@ -69,12 +71,19 @@ class Handler(RequestHandler):
 
     def advance(self) -> None:
         """Send chunks, while the controller takes them."""
-        while self._pending and self.context.can_send():
-            frame = self._pending.popleft()
-            try:
-                self._send_chunk(frame)
-            except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-                self.context.refuse(frame, error_text(error))
+        if self._pending and self.context.can_send() and not self._sending:
+            self._sending = True
+            send = functools.partial(self._try_to_send, self._pending.popleft())
+            self.context.files.submit(send, self._on_sent)
+
+    def _on_sent(self, _: None) -> None:
+        self._sending = False
+
+    def _try_to_send(self, frame: Frame) -> None:
+        try:
+            self._send_chunk(frame)
+        except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
+            self.context.refuse(frame, error_text(error))
 
     def _send_chunk(self, frame: Frame) -> None:
         request, folder = frame.data, self.context.run_folder(frame)

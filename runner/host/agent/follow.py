@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -17,10 +17,11 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
+from runner.host.agent.job_queue import JobSteps, LoopCall
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
 from runner.host.process import procfs
-from runner.host.process.file_worker import FileWorker, Submit, run_now
+from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
@@ -43,31 +44,54 @@ class Handler(RequestHandler):
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
-        self._files = FileWorker()
         self._polling, self._next_poll = False, 0.0
+        self._is_joining = False  # what comes next is about the run that will be followed
 
-    def on_follow(self, frame: Frame) -> None:
+    def on_follow(self, frame: Frame) -> JobSteps:
         """Follow a run that another agent started, or was to start."""
+        self._is_joining = True
+        return self._join(frame)
+
+    def _join(self, frame: Frame) -> JobSteps:
         order = decode(Order, frame.data["order"])
         folder = RunPaths(order.workdir, order.run_id, order.node)
-        if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
-            self.context.refuse(frame, "its order had not arrived")
-        elif not os.path.isdir(folder.root):
-            self.context.refuse(frame, f"there is no run {order.run_id} in {order.workdir}")
-        elif not os.path.isdir(folder.attempt_folder(order.attempt)):
-            self.context.refuse(frame, f"attempt {order.attempt} of it has not begun here")
-        else:
+        try:
+            if frame.data.get("claim") and reserve_attempt(folder, order.attempt):
+                raise ValueError("its order had not arrived")
+            if not os.path.isdir(folder.root):
+                raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
+            if not os.path.isdir(folder.attempt_folder(order.attempt)):
+                raise ValueError(f"attempt {order.attempt} of it has not begun here")
             run_owner.require_local(folder)
-            self.follow(folder, order, read_only=bool(frame.data.get("read_only")))
-            self.context.answer(frame, "following")
+            ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
+            yield functools.partial(self._begin, frame, folder, order, ended=ended)
+        finally:
+            self._is_joining = False
 
-    def on_read(self, frame: Frame) -> None:
+    def _begin(self, frame: Frame, folder: RunPaths, order: Order, *, ended: bool) -> None:
+        self.follow(folder, order, ended=ended, read_only=bool(frame.data.get("read_only")))
+        self.context.answer(frame, "following")
+
+    def on_read(self, frame: Frame) -> Optional[JobSteps]:
         """Read a file of the run; the answer may come much later."""
+        return self._once_joined(self._read, frame)
+
+    def _read(self, frame: Frame) -> None:
         self._require_run().log_reader.submit(frame.data)
         self._next_poll = 0.0
 
-    def on_command(self, frame: Frame) -> None:
+    def on_command(self, frame: Frame) -> Optional[JobSteps]:
         """Pass a command to the supervisor; a stop before the start cancels that."""
+        return self._once_joined(self._pass_on, frame)
+
+    def _once_joined(self, take: Callable[[Frame], None], frame: Frame) -> Optional[JobSteps]:
+        """Take a request now, or in steps where the run is not followed yet."""
+        if self._is_joining:
+            return _call_in_loop(functools.partial(take, frame))
+        take(frame)
+        return None
+
+    def _pass_on(self, frame: Frame) -> None:
         command = frame.data["command"]
         if self.context.jobs and self._run is None and command != "detach":
             self.context.jobs.cancel_all("a stop was requested before its start")
@@ -82,19 +106,12 @@ class Handler(RequestHandler):
         return self._run is not None and not self._run.log_reader.idle
 
     @property
-    def pipes(self) -> Sequence[int]:
-        """Also the one by which the thread that reads the files wakes us."""
-        return [*super().pipes, self._files.wake_fd]
-
-    @property
     def disk_wait_s(self) -> float:
-        """For how long the disk has not answered this agent, or the supervisor."""
-        reported_s = self._run.disk_wait_s if self._run is not None else 0.0
-        return max(self._files.wait_s, reported_s)
+        """For how long the disk has not answered the supervisor."""
+        return self._run.disk_wait_s if self._run is not None else 0.0
 
     def advance(self) -> None:
         """Notice the run's end, and answer pending reads; a disk that hangs holds up neither."""
-        self._files.deliver()
         run, now = self._run, time.monotonic()
         if run is None:
             return
@@ -103,7 +120,7 @@ class Handler(RequestHandler):
             self._polling = True
             self._next_poll = now + (BUSY_POLL_S if self.busy else IDLE_POLL_S)
             poll = functools.partial(run.log_reader.poll, ended=run.ended)
-            self._files.submit(poll, self._answer)
+            self.context.files.submit(poll, self._answer)
 
     def _answer(self, answers: List[Answer]) -> None:
         self._polling = False
@@ -115,9 +132,12 @@ class Handler(RequestHandler):
         if self._run is not None and not self._run.read_only:
             self._run.send_command("renew_lease")
 
-    def follow(self, folder: RunPaths, order: Order, *, read_only: bool = False) -> FollowedRun:
+    def follow(
+        self, folder: RunPaths, order: Order, *, ended: bool = False, read_only: bool = False
+    ) -> FollowedRun:
         """Follow a run from now on, or only read it."""
-        self._run = FollowedRun(folder, order, read_only=read_only, submit=self._files.submit)
+        submit = self.context.files.submit
+        self._run = FollowedRun(folder, order, ended=ended, read_only=read_only, submit=submit)
         context = self.context
         context.followed_workdir = order.workdir
         if order.disconnect_s:  # by then the supervisor has given up the controller, too
@@ -139,7 +159,13 @@ class FollowedRun:
     """
 
     def __init__(
-        self, folder: RunPaths, order: Order, *, read_only: bool = False, submit: Submit = run_now
+        self,
+        folder: RunPaths,
+        order: Order,
+        *,
+        ended: bool = False,
+        read_only: bool = False,
+        submit: Submit = run_now,
     ) -> None:
         self.log_reader = LogReader(folder)
         self.disk_wait_s = 0.0
@@ -154,7 +180,7 @@ class FollowedRun:
         self._unresponsive_at: Optional[float] = None
         self._user_stop = False
         self._pending: List[bytes] = []
-        self.ended = self._superseded  # a stop reaches the later attempt all the same
+        self.ended = ended
 
     def send_command(self, command: str, **fields: Any) -> None:
         """Send a command to the supervisor, now or when it can be reached.
@@ -228,7 +254,7 @@ class FollowedRun:
         with contextlib.suppress(OSError):  # a disk may fail for a moment
             lock = run_owner.take_over(self._folder) if alone else None
             if lock is None:
-                return None if self._superseded else False
+                return None if _is_superseded(self._folder, self._order) else False
             with lock:
                 if not self.read_only and not has_ended(self._folder, self._order):
                     recover_orphaned(self._folder, self._order)
@@ -242,14 +268,6 @@ class FollowedRun:
         elif self._socket is None:  # its guardian is still at work, or its backlog is full
             self._kill_unresponsive()
             self.try_connect()
-
-    @property
-    def _superseded(self) -> bool:
-        """Whether this attempt is over, and a later one has begun here."""
-        if not self._order.relaunches_left:
-            return False
-        current = read_order(self._folder)
-        return current is not None and current.attempt > self._order.attempt
 
     def try_connect(self, *, force: bool = False) -> None:
         """Connect to the supervisor if it is time to, or with `force`."""
@@ -282,3 +300,13 @@ class FollowedRun:
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
         procfs.signal_all([pid for pid in pids if pid not in guardians], signal.SIGKILL)
         procfs.signal_all(pids, signal.SIGCONT)
+
+
+def _call_in_loop(call: LoopCall) -> JobSteps:
+    yield call
+
+
+def _is_superseded(folder: RunPaths, order: Order) -> bool:
+    """Return whether this attempt is over, and a later one has begun here."""
+    current = read_order(folder) if order.relaunches_left else None
+    return current is not None and current.attempt > order.attempt

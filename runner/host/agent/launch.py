@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import select
 import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Dict, Generator, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -19,10 +19,11 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import RelaunchContext
 from runner.host.agent import follow
+from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
-from runner.host.process.event_loop import Steps, run_steps
+from runner.host.process.event_loop import run_steps
 from runner.host.storage.checkout import check_out, store_tasks
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import create_run_folder, write_atomic
@@ -32,12 +33,23 @@ from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished
 
-STARTUP_TIMEOUT_S, STARTUP_POLL_S = 20.0, 0.02
+STARTUP_TIMEOUT_S = 20.0
 PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spare's perhaps, to end
+
+
+class Startup(NamedTuple):
+    """A guardian that has not reported yet, for whom its controller waits."""
+
+    frame: Frame
+    run: follow.FollowedRun
+    pipe: int
+    deadline: float
 
 
 class Handler(RequestHandler):
     """Starts a run on this host."""
+
+    _startup: Optional[Startup] = None
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
@@ -56,7 +68,7 @@ class Handler(RequestHandler):
         """Take the record of the whole run that every host keeps: its plan and configuration."""
         self._run_record = json.loads(zlib.decompress(frame.payload))
 
-    def on_start(self, frame: Frame) -> Steps:
+    def on_start(self, frame: Frame) -> JobSteps:
         """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
         order = _with_numeric_hub(decode(Order, frame.data["order"]))
@@ -66,16 +78,16 @@ class Handler(RequestHandler):
         run_socket, deadline = RunSocket(folder), time.monotonic() + PREDECESSOR_TIMEOUT_S
         listener = run_socket.take()
         while listener is None and order.attempt and time.monotonic() < deadline:
-            yield
+            yield None
             listener = run_socket.take()
         if listener is None:
             raise ValueError("this run has a supervisor here already")
         with listener:  # the guardian has it, too, if there is one at the end
-            yield from self._prepare(folder, order)
-            yield from self._spawn(frame, folder, order, listener)
+            spawn = functools.partial(self._spawn, frame, folder, order, listener)
+            yield from self._prepare(folder, order, spawn)
 
-    def _prepare(self, folder: RunPaths, order: Order) -> Steps:
-        """Make the run's folder, with its copy of the code.
+    def _prepare(self, folder: RunPaths, order: Order, spawn: Callable[[int], None]) -> JobSteps:
+        """Make the run's folder, with its copy of the code, and start the supervisor.
 
         A later attempt, and a node that rejoins, continue in the folder of an earlier one if there
         is one.
@@ -90,6 +102,7 @@ class Handler(RequestHandler):
             os.unlink(folder.relaunch_marker)
         if os.path.lexists(folder.work):
             yield from create_run_folder(folder, order, self.context.programs, self._run_record)
+            yield functools.partial(spawn, guardian.open_log(folder))
             return
         existed = os.path.lexists(folder.root)
         try:
@@ -97,6 +110,7 @@ class Handler(RequestHandler):
             if order.release:
                 yield from check_out(order.workdir, order.release, folder.work)
                 write_atomic(folder.checked_out, "")
+            yield functools.partial(spawn, guardian.open_log(folder))
         except BaseException as error:
             made = (folder.work, folder.attempt_folder(order.attempt))
             for path in made if existed else (folder.root,):  # nothing was started
@@ -108,8 +122,8 @@ class Handler(RequestHandler):
             raise
 
     def _spawn(
-        self, frame: Frame, folder: RunPaths, order: Order, listener: socket.socket
-    ) -> Steps:
+        self, frame: Frame, folder: RunPaths, order: Order, listener: socket.socket, log_fd: int
+    ) -> None:
         facts = self.context.require_facts()
         # PET_* variables of the host would be options of torchrun that the order does not know.
         host_env = {name: value for name, value in facts.environ.items() if name[:4] != "PET_"}
@@ -120,12 +134,33 @@ class Handler(RequestHandler):
             handover = decode(RelaunchContext, frame.data["handover"])
             relaunch = ElectionContext(handover, self.context.facts_request, self.context.programs)
         args = SupervisorArgs(folder, order, environ, facts.reserved, token, relaunch)
-        pipe = guardian.spawn(args, listener)
+        pipe = guardian.spawn(args, listener, log_fd)
+        os.close(log_fd)
+        os.set_blocking(pipe, False)
         facts.reserved.close()
         self.context.facts = replace(facts, reserved=ports.NO_PORTS)
         follower: follow.Handler = self.context.get_handler("follow")
         run = follower.follow(folder, order)  # from now on it can be stopped
-        report = yield from _read_startup_report(pipe)
+        self._startup = Startup(frame, run, pipe, time.monotonic() + STARTUP_TIMEOUT_S)
+
+    @property
+    def pipes(self) -> Sequence[int]:
+        """The one of a guardian that has not reported yet."""
+        return [self._startup.pipe] if self._startup is not None else []
+
+    def advance(self) -> None:
+        """Take the report of the guardian."""
+        if self._startup is None:
+            return
+        frame, run, pipe, deadline = self._startup
+        try:
+            report: Optional[bytes] = os.read(pipe, 65536)  # it is written at once
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                return
+            report = None
+        os.close(pipe)
+        self._startup = None
         run.try_connect(force=True)
         if report is None:  # it hangs, perhaps with its disk, and may yet begin
             reason = f"no supervisor within {STARTUP_TIMEOUT_S:g} s"
@@ -146,22 +181,3 @@ def _with_numeric_hub(order: Order) -> Order:
     except OSError:
         return order  # the supervisor will say that it cannot reach it
     return replace(order, hub=replace(order.hub, addr=str(addresses[0][4][0])))
-
-
-def _read_startup_report(pipe: int) -> Generator[None, None, Optional[bytes]]:
-    """Return the report of a guardian, None if none comes in time."""
-    report, deadline = b"", time.monotonic() + STARTUP_TIMEOUT_S
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    try:
-        while time.monotonic() < deadline:
-            if poll.poll(1000 * STARTUP_POLL_S):
-                chunk = os.read(pipe, 65536)
-                if not chunk:
-                    return report
-                report += chunk
-            else:
-                yield
-        return None
-    finally:
-        os.close(pipe)

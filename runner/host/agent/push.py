@@ -9,7 +9,7 @@ from typing import Optional
 
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import release_folder
-from runner.host.agent.server import RequestHandler
+from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
@@ -21,6 +21,7 @@ class Handler(RequestHandler):
     _writer: Optional[ReleaseWriter] = None
     _pin_fd: Optional[int] = None
 
+    @one_step
     def on_offer(self, frame: Frame) -> None:
         """Reply with the id of the disk, which is the same on all hosts that share it.
 
@@ -33,7 +34,7 @@ class Handler(RequestHandler):
 
         `missing` are indices into the manifest's files.
         """
-        self.close()
+        self._abort()
         workdir = self.context.workdir
         writer = ReleaseWriter(workdir, zlib.decompress(frame.payload))
         is_stored = yield from release_store.verify_content(workdir, writer.name)
@@ -74,6 +75,7 @@ class Handler(RequestHandler):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
 
+    @one_step
     def on_adopt(self, frame: Frame) -> None:
         """Take the word of the host that has stored and verified a release on our common disk.
 
@@ -95,6 +97,9 @@ class Handler(RequestHandler):
 
     def close(self) -> None:
         """Leave nothing of an unfinished release."""
+        self.context.files.submit(self._abort)
+
+    def _abort(self) -> None:
         if self._writer is not None:
             run_steps(self._writer.abort())
             self._writer = None

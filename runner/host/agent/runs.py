@@ -9,7 +9,7 @@ import time
 import zlib
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler
+from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps
 from runner.host.storage.run_list import list_runs
 
@@ -24,6 +24,7 @@ class Handler(RequestHandler):
         listing = yield from list_runs(self.context.workdir, node, others, run_id)
         self.context.answer(frame, "runs", **listing)
 
+    @one_step
     def on_run(self, frame: Frame) -> None:
         """Send the order, and what is on record of the whole run."""
         folder = self.context.run_folder(frame)
@@ -35,6 +36,7 @@ class Handler(RequestHandler):
                 texts[name] = file.read()
         self.context.answer(frame, "run", zlib.compress(json.dumps(texts).encode(), 1))
 
+    @one_step
     def on_mark_relaunch_pending(self, frame: Frame) -> None:
         """Mark that a relaunch follows within `for_s`; reply whether a stop was requested."""
         folder = self.context.run_folder(frame)

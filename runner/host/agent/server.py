@@ -1,7 +1,8 @@
 """Agent: our process at the host's end of a connection.
 
-It answers the controller and reads files; it owns nothing but the reserved ports until a run
-starts. Killing it does not affect a run: the supervisor is not its child.
+It answers the controller and reads files, these in a second thread, so that pings never wait for a
+disk. It owns nothing but the reserved ports until a run starts. Killing it does not affect a run:
+the supervisor is not its child.
 """
 
 from __future__ import annotations
@@ -12,15 +13,30 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence, Set
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Set,
+    TypeVar,
+)
 
 from runner.core import descriptor_limit
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths
-from runner.core.protocol.timing import CONTROLLER_TIMEOUT_S
-from runner.host.process.event_loop import JobQueue
+from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
+from runner.host.agent.job_queue import JobQueue
+from runner.host.process.event_loop import Steps
+from runner.host.process.file_worker import FileWorker
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
@@ -44,6 +60,9 @@ It is loaded with the first such request: a host may have to compile it for each
 """
 
 BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.05
+UNREAD_PONG_S = 0.5  # how often the controller hears from an agent that reads none of its pings
+
+H = TypeVar("H", bound="RequestHandler")
 
 
 @dataclass
@@ -53,7 +72,6 @@ class AgentContext:
     reply: Callable[..., None]  # takes the kind of an answer, its data, and perhaps raw bytes
     can_send: Callable[[], bool]  # whether the controller takes what is sent
     get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
-    in_fd: int = -1  # where the requests come from
     programs: Mapping[str, str] = field(default_factory=dict)  # what become files on this host
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
     facts: Optional[FactsResult] = None
@@ -61,7 +79,10 @@ class AgentContext:
     followed_workdir: str = ""  # of the run that is followed
 
     def __post_init__(self) -> None:
-        self.jobs = JobQueue(self.reply, lambda frame, error: self.refuse(frame, error_text(error)))
+        self.files = FileWorker()
+        self.jobs = JobQueue(
+            self.files, self.reply, lambda frame, error: self.refuse(frame, error_text(error))
+        )
 
     def answer(self, frame: Frame, kind: str, payload: bytes = b"", /, **data: Any) -> None:
         """Queue the answer to a request."""
@@ -90,7 +111,8 @@ class AgentContext:
 class RequestHandler:
     """The requests that one module answers, each by its method `on_KIND`.
 
-    Such a method takes the request's frame; it may return steps of work, which become a job.
+    Such a method takes the request's frame. What may wait for a disk it returns as steps, which
+    become a job: they are done in another thread, but for the functions they yield.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -109,7 +131,7 @@ class RequestHandler:
 
     @property
     def disk_wait_s(self) -> float:
-        """For how long the disk has not answered, where that holds up nothing but files."""
+        """For how long the disk has not answered the supervisor."""
         return 0.0
 
     def advance(self) -> None:
@@ -124,16 +146,28 @@ class RequestHandler:
             child.kill()
 
 
+def one_step(answer: Callable[[H, Frame], None]) -> Callable[[H, Frame], Steps]:
+    """Make a job of one step of a request that is answered at once, unless a disk takes long."""
+
+    def steps(handler: H, frame: Frame) -> Steps:
+        answer(handler, frame)
+        yield
+
+    return steps
+
+
 class AgentServer:
     """One conversation with one controller about one node."""
 
     def __init__(self, in_fd: int, out_fd: int, programs: Mapping[str, str]) -> None:
         self._in_fd, self._out_fd = in_fd, out_fd
         self._decoder = FrameDecoder()
+        self._replies: Deque[bytes] = deque()
         self._unsent = bytearray()
+        self._next_pong = 0.0
         self._last_received = time.monotonic()
         self._context = AgentContext(
-            self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, in_fd, programs
+            self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, programs
         )
         self._loaded: Dict[str, RequestHandler] = {}
 
@@ -153,13 +187,14 @@ class AgentServer:
         self._reply("hello", {"protocol": PROTOCOL, "pid": os.getpid(), **clocks()})
         try:
             while self._poll_once():
-                self._context.jobs.advance()
+                self._context.files.deliver()
                 for handler in [*self._loaded.values()]:  # it may have others loaded
                     handler.advance()
         finally:
             self._context.jobs.cancel_all("the controller left")
             for handler in self._loaded.values():
                 handler.close()
+            self._context.files.finish(ANSWER_TIMEOUT_S)
 
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""
@@ -172,6 +207,9 @@ class AgentServer:
                 del self._unsent[:sent]
             if self._context.jobs.full:
                 self._last_received = time.monotonic()  # we are not reading
+                if self._last_received >= self._next_pong:
+                    self._next_pong = self._last_received + UNREAD_PONG_S
+                    self._reply("pong", self._pong())
             if self._in_fd in ready:
                 chunk = os.read(self._in_fd, 1 << 18)
                 if not chunk:
@@ -187,17 +225,19 @@ class AgentServer:
 
     def _wait(self) -> Set[int]:
         """Wait for a descriptor, or until files should be looked at; return those to handle."""
-        jobs = self._context.jobs
+        while self._replies:
+            self._unsent += self._replies.popleft()
         is_busy = any(handler.busy for handler in self._loaded.values())
         poll = select.poll()
         if self._unsent:
             poll.register(self._out_fd, select.POLLOUT)
-        if not jobs.full:
+        poll.register(self._context.files.wake_fd, select.POLLIN)
+        if not self._context.jobs.full:
             poll.register(self._in_fd, select.POLLIN)
         if self._context.can_send():
             for pipe in [pipe for handler in self._loaded.values() for pipe in handler.pipes]:
                 poll.register(pipe, select.POLLIN)
-        timeout_s = 0.0 if jobs else BUSY_POLL_S if is_busy else IDLE_POLL_S
+        timeout_s = BUSY_POLL_S if is_busy else IDLE_POLL_S
         return {descriptor for descriptor, _ in poll.poll(1000 * timeout_s)}
 
     def _dispatch(self, frame: Frame) -> None:
@@ -205,9 +245,7 @@ class AgentServer:
             if frame.kind == "ping":
                 for handler in self._loaded.values():
                     handler.renew_lease()
-                waits = [handler.disk_wait_s for handler in self._loaded.values()]
-                disk_wait_s = round(max(waits, default=0.0), 1)
-                self._context.answer(frame, "pong", **clocks(), disk_wait_s=disk_wait_s)
+                self._context.answer(frame, "pong", **self._pong())
             elif frame.kind in REQUEST_MODULES:
                 steps = getattr(self._load(frame.kind), f"on_{frame.kind}")(frame)
                 if steps is not None:
@@ -217,8 +255,13 @@ class AgentServer:
         except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
             self._context.refuse(frame, error_text(error))
 
+    def _pong(self) -> Dict[str, float]:
+        waits = [handler.disk_wait_s for handler in self._loaded.values()]
+        return {**clocks(), "disk_wait_s": round(max(self._context.files.wait_s, *waits, 0.0), 1)}
+
     def _reply(self, kind: str, data: Dict[str, Any], payload: bytes = b"") -> None:
-        self._unsent += Frame(kind, data, payload).pack()
+        """Queue a frame, in any thread."""
+        self._replies.append(Frame(kind, data, payload).pack())
 
 
 def clocks() -> Dict[str, float]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Dict
 
+from runner.core.model.plan import Order
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import RunPaths
+from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import read_order
@@ -17,12 +21,15 @@ class Handler(RequestHandler):
         super().__init__(context)
         self._requests: Dict[int, Frame] = {}
 
-    def on_dump_stacks(self, frame: Frame) -> None:
+    def on_dump_stacks(self, frame: Frame) -> JobSteps:
         """Start a dump; its text is the answer."""
         folder = self.context.run_folder(frame)
         order = read_order(folder)
         if order is None:
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
+        yield functools.partial(self._start, frame, folder, order)
+
+    def _start(self, frame: Frame, folder: RunPaths, order: Order) -> None:
         child = stacks.start_dump(folder, order, str(frame.data["reason"]), include_text=True)
         self.children[frame.data["id"]], self._requests[frame.data["id"]] = child, frame
 

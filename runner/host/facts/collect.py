@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Generator, Iterator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
@@ -31,21 +31,23 @@ class FactsResult:
     reserved: ports.ReservedPorts = ports.NO_PORTS  # the caller closes them
 
 
-def collect(request: FactsRequest) -> FactsResult:
-    """Collect what `request` asks for.
+def collect(request: FactsRequest) -> Generator[None, None, FactsResult]:
+    """Collect what `request` asks for, in steps.
 
     Whatever may hang runs in children with deadlines, side by side. Nothing is written to a disk,
     torch is not imported, and what cannot be found out is left empty.
     """
     children: Dict[str, BoundedChild] = {}
     try:
-        return _collect(request, children)
+        return (yield from _collect(request, children))
     finally:
         for child in children.values():
             child.kill()
 
 
-def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsResult:
+def _collect(
+    request: FactsRequest, children: Dict[str, BoundedChild]
+) -> Generator[None, None, FactsResult]:
     """Collect the facts; `children` takes our children by the part of the facts they look at."""
     began = time.monotonic()
     seconds: Dict[str, float] = {}
@@ -56,7 +58,7 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
     if request.setup:
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)
         children["setup"] = child
-        wait_all([child], also_read=[*children.values()])
+        yield from wait_all([child], also_read=[*children.values()])
         setup_result, environ = setup.result(child, request.setup, environ)
         facts = replace(facts, setup=setup_result, part_seconds={"setup": child.seconds})
         if setup_result.exit_code != 0:
@@ -66,8 +68,8 @@ def _collect(request: FactsRequest, children: Dict[str, BoundedChild]) -> FactsR
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
-        fields, reserved = _launch_facts(request, facts, environ, children, seconds)
-    wait_all([*children.values()])
+        fields, reserved = yield from _launch_facts(request, facts, environ, children, seconds)
+    yield from wait_all([*children.values()])
     fields.update(_survey_result(children["folders"], request))
     fields.update(query.result(children.get("gpus")))
     seconds.update((name, child.seconds) for name, child in children.items())
@@ -104,7 +106,7 @@ def _launch_facts(
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
     seconds: Dict[str, float],
-) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
+) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
     """Return the facts that only a launch needs, and the reserved ports; time each part."""
     from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
 
@@ -119,8 +121,9 @@ def _launch_facts(
     fields, reserved = _kernel_facts(request, seconds)
     if request.thorough:
         others = [*children.values()]
-        fields["login_python"] = interpreter.in_login_shell(request.python, environ, others)
-    wait_all([*children.values()])
+        found = yield from interpreter.in_login_shell(request.python, environ, others)
+        fields["login_python"] = found
+    yield from wait_all([*children.values()])
     fields["python"] = interpreter.result(children["python"], python)
     if "etcd" in children:
         fields["etcd"] = etcd.result(children["etcd"])

@@ -10,7 +10,7 @@ import json
 import os
 import pwd
 import re
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Generator, List, Sequence, Tuple
 
 from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
@@ -166,7 +166,7 @@ def _locate(python: str, environ: Dict[str, str]) -> Tuple[str, str]:
 
 def in_login_shell(
     name: str, environ: Dict[str, str], also_read: Sequence[BoundedChild]
-) -> Interpreter:
+) -> Generator[None, None, Interpreter]:
     """Return the interpreter of that name in a login shell.
 
     Not for a path, which is the same there, nor where the setup lines have chosen another one.
@@ -176,14 +176,14 @@ def in_login_shell(
     if found != own or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
         return Interpreter()
     child = BoundedChild(lambda: _exec_login_shell(name, own_environ), LOGIN_SHELL_TIMEOUT_S)
-    bounded_child.wait_all([child], also_read=also_read)
+    yield from bounded_child.wait_all([child], also_read=also_read)
     child.kill_group()  # start-up files may start an agent
     path = parse_path(child.text)
     if not path:
         return Interpreter()
     child = start(path, own_environ, "", LOGIN_SHELL_TIMEOUT_S)
     try:
-        bounded_child.wait_all([child], also_read=also_read)
+        yield from bounded_child.wait_all([child], also_read=also_read)
         return result(child, path)
     finally:
         child.kill()

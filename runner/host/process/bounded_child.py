@@ -13,7 +13,7 @@ import signal
 import stat
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Generator, NoReturn, Optional, Sequence, Tuple
 
 from runner.host.process import procfs
 
@@ -136,8 +136,10 @@ class BoundedChild:
         self.seconds = round(time.monotonic() - self._began, 4)
 
 
-def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild] = ()) -> None:
-    """Return when every one of `children` has ended; `also_read` are read from meanwhile.
+def wait_all(
+    children: Sequence[BoundedChild], also_read: Sequence[BoundedChild] = ()
+) -> Generator[None, None, None]:
+    """Wait, in steps, until all `children` have ended; `also_read` are read from meanwhile.
 
     The kernel tells that a child has ended, not its pipes: processes that it left in the
     background may hold them open.
@@ -151,6 +153,7 @@ def wait_all(children: Sequence[BoundedChild], also_read: Sequence[BoundedChild]
         poll.poll(min(child.poll_timeout_ms() for child in running))
         for child in running:
             child.advance()
+        yield
 
 
 def report_facts(**facts: Any) -> None:

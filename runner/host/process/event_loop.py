@@ -1,7 +1,6 @@
-"""Event loop of a supervisor, and job queue of an agent: each does all its work in one thread.
+"""Event loop of a supervisor: it waits for readable descriptors, ended children and SIGTERM.
 
-The loop waits for readable descriptors, ended children and SIGTERM. The queue runs long requests in
-steps, so that the agent stays responsive.
+Long work is in steps, so that what does it may do something else in between.
 """
 
 from __future__ import annotations
@@ -12,21 +11,16 @@ import selectors
 import signal
 import socket
 import time
-from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, Optional, Tuple, TypeVar
-
-from runner.core.protocol.frames import Frame
+from typing import Any, Callable, Generator, Optional, Tuple, TypeVar
 
 T = TypeVar("T")
-Steps = Generator[None, None, None]  # long work in small steps, with other requests in between
-TIME_SLICE_S = 0.02  # how long the steps may keep the connection waiting
-PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a long request is in progress
+Steps = Generator[None, None, None]  # long work in small steps, with something else in between
+
 PAUSE_STEP_S = 0.01
 RESERVED_FDS = 32  # that are left for files and processes when no connection is accepted
-MAX_QUEUED = 16  # how many requests may wait; then no more are read
 
 
-def run_steps(steps: Generator[None, None, T]) -> T:
+def run_steps(steps: Generator[Any, None, T]) -> T:
     """Do long work at once, and return its result."""
     while True:
         try:
@@ -102,52 +96,3 @@ class EventLoop:
 
     def _on_term(self, *_: Any) -> None:
         self.term_received = True
-
-
-class JobQueue:
-    """The requests of the controller that are not done yet."""
-
-    def __init__(
-        self,
-        reply: Callable[[str, Dict[str, Any]], None],
-        refuse: Callable[[Frame, Exception], None],
-    ) -> None:
-        self._reply, self._refuse = reply, refuse
-        self._queue: Deque[Tuple[Frame, Steps]] = deque()
-        self._last_progress = time.monotonic()
-
-    def __bool__(self) -> bool:
-        return bool(self._queue)
-
-    @property
-    def full(self) -> bool:
-        """Whether no more requests should be read for now."""
-        return len(self._queue) >= MAX_QUEUED
-
-    def add(self, frame: Frame, steps: Steps) -> None:
-        """Queue the work of one request."""
-        self._queue.append((frame, steps))
-        self.advance()
-
-    def advance(self) -> None:
-        """Work for one time slice; a request that fails is refused, and the next begins."""
-        deadline = time.monotonic() + TIME_SLICE_S
-        while self._queue and time.monotonic() < deadline:
-            frame, steps = self._queue[0]
-            try:
-                next(steps)
-            except StopIteration:
-                self._queue.popleft()
-            except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)
-                self._queue.popleft()
-                self._refuse(frame, error)
-        if self._queue and time.monotonic() > self._last_progress + PROGRESS_INTERVAL_S:
-            self._last_progress = time.monotonic()
-            self._reply("in_progress", {"id": self._queue[0][0].data.get("id")})
-
-    def cancel_all(self, reason: str) -> None:
-        """Refuse all requests, also the one in progress."""
-        while self._queue:
-            frame, steps = self._queue.popleft()
-            steps.close()
-            self._refuse(frame, RuntimeError(reason))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import threading
 import time
 from typing import Any, Callable, Optional, Tuple
@@ -65,6 +66,15 @@ class FileWorker:
                 if error is not None:
                     raise error
                 then(result)
+
+    def finish(self, limit_s: float) -> None:
+        """Return once no result is awaited any more, or after so long."""
+        deadline = time.monotonic() + limit_s
+        poll = select.poll()
+        poll.register(self.wake_fd, select.POLLIN)
+        while self.busy and (remaining_s := deadline - time.monotonic()) > 0:
+            poll.poll(1000 * remaining_s)
+            self.deliver()
 
     def close(self) -> None:
         """End the thread, once no job is awaited; it closes the descriptors, as their last user."""

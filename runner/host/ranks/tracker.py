@@ -69,8 +69,12 @@ class RankRecordReader:
         self._seen_records: Set[str] = set()
         self._pids: Dict[Tuple[int, int], int] = {}
         self._stderr_offset: Dict[int, int] = {}  # size of its stderr when a rank was restarted
-        if order.rejoin_count:  # records from before the rejoin are known
-            read_rank_records(folder.attempt_folder(order.attempt), self._seen_records)
+
+    def skip_known(self) -> None:
+        """Pass over the records from before a rejoin, which were read then."""
+        if self._order.rejoin_count:
+            attempt_folder = self._folder.attempt_folder(self._order.attempt)
+            read_rank_records(attempt_folder, self._seen_records)
 
     def read(self) -> List[RankRecord]:
         """Return the records that were written since the last call, in the order of events."""
@@ -133,6 +137,7 @@ class RankTracker:
         self._stopped_at = stopped_at
         self._on_failure = on_failure
         self._reader = RankRecordReader(folder, order)
+        submit(self._reader.skip_known)
         self._scanning = False
         self._next_scan = 0.0
         self._started: Dict[Tuple[int, int], RankProcess] = {}

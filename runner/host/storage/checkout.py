@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Generator, Iterator, Optional, Sequence, Tuple
 
 from runner.core.model.release import File, tasks_digest
 from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder, tasks_folder
@@ -48,13 +48,13 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
         yield
         os.mkdir(os.path.join(target, folder.path), 0o700)
 
-    def copy(file: File) -> None:
+    def copy(file: File) -> Iterator[int]:
         source = os.path.join(code, file.path)
-        for _ in copy_file(source, os.path.join(target, file.path), file.mode, sealed=file):
-            pass
+        return copy_file(source, os.path.join(target, file.path), file.mode, sealed=file)
 
     for file in manifest.files[:1]:  # it shows whether the disk can share blocks
-        copy(file)
+        for _ in copy(file):
+            yield
     turn = None if _can_reflink(code, target) else (yield from _take_turn(workdir))
     try:
         yield from _in_threads(copy, manifest.files[1:])
@@ -93,31 +93,35 @@ def _take_turn(workdir: str) -> Generator[None, None, int]:
     return descriptor
 
 
-def _in_threads(copy: Callable[[File], None], files: Sequence[File]) -> Steps:
+def _in_threads(copy: Callable[[File], Iterator[int]], files: Sequence[File]) -> Steps:
     """Copy files in several threads: on a network disk each takes a number of round trips.
 
-    Raises the first OSError or ValueError; the copies that were begun are complete by then.
+    A step lasts until one of them got on, so a disk that does not answer holds us up. Raises the
+    first OSError or ValueError; the copies that were begun are complete by then.
     """
     waiting: Deque[File] = deque(files)
     errors: Deque[Exception] = deque()
+    moved = threading.Event()
 
     def work() -> None:
         with contextlib.suppress(IndexError):
             while True:
                 file = waiting.popleft()
                 try:
-                    copy(file)
+                    for _ in copy(file):
+                        moved.set()
                 except (OSError, ValueError) as error:
                     errors.append(error)
                     waiting.clear()
+                moved.set()
 
     threads = [threading.Thread(target=work, daemon=True) for _ in files[:COPY_THREADS]]
     for thread in threads:
         thread.start()
     try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(PAUSE_STEP_S)
+        while any(thread.is_alive() for thread in threads):
+            if moved.wait(PAUSE_STEP_S):
+                moved.clear()
                 yield
     finally:  # where the controller leaves, the folder is removed next
         waiting.clear()

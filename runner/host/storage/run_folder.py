@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from runner.core.codec import decode, encode
@@ -235,14 +236,15 @@ class EventLog:
 
     def __init__(self, folder: RunPaths, order: Order, submit: Submit = run_now) -> None:
         self._folder, self._order, self._submit = folder, order, submit
-        self._seq = 1 + max((event.seq for event in read_events(folder)), default=0)
-        self.state = read_state(folder) or State.STARTING
+        self._seq = 0  # of the last event on record
+        self.state = State.STARTING  # which `create_run_folder` has put on record
         self.write_error = ""
         self._finalising = False
-        self._terminate_torn_line()
+        submit(self._open)
 
-    def _terminate_torn_line(self) -> None:
-        """End a line that a power cut left unfinished, so that the next event begins a new one."""
+    def _open(self) -> None:
+        """Go on where the record ends; a line that a power cut left unfinished is ended."""
+        self._seq = max((event.seq for event in read_events(self._folder)), default=0)
         with contextlib.suppress(OSError), open(self._folder.events, "rb+") as file:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
@@ -256,12 +258,13 @@ class EventLog:
         now = time.monotonic()
         mono = now if mono is None else mono
         wall = time.time() - (now - mono) if wall is None else wall
-        event = Event(order.run_id, order.node, order.attempt, self._seq, wall, mono, body)
-        self._seq += 1
-        self._submit(functools.partial(self._write, event.to_line().encode()))
+        event = Event(order.run_id, order.node, order.attempt, 0, wall, mono, body)
+        self._submit(functools.partial(self._write, event))
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, event: Event) -> None:
         """Append one whole line; on a full disk the ballast makes room for it."""
+        self._seq += 1
+        line = replace(event, seq=self._seq).to_line().encode()
         try:
             append(self._folder.events, line)
         except OSError as error:
@@ -316,7 +319,8 @@ class EventLog:
             os.fsync(file.fileno())
 
     def reopen(self) -> None:
-        """Allow completing a record whose state is final but whose events were lost (power cut)."""
+        """Complete the record of a dead supervisor, perhaps with a final state (power cut)."""
+        self.state = read_state(self._folder) or State.STARTING
         if self.state.is_terminal:
             self.state = State.STOPPING
 

@@ -10,8 +10,8 @@ import sys
 import traceback
 from typing import NoReturn, Optional, Set
 
+from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.storage import run_owner
 from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import finalise_record
@@ -20,7 +20,12 @@ from runner.host.supervisor.supervisor import Supervisor
 READY = b"ready"
 
 
-def spawn(args: SupervisorArgs, listener: socket.socket) -> int:
+def open_log(folder: RunPaths) -> int:
+    """Open the log of guardian and supervisor; what they do next waits for no disk."""
+    return os.open(folder.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def spawn(args: SupervisorArgs, listener: socket.socket, log_fd: int) -> int:
     """Start guardian and supervisor, detached from this process and its session.
 
     Both hold `listener`, the socket of the run, until they end. The pipe that is returned carries
@@ -29,14 +34,14 @@ def spawn(args: SupervisorArgs, listener: socket.socket) -> int:
     read_fd, write_fd = os.pipe()
     child_pid = os.fork()
     if child_pid == 0:
-        _run_detached(args, listener, StartupPipe(write_fd))
+        _run_detached(args, listener, log_fd, StartupPipe(write_fd))
     os.close(write_fd)
     os.waitpid(child_pid, 0)
     return read_fd
 
 
 def _run_detached(
-    args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupPipe
+    args: SupervisorArgs, listener: socket.socket, log_fd: int, startup_pipe: StartupPipe
 ) -> NoReturn:
     """Leave the session, fork again, and guard."""
     try:
@@ -44,7 +49,7 @@ def _run_detached(
         if os.fork():
             os._exit(0)
         kept_fds = {startup_pipe.descriptor, listener.fileno(), *args.reserved_ports.descriptors}
-        _redirect(args.folder.supervisor_log, kept_fds | _code_fds())
+        _redirect(log_fd, kept_fds | _code_fds())
         _guard(args, listener, startup_pipe)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()
@@ -61,7 +66,6 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
     supervisor_pid = os.fork()
     if supervisor_pid == 0:
         try:
-            run_owner.record(folder, [guardian_pid, os.getpid()])
             procfs.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian_pid:
                 next_args: Optional[SupervisorArgs] = args
@@ -97,11 +101,10 @@ def _code_fds() -> Set[int]:
     return {int(path[len(prefix) :]) for path in sys.path if path.startswith(prefix)}
 
 
-def _redirect(log_path: str, keep_fds: Set[int]) -> None:
+def _redirect(log_fd: int, keep_fds: Set[int]) -> None:
     """Redirect the standard streams, and close every other descriptor of the session."""
     sys.stdin = open(os.devnull, encoding="ascii")
     null_fd = os.open(os.devnull, os.O_RDONLY)
-    log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null_fd, 0)
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)

@@ -1,4 +1,7 @@
-"""Programs of an order: the launcher process, and the sidecar that all of a run may need."""
+"""Programs of an order: the launcher process, and the sidecar that all of a run may need.
+
+The thread of the files starts them: their logs, folders and programs may be on a disk that hangs.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from runner.core.model.plan import Order
+from runner.core.model.plan import Order, Sidecar
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths
 from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs
+from runner.host.process.file_worker import Submit
 from runner.host.storage.run_folder import EventLog
 
+StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
 READY_TIMEOUT_S = 60.0  # for the sidecar to listen: its host may start much later than others
 CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25  # for one attempt to connect, and before the next
@@ -30,20 +35,22 @@ STOP_TIMEOUT_S = 3.0  # how long the sidecar may take to end after TERM
 class LauncherProcess:
     """The program of one attempt; its `cgroup` has no path if none could be made."""
 
-    def __init__(self, folder: RunPaths, order: Order, journal: EventLog) -> None:
+    def __init__(self, folder: RunPaths, order: Order, journal: EventLog, submit: Submit) -> None:
         self.pid = 0
+        self.is_starting = False
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
         """When it ended, monotonic, while that waits for the records of its ranks."""
 
         self._folder, self._order, self._journal = folder, order, journal
+        self._submit, self._is_cancelled = submit, False
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     @property
-    def start_settled(self) -> bool:
-        """Whether it was started, failed to start, or must not start any more."""
-        return bool(self.pid) or self.exit_status is not None
+    def may_start(self) -> bool:
+        """Whether its start was neither begun nor cancelled."""
+        return not (self.pid or self.is_starting or self._is_cancelled)
 
     @property
     def is_running(self) -> bool:
@@ -61,27 +68,37 @@ class LauncherProcess:
             order = self._order
             self.cgroup = cgroup.create(order.run_id, order.node, order.attempt)
 
-    def start(self, environ: Dict[str, str]) -> bool:
-        """Start the program; return False if that failed."""
+    def start(self, environ: Dict[str, str], then: Callable[[], object]) -> None:
+        """Have the program started; call `then` once it runs or that failed."""
+        self.is_starting = True
+        start = functools.partial(self._start, {**environ, **self._order.env})
+        self._submit(start, functools.partial(self._on_start, then))
+
+    def _start(self, environ: Dict[str, str]) -> StartResult:
         order = self._order
         # A rank shim ignores TERM; its own death ends its rank.
         death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
         preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
         logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
-        try:
-            environ = {**environ, **order.env}
-            self._process = _start(order.argv, environ, order.cwd, logs, preexec_fn)
-        except OSError as error:
-            problem = f"cannot start {order.argv[0]} in {order.cwd}: {error.strerror}"
+        command = (order.argv, environ, order.cwd, logs, preexec_fn)
+        return _start(*command, lambda: self._is_cancelled)
+
+    def _on_start(self, then: Callable[[], object], result: StartResult) -> None:
+        order = self._order
+        self.is_starting = False
+        if isinstance(result, OSError):
+            problem = f"cannot start {order.argv[0]} in {order.cwd}: {result.strerror}"
             self._journal.append(ProgramExited(error=problem))
+        if not isinstance(result, subprocess.Popen):
             self.exit_status = (None, None)
-            return False
-        self.pid = self._process.pid
+            then()
+            return
+        self._process, self.pid = result, result.pid
         if not self.cgroup.contains(self.pid):
             self.cgroup.remove()
             self.cgroup = cgroup.Cgroup()
         self._journal.append(ProgramStarted(self.pid, self.cgroup.path, order.rejoin_count))
-        return True
+        then()
 
     def on_reaped(self, pid: int, status: int) -> bool:
         """Note the end of a child; return whether it was the program."""
@@ -93,8 +110,9 @@ class LauncherProcess:
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""
-        if not self.start_settled:
+        if self.may_start:
             self.exit_status = (None, None)
+        self._is_cancelled = True
 
     def term_targets(self) -> List[int]:
         """Return the processes that get TERM.
@@ -120,8 +138,9 @@ class SidecarProcess:
     `problem` is why the program must not start or continue; `pid` is 0 unless it runs here.
     """
 
-    def __init__(self, folder: RunPaths, order: Order) -> None:
+    def __init__(self, folder: RunPaths, order: Order, submit: Submit) -> None:
         self._order, self._sidecar, self._folder = order, order.sidecar, folder
+        self._submit, self.is_starting = submit, False
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._stopping = False
         self._ready_deadline = time.monotonic() + READY_TIMEOUT_S
@@ -133,21 +152,32 @@ class SidecarProcess:
         self.pid = 0
 
     def start(self, environ: Dict[str, str], preexec_fn: Callable[[], None]) -> None:
-        """Start the sidecar, if this node is to run it; it inherits no secrets of the ranks."""
+        """Have the sidecar started if it is this node's; it inherits no secrets of the ranks."""
         order, sidecar = self._order, self._sidecar
         if sidecar is None or sidecar.node != order.node:
             return
         inherited = {name: environ[name] for name in INHERITED_ENV if name in environ}
         env = {**inherited, "RUNNER_RUN_ID": order.run_id, "RUNNER_NODE": order.node}
+        self.is_starting = True
+        self._submit(functools.partial(self._start, sidecar, env, preexec_fn), self._on_start)
+
+    def _start(
+        self, sidecar: Sidecar, env: Dict[str, str], preexec_fn: Callable[[], None]
+    ) -> StartResult:
         data_dir = self._folder.sidecar_folder(sidecar.name)
+        logs = [self._log_path(stream) for stream in STREAMS]
         try:
             os.makedirs(data_dir, mode=0o700, exist_ok=True)
-            logs = [self._log_path(stream) for stream in STREAMS]
-            self._process = _start(sidecar.argv, env, data_dir, logs, preexec_fn)
         except OSError as error:
-            self.problem = f"cannot start {sidecar.argv[0]}: {error.strerror}"
-        else:
-            self.pid = self._process.pid
+            return error
+        return _start(sidecar.argv, env, data_dir, logs, preexec_fn, lambda: self._stopping)
+
+    def _on_start(self, result: StartResult) -> None:
+        self.is_starting = False
+        if isinstance(result, subprocess.Popen):
+            self._process, self.pid = result, result.pid
+        elif result is not None and self._sidecar is not None:
+            self.problem = f"cannot start {self._sidecar.argv[0]}: {result.strerror}"
 
     def is_ready(self) -> bool:
         """Return whether it listens, without waiting; set `problem` after too long."""
@@ -179,11 +209,14 @@ class SidecarProcess:
         code, signum = procfs.record_exit(self._process, status)
         self.pid = 0
         if not self._stopping:
-            stderr = procfs.read_text(self._log_path("err")).strip().splitlines()[-1:]
-            last_line = "".join(f": {line[:300]}" for line in stderr)
-            outcome = describe_exit(code, signum)
-            self.problem = f"the {self._sidecar.name} of the run {outcome}{last_line}"
+            problem = f"the {self._sidecar.name} of the run {describe_exit(code, signum)}"
+            read = functools.partial(procfs.read_text, self._log_path("err"))
+            self._submit(read, functools.partial(self._on_failure, problem))
         return True
+
+    def _on_failure(self, problem: str, stderr: str) -> None:
+        last_line = stderr.strip().splitlines()[-1:]
+        self.problem = problem + "".join(f": {line[:300]}" for line in last_line)
 
     @property
     def has_clients(self) -> bool:
@@ -217,11 +250,19 @@ def _start(
     cwd: str,
     log_paths: Sequence[str],
     preexec_fn: Callable[[], None],
-) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, with no input, and the logs as its output."""
+    is_cancelled: Callable[[], bool],
+) -> StartResult:
+    """Start a program in a session of its own, with no input, and the logs as its output.
+
+    Return None if it must not start any more, and what went wrong.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    out, err = (os.open(path, flags, 0o600) for path in log_paths)
+    opened: List[int] = []
     try:
+        opened += [os.open(path, flags, 0o600) for path in log_paths]
+        out, err = opened
+        if is_cancelled():
+            return None
         return subprocess.Popen(
             argv,
             env=env,
@@ -232,9 +273,11 @@ def _start(
             start_new_session=True,
             preexec_fn=preexec_fn,  # noqa: PLW1509 (our other thread holds no lock for long)
         )
+    except OSError as error:
+        return error
     finally:
-        os.close(out)
-        os.close(err)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:

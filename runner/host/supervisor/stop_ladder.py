@@ -73,8 +73,7 @@ class StopLadder:
         if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
             self.move(StopPhase.STOPPING)
         self._kill_at = stopped_at + self._order.grace_s
-        if self._launcher.is_running:
-            self._send_term(self._launcher.term_targets())
+        self.term_program()
         self._launcher.cancel()
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
@@ -82,6 +81,11 @@ class StopLadder:
     def skip_grace(self) -> None:
         """Have what is left killed now."""
         self._kill_at = time.monotonic()
+
+    def term_program(self) -> None:
+        """Send TERM to the program, if it runs."""
+        if self._launcher.is_running:
+            self._send_term(self._launcher.term_targets())
 
     def term_new_ranks(self) -> None:
         """Send TERM to a rank that began while the others got theirs."""

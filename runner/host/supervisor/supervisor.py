@@ -56,14 +56,14 @@ class Supervisor:
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
-        self._launcher = LauncherProcess(args.folder, order, journal)
+        self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(
             args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
         )
         self._watchdog = Watchdog(args.folder, order, journal)
         self._logs = LogSampler(args.folder, order.attempt, self._watchdog.interval_s)
-        self._sidecar = SidecarProcess(args.folder, order)
+        self._sidecar = SidecarProcess(args.folder, order, submit)
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
         self._port_reservation = ports.PortReservation(
@@ -76,18 +76,18 @@ class Supervisor:
         procfs.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
+        owner_pids = [self._guardian_pid, os.getpid()]
+        self._files.submit(functools.partial(run_owner.record, args.folder, owner_pids))
         self._control_socket.open()
         self._launcher.create_cgroup()
         preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
         self._sidecar.start(args.environ, preexec_fn)
-        self._start_when_ready()
         self._peers.join(args.reserved_ports.hub, args.token, self._loop)
         if args.election_context is not None and args.order.voter_count:
             self._election = LeaderElection(
                 *(args.order, args.election_context, args.environ),
                 *(args.reserved_ports.voter, args.token, self._loop),
             )
-        self._check_start()
         on_ready()
         while not self._is_finished():
             self._loop.wait(TICK_S)
@@ -154,22 +154,21 @@ class Supervisor:
         if self.order.is_standby:
             if self._journal.state is State.STARTING:
                 self._journal.set_state(State.RUNNING)
-        elif not self._launcher.start_settled and self._sidecar.is_ready():
-            if self._launcher.start(self._args.environ):
-                self._journal.set_state(State.RUNNING)
-            else:
-                self._ladder.fail()
+        elif self._launcher.may_start and self._sidecar.is_ready():
+            self._launcher.start(self._args.environ, self._on_program_started)
 
-    def _check_start(self) -> None:
-        """Stop if the sidecar or the program failed to start."""
-        if self._sidecar.problem:
-            self._fail(self._sidecar.problem)
-        elif self._ladder.failed_at is not None and not self._launcher.pid:
-            self.stop(f"the program on {self.order.node} could not be started")
+    def _on_program_started(self) -> None:
+        if not self._launcher.pid:
+            self._fail(f"the program on {self.order.node} could not be started")
+        elif self._ladder.is_stopping:  # its disk answered too late
+            self._ladder.term_program()
+        else:
+            self._journal.set_state(State.RUNNING)
 
     def _tick(self) -> None:
         self._start_when_ready()
-        self._check_start()
+        if self._sidecar.problem:
+            self._fail(self._sidecar.problem)
         self._ranks.tick()
         if self._port_reservation.check_due:
             self._release_port_if_listening()
@@ -261,6 +260,8 @@ class Supervisor:
         self.stop(reason)
 
     def _reap(self) -> None:
+        if self._launcher.is_starting or self._sidecar.is_starting:
+            return  # whose child is not known yet
         for pid, status in reap_all():
             if self._sidecar.on_reaped(pid, status):
                 continue

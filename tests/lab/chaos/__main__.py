@@ -21,7 +21,7 @@ from tests.lab.chaos import report
 from tests.lab.chaos.disasters import KINDS
 from tests.lab.chaos.runs import USER
 from tests.lab.chaos.session import Outcome, Session, run_events
-from tests.lab.lab import make_lab, missing
+from tests.lab.lab import FreezableDisk, make_lab, missing
 from tests.lab.launching import Launcher
 
 HOSTS = 3
@@ -76,7 +76,7 @@ def run_part(options: argparse.Namespace) -> int:
     numbers = range(options.first + options.part, options.first + options.events, options.jobs)
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", dir="/var/tmp") as top,
-        make_lab(HOSTS, freezable=True) as lab,
+        make_lab(HOSTS, disk=FreezableDisk) as lab,
         (evidence / f"part_{options.part}.jsonl").open("w") as record,
     ):
         project = Path(top) / "project"

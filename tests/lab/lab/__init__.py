@@ -8,6 +8,7 @@ A host has namespaces of its own for network, PIDs, mounts, IPC and hostname. It
 machine's files, except for /home, /tmp, /run, /dev/shm, /var/log and a few of /etc. Root only.
 """
 
+from tests.lab.lab.disk import FreezableDisk, NetworkDisk
 from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
 from tests.lab.lab.lab import Lab
@@ -18,10 +19,12 @@ from tests.lab.lab.programs import LabError, missing
 
 __all__ = [
     "LOGIN_USER",
+    "FreezableDisk",
     "Host",
     "Lab",
     "LabError",
     "LabFactory",
+    "NetworkDisk",
     "OwnName",
     "PerHost",
     "Process",

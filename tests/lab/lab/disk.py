@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.lab.lab.programs import LabError, first_line
+from tests.lab.lab.programs import LabError, first_line, run
 
 if TYPE_CHECKING:
     from tests.lab.lab.anchor import LabNamespaces
@@ -27,7 +27,7 @@ class Disk:
     def __init__(self, anchor: LabNamespaces, name: str, megabytes: int) -> None:
         self._anchor = anchor
         self._size = megabytes << 20
-        self.lab_path = f"/run/disks/{name}"
+        self.lab_path = self._store = f"/run/disks/{name}"
         self.path = anchor.path(self.lab_path)
         self.full = False
         anchor.run(f"mkdir {shlex.quote(self.lab_path)}")
@@ -35,7 +35,11 @@ class Disk:
 
     def _mount(self) -> None:
         options = f"mode=755,size={self._size}"
-        self._anchor.run(f"mount -t tmpfs -o {options} lab-disk {shlex.quote(self.lab_path)}")
+        self._anchor.run(f"mount -t tmpfs -o {options} lab-disk {shlex.quote(self._store)}")
+
+    def freeze(self) -> None:
+        """Holds up who needs it, until `thaw`; or until this process is gone."""
+        raise LabError(f"{self.lab_path} is a disk that always answers")
 
     def thaw(self) -> None:
         """Lets go on who waits for it, if it was frozen."""
@@ -60,7 +64,7 @@ class Disk:
         self.full = False
 
     def _resize(self, size: int) -> None:
-        self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self.lab_path)}")
+        self._anchor.run(f"mount -o remount,size={size} {shlex.quote(self._store)}")
 
 
 class FreezableDisk(Disk):
@@ -83,13 +87,8 @@ class FreezableDisk(Disk):
             f"mount -o loop,noatime {image} {path}; rmdir {path}/lost+found; chmod 755 {path}"
         )
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether it is frozen."""
-        return self._freezer is not None
-
     def freeze(self) -> None:
-        """Holds up who writes to it, until `thaw`; or until this process is gone."""
+        """Holds up who writes to it."""
         path = shlex.quote(self.lab_path)
         script = f"fsfreeze -f {path}; echo frozen; read -r _ || :; fsfreeze -u {path}"
         self._freezer = subprocess.Popen(
@@ -124,3 +123,34 @@ class FreezableDisk(Disk):
         """Gives the free space back."""
         self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
         self.full = False
+
+
+class NetworkDisk(Disk):
+    """A disk behind a server, as NFS: who reads or writes waits while the server does not answer.
+
+    The server is bindfs(1), a FUSE file system that passes everything on to the disk itself;
+    `path` leads past it.
+    """
+
+    def _mount(self) -> None:
+        self._store = f"{self.lab_path}.store"
+        self.path = self._anchor.path(self._store)
+        store, path = shlex.quote(self._store), shlex.quote(self.lab_path)
+        self._anchor.run(f"mkdir {store}")
+        super()._mount()
+        options = "allow_other,attr_timeout=0,entry_timeout=0"  # each look asks the server
+        self._server = self._run(
+            f"bindfs -f -o {options} {store} {path} </dev/null >/dev/null 2>&1 & echo $!;"
+            f"until mountpoint -q {path}; do kill -0 $!; sleep 0.01; done"
+        ).strip()
+
+    def freeze(self) -> None:
+        """Stops the server."""
+        self._run(f"kill -STOP {self._server}")
+
+    def thaw(self) -> None:
+        """Has the server answer again."""
+        self._run(f"kill -CONT {self._server}")
+
+    def _run(self, script: str) -> str:
+        return run([*self._anchor.enter_command("mount", "pid"), "sh", "-euc", script])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tests.lab.lab.anchor import INSIDE, LabNamespaces
-from tests.lab.lab.disk import Disk, FreezableDisk
+from tests.lab.lab.disk import Disk
 from tests.lab.lab.files import HOMES, LOGIN_USER, HostFiles, make_homes
 from tests.lab.lab.keys import make_keys, public
 from tests.lab.lab.processes import Process, listens, processes
@@ -190,8 +190,7 @@ class Host:
         self._disk.free()
 
     def freeze_disk(self) -> None:
-        """Holds up who writes to the disk with its homes, in the kernel; it must be freezable."""
-        assert isinstance(self._disk, FreezableDisk)
+        """Holds up who needs the disk with its homes, in the kernel, if it is of such a kind."""
         self._disk.freeze()
 
     def thaw_disk(self) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.lab.lab.anchor import LabNamespaces
-from tests.lab.lab.disk import Disk, FreezableDisk
+from tests.lab.lab.disk import Disk
 from tests.lab.lab.files import HostFiles, make_homes, put
 from tests.lab.lab.host import Host
 from tests.lab.lab.keys import make_keys, public
@@ -36,7 +36,7 @@ def make_lab(
     bastion: str | None = None,
     shared_home: bool | Sequence[str] = False,
     home_mb: int = 512,
-    freezable: bool = False,
+    disk: type[Disk] = Disk,
     own_name: PerHost[OwnName] = "address",
     login_shell: PerHost[str] = "/bin/bash",
     rc_banner: PerHost[bool] = False,
@@ -56,7 +56,7 @@ def make_lab(
         bastion: The host with one more leg, to the isolated ones; unless given, the first other.
         shared_home: Whether all hosts, or which, have one common disk for their homes, as with NFS.
         home_mb: The size of a disk.
-        freezable: Whether the disks can be frozen.
+        disk: What kind of disks they have; some kinds can be frozen.
         own_name: What a host's /etc/hosts says of its own name: its address, as Debian 127.0.1.1
             ("loopback"), or nothing ("none").
         login_shell: The shell of root and alice.
@@ -79,7 +79,7 @@ def make_lab(
             for number, name in enumerate(names)
         ]
 
-    make_disk = partial(FreezableDisk if freezable else Disk, megabytes=home_mb)
+    make_disk = partial(disk, megabytes=home_mb)
     return _build(plans, layout, make_disk, [*_visible_paths(), *keep])
 
 

@@ -142,7 +142,7 @@ class Wire:
     def request(self, kind: str, data: dict[str, Any] | None = None) -> None:
         """Answer at once, or never."""
         if kind in self._answers:
-            told = {"node": (data or {}).get("node")}
+            told = {"node": (data or {}).get("node"), "disk_wait_s": 0.0}
             self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))
 
 

@@ -368,6 +368,7 @@ def test_receiving_begins_anew_when_asked(tmp_path: Path) -> None:
     assert len(left_in(tmp_path)) == 1
 
     talk.end.close()
+    talk.end.context.files.finish(10)
     assert left_in(tmp_path) == []
 
 

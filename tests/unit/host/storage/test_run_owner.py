@@ -62,9 +62,8 @@ class Host:
 
     def prove(self) -> dict[str, object]:
         """Look for what is left of it."""
-        self.keeping.on_kill_leftovers(
-            Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
-        )
+        frame = Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
+        run_steps(self.keeping.on_kill_leftovers(frame))
         return self.told.pop()
 
 
@@ -161,7 +160,7 @@ def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
     for name in ("../r1", "/etc", "", "r1/../r1"):
         frame = Frame("kill_leftovers", {"id": 1, "run_id": name, "node": "n1"})
         with pytest.raises(ValueError, match="is no run"):
-            host.keeping.on_kill_leftovers(frame)
+            run_steps(host.keeping.on_kill_leftovers(frame))
 
 
 @pytest.fixture

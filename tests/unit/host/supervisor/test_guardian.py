@@ -24,7 +24,8 @@ def test_modules_can_be_imported_after_the_redirection(tmp_path: Path) -> None:
         try:
             code_fd = os.open(archive, os.O_RDONLY)
             sys.path.insert(0, f"/proc/self/fd/{code_fd}")
-            guardian._redirect(str(tmp_path / "log"), {write_end} | guardian._code_fds())
+            log_fd = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+            guardian._redirect(log_fd, {write_end} | guardian._code_fds())
             import late_module  # type: ignore[import-not-found]  # noqa: PLC0415
 
             os.write(write_end, str(late_module.ANSWER).encode())
