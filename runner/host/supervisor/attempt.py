@@ -5,6 +5,7 @@ The hosts decide about a relaunch where no controller is needed; else it does; n
 
 from __future__ import annotations
 
+import functools
 from typing import Callable, Dict, NamedTuple, Optional
 
 from runner.core.codec import encode
@@ -27,6 +28,8 @@ class SupervisorArgs(NamedTuple):
     reserved_ports: ports.ReservedPorts
     token: bytes  # the secret that the supervisors of the run share
     election_context: Optional[ElectionContext] = None  # None: the hosts must not relaunch it
+    write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
+    user_stopped: bool = False  # before it began
 
 
 def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:
@@ -61,8 +64,13 @@ def hold_election(
         journal.append(Relaunching(info.attempt, nodes, info.past_attempts[-1].reason))
 
 
-def prepare_next(args: SupervisorArgs, election: LeaderElection) -> Optional[SupervisorArgs]:
-    """Write down the next attempt here (or raise OSError); return what to start, if any follows."""
+def prepare_next(
+    args: SupervisorArgs, election: LeaderElection, *, user_stopped: bool
+) -> Optional[SupervisorArgs]:
+    """Return what to start here, if another attempt follows, with what writes it down.
+
+    `user_stopped`: one has stopped it since that was decided.
+    """
     context = args.election_context
     if election.next_attempt is None or context is None:
         return None
@@ -70,9 +78,11 @@ def prepare_next(args: SupervisorArgs, election: LeaderElection) -> Optional[Sup
     order = orders.orders[args.order.node]
     info, plan = encode(handover.info), encode(orders.plan)
     record = {"info": info, "plan": plan, "config": handover.config_yaml}
-    run_steps(create_run_folder(args.folder, order, context.programs, record))
+    steps = create_run_folder(args.folder, order, context.programs, record)
     return args._replace(
         order=order,
+        write_down=functools.partial(run_steps, steps),
+        user_stopped=user_stopped,
         reserved_ports=election.facts_child.reserved_ports,
         election_context=context._replace(handover=handover),
     )

@@ -53,6 +53,7 @@ class Supervisor:
         order = args.order
         self._files = FileWorker()
         submit = self._files.submit
+        submit(args.write_down)
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
@@ -88,6 +89,8 @@ class Supervisor:
                 *(args.order, args.election_context, args.environ),
                 *(args.reserved_ports.voter, args.token, self._loop),
             )
+        if args.user_stopped:
+            self.stop("stop requested", StopCause.USER)
         on_ready()
         while not self._is_finished():
             self._loop.wait(TICK_S)
@@ -103,20 +106,18 @@ class Supervisor:
         """Return what to do here next, if the hosts relaunch the run."""
         if self._election is None or self._loop.term_received:  # after the election
             return None
-        return prepare_next(self._args, self._election)
+        return prepare_next(self._args, self._election, user_stopped=self._ladder.user_stopped)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
         ladder = self._ladder
-        if ladder.phase is StopPhase.ENDED:
-            return
         if cause is StopCause.USER:
             if self._election is not None:
                 self._election.cancel(reason)
             if ladder.is_stopping and not ladder.user_stopped:
                 self._peers.stop(reason, cause)  # the others must not relaunch it either
             ladder.user_stopped = True
-        if ladder.is_stopping:
+        if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
             return
         if cause is StopCause.PEER and self._watchdog.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
@@ -183,12 +184,10 @@ class Supervisor:
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
-        stalled_s = self._peers.tick(self._local_stalled_s)
+        self._check_progress(self._peers.tick(self._local_stalled_s))
         if self._election is not None:
             self._election.tick()
-        self._check_progress(stalled_s)
-        lease_expiry = self._peers.lease_expiry
-        if lease_expiry:
+        if lease_expiry := self._peers.lease_expiry:
             self.stop(lease_expiry)
         if self._launcher.end_recorded:
             self._ladder.drain([] if procfs.no_children_left() else self._live_processes())

@@ -7,23 +7,30 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Order
+from runner.core.model.release import CodeRef
 from runner.core.protocol.events import Ended, EventBody, ProgramExited, StopCause, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
+from runner.core.relaunch.handover import NextAttempt, relaunch_context, run_info
 from runner.host.facts import ports
+from runner.host.peers.election import ElectionContext, LeaderElection
 from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
-from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.attempt import SupervisorArgs, prepare_next
 from runner.host.supervisor.supervisor import Supervisor
+from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
 Script = Callable[[Supervisor], bool]
 """What happens in every turn of a supervisor's loop; returns whether its disk hangs from then."""
@@ -57,7 +64,16 @@ class SlowFiles(FileWorker):
 class Supervised:
     """A program under a supervisor that has ended, with its record."""
 
-    def __init__(self, workdir: Path, command: str, script: Script, **changes: Any) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        command: str,
+        script: Script,
+        *,
+        write_down: Callable[[], object] = int,
+        user_stopped: bool = False,
+        **changes: Any,
+    ) -> None:
         node = str(os.getpid())
         folder = RunPaths(str(workdir), workdir.name, node)
         argv = ("/bin/sh", "-c", command)
@@ -67,6 +83,7 @@ class Supervised:
         )
         programs = {"shim": "", "sitecustomize": ""}
         run_steps(run_folder.create_run_folder(folder, self.order, programs, {}))
+        self._more: Any = {"user_stopped": user_stopped, "write_down": write_down}
         problem = workdir / "problem"
         child = os.fork()
         if child == 0:
@@ -97,6 +114,7 @@ class Supervised:
         listener = RunSocket(folder).take()
         assert listener is not None
         args = SupervisorArgs(folder, self.order, dict(os.environ), ports.NO_PORTS, b"")
+        args = args._replace(**self._more)
         supervisor = Supervisor(args, listener, os.getppid())
         supervisor.run(on_ready=lambda: None)
 
@@ -168,3 +186,62 @@ def test_a_host_without_ranks_leaves_a_standstill_to_the_others(tmp_path: Path) 
 
     Supervised(tmp_path, "exit 0", script, stall_s=60.0)
     assert {*notes.read_text().splitlines()} == {"False 0.0", "True inf"}
+
+
+def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> None:
+    """Its disk may take long for the first files; the program is never started."""
+    written = tmp_path / "written"
+    stopped = False
+
+    def script(supervisor: Supervisor) -> bool:
+        nonlocal stopped
+        if not stopped:
+            stopped = True
+            _stop_as_user(supervisor)
+        if supervisor._ladder.is_stopping:
+            written.with_suffix(".go").touch()
+        return False
+
+    def write_down() -> None:
+        while not written.with_suffix(".go").exists():
+            time.sleep(0.005)
+        written.touch()
+
+    run = Supervised(tmp_path, "exit 7", script, write_down=write_down)
+    assert written.exists()
+    assert [event.body for event in run.events] == [
+        Stopping("told to", StopCause.USER),
+        Ended(State.STOPPED),
+    ]
+
+
+def test_a_stop_between_two_attempts_is_of_the_next_one(tmp_path: Path) -> None:
+    """The hosts had decided for it when the stop came."""
+    run = Supervised(tmp_path, "exit 7", lambda _: False, user_stopped=True)
+    assert [type(event.body) for event in run.events] == [Stopping, Ended]
+    assert run.state is State.STOPPED
+
+
+def test_the_next_attempt_is_written_down_later(tmp_path: Path) -> None:
+    """By the thread of its supervisor, which hears agents and peers meanwhile."""
+    made = enrolled(asked("ab"), told("ab"))
+    info = run_info(made.plan, "ada@desk", 0.0, (), 2)
+    context = relaunch_context(asked("ab"), CodeRef(), info, "a: 1\n", made.voters)
+    folder = RunPaths(str(tmp_path), "run", "a")
+    order = replace(made.orders["a"], workdir=str(tmp_path), attempt=1)
+    plan = replace(
+        made.plan, nodes=tuple(replace(node, order=order) for node in made.plan.nodes[:1])
+    )
+    programs = {"shim": "", "sitecustomize": ""}
+    host = ElectionContext(context, FactsRequest(""), programs)
+    args = SupervisorArgs(folder, made.orders["a"], {}, ports.NO_PORTS, b"", host)
+    decision = NextAttempt(replace(made, plan=plan), context)
+    decided = SimpleNamespace(
+        next_attempt=decision, facts_child=SimpleNamespace(reserved_ports=ports.NO_PORTS)
+    )
+    following = prepare_next(args, cast("LeaderElection", decided), user_stopped=True)
+    assert following is not None
+    assert (following.order.attempt, following.user_stopped) == (1, True)
+    assert not Path(folder.attempt_folder(1)).exists()
+    following.write_down()
+    assert Path(folder.attempt_folder(1)).exists()
