@@ -27,7 +27,7 @@ from runner.cli.suggestions import (
     misplaced_words,
     unknown_verb,
 )
-from runner.config.overrides import is_override, names_file
+from runner.config.overrides import is_override, names_file, override_key
 from runner.config.validation import suggest
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
@@ -171,7 +171,7 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
 
 def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) -> None:
     """Ask before a record is repeated that came from hosts; sweeps change it by words alone."""
-    if yes and not any(word.partition("=")[0] == "rerun" for word in words):
+    if yes and not any(override_key(word) == "rerun" for word in words):
         message = "there is nothing to confirm: it goes with rerun=RUN_ID"
         raise ConfigError([Problem("--yes", message)])
     if request.record_hosts and not yes:

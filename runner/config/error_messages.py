@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
-from runner.config.schema import SECTIONS, RunnerConfig
+from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
 from runner.config.search_path import ConfigFiles, display_path, unmarked_file
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import Problem
@@ -145,13 +145,16 @@ def _missing_option(
     sources = [display_path(file) for file in files.find(parent[1])] if parent else []
     folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
     stems = {file.stem for folder in folders for file in folder.glob("*.yaml")}
-    options = error.options or sorted({"base", *stems})
+    shipped_schema = {"base"} if group in GROUPS else set()
+    options = error.options or sorted(shipped_schema | stems)
     hint = [suggest(option, options, f"{group}=")]
     hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
     if file := unmarked_file(name):
         conf = display_path(file.parents[len(Path(name).parts) - 1])
         hint += [f"not in {conf}, which is another program's: an empty {conf}/runner.yaml adds it"]
-    message = f"there is no {group or 'config'} {option!r}; there are {', '.join(options)}"
+    message = (
+        f"there is no {group or 'config'} {option!r}; there are {', '.join(options) or 'none'}"
+    )
     where = next(iter([*choosing_words[-1:], *sources]), group)
     return Problem(where, message, "\n".join(filter(None, hint)))
 
@@ -163,6 +166,8 @@ def _refused_value(
     overrides: Sequence[str],
 ) -> Problem:
     """Return the problem of a value that the schema refuses, in a file or an override."""
+    if cause.full_key == "_dummy_":  # Hydra's key for an entry of a list of defaults
+        return unresolved_problem("defaults", cause)
     config = re.match(r"In '([^']+)'", str(error))
     key = str(cause.full_key or "") or (_mismatched_key(config[1], files) if config else "")
     if config:

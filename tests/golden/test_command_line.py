@@ -273,8 +273,13 @@ def test_a_choice_in_a_primary_config_has_many_forms(here: Here, cluster: str) -
     assert here("cluster=local").run.spec.cluster == "local"
 
 
-def test_mistakes_in_a_users_primary_config(here: Here) -> None:
-    """Each is one message with the file."""
+def test_mistakes_in_a_users_primary_config(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is one message with the file, or with the variable that is not set."""
+    monkeypatch.delenv("NOPE", raising=False)
+    here.write({"conf/runner.yaml": "defaults: [cluster: '${oc.env:NOPE}', task: mine]"})
+    assert here().err.startswith("error: defaults: NOPE is not set in this shell's environment")
+    here.write({"conf/runner.yaml": "", "conf/experiment/big.yaml": "lost_s: 3"})
+    assert "there is no experiment 'nope'; there are big\n" in here("+experiment=nope").err
     for text, message in {
         "defaults: {task: mine}": "conf/runner.yaml: defaults: must be a list",
         "- task": "conf/runner.yaml: must be a mapping of keys to values",
