@@ -116,7 +116,8 @@ class RecordedRun:
             notes.append(f"the code is what is in {spec.project} on the hosts now{not_release}")
         if code == CodeRef():
             return None, tuple(notes)
-        return RecordedCode(plan.run_id, code, self.config_file.parent), tuple(notes)
+        places = run_index.code_places(self.config_file.parent)
+        return RecordedCode(plan.run_id, code, places), tuple(notes)
 
 
 def requested_run(overrides: Sequence[Override]) -> str | None:
@@ -225,13 +226,11 @@ def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
 def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
     if "/" in name:
         return Problem(KEY, f"there is no folder {display_path(folder)}", ELSEWHERE_HINT)
-    records = [file for file in runs.glob("*/plan.json") if not file.parent.is_symlink()]
-    if not records:
+    run_names = [*run_index.records().values()]
+    if not run_names:
         return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE_HINT)
-    records.sort(key=lambda record: record.stat().st_mtime, reverse=True)
-    run_names = [record.parent.name for record in records]
     listed = join_some(run_names, MAX_LISTED, "older ones")
-    message = f"there is no run {name} in {display_path(runs)}; there are {listed}"
+    message = f"there is no run {name} on record on this machine; there are {listed}"
     return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or ELSEWHERE_HINT)
 
 

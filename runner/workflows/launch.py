@@ -16,7 +16,7 @@ from pathlib import Path
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.code.code_store import CodeKeeper, CodeStore
+from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
@@ -161,8 +161,7 @@ class LaunchSession:
             self._store.create(self._request)
         found = run_index.record_folder(plan.run_id) == self._store.folder.resolve()
         self._request = replace(self._request, on_record=found)
-        kept_code = CodeStore.of_run(self._store.folder, self._request.spec.run_id)
-        self._keeper = self._source.keep(kept_code)
+        self._keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         relauncher = Relauncher(self._pool, self._preparation)
         monitor, verdict = self._run_attempt(plan, facts)
         cut_short = False

@@ -63,7 +63,13 @@ PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=C
 
 def kept_code(run_id: str, code: CodeRef) -> RecordedCode:
     """Return the code of a run on record in this folder."""
-    return RecordedCode(run_id, code, Path.cwd() / "runs" / run_id)
+    return RecordedCode(run_id, code, (Path.cwd() / "runs",))
+
+
+@pytest.fixture(autouse=True)
+def nothing_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run is on record in another folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -288,7 +294,8 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
     for number in range(7):
         record(composer.compose([*WORDS, f"run_id=run-{number}"]), PUSHED)
     told = wrong("rerun=run-9")
-    assert "there is no run run-9 in runs; there are run-6, run-5" in told or "and 2 older" in told
+    assert "there is no run run-9 on record on this machine; there are run-" in told
+    assert "and 2 older" in told
     assert "did you mean rerun=run-" in told
     assert "there is no folder elsewhere/run-1" in wrong("rerun=elsewhere/run-1")
     assert "rerun names a run" in wrong("rerun=[a]")

@@ -47,18 +47,10 @@ class PushSource(Protocol):
 
 
 class CodeStore:
-    """The store of the runs in one folder."""
+    """The store of the runs launched from one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    @staticmethod
-    def of_run(run_dir: Path, run_id: str) -> CodeStore:
-        """Return the store for a run: beside its folder, or in a folder that is not named after it.
-
-        The folder above such a one is perhaps no folder of runs, such as /tmp.
-        """
-        return CodeStore((run_dir.parent if run_dir.name == run_id else run_dir) / STORE)
 
     def find(self, release: str) -> StoredRelease | None:
         """Return a release, None if it is not kept here."""

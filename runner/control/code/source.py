@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import runner
-from runner.control.code.code_store import CodeKeeper, CodeStore, PushSource
+from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSource
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
@@ -85,16 +85,16 @@ class RerunCode:
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
         self.notes: tuple[str, ...] = ()
         self._recorded = recorded
-        self._store = CodeStore.of_run(recorded.record, recorded.run_id)
+        self._stores = [CodeStore(place / STORE) for place in recorded.places]
         self._candidate: PushSource | None = None
         self._problems: Sequence[Problem] = ()
         if not self.code.release:
             _check_tasks(recorded, spec)
             return
         try:
-            self._candidate = self._store.find(self.code.release) or Snapshot.take(
-                spec, cwd, exclude
-            )
+            found = (store.find(self.code.release) for store in self._stores)
+            kept = next(filter(None, found), None)
+            self._candidate = kept or Snapshot.take(spec, cwd, exclude)
         except ConfigError as error:
             self._problems = error.problems  # matters only where a host lacks the release
 
@@ -126,8 +126,8 @@ class RerunCode:
             return content
         message = (
             f"run {self._recorded.run_id} ran release {self.code.release}, which is not on "
-            f"{join_some(lacking)} (any more), was removed from {self._store.folder} or never kept "
-            f"there, and the code here is not the same"
+            f"{join_some(lacking)} (any more), was removed from {self._stores[0].folder} or never "
+            f"kept there, and the code here is not the same"
         )
         hints = [*map(str, self._problems), self._restore_hint(), CURRENT_CODE_HINT]
         raise NotReady([Problem("rerun", message, "\n".join(hints))])

@@ -49,28 +49,37 @@ def place_of(run: RunInfo, runs: Path) -> Path:
     return record_of(run) or (usual if is_free else apart)
 
 
-def records() -> list[Path]:
-    """Return the records in this folder and in the index, the newest first."""
-    entries = (entry for place in (*_here(), _index()) for entry in place.glob("*"))
-    files = filter(None, map(_record_file, {entry.resolve() for entry in entries}))
+def records() -> dict[Path, str]:
+    """Return the names of the records in this folder and in the index, the newest first."""
+    names: dict[Path, str] = {}
+    for place in (_index(), *_here()):
+        for entry in place.glob("[!.]*"):
+            folder = entry.resolve()
+            names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
+    files = filter(None, map(_record_file, names))
     newest_first = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
-    return [file.parent for file in newest_first]
+    return {file.parent: names[file.parent] for file in newest_first}
+
+
+def launched_here() -> Iterator[Path]:
+    """Yield the records of the runs launched from this folder and those in `runs`, newest first."""
+    runs = [place.resolve() for place in _here()]
+    return (f for f in records() if f.parent in runs or _launch_place(f) in _here())
 
 
 def unfinished() -> Iterator[Path]:
-    """Yield the records of this folder's runs whose end is not on record, the newest first.
-
-    Those are the runs launched from it, wherever their records are, and what is in `runs`.
-    """
-    runs = [place.resolve() for place in _here()]
-    for folder in records():
-        if (folder / "result.json").exists():
-            continue
-        with contextlib.suppress(ConfigError):  # a damaged record
-            contact = read_contact(folder)
-            origin = contact.launched_from if contact else ""
-            if folder.parent in runs or Path(origin, RUNS_FOLDER) in _here():
+    """Yield those of them whose end is not on record, without damaged ones."""
+    for folder in launched_here():
+        if not (folder / "result.json").exists():
+            with contextlib.suppress(ConfigError):
+                read_contact(folder)
                 yield folder
+
+
+def code_places(folder: Path) -> tuple[Path, ...]:
+    """Return where the code of a run on record may be: where it was launched, beside it, here."""
+    places = filter(None, (_launch_place(folder), folder.parent, *_here()))
+    return tuple(dict.fromkeys(places))
 
 
 def register(run_id: str, folder: Path) -> None:
@@ -108,6 +117,15 @@ def _record_file(folder: Path) -> Path | None:
     """Return the file by which a folder is a record; None for another folder."""
     files = (folder / CONTACT_FILE, folder / PLAN_FILE)
     return next(filter(Path.is_file, files), None)
+
+
+def _launch_place(folder: Path) -> Path | None:
+    """Return the folder of records below that from which a run was launched, if it is known."""
+    with contextlib.suppress(ConfigError):
+        contact = read_contact(folder)
+        if contact and contact.launched_from:
+            return Path(contact.launched_from, RUNS_FOLDER)
+    return None
 
 
 def _here() -> list[Path]:

@@ -270,7 +270,7 @@ class RecordedCode:
 
     run_id: str
     code: CodeRef
-    record: Path  # its folder on this machine
+    places: Tuple[Path, ...]  # folders on this machine where it may be kept
 
 
 @dataclass(frozen=True)

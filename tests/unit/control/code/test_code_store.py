@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.code_store import CodeKeeper, CodeStore
+from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import NotReady
 from runner.core.model.spec import Deploy
@@ -30,9 +30,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CodeStore:
-    """The store of a run."""
-    folder = make(tmp_path / "runs", "r/")
-    return CodeStore.of_run(folder / "r", "r")
+    """The store of a folder's runs."""
+    return CodeStore(make(tmp_path / "runs", "r/") / STORE)
 
 
 def contents(store: CodeStore) -> list[str]:
@@ -118,12 +117,6 @@ def test_damaged_contents_are_never_pushed(project: Path, store: CodeStore) -> N
     manifest.chmod(0o600)
     manifest.write_text("{}")
     assert store.find(taken.code.release) is None
-
-
-def test_a_store_is_beside_a_run_of_that_name_only(tmp_path: Path) -> None:
-    """The folder above another is nobody's folder of runs, such as /tmp."""
-    assert CodeStore.of_run(tmp_path / "runs/r", "r").folder == tmp_path / "runs/.objects"
-    assert CodeStore.of_run(tmp_path / "out", "r").folder == tmp_path / "out/.objects"
 
 
 def test_pruning_keeps_what_is_used_or_young(project: Path, store: CodeStore) -> None:

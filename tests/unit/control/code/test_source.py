@@ -27,7 +27,7 @@ def train(tmp_path: Path) -> Spec:
 
 def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
     """What becomes of recorded code."""
-    return RerunCode(RecordedCode("first", code, here / "runs/first"), train, here, here / "runs")
+    return RerunCode(RecordedCode("first", code, (here / "runs",)), train, here, here / "runs")
 
 
 def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
