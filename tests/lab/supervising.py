@@ -37,6 +37,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.model.plan import Order
 from runner.host.facts import ports
 from runner.host.process.event_loop import run_steps
+from runner.host.process.file_worker import run_now
 from runner.host.storage import run_folder
 from runner.host.supervisor import guardian
 from runner.host.storage.run_owner import RunSocket
@@ -59,7 +60,7 @@ if order.hub:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((order.hub.addr, order.hub.port))
     held = ports.ReservedPorts(None, listener)
-early = FollowedRun(folder, order)
+early = FollowedRun(RunSocket(folder), order, run_now)
 if sys.argv[4:]:  # somebody stops it before it listens
     early.send_command("stop", reason="told early", cause="user")
 args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")

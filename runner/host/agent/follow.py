@@ -21,7 +21,7 @@ from runner.host.agent.job_queue import JobSteps, LoopCall
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
 from runner.host.process import procfs
-from runner.host.process.file_worker import Submit, run_now
+from runner.host.process.file_worker import Submit
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import (
     has_ended,
@@ -64,12 +64,12 @@ class Handler(RequestHandler):
                 raise ValueError(f"attempt {order.attempt} of it has not begun here")
             run_owner.require_local(folder)
             ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
-            yield functools.partial(self._begin, frame, folder, order, ended=ended)
+            yield functools.partial(self._begin, frame, RunSocket(folder), order, ended=ended)
         finally:
             self._is_joining = False
 
-    def _begin(self, frame: Frame, folder: RunPaths, order: Order, *, ended: bool) -> None:
-        self.follow(folder, order, ended=ended, read_only=bool(frame.data.get("read_only")))
+    def _begin(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
+        self.follow(run_socket, order, ended=ended, read_only=bool(frame.data.get("read_only")))
         self.context.answer(frame, "following")
 
     def on_read(self, frame: Frame) -> Optional[JobSteps]:
@@ -133,11 +133,11 @@ class Handler(RequestHandler):
             self._run.send_command("renew_lease")
 
     def follow(
-        self, folder: RunPaths, order: Order, *, ended: bool = False, read_only: bool = False
+        self, run_socket: RunSocket, order: Order, *, ended: bool = False, read_only: bool = False
     ) -> FollowedRun:
         """Follow a run from now on, or only read it."""
         submit = self.context.files.submit
-        self._run = FollowedRun(folder, order, ended=ended, read_only=read_only, submit=submit)
+        self._run = FollowedRun(run_socket, order, submit, ended=ended, read_only=read_only)
         context = self.context
         context.followed_workdir = order.workdir
         if order.disconnect_s:  # by then the supervisor has given up the controller, too
@@ -160,25 +160,24 @@ class FollowedRun:
 
     def __init__(
         self,
-        folder: RunPaths,
+        run_socket: RunSocket,
         order: Order,
+        submit: Submit,
         *,
         ended: bool = False,
         read_only: bool = False,
-        submit: Submit = run_now,
     ) -> None:
-        self.log_reader = LogReader(folder)
+        self.log_reader = LogReader(run_socket.folder)
         self.disk_wait_s = 0.0
         self._submit, self._next_examination = submit, 0.0
         self.read_only = read_only  # then a record without an end stays as it is
-        self._folder = folder
+        self._folder = run_socket.folder
         self._order = order
-        self._run_socket = RunSocket(folder)
-        self._socket = self._run_socket.connect()
+        self._run_socket, self._socket = run_socket, run_socket.connect()
         self._was_cut = False  # whether a supervisor has closed a connection
         self._next_connect = 0.0
         self._unresponsive_at: Optional[float] = None
-        self._user_stop = False
+        self._user_stop = self._term_sent = False
         self._pending: List[bytes] = []
         self.ended = ended
 
@@ -266,6 +265,9 @@ class FollowedRun:
         if over or (over is None and not self._pending):
             self.ended = True
         elif self._socket is None:  # its guardian is still at work, or its backlog is full
+            if self._unresponsive_at is not None and not self._term_sent:
+                self._term_sent = True  # the one way from another network namespace
+                self._submit(functools.partial(self._signal_owner, signal.SIGTERM))
             self._kill_unresponsive()
             self.try_connect()
 
@@ -290,15 +292,15 @@ class FollowedRun:
         if self.disk_wait_s:
             self.disk_wait_s = 0.0  # it reacts, and waits for its disk; it has to say so again
         else:
-            self._submit(self._kill_owner)
+            self._submit(functools.partial(self._signal_owner, signal.SIGKILL))
 
-    def _kill_owner(self) -> None:
+    def _signal_owner(self, signum: signal.Signals) -> None:
         if not self._user_stop and is_relaunch_pending(self._folder, self._order):
             return  # its attempt has ended; it waits for other hosts
         pids = run_owner.live_owner_pids(self._folder)
         processes = procfs.table()
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
-        procfs.signal_all([pid for pid in pids if pid not in guardians], signal.SIGKILL)
+        procfs.signal_all([pid for pid in pids if pid not in guardians], signum)
         procfs.signal_all(pids, signal.SIGCONT)
 
 

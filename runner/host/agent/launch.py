@@ -83,7 +83,7 @@ class Handler(RequestHandler):
         if listener is None:
             raise ValueError("this run has a supervisor here already")
         with listener:  # the guardian has it, too, if there is one at the end
-            spawn = functools.partial(self._spawn, frame, folder, order, listener)
+            spawn = functools.partial(self._spawn, frame, run_socket, order, listener)
             yield from self._prepare(folder, order, spawn)
 
     def _prepare(self, folder: RunPaths, order: Order, spawn: Callable[[int], None]) -> JobSteps:
@@ -122,7 +122,12 @@ class Handler(RequestHandler):
             raise
 
     def _spawn(
-        self, frame: Frame, folder: RunPaths, order: Order, listener: socket.socket, log_fd: int
+        self,
+        frame: Frame,
+        run_socket: RunSocket,
+        order: Order,
+        listener: socket.socket,
+        log_fd: int,
     ) -> None:
         facts = self.context.require_facts()
         # PET_* variables of the host would be options of torchrun that the order does not know.
@@ -133,14 +138,14 @@ class Handler(RequestHandler):
         if frame.data.get("handover"):
             handover = decode(RelaunchContext, frame.data["handover"])
             relaunch = ElectionContext(handover, self.context.facts_request, self.context.programs)
-        args = SupervisorArgs(folder, order, environ, facts.reserved, token, relaunch)
+        args = SupervisorArgs(run_socket.folder, order, environ, facts.reserved, token, relaunch)
         pipe = guardian.spawn(args, listener, log_fd)
         os.close(log_fd)
         os.set_blocking(pipe, False)
         facts.reserved.close()
         self.context.facts = replace(facts, reserved=ports.NO_PORTS)
         follower: follow.Handler = self.context.get_handler("follow")
-        run = follower.follow(folder, order)  # from now on it can be stopped
+        run = follower.follow(run_socket, order)  # from now on it can be stopped
         self._startup = Startup(frame, run, pipe, time.monotonic() + STARTUP_TIMEOUT_S)
 
     @property

@@ -66,7 +66,7 @@ class PeerConnection:
         self._pending: List[bytes] = []
         self._unread = b""
         greeting = {"node": identity.node, "nonce": os.urandom(16).hex()}
-        self._hello = json.dumps(greeting).encode()
+        self._hello = json.dumps(greeting, ensure_ascii=False).encode()
         self._unsent = self._hello + b"\n"
         self.flush()
 

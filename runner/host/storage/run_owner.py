@@ -13,18 +13,22 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import socket
 import struct
 import time
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
+from runner.host.storage.ownership import private_folder
 from runner.host.storage.run_folder import has_ended, mtime, read_order, write_atomic
 
 BACKLOG = 64  # connections to a supervisor that waits for its disk
+NAMES = 8  # of one run's socket
+SOCKET_KEY = ".socket-key"
 TAKE_TRIES, RETRY_S = 10, 0.01
 
 OWNER_TIMEOUT_S = 600.0  # for how long after a heartbeat a run on another machine is alive
@@ -34,68 +38,108 @@ CONTAINER_TIMEOUT_S = 30.0  # the same for another container of this machine; th
 class RunSocket:
     """The socket of one run on one host: its lock, and where agents reach its supervisor.
 
-    Any user can take an abstract name; so the user at the other end counts, not the name alone.
+    Any user can take an abstract name. So the user at the other end counts, not the name alone;
+    names are made with a key that only this user can read; and each run has several, for whoever
+    lists the names in use can take one when its supervisor has ended.
     """
 
     def __init__(self, folder: RunPaths, uid: Optional[int] = None) -> None:
         self._uid = os.getuid() if uid is None else uid
-        run_and_node = "/".join(folder.root.split("/")[-2:])  # a workdir may have several paths
-        digest = hashlib.sha256(run_and_node.encode()).hexdigest()[:24]
-        self.address = f"\0runner-{self._uid}-{digest}"
+        self.folder = folder
+        self.addresses = self._find_addresses(create=False)
+
+    def _find_addresses(self, *, create: bool) -> List[str]:
+        """Return the names that it may have; none where no run has had a socket yet."""
+        runs, run_id, node = self.folder.root.rsplit("/", 2)
+        key = _socket_key(runs, create=create)  # a workdir may have several paths
+        labels = [f"{key}/{run_id}/{node}/{number}" for number in range(NAMES if key else 0)]
+        digests = (hashlib.sha256(label.encode()).hexdigest()[:32] for label in labels)
+        return [f"\0runner-{digest}" for digest in digests]
 
     def take(self) -> Optional[socket.socket]:
-        """Take the name and listen; return None while the guardian or the supervisor lives.
+        """Take a name and listen; return None while the guardian or the supervisor lives.
 
-        PermissionError: another user has it.
+        PermissionError: other users have all of them.
         """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        holder: Optional[int] = None
-        for _ in range(TAKE_TRIES):
-            with contextlib.suppress(OSError):
-                listener.bind(self.address)
-                listener.listen(BACKLOG)
-                listener.setblocking(False)
-                return listener
-            holder = self._holder_uid()
-            if holder is not None:
-                break
-            time.sleep(RETRY_S)  # it was taken, or closed, this very moment
-        listener.close()
-        if holder == self._uid:
+        self.addresses = self._find_addresses(create=True)
+        if self.is_held:
             return None
-        user = "another user" if holder is None else f"user {procfs.user_name(holder)}"
-        raise PermissionError(f"{user} holds the abstract socket {self.address[1:]}")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        for address in self.addresses:
+            for _ in range(TAKE_TRIES):
+                with contextlib.suppress(OSError):
+                    listener.bind(address)
+                    listener.listen(BACKLOG)
+                    listener.setblocking(False)
+                    return listener
+                client, is_ours = self._try_connect(address)
+                if client is not None:
+                    client.close()
+                if is_ours:
+                    listener.close()
+                    return None
+                time.sleep(RETRY_S)  # it was taken, or closed, this very moment
+        listener.close()
+        raise PermissionError(
+            f"other users hold the abstract sockets {self.addresses[0][1:]} and more"
+        )
 
     def connect(self) -> Optional[socket.socket]:
-        """Return a connection to the supervisor, None when none of this user listens."""
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.setblocking(False)  # the backlog of a stopped one may be full
-        with contextlib.suppress(OSError):
-            client.connect(self.address)
-            if peer_uid(client) == self._uid:
+        """Return a connection to the supervisor, None when none of this user accepts one."""
+        for address in self.addresses:
+            client, _ = self._try_connect(address)
+            if client is not None:
                 return client
-        client.close()
         return None
-
-    def _holder_uid(self) -> Optional[int]:
-        """Return the user who listens, or may do so with a full backlog; None if nobody does."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.setblocking(False)
-            try:
-                client.connect(self.address)
-                return peer_uid(client)
-            except BlockingIOError:
-                return self._uid
-            except OSError:
-                return None
 
     @property
     def is_held(self) -> bool:
         """Whether the guardian or the supervisor lives; several lookers do not see each other."""
-        connection = self.connect()
-        if connection is not None:
-            connection.close()
-        return connection is not None
+        for address in self.addresses:
+            client, is_ours = self._try_connect(address)
+            if client is not None:
+                client.close()
+            if is_ours:
+                return True
+        return False
+
+    def _try_connect(self, address: str) -> Tuple[Optional[socket.socket], bool]:
+        """Return a connection, if this user accepts one, and whether this user has the name.
+
+        The backlog of a supervisor that is stopped may be full.
+        """
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.setblocking(False)
+        try:
+            client.connect(address)
+            if peer_uid(client) == self._uid:
+                return client, True
+        except BlockingIOError:
+            client.close()
+            return None, True
+        except OSError:
+            pass
+        client.close()
+        return None, False
+
+
+def _socket_key(runs: str, *, create: bool) -> str:
+    """Return the secret part of the names of sockets, "" where there is none."""
+    path = os.path.join(runs, SOCKET_KEY)
+    if create and not os.path.lexists(path):
+        private_folder(*os.path.split(runs))
+        draft = os.path.join(runs, f"{SOCKET_KEY}-{secrets.token_hex(8)}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(16))
+        try:
+            os.link(draft, path)
+        except FileExistsError:  # by another start, or another host of the disk
+            pass
+        except OSError:  # a disk without hard links
+            os.rename(draft, path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft)
+    return procfs.read_text(path)
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -13,7 +13,7 @@ from runner.host.storage.run_owner import peer_uid
 
 
 class ControlSocket:
-    """The run's socket with its connections, those of this user and root only."""
+    """The run's socket with its connections, those of this user only."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ControlSocket:
         connection = self._loop.accept(self._listener)
         if connection is None:
             return
-        if peer_uid(connection) not in (0, os.getuid()):
+        if peer_uid(connection) != os.getuid():
             connection.close()
             return
         connection.setblocking(False)

@@ -165,8 +165,8 @@ def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunPaths:
-    """A run of this user whose name nobody else has."""
-    return RunPaths("/w", f"{tmp_path.parent.name}-{tmp_path.name}", str(os.getpid()))
+    """A run of this user."""
+    return RunPaths(str(tmp_path), "r1", "n1")
 
 
 def test_whoever_holds_the_socket_lives(run: RunPaths) -> None:
@@ -196,27 +196,56 @@ def test_a_full_backlog_is_no_sign_of_death(run: RunPaths) -> None:
         while (connection := RunSocket(run).connect()) is not None:
             waiting.enter_context(connection)
         assert RunSocket(run).take() is None
+        assert RunSocket(run).is_held
         assert run_owner.take_over(run) is None
+
+
+def names_of(run: RunPaths) -> list[str]:
+    """Return the names that the socket of a run may have, after a first start."""
+    run_socket = RunSocket(run)
+    taken = run_socket.take()
+    assert taken is not None
+    taken.close()
+    return run_socket.addresses
 
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_a_name_that_a_stranger_took_blocks_nothing(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch, *, listens: bool
 ) -> None:
-    """It says nothing about the run, a start names the stranger, and the run can be ended."""
-    monkeypatch.setattr(run_owner, "peer_uid", lambda _: 4711)
+    """Between two attempts, say: it says nothing of the run, which starts, is found and ended."""
+    (first, *_) = names_of(run)
+    own_uid = run_owner.peer_uid
+
+    def peer_uid(connection: socket.socket) -> int:
+        is_strange = connection.getpeername() == first.encode()
+        return 4711 if is_strange else own_uid(connection)
+
+    monkeypatch.setattr(run_owner, "peer_uid", peer_uid)
     with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.bind(RunSocket(run).address)
+        stranger.bind(first)
         if listens:
             stranger.listen()
-        assert RunSocket(run).connect() is None
         assert not run_owner.is_alive(run)
-        user = "user 4711" if listens else "another user"
-        with pytest.raises(PermissionError, match=f"{user} holds the abstract socket runner-"):
-            RunSocket(run).take()
-        taken_over = run_owner.take_over(run)
-        assert taken_over is not None
-        taken_over.close()
+        for take in (RunSocket(run).take, lambda: run_owner.take_over(run)):
+            taken = take()
+            assert taken is not None
+            with taken:
+                assert run_owner.is_alive(run)
+                assert RunSocket(run).take() is None
+                connection = RunSocket(run).connect()
+                assert connection is not None
+                connection.close()
+
+
+def test_nobody_else_knows_the_names_of_a_run_to_come(run: RunPaths, tmp_path: Path) -> None:
+    """They hang on a key that only this user reads; a workdir may have several paths."""
+    names = names_of(run)
+    assert not {*names} & {*names_of(RunPaths(str(tmp_path / "x"), "r1", "n1"))}
+    (key,) = (tmp_path / "runs").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert RunSocket(RunPaths(str(tmp_path / "link"), "r1", "n1")).addresses == names
 
 
 def test_a_run_in_another_network_namespace_is_not_taken_over(host: Host) -> None:

@@ -1,0 +1,52 @@
+"""A followed run whose supervisor cannot be reached by its socket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.core.model.plan import Order
+from runner.core.protocol.paths import RunPaths
+from runner.host.agent.follow import FollowedRun
+from runner.host.process.event_loop import run_steps
+from runner.host.process.file_worker import run_now
+from runner.host.storage import run_folder, run_owner
+from tests.lab.waiting import wait_until
+
+SUPERVISOR = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: os.mkdir(sys.argv[1]))
+print(flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.promise(2)
+def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) -> None:
+    """In another network namespace: it gives its ranks their grace, as for any stop."""
+    order = Order("r1", "n1", 0, str(tmp_path), ("x",), {}, "/", (0,), grace_s=60.0)
+    folder = RunPaths(str(tmp_path), "r1", "n1")
+    run_steps(run_folder.create_run_folder(folder, order, {"shim": "", "sitecustomize": ""}, {}))
+    asked = tmp_path / "asked"
+    argv = [sys.executable, "-c", SUPERVISOR, str(asked)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout
+        supervisor.stdout.readline()
+        run_owner.record(folder, [supervisor.pid])
+        run = FollowedRun(run_owner.RunSocket(folder), order, run_now)
+        run.check_ended()
+        assert supervisor.poll() is None
+        run.send_command("stop", cause="user", reason="^C")
+
+        def has_ended() -> bool:
+            run.check_ended()
+            return supervisor.poll() is not None
+
+        try:
+            wait_until(has_ended, "the signal")
+        finally:
+            supervisor.kill()
+    assert asked.exists()
