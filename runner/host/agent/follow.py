@@ -171,7 +171,6 @@ class FollowedRun:
         self.disk_wait_s = 0.0
         self._submit, self._next_examination = submit, 0.0
         self.read_only = read_only  # then a record without an end stays as it is
-        self._folder = run_socket.folder
         self._order = order
         self._run_socket, self._socket = run_socket, run_socket.connect()
         self._was_cut = False  # whether a supervisor has closed a connection
@@ -251,12 +250,12 @@ class FollowedRun:
         None: it was superseded, which counts once no command is pending.
         """
         with contextlib.suppress(OSError):  # a disk may fail for a moment
-            lock = run_owner.take_over(self._folder) if alone else None
+            lock = run_owner.take_over(self._run_socket.folder) if alone else None
             if lock is None:
-                return None if _is_superseded(self._folder, self._order) else False
+                return None if _is_superseded(self._run_socket.folder, self._order) else False
             with lock:
-                if not self.read_only and not has_ended(self._folder, self._order):
-                    recover_orphaned(self._folder, self._order)
+                if not self.read_only and not has_ended(self._run_socket.folder, self._order):
+                    recover_orphaned(self._run_socket.folder, self._order)
             return True
         return False
 
@@ -295,9 +294,9 @@ class FollowedRun:
             self._submit(functools.partial(self._signal_owner, signal.SIGKILL))
 
     def _signal_owner(self, signum: signal.Signals) -> None:
-        if not self._user_stop and is_relaunch_pending(self._folder, self._order):
+        if not self._user_stop and is_relaunch_pending(self._run_socket.folder, self._order):
             return  # its attempt has ended; it waits for other hosts
-        pids = run_owner.live_owner_pids(self._folder)
+        pids = run_owner.live_owner_pids(self._run_socket.folder)
         processes = procfs.table()
         guardians = {processes[pid].ppid for pid in pids if pid in processes}
         procfs.signal_all([pid for pid in pids if pid not in guardians], signum)
