@@ -34,11 +34,11 @@ def clean(
     if local:
         return _clean_local(older_than, dry_run=dry_run, as_json=json_)
 
+    from runner.control.record.host_record import merge_statuses
     from runner.core.model.run_info import RunInfo
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
     from runner.workflows.confirmation import confirm
-    from runner.workflows.discovery import merge_statuses
 
     older_than_s = parse_duration("--older-than", older_than or "7d", allow_bare=False)
     composed = selection.contact()

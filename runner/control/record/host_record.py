@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.core.codec import decode, encode, parse_json
 from runner.core.errors import NotReady, Problem
 from runner.core.model.plan import Plan
-from runner.core.model.run_info import RunInfo
+from runner.core.model.results import RemoteRun
+from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.frames import decompress
 
 MAX_RECORD = 256 << 20  # bytes
@@ -95,3 +97,58 @@ def _disagreement(name: str, run_id: str) -> Problem:
     message = f"its record of {run_id} is not the one that other hosts have"
     hint = f"one of them was changed: compare runs/{run_id}/*/{{config.yaml,plan.json}} there"
     return Problem(name, message, hint)
+
+
+def merge_statuses(
+    replies: Mapping[str, Mapping[str, Any]], hosts: Mapping[str, str]
+) -> tuple[list[RemoteRun], list[str]]:
+    """Return the runs that hosts list in their replies, the oldest first, and notes of lies.
+
+    `hosts` are those of all nodes that were asked, by their names of now, which are keys of the
+    replies. Whose word counts for a node of a run: see `_speaker`.
+    """
+    claims: dict[str, dict[str, dict[str, HostRunStatus]]] = {}  # by run, node and name of now
+    for asked, reply in replies.items():
+        for status in reply["runs"]:
+            nodes = claims.setdefault(status.info.run_id, {})
+            nodes.setdefault(status.node, {})[asked] = status
+    runs, notes = [], []
+    for run_id, nodes in claims.items():
+        speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
+        asked_names = {node: name for node, name in speakers.items() if name}
+        by_host = {node: nodes[node][name] for node, name in asked_names.items()}
+        for node in nodes.keys() - asked_names.keys():
+            names = ", ".join(nodes[node])
+            notes.append(f"not believed: that {names} is the node {node} of {run_id}")
+        if by_host:
+            info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
+            runs.append(RemoteRun(info, by_host, asked_names))
+    return sorted(runs, key=_launched_at), notes
+
+
+def _speaker(
+    node: str,
+    claims: Mapping[str, HostRunStatus],
+    answered: Container[str],
+    hosts: Mapping[str, str],
+) -> str:
+    """Return the name of the host that speaks for a node of a run, "" if nobody can be believed.
+
+    Of hosts that share a disk it is the one on which the run is. A host may lie: only the one
+    called like the node speaks for it, unless that one answered and the run is not on it. Nor do
+    two hosts that both say so.
+    """
+    own = claims.get(node)
+    if own and own.here:
+        return node
+    if node in hosts and node not in answered:
+        return ""
+    here = [name for name, status in claims.items() if status.here]
+    if len({hosts[name] for name in here}) > 1:
+        return ""
+    return next(iter([*here, *([node] if own else []), *claims]))
+
+
+def _launched_at(run: RemoteRun) -> tuple[float, str]:
+    last_change = max(status.changed_at for status in run.by_host.values())
+    return run.info.launched_at or last_change, run.run_id

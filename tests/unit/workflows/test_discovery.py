@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from runner.control.record.host_record import merge_statuses
 from runner.core.codec import decode, encode
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
 from runner.core.protocol.states import State
-from runner.workflows.discovery import merge_statuses
 
 
 def reply(*statuses: HostRunStatus) -> dict[str, Any]:
