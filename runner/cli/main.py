@@ -272,7 +272,7 @@ def parse_verb(argv: Sequence[str]) -> int:
         is_setting = looks_like_key(name) or names_file(name)
         before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)
         misplaced = misplaced_words(list(before_flags), names) if is_setting else []
-        raise ConfigError(misplaced or [unknown_verb(name, names)])
+        raise ConfigError(misplaced or [unknown_verb([name, *words], names)])
     if typed == "top":
         print("note: there is no live view; this is ps", file=sys.stderr)
     verb = load_verb(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +156,7 @@ def scaffold(
         else "",
     }
     _print_files(outcome, edits, nearest_conf)
+    _print_unused(given, existing, (cluster_file, task_file))
     _print_next_steps([] if primary_file in new else outcome.overrides)
     return outcome
 
@@ -168,6 +169,18 @@ def _print_files(outcome: ScaffoldResult, edits: Mapping[Path, str], earlier_con
     if earlier_conf not in (Path.cwd() / "conf", shipped_folder()):
         note = "is not read from here any more: conf is nearer (--config-dir adds it)"
         show(f"{earlier_conf} {note}")
+
+
+def _print_unused(
+    given: Mapping[str, str], existing: Collection[Path], files: tuple[Path, Path]
+) -> None:
+    """Name the flags whose file was there already."""
+    flags = ("hosts", "user", "key", "python"), ("script",)
+    for file, names, choice in zip(files, flags, ("--cluster", "--task"), strict=True):
+        unused = " and ".join(f"--{name}" for name in names if given[name])
+        if unused and file in existing:
+            hint = f"{choice} OTHER writes a second file; or edit {file}"
+            show(str(Problem(unused, f"not used, because {file} was there", hint)))
 
 
 def _print_next_steps(overrides: Sequence[str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import MISSING
 
 from runner.config.overrides import is_override, names_file
 from runner.config.validation import suggest
@@ -35,15 +37,34 @@ _SAME_MEANING = {
 MEANINGS = {word: meant for meant, words in _SAME_MEANING.items() for word in words}
 """What people call things elsewhere, and the word for it here."""
 
+EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME"}
+"""Values of keys that are typed without one."""
+
 SETTINGS_HINT = "a setting is KEY=VALUE; words for the program come after `--`"
 
 
-def unknown_verb(word: str, verbs: Collection[str]) -> Problem:
+def unknown_verb(words: Sequence[str], verbs: Collection[str]) -> Problem:
     """Return the problem of a first word that is no verb."""
+    word = words[0]
     message = f"{word!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(verbs)}"
     near = suggest(word, [*verbs, *LAUNCH_WORDS, *VERB_ALIASES])
-    meant = f"did you mean {MEANINGS[word]}?" if word in MEANINGS else near
+    meant = _meant_setting(word, words[1] if len(words) > 1 else "") or MEANINGS.get(word)
+    meant = f"did you mean {meant}?" if meant else near
     return Problem("command line", message, meant or "`python -m runner --help` explains them")
+
+
+def _meant_setting(word: str, after: str) -> str:
+    """Return the setting that a word alone is meant as, or "": a key, or the name of a file."""
+    from runner.config.schema import GROUPS, RunnerConfig  # noqa: PLC0415 (brings Hydra)
+    from runner.config.search_path import ConfigFiles, conf_folders  # noqa: PLC0415
+
+    defaults = {each.name: each.default for each in dataclasses.fields(RunnerConfig)}
+    if word not in EXAMPLES and defaults.get(word, MISSING) is MISSING:  # as a section's is
+        files = ConfigFiles(conf_folders([]))
+        return next((f"{g}={word}" for g in GROUPS if word in files.options(g)), "")
+    value = "" if after.startswith("-") or is_override(after) else after
+    example = "true" if isinstance(defaults[word], bool) else EXAMPLES.get(word, "VALUE")
+    return f"{word}={value or example}"
 
 
 def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Problem]:
@@ -53,6 +74,8 @@ def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Proble
         if is_override(word):
             continue
         message, hint = f"{word!r} is neither KEY=VALUE nor a flag", SETTINGS_HINT
+        if meant := _meant_setting(word, after):
+            hint = f"did you mean {meant}? otherwise {SETTINGS_HINT}"
         if looks_like_key(word):
             value = "VALUE" if not after or is_override(after) else after
             message, hint = f"{word!r} has no value", f"one word is both: {word}={value}"

@@ -24,6 +24,7 @@ from runner.config.overrides import hydra_value, names_file, override_key, parse
 from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
 from runner.config.search_path import ConfigFiles, display_path, unmarked_file
 from runner.config.validation import suggest, unknown_key
+from runner.config.yaml_syntax import syntax_problem
 from runner.core.errors import Problem
 
 REPLACED_KEYS = {
@@ -93,9 +94,7 @@ def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]
     if isinstance(error, MissingConfigException):
         return _missing_option(error, files, overrides)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        mark = error.problem_mark
-        where = f"{display_path(Path(mark.name))}:{mark.line + 1}"
-        return Problem(where, ", ".join(filter(None, (error.context, error.problem))))
+        return syntax_problem(error, error.problem_mark)
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return _refused_value(error, cause, files, overrides)
     detail = cause if isinstance(cause, OmegaConfBaseException) else error

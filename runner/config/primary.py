@@ -67,6 +67,7 @@ def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
     if not isinstance(their_list, list):
         example = "such as defaults: [{cluster: mine}, {task: train}]"
         raise ConfigError([Problem(f"{display_path(own)}: defaults", "must be a list", example)])
+    _require_choices(own, theirs, their_list)
     given = [_as_choice(entry) for entry in their_list if entry != SCHEMA]
     if any(str(entry).partition("@")[0] in (SHIPPED, f"/{SHIPPED}") for entry in given):
         where, hint = f"{display_path(own)}: defaults", "the shipped one is merged in without it"
@@ -78,6 +79,19 @@ def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
     merged = OmegaConf.merge(ours, theirs)
     config = OmegaConf.create({"defaults": entries, **_plain(merged)})
     return config, frozenset(key.rpartition(" ")[2] for key in keys)
+
+
+def _require_choices(own: Path, content: Mapping[Any, Any], defaults: Sequence[object]) -> None:
+    """Refuse a choice of a file that stands beside `defaults`, or has no space after its colon."""
+    choices = {f"{group}: {name}": name for group, name in content.items() if group in GROUPS}
+    for entry in map(str, defaults):
+        group, _, name = entry.partition(":")
+        choices |= {entry: name} if group in GROUPS else {}
+    for text, name in choices.items():
+        if isinstance(name, str) and re.fullmatch(r"[\w-]+", name):
+            group = text.partition(":")[0]
+            hint = f"under `defaults:` write `- {group}: {name}`, with a space after the colon"
+            raise ConfigError([Problem(f"{display_path(own)}: {text}", "chooses no file so", hint)])
 
 
 def _read(file: Path) -> dict[Any, Any]:

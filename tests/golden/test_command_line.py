@@ -286,7 +286,11 @@ def test_mistakes_in_a_users_primary_config(here: Here, monkeypatch: pytest.Monk
         "defaults: [runner]": "conf/runner.yaml: defaults: runner names this file itself",
         "defaults: [/runner@_here_]": "conf/runner.yaml: defaults: runner names this file itself",
         "defaults: [{task: nope}]": "conf/runner.yaml: there is no task 'nope'; there are",
-        "lost_s: [": "conf/runner.yaml:1: while parsing a flow node",
+        "cluster: pair": "conf/runner.yaml: cluster: pair: chooses no file so\n"
+        "    under `defaults:` write `- cluster: pair`, with a space after the colon\n",
+        "defaults: ['task:mine']": "conf/runner.yaml: task:mine: chooses no file so\n"
+        "    under `defaults:` write `- task: mine`, with a space after the colon\n",
+        "lost_s: [": "conf/runner.yaml:1:10: while parsing a flow node",
         "los_s: 1\ndefaults: [task: mine]": "conf/runner.yaml:1: los_s: there is no such key",
         "lost_s: x": "conf/runner.yaml:1: lost_s: must be a number, not 'x'",
     }.items():
@@ -785,14 +789,35 @@ FILES = {
         "nodes: [a\nbackend: gloo\n",
         [
             (
-                "conf/cluster/bad.yaml:2: while parsing a flow sequence, expected ',' or ']', "
+                "conf/cluster/bad.yaml:2:8: while parsing a flow sequence, expected ',' or ']', "
                 "but got ':'"
-            )
+            ),
+            "    there: backend: gloo",
+            "    a bracket is not closed, or a comma is missing",
         ],
     ),
     "key twice": (
         "nodes: {a: {}}\nnodes: {b: {}}\n",
-        ["conf/cluster/bad.yaml:2: while constructing a mapping, found duplicate key nodes"],
+        [
+            "conf/cluster/bad.yaml:2:1: while constructing a mapping, found duplicate key nodes",
+            "    there: nodes: {b: {}}",
+        ],
+    ),
+    "wrong indentation": (
+        "ssh:\n  user: ada\n port: 22\n",
+        [
+            "conf/cluster/bad.yaml:3:2: while parsing a block mapping, expected <block end>",
+            "    there: port: 22",
+            "    keys beside each other begin in one column",
+        ],
+    ),
+    "a tab": (
+        "ssh:\n\tuser: ada\n",
+        [
+            "conf/cluster/bad.yaml:2:1: while scanning for the next token, found character",
+            "    there: user: ada",
+            "    indent with spaces, not with tabs",
+        ],
     ),
     "null": ("python:\n", ["conf/cluster/bad.yaml:1: cluster.python: must not be null"]),
     "no mapping": (
@@ -833,6 +858,27 @@ FILES = {
         ],
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["rerun"], "rerun=latest"),
+        (["rerun", "1123-1245"], "rerun=1123-1245"),
+        (["mine"], "task=mine"),
+        (["cluster=pair", "mine"], "task=mine"),
+        (["cluster", "pair"], "cluster=pair"),
+        (["pair", "task=mine"], "cluster=pair"),
+        (["detach"], "detach=true"),
+        (["watch"], "attach"),
+    ],
+)
+def test_a_setting_without_its_key_or_value(
+    words: list[str], meant: str, here: Here, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is meant is named, by the files and keys that there are."""
+    assert main.main(words) == 2
+    assert f"\n    did you mean {meant}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", FILES)

@@ -222,7 +222,16 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
     assert said.endswith("\n  python -m runner cluster=mine task=train\n")
     assert (here / TASK).read_text() == "# conf/task/train.yaml\n"
     before = (here / CLUSTER).read_text()
-    assert scaffold(hosts=["h2"], interactive=False).existing == FILES
+    capsys.readouterr()
+    assert (
+        scaffold(hosts=["h2"], user="ada", script="fabfile.py", interactive=False).existing == FILES
+    )
+    assert capsys.readouterr().out.splitlines()[4:8] == [
+        "--hosts and --user: not used, because conf/cluster/mine.yaml was there",
+        "    --cluster OTHER writes a second file; or edit conf/cluster/mine.yaml",
+        "--script: not used, because conf/task/train.yaml was there",
+        "    --task OTHER writes a second file; or edit conf/task/train.yaml",
+    ]
     assert (here / CLUSTER).read_text() == before
     assert composed("task.script=x.py").spec.nodes[0].name == "h1"
 
