@@ -877,6 +877,7 @@ def test_a_setting_without_its_key_or_value(
     words: list[str], meant: str, here: Here, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is meant is named, by the files and keys that there are."""
+    assert here.folder == Path.cwd()
     assert main.main(words) == 2
     assert f"\n    did you mean {meant}?" in capsys.readouterr().err
 
