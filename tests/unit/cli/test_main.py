@@ -288,10 +288,10 @@ def test_errors_keep_their_code_where_nobody_can_be_told() -> None:
 
 def test_words_of_fab_become_flags() -> None:
     """Those of verbs alone; flags of Fabric and other tasks with their words stay as they are."""
-    fab_flags = {"-H": True, "-w": False, "--help": True}
-    words = "mine --x config -H a k=1 lost_s --cluster config deploy +y=2 -w mine z config --help"
+    fab_flags = {"-H": True, "-d": False, "--help": True}
+    words = "mine --x config -H a k=1 lost_s --cluster config deploy +y=2 -d mine z config --help"
     result = verbs.words_as_flags(words.split(), {"config", "deploy", "mine"}, fab_flags)
     assert " ".join(result) == (
-        "mine --x config -H a --cluster=config --set=k=1 --key=lost_s deploy -w --set=+y=2 "
+        "mine --x config -H a --cluster=config --set=k=1 --key=lost_s deploy -d --set=+y=2 "
         "mine z config --help"
     )

@@ -26,6 +26,8 @@ def test_run_folder_is_as_documented() -> None:
         "ballast": f"{root}/ballast",
         "last_ballast": f"{root}/ballast.last",
         "work": f"{root}/work",
+        "checked_out": f"{root}/checked_out",
+        "unattended": f"{root}/unattended",
         "shim": f"{root}/rank.py",
         "site": f"{root}/site",
     }
