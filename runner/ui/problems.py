@@ -67,6 +67,7 @@ def _without_place(problem: Problem) -> tuple[str, str]:
         return "the host keys are not known", _SCAN_HINT.sub("", hint)
     if BY_HAND_PREFIX in hint:  # a failed login names its host
         message = re.sub(r"\S+(?: \(\S+\))? (?=port \d)", "its ", message)
+        message = re.sub(r"(?<=the )name '[^']*'", "name of its host", message)
         hint = "\n".join(line for line in hint.splitlines() if not line.startswith(BY_HAND_PREFIX))
     return message, hint
 

@@ -50,6 +50,7 @@ class Snapshot:
             message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
             hint = f"stand in another folder of {source_tree.root}"
             raise ConfigError([Problem("deploy", message, hint)])
+        _note_missing_module(source_tree, spec)
         return Snapshot(source_tree, cwd, _resolve_script(source_tree, cwd, spec))
 
     def for_task(self, spec: Spec, cwd: Path) -> Snapshot:
@@ -158,6 +159,17 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
         f"more than {max_mb} MB; most of it is:"
     )
     return Problem("deploy.max_mb", message, "\n".join(hints))
+
+
+def _note_missing_module(source_tree: worktree.WorkTree, spec: Spec) -> None:
+    package = spec.task.target.partition(".")[0]
+    paths = (*source_tree.files, *source_tree.links, *source_tree.folders)
+    is_pushed = package in (PurePosixPath(path).name.partition(".")[0] for path in paths)
+    if spec.task.kind == "module" and not is_pushed:
+        message = (
+            f"task.module: the pushed code has no {package}; each host's Python has to have it"
+        )
+        source_tree.notes.append(message)
 
 
 def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:

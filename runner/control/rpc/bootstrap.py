@@ -141,7 +141,10 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
     if "runner-boot: no-python" in text:
         where = "" if "/" in spec.host_python else " on its PATH"
         where += ", also after the lines of cluster.setup" if spec.setup else ""
-        hint = "set cluster.host_python (and cluster.python) to a Python 3.8 or newer there"
+        is_same = spec.host_python == spec.python
+        key = "cluster.python" if is_same else "cluster.host_python"
+        hint = f"set {key} to a Python 3.8 or newer there\nwhat sets it: "
+        hint += f"python -m runner explain {key} cluster={shell.quote(spec.cluster)}"
         output = text.partition("runner-boot:")[0].strip()[-500:]  # of the setup
         hint = f"{output}\n{hint}" if output else hint
         return Problem(node, f"there is no {spec.host_python}{where}", hint)

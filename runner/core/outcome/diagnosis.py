@@ -62,7 +62,7 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
     if cause == "module_missing" and _is_own_module(plan, texts):
-        remedy = f"{SRC_LAYOUT}; else {remedy}"
+        remedy = f"{OWN_MODULE}; else {remedy}"
     if cause and failure.rank is not None:
         meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
         finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
@@ -77,7 +77,10 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     )
 
 
-SRC_LAYOUT = "if your project has it in src/, task.env.PYTHONPATH=src finds it"
+OWN_MODULE = (
+    "task.module names a module of the code, from the folder where you launch; if your project has "
+    "it in src/, task.env.PYTHONPATH=src finds it"
+)
 
 _UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (.*)")
 _ARGUMENT = re.compile(r"--([A-Za-z0-9][\w-]*)")

@@ -53,6 +53,13 @@ def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
     assert render_problems(away[1:]) == (
         "error: gpu2: 10.0.0.2 port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.2"
     )
+    unknown = [
+        Problem(n, f"cannot resolve the name '{n}.x' (no)", f"set it\ntry by hand: ssh {n}.x")
+        for n in ("a", "b")
+    ]
+    assert render_problems(unknown).splitlines()[:1] == [
+        "error: a,b: cannot resolve the name of its host (no)"
+    ]
     few = [Problem(n, f"cluster.nodes.{n}.gpus: asked for 4, the host has 2") for n in ("a", "b")]
     assert (
         render_problems(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"

@@ -199,6 +199,17 @@ def test_missing_script_is_told_where_it_is(project: Path) -> None:
     assert "relative to the current folder" in refused(asked("nowhere.py"), project).hint
 
 
+@pytest.mark.parametrize(
+    ("target", "is_missing"), [("sub.eval", False), ("train", False), ("trian.main", True)]
+)
+def test_a_module_that_is_not_pushed_is_told(project: Path, target: str, is_missing: bool) -> None:
+    """Before the start: it may be installed on the hosts, or misspelt."""
+    spec = replace(asked(), task=Task("t", "module", target))
+    notes = Snapshot.take(spec, project).notes
+
+    assert ("task.module: the pushed code has no trian" in " ".join(notes)) == is_missing
+
+
 def test_ignored_script_is_told(project: Path) -> None:
     """It is here, and would be missing on every host."""
     (project / ".gitignore").write_text("train.py\n")

@@ -86,6 +86,19 @@ def test_setup_that_does_not_bring_it_is_quoted() -> None:
     assert "/no/such/env/activate: No such file" in problem.hint
 
 
+@pytest.mark.parametrize(
+    ("python", "key"), [("/nope/python", "cluster.python"), ("python3", "cluster.host_python")]
+)
+def test_the_key_that_was_set_is_named(python: str, key: str) -> None:
+    """With the command that names its file."""
+    spec = a_spec(host_python="/nope/python", python=python)
+    problem = bootstrap.boot_problem(spec, "gpu1", b"runner-boot: no-python", "it ended")
+
+    assert problem.message == "there is no /nope/python"
+    assert problem.hint.startswith(f"set {key} to a Python 3.8 or newer there")
+    assert problem.hint.endswith(f"python -m runner explain {key} cluster=lab")
+
+
 def a_spec(**fields: Any) -> Spec:
     """Return a specification of one node."""
     node = Node("gpu1", "gpu1")
