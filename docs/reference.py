@@ -15,8 +15,8 @@ INTRODUCTION = """\
 <!-- Made by `python -m docs.reference > docs/configuration.md`; edit runner/config. -->
 
 YAML says what to run and where; the command line changes any of it for one run. The first files of
-a project are written by `python -m runner init`. `python -m runner config` prints all that was
-composed, `python -m runner explain KEY` which file or word set a value and what it overrides, and
+a project are written by `runner init`. `runner config` prints all that was
+composed, `runner explain KEY` which file or word set a value and what it overrides, and
 `dry_run=offline` shows what would be made of it, without asking any host.
 
 ## Files
@@ -45,7 +45,7 @@ args:
 ```
 
 ```sh
-python -m runner cluster=mine task=train
+runner cluster=mine task=train
 ```
 
 A file may build on another one of its group and say only what differs. What is listed later wins;
@@ -75,7 +75,7 @@ shipped ones. The first folder that has a file of the name wins, and the run say
 `conf/` is meant for the runner if it has a `runner.yaml`, or a file in `cluster/` or `task/` that
 builds on one of ours or has our keys alone: the `conf/task/` of another program does not count.
 
-Without any YAML of yours, `python -m runner` trains a small model on this machine, to try it out.
+Without any YAML of yours, `runner` trains a small model on this machine, to try it out.
 Otherwise a launch needs a task, from the command line or from `conf/runner.yaml`.
 
 ## The command line
@@ -84,8 +84,8 @@ Otherwise a launch needs a task, from the command line or from `conf/runner.yaml
 file.
 
 ```sh
-python -m runner cluster=mine task=train task.args.lr=0.01 cluster.nodes.gpu2.gpus=4
-python -m runner cluster=mine task.script=train.py task.args.epochs=3
+runner cluster=mine task=train task.args.lr=0.01 cluster.nodes.gpu2.gpus=4
+runner cluster=mine task.script=train.py task.args.epochs=3
 ```
 
 A program given without `task=`, as in the second line, stands alone: nothing of the task that
@@ -94,7 +94,7 @@ or changes one, `~KEY` takes one out. `cluster.nodes`, `task.args` and every `en
 without a `+`; only a new node needs one:
 
 ```sh
-python -m runner cluster=mine task=train +cluster.nodes.gpu3.host=192.168.1.111 '~task.args.amp'
+runner cluster=mine task=train +cluster.nodes.gpu3.host=192.168.1.111 '~task.args.amp'
 ```
 
 Values are read by Hydra's grammar: numbers, `true`, `false`, `null`, lists `[a,b]`, mappings
@@ -102,20 +102,20 @@ Values are read by Hydra's grammar: numbers, `true`, `false`, `null`, lists `[a,
 own inside those of the shell; a path such as `~/data` needs none:
 
 ```sh
-python -m runner cluster=mine task=train 'task.args.note="a, b and c"' 'task.args.sizes=[3,4]'
-python -m runner cluster=mine 'task.command=[bash,-c,"echo $RANK"]'
+runner cluster=mine task=train 'task.args.note="a, b and c"' 'task.args.sizes=[3,4]'
+runner cluster=mine 'task.command=[bash,-c,"echo $RANK"]'
 ```
 
 Words after `--` are the program's own, after those of `task.args` and `task.extra_args`:
 
 ```sh
-python -m runner cluster=mine task=train -- --lr 0.01 --amp
+runner cluster=mine task=train -- --lr 0.01 --amp
 ```
 
 With `--multirun`, values joined by commas make a run of each combination, one after the other:
 
 ```sh
-python -m runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
+runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
 ```
 
 All runs of a sweep have the code of the first, also after an edit, where code is pushed. Each has
@@ -148,8 +148,8 @@ exclude: [gpu03]
 ```
 
 ```sh
-python -m runner cluster=big task=train 'cluster.exclude=[gpu03,gpu[10-12]]'
-python -m runner cluster=big task=train 'cluster.only=gpu[01-02]' cluster.nodes.gpu02.gpus=4
+runner cluster=big task=train 'cluster.exclude=[gpu03,gpu[10-12]]'
+runner cluster=big task=train 'cluster.only=gpu[01-02]' cluster.nodes.gpu02.gpus=4
 ```
 
 ## Values made of others

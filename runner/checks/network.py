@@ -16,7 +16,6 @@ from runner.core.planning.endpoints import peer_endpoints
 from runner.core.planning.readiness import problems_of
 
 SLOW_LOOKUP_S = 1.0
-CHECK_AGAIN = "run python -m runner check again"
 MAX_HOSTS_LINES = 4  # the number of lines for /etc/hosts to show
 
 
@@ -73,7 +72,7 @@ def names(context: CheckContext) -> Iterator[Finding]:
         return
     if not probe.targets:  # else `pairs` says so
         for name, reason in probe.missing_reasons.items():
-            yield warning(name, f"answered before, but not about names: {reason}", CHECK_AGAIN)
+            yield warning(name, f"answered before, but not about names: {reason}", "check again")
     results = {name: result.name_results for name, result in probe.by_node.items()}
     yield from _master_name_findings(context, probe, results)
     for name, result in results.items():

@@ -15,7 +15,7 @@ SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
 
 ONE_PAIR = 2  # the number of nodes of which a pair is the whole cluster
 MAX_LISTED_PAIRS = 8  # the number of pairs to name one by one
-CHECK_AGAIN = "run python -m runner check again; if nothing changes, log in there"
+CHECK_AGAIN = "check again; if nothing changes, log in there"
 
 OUTCOME_TEXT = {
     Outcome.REFUSED: "refused, though it listens",

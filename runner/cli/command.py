@@ -24,6 +24,7 @@ from runner.core.errors import ConfigError, Problem, RunnerError
 from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.protocol.paths import is_run_id
+from runner.core.shell import this_program
 from runner.core.text import join_some
 from runner.ui.layout import fold_names
 from runner.ui.output import show
@@ -214,7 +215,7 @@ class Selection:
         given; with a cluster named, by the YAML of that.
         """
         if run and not is_run_id(run):
-            hint = "`python -m runner ps --all` lists the runs; or give latest"
+            hint = f"`{this_program()} ps --all` lists the runs; or give latest"
             raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == run_index.LATEST else run
         if self.names_cluster:

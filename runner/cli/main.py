@@ -27,10 +27,11 @@ from runner.cli.suggestions import (
     misplaced_words,
     unknown_verb,
 )
-from runner.config.overrides import is_override, names_file, override_key
+from runner.config.overrides import hydra_value, is_override, names_file, override_key
 from runner.config.validation import suggest
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.shell import this_program
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
@@ -92,8 +93,8 @@ def shadow_note() -> str:
     for name, init in (("runner", "runner/__init__.py"), ("runner.py", "")):
         if Path(init or name).is_file() and not package.samefile(name):
             return (
-                f"note: ./{name} is what `python -m runner` starts in this folder: rename it, or "
-                "type `runner` for `python -m runner`, also in the commands that are printed here"
+                f"note: ./{name} is what `python -m runner` starts in this folder; the script "
+                "`runner` is not affected"
             )
     return ""
 
@@ -161,9 +162,10 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
             return []
         words = flags.overrides
         if flags.multirun and not words:
-            hint = "python -m runner --multirun cluster=local task=resnet18 task.args.lr=0.1,0.01"
+            words_text = "--multirun cluster=local task=resnet18 task.args.lr=0.1,0.01"
             message = "there is nothing to run through: no word is given"
-            raise ConfigError([Problem("--multirun", message, f"such as: {hint}")])
+            hint = f"such as: {this_program()} {words_text}"
+            raise ConfigError([Problem("--multirun", message, hint)])
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
     _confirm_record(runs[0], words, yes=flags.yes)
     return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
@@ -182,9 +184,14 @@ def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) 
 
 def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
     """Print the information that a flag asks for; return whether one did."""
+
+    def print_help(hydra: Any, name: str, args: argparse.Namespace) -> None:
+        args.overrides.append(f"hydra.help.app_name={hydra_value(this_program())}")
+        hydra.app_help(name, _flags_parser(), args)
+
     words = flags.overrides
     if flags.help:
-        composer.show(words, lambda hydra, name, args: hydra.app_help(name, _flags_parser(), args))
+        composer.show(words, print_help)
     elif flags.hydra_help:
         composer.show(None, lambda hydra, name, args: hydra.hydra_help(name, _flags_parser(), args))
     elif flags.cfg:
@@ -206,7 +213,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to."""
-        hint = f"{self.prog} --help lists the flags"
+        hint = f"`{self.prog} --help` lists the flags"
         raise ConfigError([Problem("command line", message, hint)])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -214,7 +221,7 @@ class Parser(argparse.ArgumentParser):
         flags, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
             flag = unknown[0].partition("=")[0]
-            hints = [self.unknown_flag_hint(flag), f"{self.prog} --help lists the flags"]
+            hints = [self.unknown_flag_hint(flag), f"`{self.prog} --help` lists the flags"]
             message, hint = f"there is no flag {flag!r}", "\n".join(filter(None, hints))
             raise ConfigError([Problem("command line", message, hint)])
         return flags
@@ -238,7 +245,7 @@ class _LaunchParser(Parser):
 
 def _flags_parser() -> Parser:
     """Return a parser with Hydra's flags, without those that replace the config or unpickle."""
-    parser = _LaunchParser("python -m runner")
+    parser = _LaunchParser(this_program())
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
     add = parser.add_argument
     add("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="YAML of yours")
@@ -296,7 +303,7 @@ class VerbParser(Parser):
     """The parser of one verb's flags, overrides and subject."""
 
     def __init__(self, verb: Verb) -> None:
-        super().__init__(f"python -m runner {verb.name}")
+        super().__init__(f"{this_program()} {verb.name}")
         self._verb = verb
         for option in verb.options:
             action = "store_true" if option.default is False else "append"

@@ -10,33 +10,32 @@ from pathlib import Path
 import yaml
 
 from runner.cli.host_list import input_error, parse_hosts
-from runner.cli.main import shadow_note
 from runner.cli.wizard import DEFAULT_PYTHON, DEFAULT_SCRIPTS, collect_answers
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
 from runner.ui.output import show
 
 EXAMPLE_HOSTS = "gpu1 gpu2"
 SHIPPED_CLUSTER, SHIPPED_TASK = "local", "resnet18"  # what works here at once
 
 PRIMARY = """\
-# What `python -m runner` alone means here. Other keys below hold for all runs, such as lost_s: 60.
+# What `runner` alone means here. Other keys below hold for all runs, such as lost_s: 60.
 defaults:
   - cluster: {cluster}
   - task: {task}
 """
-FABFILE = '"""fab -l shows what there is."""\nfrom runner.verbs import *  # noqa: F403\n'
-SHADOWED_FABFILE = """\
+FABFILE = """\
 \"""fab -l shows what there is.\"""
+
 import os
 import sys
 
-# This folder last: its own module named runner is not the one meant below.
-sys.path.sort(key=os.path.dirname(__file__).__eq__)
+sys.path.sort(key=os.path.dirname(__file__).__eq__)  # last: a runner.py here is not meant below
 from runner.verbs import *  # noqa: E402, F403
 """
 CLUSTER = """\
-# The machines of cluster {cluster}: python -m runner cluster={cluster} task={task}
+# The machines of cluster {cluster}: runner cluster={cluster} task={task}
 defaults: [base]
 
 # In rank order. The name is the SSH name unless `host` is set; gpu[01-16] stands for sixteen.
@@ -70,7 +69,7 @@ ssh:
 #secrets: []               # names to take from your environment, never written anywhere
 """
 TASK = """\
-# Task {task}: python -m runner cluster={cluster} task={task}
+# Task {task}: runner cluster={cluster} task={task}
 defaults: [base]
 
 # A Python file, relative to the folder you stand in. In its place: module (such as package.train),
@@ -141,7 +140,7 @@ def scaffold(
         cluster_file: "" if "hosts" in unnamed else _cluster_yaml(cluster, task, answers),
         task_file: "" if "script" in unnamed else _task_yaml(cluster, task, answers),
         primary_file: PRIMARY.format(cluster=cluster, task=task),
-        fabfile: SHADOWED_FABFILE if shadow_note() else FABFILE,
+        fabfile: FABFILE,
     }
     existing = tuple(file for file, text in texts.items() if text and _is_there(file))
     nearest_conf = next(iter(conf_folders([])))
@@ -184,7 +183,7 @@ def _print_unused(
 
 
 def _print_next_steps(overrides: Sequence[str]) -> None:
-    run = " ".join(["runner" if shadow_note() else "python -m runner", *overrides])
+    run = " ".join([this_program(), *overrides])
     show("next:")
     show(f"  {run} dry_run=offline   # prints the plan, contacts no host")
     show(f"  {run} dry_run=true      # asks the hosts, starts nothing")

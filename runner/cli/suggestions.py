@@ -11,6 +11,7 @@ from dataclasses import MISSING
 from runner.config.overrides import is_override, names_file
 from runner.config.validation import suggest
 from runner.core.errors import Problem
+from runner.core.shell import this_program
 
 VERB_ALIASES = {"kill": "stop", "status": "ps", "top": "ps"}
 LAUNCH_WORDS = ("launch", "run")
@@ -50,7 +51,7 @@ def unknown_verb(words: Sequence[str], verbs: Collection[str]) -> Problem:
     near = suggest(word, [*verbs, *LAUNCH_WORDS, *VERB_ALIASES])
     meant = _meant_setting(word, words[1] if len(words) > 1 else "") or MEANINGS.get(word)
     meant = f"did you mean {meant}?" if meant else near
-    return Problem("command line", message, meant or "`python -m runner --help` explains them")
+    return Problem("command line", message, meant or f"`{this_program()} --help` explains them")
 
 
 def _meant_setting(word: str, after: str) -> str:
@@ -82,7 +83,7 @@ def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Proble
         elif names_file(word):
             hint = f"a program to run is task.script={word}, and its arguments come after `--`"
         elif word in verbs or word in VERB_ALIASES:
-            hint = f"a verb comes first: python -m runner {word}"
+            hint = f"a verb comes first: {this_program()} {word}"
         problems.append(Problem("command line", message, hint))
     return problems
 

@@ -5,25 +5,29 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import re
-import secrets
-import string
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import primary, rerun
 from runner.config.contact import CONTACT_CHOICES, contact_values, contact_words
-from runner.config.error_messages import explain_error, resolve_to_plain, unknown_keys
+from runner.config.error_messages import (
+    explain_error,
+    resolve_to_plain,
+    unknown_keys,
+    with_all_refused,
+)
 from runner.config.hydra_settings import (
     output_folder_problems,
     override_problems,
@@ -40,10 +44,11 @@ from runner.config.schema import GROUPS, with_defaults
 from runner.config.search_path import ConfigFiles, conf_folders, hydra_session
 from runner.config.spec_builder import build_spec
 from runner.config.sweep import FailedRun, as_sweep
-from runner.config.task import append_arguments, program_name
+from runner.config.task import append_arguments, new_run_id, program_name
 from runner.config.validation import SpecInputs, suggest
 from runner.core.errors import ConfigError, Problem, is_output_error
 from runner.core.model.spec import LaunchRequest
+from runner.core.shell import this_program
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -222,31 +227,38 @@ class Composer:
         if problems:
             raise ConfigError(problems)
         primary_name, chosen = self._load_primary()
-        hydra_input = HydraInput(primary_name, hydra_overrides, parsed, chosen_groups=chosen)
+        hydra_input = HydraInput(primary_name, hydra_overrides, parsed, chosen=chosen)
         is_rerun = rerun.KEY in hydra_input.keys
         if is_rerun and (name := rerun.requested_run(parsed)) is not None:
             run = rerun.find_record(name, Path.cwd())
             self._files.explicit_paths[rerun.CONFIG_NAME] = run.config_file
             node = run.primary_config(hydra_input.keys, self._files.shipped_primary)
             ConfigStore.instance().store(rerun.CONFIG_NAME, node)
-            return dataclasses.replace(hydra_input, primary=rerun.CONFIG_NAME, record=run)
+            given = dataclasses.replace(hydra_input, record=run, chosen={})
+            return dataclasses.replace(given, primary=rerun.CONFIG_NAME)
         programs = [o for o in parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
         if "task" not in hydra_input.keys and any(o.value() is not None for o in programs):
             return dataclasses.replace(hydra_input, overrides=["task=base", *hydra_overrides])
         return hydra_input
 
-    def _load_primary(self) -> tuple[str, frozenset[str]]:
-        """Return the name of the primary config, and the groups that the user's own one chooses."""
+    def _load_primary(self) -> tuple[str, dict[str, Any]]:
+        """Return the name of the primary config, and what the user's own one chooses by group."""
         own = self._files.find(primary.SHIPPED)[0]
         if own == self._files.shipped_primary:
-            return primary.SHIPPED, frozenset()
+            return primary.SHIPPED, {}
         self._files.explicit_paths[primary.MERGED] = own
-        merged, chosen_groups = primary.merge(own, self._files.shipped_primary)
+        merged, chosen = primary.merge(own, self._files.shipped_primary)
         ConfigStore.instance().store(primary.MERGED, merged)
-        return primary.MERGED, chosen_groups
+        return primary.MERGED, chosen
 
     def _compose_config(self, hydra_input: HydraInput) -> DictConfig:
-        return self._hydra.compose_config(hydra_input.primary, hydra_input.overrides, RunMode.RUN)
+        given = (hydra_input.primary, hydra_input.overrides, RunMode.RUN)
+        try:
+            return self._hydra.compose_config(*given)
+        except ConfigCompositionException as error:
+            loader = self._hydra.config_loader
+            defaults = lambda: loader.compute_defaults_list(*given).defaults  # noqa: E731
+            raise with_all_refused(error, self._files, defaults) from error.__cause__
 
     def _compose_some(
         self, hydra_input: HydraInput, contact_keys: Collection[str] | None
@@ -276,18 +288,18 @@ class Composer:
             for group, option in hydra.runtime.choices.items()
             if isinstance(option, str) and not group.startswith("hydra/")
         }
-        configs = [hydra_input.primary, *sorted(chosen.values())]
+        files = [] if "cluster" in chosen else hydra_input.several_files("cluster")
+        several = [f"cluster/{name}" for name in files]
+        configs = [hydra_input.primary, *sorted([*chosen.values(), *several])]
         task = chosen.get("task", "").removeprefix("task/")
         if task in ("", "base"):
             task = program_name(resolve_to_plain(config.task, "task", []))
-        cluster = chosen.get("cluster", "cluster").removeprefix("cluster/")
-        if files := hydra_input.several_files("cluster"):
-            cluster = "+".join(files)
+        cluster = "+".join(files) or chosen.get("cluster", "cluster").removeprefix("cluster/")
         config = with_defaults(config)
         append_arguments(config, self._arguments)
         if recorded_run:
             config.rerun = recorded_run.plan.run_id
-            cluster = cluster if "cluster" in chosen else recorded_run.plan.cluster
+            cluster = cluster if files or "cluster" in chosen else recorded_run.plan.cluster
             task = task if hydra_input.replaces_program else recorded_run.plan.task
         if recorded_run and contact_keys is not None:
             config.run_id = recorded_run.plan.run_id
@@ -300,14 +312,12 @@ class Composer:
             names = cluster, task
             spec, options = self._validate(config, names, hydra, hydra_input, contact_keys)
         except ConfigError as error:
-            located = []
-            for problem in error.problems:
-                place = self._files.locate_key(problem.subject, configs, overrides)
-                located.append(dataclasses.replace(problem, subject=place))
+            locate = functools.partial(self._files.locate_key, configs=configs, overrides=overrides)
+            located = [dataclasses.replace(p, subject=locate(p.subject)) for p in error.problems]
             raise ConfigError(located) from error
         typed = (*overrides, *(("--", *self._arguments) if self._arguments else ()))
-        recorded_code, notes = None, tuple(self._files.shadows(configs))
-        notes = (*primary.merged_nodes_notes(hydra_input.parsed, config), *notes)
+        merged_notes = primary.merged_nodes_notes(hydra_input.parsed, config)
+        recorded_code, notes = None, (*merged_notes, *self._files.shadows(configs))
         if recorded_run and contact_keys is None:
             is_same = not hydra_input.replaces_program
             recorded_code, own = recorded_run.code_to_run(spec, typed, is_same_program=is_same)
@@ -349,7 +359,7 @@ class Composer:
         if self._for_launches and not given.names_program:
             problems += primary.default_task_problems(self._files, inputs.cluster)
         if given.record is None and values.get(rerun.KEY) is not None:
-            example = f"such as python -m runner {rerun.KEY}={values[rerun.KEY]}"
+            example = f"such as {this_program()} {rerun.KEY}={values[rerun.KEY]}"
             problems.append(Problem(rerun.KEY, "is for the command line only", example))
         return build_spec(inputs, problems)
 
@@ -384,10 +394,3 @@ def _drop_hydra_section(config: DictConfig) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
-
-
-def new_run_id(task: str) -> str:
-    """Return a new run id, `MMDD-HHMM-TASK-xxxx`, with 1.7 million values of xxxx."""
-    slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
-    suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
-    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{suffix}"

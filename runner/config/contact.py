@@ -72,8 +72,9 @@ def contact_words(words: Sequence[str], cluster: str) -> tuple[str, ...]:
 
     kept = [word for word in words if is_wanted(override_key(word))]
     chosen = chosen_file(words, "cluster")
+    several = f"[{cluster.replace('+', ',')}]" if "+" in cluster else cluster
     repeats_record = any(override_key(word) == "rerun" for word in kept)
-    flags = () if repeats_record and not chosen else ("--cluster", chosen or cluster)
+    flags = () if repeats_record and not chosen else ("--cluster", chosen or several)
     return (*flags, *kept)
 
 

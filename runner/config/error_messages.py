@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.default_element import ResultDefault
 from hydra.errors import (
     CompactHydraException,
     ConfigCompositionException,
@@ -21,11 +23,12 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
-from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
+from runner.config.schema import GROUPS, SECTIONS, RunnerConfig, with_defaults
 from runner.config.search_path import ConfigFiles, display_path, unmarked_file
 from runner.config.validation import suggest, unknown_key
 from runner.config.yaml_syntax import syntax_problem
-from runner.core.errors import Problem
+from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
 
 REPLACED_KEYS = {
     "on_disconnect": ("", "disconnect_s", "disconnect_s=never keeps a run going without a launch"),
@@ -118,7 +121,7 @@ def _unreadable_override(error: OverrideParseException) -> Problem:
     key, equals, value = word.partition("=")
     if not equals:
         message = "neither KEY=VALUE nor a flag"
-        hint = "`python -m runner --help` shows what there is"
+        hint = f"`{this_program()} --help` shows what there is"
         return Problem(word, message, f"task.script={word}" if names_file(word) else hint)
     if "[" in key:
         message = "a key cannot be a range"
@@ -170,11 +173,52 @@ def _refused_value(
     config = re.match(r"In '([^']+)'", str(error))
     key = str(cause.full_key or "") or (_mismatched_key(config[1], files) if config else "")
     if config:
-        file = next(iter(files.find(config[1])), Path(config[1]))
-        where = files.locate_key(key, [config[1]]) if key else display_path(file)
-    else:
-        broken = _unreadable_file(cause, files, overrides)
-        where = f"{display_path(broken)}: {key}" if broken else key
+        return _refused_in_file(cause, key, config[1], files)
+    broken = _unreadable_file(cause, files, overrides)
+    return _refusal(cause, key, f"{display_path(broken)}: {key}" if broken else key)
+
+
+def with_all_refused(
+    error: ConfigCompositionException,
+    files: ConfigFiles,
+    defaults_list: Callable[[], Sequence[ResultDefault]],
+) -> Exception:
+    """Return the error as one with every value in a file that the schema refuses.
+
+    Hydra stops at the first.
+    """
+    if not str(error).startswith("In '"):
+        return error
+    problems = []
+    for layer in defaults_list():
+        config, package = layer.config_path or "", filter(None, (layer.package or "").split("."))
+        content = _read_mapping(files, config)
+        content.pop("defaults", None)
+        content.pop("hydra", None)
+        for key, cause in _refusals(tuple(package), content):
+            problems.append(_refused_in_file(cause, key, config, files))
+    return ConfigError(problems) if problems else error
+
+
+def _refusals(path: tuple[str, ...], value: object) -> Iterator[tuple[str, OmegaConfBaseException]]:
+    """Yield the keys that the schema refuses with their values, as far down as it does."""
+    nested = functools.reduce(lambda inner, part: {part: inner}, reversed(path), value)
+    try:
+        with_defaults(nested)
+    except OmegaConfBaseException as cause:
+        pairs = value.items() if isinstance(value, dict) else ()
+        inner = [found for key, item in pairs for found in _refusals((*path, str(key)), item)]
+        yield from inner or [(".".join(path), cause)]
+
+
+def _refused_in_file(
+    cause: OmegaConfBaseException, key: str, config: str, files: ConfigFiles
+) -> Problem:
+    file = next(iter(files.find(config)), Path(config))
+    return _refusal(cause, key, files.locate_key(key, [config]) if key else display_path(file))
+
+
+def _refusal(cause: OmegaConfBaseException, key: str, where: str) -> Problem:
     legal = cause.object_type
     if isinstance(cause, (ConfigKeyError, AttributeError)) and dataclasses.is_dataclass(legal):
         parent, _, name = key.rpartition(".")
@@ -224,7 +268,7 @@ KEY_HINTS = {
 OMEGACONF_MESSAGES = {
     r"value ('.*') of type .* converted to Integer": r"must be a whole number, not \1",
     r"value ('.*') of type .* converted to Float": r"must be a number, not \1",
-    r"cannot convert '\w+' to string: (.*)": r"must be a text, not \1",
+    r"cannot convert '\w+' to string: '(.*)'": r"must be a text, not \1",
     r".*(is not Optional|Incompatible value 'None').*": "must not be null",
     r"invalid type assigned: .* value: (.*)": r"takes a mapping of keys to values, not \1",
     r"cannot assign (\w+) to Dict.*": r"takes a mapping of keys to values, not \1",
@@ -299,7 +343,7 @@ def _undeletable_key(key: str, overrides: Sequence[str]) -> Problem:
         names = [option.name for option in dataclasses.fields(SECTIONS[parent])]
         return dataclasses.replace(unknown_schema_key(parent, name, names), subject=word)
     message = f"there is no {key} to take out"
-    return Problem(word, message, "`python -m runner config` shows what there is")
+    return Problem(word, message, f"`{this_program()} config` shows what there is")
 
 
 def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]) -> Problem:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from runner.config import rerun
 from runner.config.schema import GROUPS
 from runner.config.search_path import ConfigFiles, display_path
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
 
 SHIPPED = "runner"
 MERGED = "_runner_"
@@ -34,7 +35,7 @@ class HydraInput:
     overrides: list[str]  # in Hydra's grammar
     parsed: list[Override]
     record: rerun.RecordedRun | None = None  # the run to repeat, where `primary` is its record
-    chosen_groups: frozenset[str] = frozenset()  # by the primary config of the user
+    chosen: Mapping[str, Any] = field(default_factory=dict)  # by the user's primary config
 
     @property
     def keys(self) -> set[str]:
@@ -42,14 +43,15 @@ class HydraInput:
         return {override.key_or_group for override in self.parsed}
 
     def several_files(self, group: str) -> list[str]:
-        """Return the files chosen by an override such as `cluster=[a,b]`; [] for one or none."""
-        chosen = [each.value() for each in self.parsed if each.key_or_group == group]
-        return list(map(str, chosen[-1])) if chosen and isinstance(chosen[-1], list) else []
+        """Return the files chosen by `cluster=[a,b]`, here or in a file; [] for one or none."""
+        overrides = [each.value() for each in self.parsed if each.key_or_group == group]
+        chosen = overrides[-1] if overrides else self.chosen.get(group)
+        return list(map(str, chosen)) if isinstance(chosen, list) else []
 
     @property
     def names_program(self) -> bool:
         """Whether the user says what to run, here or in a file."""
-        return bool(self.record or self.replaces_program or "task" in self.chosen_groups)
+        return bool(self.record or self.replaces_program or "task" in self.chosen)
 
     @property
     def replaces_program(self) -> bool:
@@ -57,8 +59,8 @@ class HydraInput:
         return not self.keys.isdisjoint({"task", *rerun.TASK_PROGRAM_KEYS})
 
 
-def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
-    """Return the shipped file with the user's over it, and the groups that the user's chooses.
+def merge(own: Path, shipped: Path) -> tuple[DictConfig, dict[str, Any]]:
+    """Return the shipped file with the user's over it, and what the user's chooses by group.
 
     Every other group keeps the shipped choice. Raises ConfigError.
     """
@@ -78,7 +80,8 @@ def merge(own: Path, shipped: Path) -> tuple[DictConfig, frozenset[str]]:
     entries.sort(key=lambda entry: _key(entry).startswith("override "))
     merged = OmegaConf.merge(ours, theirs)
     config = OmegaConf.create({"defaults": entries, **_plain(merged)})
-    return config, frozenset(key.rpartition(" ")[2] for key in keys)
+    pairs = [pair for entry in given if isinstance(entry, Mapping) for pair in entry.items()]
+    return config, {str(key).rpartition(" ")[2]: value for key, value in pairs}
 
 
 def _require_choices(own: Path, content: Mapping[Any, Any], defaults: Sequence[object]) -> None:
@@ -151,7 +154,7 @@ def default_task_problems(files: ConfigFiles, cluster: str) -> Iterator[Problem]
     tasks = files.options("task")
     own_cluster = next(iter(files.options("cluster", own_only=True)), cluster)
     chosen = cluster if cluster != "local" else own_cluster
-    command = f"python -m runner cluster={chosen} task={tasks[0]}"
+    command = f"{this_program()} cluster={chosen} task={tasks[0]}"
     hint = f"{command}\nor a program: task.script=train.py; conf/runner.yaml may choose for all"
     yield Problem("task", f"there is no task to launch; choose one of {', '.join(tasks)}", hint)
 

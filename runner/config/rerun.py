@@ -27,6 +27,7 @@ from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import RecordedCode, Spec
+from runner.core.shell import this_program
 from runner.core.text import join_some
 
 KEY = "rerun"
@@ -37,11 +38,6 @@ PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
 TASK_PROGRAM_KEYS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 MAX_LISTED = 5
 """The number of runs a message lists, the latest ones."""
-
-ELSEWHERE_HINT = (
-    "name its folder: rerun=PATH/runs/RUN_ID; "
-    "`python -m runner pull --run RUN_ID --cluster NAME` brings it here from its hosts"
-)
 
 
 @dataclass(frozen=True)
@@ -223,15 +219,21 @@ def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
         return ("a host",)
 
 
+def _elsewhere_hint() -> str:
+    command = f"{this_program()} pull --run RUN_ID --cluster NAME"
+    return f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here from its hosts"
+
+
 def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
     if "/" in name:
-        return Problem(KEY, f"there is no folder {display_path(folder)}", ELSEWHERE_HINT)
+        return Problem(KEY, f"there is no folder {display_path(folder)}", _elsewhere_hint())
     run_names = [*run_index.records().values()]
     if not run_names:
-        return Problem(KEY, f"there is no run {name}: none is on record in {runs}", ELSEWHERE_HINT)
+        message = f"there is no run {name}: none is on record in {runs}"
+        return Problem(KEY, message, _elsewhere_hint())
     listed = join_some(run_names, MAX_LISTED, "older ones")
     message = f"there is no run {name} on record on this machine; there are {listed}"
-    return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or ELSEWHERE_HINT)
+    return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or _elsewhere_hint())
 
 
 def _damaged(file: Path, reason: str) -> Problem:

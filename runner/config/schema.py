@@ -371,7 +371,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
-def with_defaults(config: DictConfig) -> DictConfig:
+def with_defaults(config: Any) -> DictConfig:
     """Return a configuration with every key of the schema, including those that ~KEY removed."""
     merged = OmegaConf.merge(_open_schema(RunnerConfig), config)
     assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.spec import LaunchRequest, SweepPlace
+from runner.core.shell import this_program
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def as_sweep(results: Sequence[LaunchRequest | FailedRun], sweep_id: str) -> lis
         return requests
     if any(request.spec.detach for request in requests):
         message = "the runs of a --multirun would all be started at once, on the same GPUs"
-        hint = "leave it out, and detach the sweep itself: nohup python -m runner -m ... &"
+        hint = f"leave it out, and detach the sweep itself: nohup {this_program()} -m ... &"
         raise ConfigError([Problem("detach", message, hint)])
     common = set.intersection(*(set(request.overrides) for request in requests))
     changes = [tuple(w for w in request.overrides if w not in common) for request in requests]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import secrets
 import shlex
+import string
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, cast
@@ -87,6 +90,13 @@ def program_name(task: Mapping[str, Any]) -> str:
     words = command if isinstance(command, list) else str(command).split()
     program = task.get("script") or (words[0] if words else "")
     return PurePath(str(program)).stem or "task"
+
+
+def new_run_id(task: str) -> str:
+    """Return a new run id, `MMDD-HHMM-TASK-xxxx`, with 1.7 million values of xxxx."""
+    slug = re.sub(r"[^a-z0-9]+", "-", task.lower())[:40].strip("-") or "task"
+    suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(4))
+    return f"{datetime.now().astimezone():%m%d-%H%M}-{slug}-{suffix}"
 
 
 def render_arguments(validator: Validator, args: object, style: str) -> list[str]:

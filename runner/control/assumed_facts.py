@@ -8,12 +8,15 @@ from pathlib import Path
 from runner.core.errors import NotReady
 from runner.core.model.facts import ASSUMED, SIDECAR_NAME, EtcdFacts, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec
+from runner.core.planning.build_plan import FoldNames
 from runner.core.planning.readiness import missing_script
 
 ASSUMED_PORT = 29500
 
 
-def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
+def assumed_facts(
+    spec: Spec, fold_names: FoldNames = ", ".join
+) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts for a plan made without contacting hosts, and the assumptions."""
     addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
     is_here = all(node.transport == "local" for node in spec.nodes)
@@ -36,7 +39,7 @@ def assumed_facts(spec: Spec) -> tuple[Spec, dict[str, Facts], list[str]]:
         assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of {port_owner}'s")
     gpus_unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
     if gpus_unknown:
-        assumed.append(f"no GPU on {', '.join(gpus_unknown)} (gpus is auto)")
+        assumed.append(f"no GPU on {fold_names(gpus_unknown)} (gpus is auto)")
     facts = {node.name: _node_facts(spec, node) for node in nodes}
     return replace(spec, nodes=nodes), facts, assumed
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from typing import Iterable, Mapping, Sequence
+import shutil
+import sys
+from typing import Iterable, List, Mapping, Sequence
 
 
 def quote(word: str) -> str:
@@ -34,3 +37,18 @@ def assignments(env: Mapping[str, str], references: Iterable[str] = ()) -> str:
     words = [f"{name}={quote(value)}" for name, value in env.items()]
     words += [f'{name}="${{{name}}}"' for name in references]
     return " ".join(words)
+
+
+def this_program() -> str:
+    """Return what starts this program, as it was typed: `runner`, or `python -m runner`.
+
+    If it was not typed, such as in `fab`, it is the former: where a user has a `runner.py`,
+    the latter starts that.
+    """
+    script = sys.argv[0] if sys.argv else ""
+    typed = [script] if os.path.basename(script) == "runner" else ["runner"]
+    if script.endswith("/runner/__main__.py"):
+        words: List[str] = getattr(sys, "orig_argv", ["python", "-m", "runner", *sys.argv[1:]])
+        typed = words[: len(words) - len(sys.argv) + 1]
+    name = os.path.basename(typed[0])
+    return line([name if shutil.which(name) == typed[0] else typed[0], *typed[1:]])

@@ -25,7 +25,9 @@ LEVEL_COLOURS = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.ERROR: BOLD + b";
 """In the order of the rows: the worst last, just above the prompt."""
 
 MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40  # of the columns of nodes and of text
-COMMAND_HINT = re.compile(r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|[~/]\S*[^\s:]) \S.*)")
+COMMAND_HINT = re.compile(
+    r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|runner|\S+ -m runner|[~/]\S*[^\s:]) \S.*)"
+)
 """A line of a hint that is a command, perhaps after some words and a colon."""
 
 QUOTE_PREFIX = "| "  # the prefix of a hint's line that quotes a program on the host

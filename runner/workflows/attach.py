@@ -14,6 +14,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.rpc.session import Inbox
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
+from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.reports import report
@@ -33,7 +34,7 @@ COUNTDOWN = "d or s, and Enter (d)? Without an answer: detaching"
 
 def attach(run: FoundRun, tail: int | None) -> int:
     """Show a run to its end, from the last `tail` lines of each rank on; return the exit code."""
-    hint = f"this ends no run; to go on: python -m runner attach {run.flags}"
+    hint = f"this ends no run; to go on: {this_program()} attach {run.flags}"
     with reporting_faults(run.store.folder, lambda: hint):
         return _attach(run, tail)
 

@@ -22,7 +22,9 @@ from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import current_hosts
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.shell import this_program
 from runner.ui.console.plain import Console, open_console
+from runner.ui.layout import fold_names
 from runner.workflows.host_pool import HostPool, open_host_pool, user_at_host
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
@@ -196,8 +198,8 @@ class RunFinder:
         subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
         if self.unreachable:
-            message += f"; not asked: {', '.join(self.unreachable)}"
-        return Problem("--run", message, f"python -m runner ps --all {self._selector}".rstrip())
+            message += f"; not asked: {fold_names(self.unreachable)}"
+        return Problem("--run", message, f"{this_program()} ps --all {self._selector}".rstrip())
 
 
 @contextlib.contextmanager

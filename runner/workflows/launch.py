@@ -40,7 +40,9 @@ from runner.core.protocol.remote_files import OUTPUT
 from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.next_attempt import assign_voters
+from runner.core.shell import this_program
 from runner.ui.console.plain import open_console
+from runner.ui.layout import fold_names
 from runner.ui.output import show
 from runner.ui.reports import report
 from runner.ui.reports.dry_run import render_dry_run
@@ -88,8 +90,9 @@ def dry_run(request: LaunchRequest) -> None:
     if request.dry_run is DryRun.OFFLINE:
         for note in request.notes:
             show(f"note: {note}", file=sys.stderr)
-        spec, facts, assumptions = assumed_facts(request.spec)
-        plan = build_plan(spec, facts, code=open_code_source(request).code)
+        spec, facts, assumptions = assumed_facts(request.spec, fold_names)
+        code = open_code_source(request).code
+        plan = build_plan(spec, facts, code=code, fold_names=fold_names)
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         source = open_code_source(request)
@@ -147,7 +150,7 @@ class LaunchSession:
         plan, is_detached = self._monitor.plan, self._monitor.peer_status.all_detached
         flags = self._request.run_flags(plan.run_id)
         if self._monitor.state is AttemptState.ENDED:
-            return f"its attempt had ended; to complete the record: python -m runner attach {flags}"
+            return f"its attempt had ended; to complete the record: {this_program()} attach {flags}"
         return report.detach_notice(plan, flags, is_detached=is_detached)
 
     def _close(self) -> None:

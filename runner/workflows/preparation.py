@@ -18,6 +18,7 @@ from runner.core.model.results import Finding
 from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
+from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
 from runner.workflows.host_pool import HostPool
 
@@ -81,7 +82,8 @@ class Preparation:
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""
-        return build_plan(self._pool.spec, facts, code=self._source.code, attempt=attempt)
+        spec, code = self._pool.spec, self._source.code
+        return build_plan(spec, facts, code=code, attempt=attempt, fold_names=fold_names)
 
     def push_and_plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, once every host has the code."""

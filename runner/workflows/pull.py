@@ -7,6 +7,7 @@ from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict, completed
 from runner.core.protocol.remote_files import FILE_KINDS
+from runner.core.shell import this_program
 from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import leave_on_signal
 from runner.workflows.reporting import download
@@ -28,7 +29,7 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
     try:
         pulled = download(run.finder.pool, run_id, store.folder, FILE_KINDS, run.reported.by_host)
     except Interrupted as error:
-        pull_command = f"python -m runner pull {run.flags}"
+        pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
     if verdict and store.reopen(run.request, run.plan):

@@ -18,7 +18,9 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
 from runner.core.protocol.remote_files import LOG, OUTPUT
+from runner.core.shell import this_program
 from runner.ui.console.plain import Console
+from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
@@ -112,7 +114,7 @@ class Ending:
 
     def _download(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
-        pull_command = f"python -m runner pull {self.run_flags}"
+        pull_command = f"{this_program()} pull {self.run_flags}"
         try:
             pulled = download(self.pool, plan.run_id, self.store.folder, kinds)
         except Interrupted:
@@ -128,7 +130,8 @@ class Ending:
             lines.append(tables.render_pull(pulled, str(self.store.display_path), outputs))
         missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]
         if missing:
-            lines.append(f"nothing fetched from {', '.join(missing)}, out of reach: {pull_command}")
+            names = fold_names(missing)
+            lines.append(f"nothing fetched from {names}, out of reach: {pull_command}")
         if problems := tables.pull_problems(pulled):
             lines.append(render_problems(problems))
         return "\n".join(lines)

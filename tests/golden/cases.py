@@ -21,6 +21,7 @@ from runner.core.model.spec import (
     Torchrun,
 )
 from runner.core.planning.build_plan import build_plan
+from runner.ui.layout import fold_names
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
 
@@ -47,9 +48,10 @@ class Case:
     def _build(self) -> tuple[Plan, list[str]]:
         run_spec, host_facts, assumed = self.spec, self.facts, list[str]()
         if host_facts is None:
-            run_spec, host_facts, assumed = assumed_facts(run_spec)
+            run_spec, host_facts, assumed = assumed_facts(run_spec, fold_names)
         shipped = CodeRef(tasks_hash=TASKS_HASH if run_spec.task.shipped_file else "")
-        return build_plan(run_spec, host_facts, code=self.code or shipped), assumed
+        code = self.code or shipped
+        return build_plan(run_spec, host_facts, code=code, fold_names=fold_names), assumed
 
 
 def online_case(name: str, run_spec: Spec, *hosts: Facts) -> Case:

@@ -18,7 +18,7 @@ WROTE = ROOT / "tests" / "fixtures" / "failures"
 HEAD = """\
 # Known failures
 
-What ranks write, or die of, that is recognised at the end of a run and by `python -m runner why`.
+What ranks write, or die of, that is recognised at the end of a run and by `runner why`.
 The name stands in `result.json` as `diagnosis.cause`. What is not in this list is shown as it is:
 the first failing rank, its host, and its last traceback. Each entry of
 `runner/core/outcome/known_failures.py` has an example in `tests/fixtures/failures`; this page is

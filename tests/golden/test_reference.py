@@ -100,7 +100,7 @@ def test_defaults_are_shown_as_yaml_has_them() -> None:
 
 def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> None:
     """Each line of shell on the page, with the files on the page; they mean what it says."""
-    lines = re.findall(r"^python -m runner (.*)$", reference.render(), re.MULTILINE)
+    lines = re.findall(r"^runner (.*)$", reference.render(), re.MULTILINE)
     runs = [run for line in lines for run in runs_of(*shlex.split(line))]
     assert len(runs) == len(lines) + 1 == 11
     plain, changed, alone, added, quoted, shell, passed_on, first, second, few, two = runs

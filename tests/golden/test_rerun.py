@@ -78,10 +78,18 @@ def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
     return composer_of(FILES)
 
 
+COMPOSED: list[LaunchRequest] = []
+"""What `first` composes, once: it differs from test to test by its folder alone."""
+
+
 @pytest.fixture
 def first(composer: Composer) -> LaunchRequest:
     """A run on record."""
-    composed = composer.compose([*WORDS, "task.args.lr=0.3", "lost_s=20", "run_id=first"])
+    if not COMPOSED:
+        words = [*WORDS, "task.args.lr=0.3", "lost_s=20", "run_id=first"]
+        COMPOSED.append(composer.compose(words))
+    spec = replace(COMPOSED[0].spec, project=str(Path.cwd()))
+    composed = replace(COMPOSED[0], spec=spec, run_dir=Path.cwd() / "runs" / "first")
     record(composed, PUSHED)
     return composed
 

@@ -200,7 +200,7 @@ FAULTS = (
     refused_launch(
         "the disk of one host is full",
         (),
-        ("node3: cluster.workdir: ", "0 MiB free", "python -m runner clean"),
+        ("node3: cluster.workdir: ", "0 MiB free", "runner clean"),
         disk_full,
     ),
     refused_launch(
@@ -333,7 +333,7 @@ FAULTS = (
     check_fault(
         "pushed code that somebody changed on one host",
         (),
-        ("node3", "has files that differ from what was pushed", "python -m runner deploy"),
+        ("node3", "has files that differ from what was pushed", "runner deploy"),
         release_changed,
         code=0,
         all_only=True,

@@ -255,6 +255,7 @@ def _become_controller(argv: list[str], cwd: str, env: dict[str, str]) -> None:
     errors = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
     sys.stderr = io.TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
     sys.argv[1:] = argv
+    sys.orig_argv[:] = ["python", "-m", "runner", *argv]
     sys.path[0] = cwd
     runpy.run_module("runner", run_name="__main__", alter_sys=True)
 

@@ -136,16 +136,32 @@ def test_tab_completes_a_word(terminal: Terminal, case: str) -> None:
     assert f"\n<{line.rpartition(' ')[0]} {word}>" in shown.replace(" >", ">")
 
 
+def test_no_tab_runs_a_module_of_the_users(terminal: Terminal, folder: Path) -> None:
+    """`python -m runner` would start their runner.py; the script is still completed."""
+    (folder / "own").mkdir(exist_ok=True)
+    (folder / "own" / "runner.py").write_text("open('ran', 'w')")
+    terminal.type("cd own; echo the''re\n", r"there\r?\n")
+    terminal.type("python -m runner stac\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
+    shown = terminal.type("runner stac\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
+    assert "\n<runner stacks>" in shown.replace(" >", ">")
+    assert not (folder / "own" / "ran").exists()
+    terminal.type("cd ..; echo ba''ck\n", r"back\r?\n")
+
+
 def test_fish_completes_words(folder: Path) -> None:
     """By its own command that says what TAB would offer."""
     if not shutil.which("fish"):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no fish")
     questions = "\n".join(f"echo '{case}:'; complete -C '{LINES[case][0]}'" for case in LINES)
     text = f"{OWN['fish']}{install_line('fish', folder)}\n{questions}\n"
+    (folder / "of fish").mkdir()
+    (folder / "of fish" / "runner.py").write_text("open('ran', 'w')")
+    text += "cd 'of fish'; complete -C 'python -m runner stac' >/dev/null\n"
     env = environment(folder)
     words = ["fish", "--no-config", "-c", text]
     done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+    assert not (folder / "of fish" / "ran").exists()
     offered = dict(re.findall(r"^(.*):\n((?:.*[^:]\n)*)", done.stdout, re.MULTILINE))
     for case, (_, word) in LINES.items():
         assert word in offered[case].split(), case

@@ -25,7 +25,7 @@ def printed_commands(text: str) -> dict[str, list[str]]:
 
 def next_commands(text: str) -> list[str]:
     """Return the commands that are proposed, on a line of their own or in backticks."""
-    pattern = r"`python -m runner ([^`]+)`|^ *(?:→ )?python -m runner(.*?)(?:  +#.*)?$"
+    pattern = r"`python -m runner ([^`]+)`|(?:^ *|→ |: )python -m runner(?: (.*?))?(?:  +#.*)?$"
     found = re.findall(pattern, text, re.MULTILINE)
     return [quoted or alone for quoted, alone in found if not re.search("[A-Z]{4}", quoted + alone)]
 
@@ -74,6 +74,31 @@ def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: L
         done = launcher(*shlex.split(words))
         assert done.code == 0, (words, done)
     wait_until_idle(lab)
+
+
+def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, plainly: Launcher) -> None:
+    """Those of a new project, of a host out of reach, and where there is nothing to look at."""
+    lab.write_cluster(plainly.conf, "mine", names=["node1"])
+    lab.write_cluster(plainly.conf, "cut", names=["node1"], ssh={"port": 9})
+    (plainly.conf / "task").mkdir()
+    task = "defaults: [base]\ncommand: 'true'\nentry: plain\n"
+    (plainly.conf / "task" / "train.yaml").write_text(task)
+    begun = plainly("init")
+    assert begun.code == 0, begun
+    commands = next_commands(begun.out)
+    assert commands == ["dry_run=offline", "dry_run=true", ""]
+    for verb in ("check", "clean", "ps"):
+        said = plainly(verb, "--cluster", "cut")
+        assert (said.code, "node1" in said.out + said.err) == (3, True), said
+        commands += next_commands(said.out + said.err)
+    for words in (["why"], ["stacks", "--cluster", "mine"], ["stop", "--run", "latest"]):
+        said = plainly(*words)
+        assert said.code in (2, 3), said
+        commands += next_commands(said.err)
+    assert len(commands) > 4, commands
+    for words_ in dict.fromkeys(commands):
+        done = plainly(*shlex.split(words_))
+        assert done.code == 0, (words_, done)
 
 
 def test_two_projects_on_one_cluster(lab: Lab, plainly: Launcher) -> None:

@@ -304,7 +304,8 @@ def test_init_begins_a_project(user: Installed, way: list[str]) -> None:
     new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "conf/runner.yaml", "fabfile.py"}
     assert after.keys() - before.keys() == new - before.keys()
     assert before.items() <= after.items()
-    assert "  python -m runner dry_run=offline  " in done.out
+    typed = "runner" if way == ["fab"] else " ".join(way)
+    assert f"  {typed} dry_run=offline  " in done.out
     plan = user.runner("dry_run=offline")
     assert plan.code == 0, plan
     assert [plan.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]

@@ -170,15 +170,15 @@ def test_a_fault_of_the_controller_ends_no_run(plainly: Launcher, tmp_path: Path
     crash = (plainly.folder / "runs/faulty/crash.txt").read_text()
     assert crash.startswith("runner ")
     assert crash.rstrip().endswith("KeyError: 'a bug'")
-    attach = next(line for line in done.err.splitlines() if " -m runner attach" in line)
+    attach = next(line for line in done.err.splitlines() if " runner attach" in line)
 
-    words = shlex.split(attach)[3:]
+    words = shlex.split(attach)[1:]
     with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
         again = controller.wait()
     assert again.code == 70, again
     assert f"this ends no run; to go on: {attach.strip()}" in again.err
 
-    followed = plainly.start(*shlex.split(attach)[3:])
+    followed = plainly.start(*shlex.split(attach)[1:])
     followed.until_printed("] up", 2)
     gate.touch()
     assert followed.wait().code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.cli.command import Selection, open_pool, verb, workdir_request
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
 from runner.ui.output import show
 
 
@@ -28,7 +29,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         message = f"cluster {spec.cluster} takes no code: it is in {spec.project} on its hosts"
         hint = "cluster.project=null pushes it"
         if not selection.names_cluster:
-            hint = "which cluster? python -m runner deploy --cluster NAME"
+            hint = f"which cluster? {this_program()} deploy --cluster NAME"
         raise ConfigError([Problem("cluster.project", message, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     with open_pool(composed) as pool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import this_program
 from runner.ui.output import show
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def exec_(
 ) -> int:
     """Run a command on every host, and show its output line by line as it comes.
 
-    The exit code is the worst of the commands'. Example: exec --cluster lab3 -- nvidia-smi -L
+    The exit code is the worst of the commands'. Example: exec --cluster NAME -- nvidia-smi -L
     """
     from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems
@@ -45,7 +46,7 @@ def exec_(
         message = f"two commands: {command!r}, and the words after `--`"
         raise ConfigError([Problem("exec", message, "give one of them")])
     if not command_words:
-        hint = "such as: python -m runner exec --cluster lab3 -- nvidia-smi -L"
+        hint = f"such as: {this_program()} exec --cluster NAME -- nvidia-smi -L"
         raise ConfigError([Problem("exec", "there is no command to run", hint)])
     argv = ["/bin/sh", "-c", command_words[0]] if len(command_words) == 1 else command_words
     timeout_s = parse_duration("--timeout", timeout)

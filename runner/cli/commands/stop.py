@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, verb
 from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
+from runner.core.shell import this_program
 from runner.ui.output import show
 
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
     from runner.core.model.spec import LaunchRequest
     from runner.workflows.discovery import RunFinder
-
-LIST_HINT = "`python -m runner ps` lists the runs"
 
 
 @verb(
@@ -31,7 +30,7 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
     from runner.control.record import run_index
 
     if not run:
-        hint = f"{LIST_HINT}; --run latest is the last one that has not ended"
+        hint = f"{_list_hint()}; --run latest is the last one that has not ended"
         raise ConfigError([Problem("--run", "no run is given", hint)])
     if run != run_index.LATEST or selection.names_cluster:
         return _stop_run(selection.contact_for_run(run), yes=yes, json_=json_)
@@ -62,11 +61,11 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
         if unreachable and not (same and same[0].is_complete):
             flags = request.run_flags(run_id)
             message = f"{run_id} may be on: not all of its hosts answer"
-            problems.append(Problem("--run", message, f"python -m runner stop {flags}"))
+            problems.append(Problem("--run", message, f"{this_program()} stop {flags}"))
     if problems:
         raise StopUnverified(problems)
     message = "no run that was launched from this folder is on"
-    raise ConfigError([Problem("--run", message, f"{LIST_HINT} of a cluster: --cluster NAME")])
+    raise ConfigError([Problem("--run", message, f"{_list_hint()} of a cluster: --cluster NAME")])
 
 
 def _runs_on_hosts(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
@@ -103,3 +102,7 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
     else:
         show(run_table.render_stop(run_id, found.flags, verdict, leftovers))
     return StopUnverified.exit_code if any(leftovers.values()) else 0
+
+
+def _list_hint() -> str:
+    return f"`{this_program()} ps` lists the runs"

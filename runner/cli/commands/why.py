@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, verb
 from runner.core.errors import NotReady, Problem
+from runner.core.shell import this_program
 from runner.ui.output import show
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
                 message = f"run {found.plan.run_id} {state}, as far as the hosts say"
                 flags = found.flags
-                hint = f"python -m runner attach {flags}\npython -m runner stacks {flags}"
+                hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"
                 raise NotReady([Problem("--run", message, hint)])
             pull_run(found)
     except NotReady as error:

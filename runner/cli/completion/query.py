@@ -16,6 +16,7 @@ from runner.cli.suggestions import VERB_ALIASES
 from runner.config.overrides import is_override
 from runner.control.record import run_index
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import line
 
 SHELLS = {
     "bash": 'eval "$({} --shell-completion install=bash)"',
@@ -36,9 +37,10 @@ def shell_completion(words: Sequence[str]) -> None:
                 print(candidate)
     elif not words:
         print("Completion lasts if its line stands in ~/.bashrc, ~/.zshrc or config.fish:")
-        command = f"{shlex.quote(sys.executable)} -m runner"
-        for name, line in SHELLS.items():
-            print(f"  {name:4}  {line.format(command)}")
+        own = Path(sys.executable).with_name("runner")  # `-m` would start a runner.py of the user's
+        command = line([str(own)] if own.is_file() else [sys.executable, "-m", "runner"])
+        for name, how in SHELLS.items():
+            print(f"  {name:4}  {how.format(command)}")
     else:
         message = f"must be install=SHELL, not {' '.join(words)!r}"
         hint = f"the shells are {', '.join(SHELLS)}; to uninstall it, remove the line that does so"

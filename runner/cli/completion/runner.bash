@@ -1,4 +1,5 @@
-# Completion of `runner` and `python -m runner`; other uses of python are completed as before.
+# Completion of `runner` and `python -m runner`; other uses of python are completed as before,
+# also that of a runner.py here, which that would start.
 
 _runner_candidates() {  # its arguments are the command that runs us
     local line=${COMP_LINE:0:COMP_POINT} breaks=${COMP_WORDBREAKS//[^=:]/} word split_off= candidate
@@ -18,7 +19,7 @@ _runner() {
 
 _runner_python() {
     local name=${1##*/}
-    if ((COMP_CWORD > 2)) && [[ ${COMP_WORDS[1]} == -m && ${COMP_WORDS[2]} == runner ]]; then
+    if ((COMP_CWORD > 2)) && [[ ${COMP_WORDS[1]} == -m && ${COMP_WORDS[2]} == runner && ! -e runner.py ]]; then
         _runner_candidates "${1/#\~/$HOME}" -m runner
     elif [[ ${_runner_before[$name]} ]]; then
         "${_runner_before[$name]}" "$@"

@@ -1,8 +1,9 @@
-# Completion of `runner` and `python -m runner`; other uses of python are completed as before.
+# Completion of `runner` and `python -m runner`; other uses of python are completed as before,
+# also that of a runner.py here, which that would start.
 
 function __runner_is_module
     set -l words (commandline -opc)
-    test "$words[2..3]" = '-m runner'
+    test "$words[2..3]" = '-m runner' -a ! -e runner.py
 end
 
 function __runner_candidates

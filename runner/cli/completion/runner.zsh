@@ -1,4 +1,5 @@
-# Completion of `runner` and `python -m runner`; other uses of python are completed as before.
+# Completion of `runner` and `python -m runner`; other uses of python are completed as before,
+# also that of a runner.py here, which that would start.
 
 _runner_candidates() {  # its arguments are the command that runs us
     local -x COMP_LINE="${(j: :)words[1,CURRENT-1]} $PREFIX"
@@ -14,7 +15,7 @@ _runner() {
 }
 
 _runner_python() {
-    if (( CURRENT > 3 )) && [[ "$words[2] $words[3]" == '-m runner' ]]; then
+    if (( CURRENT > 3 )) && [[ "$words[2] $words[3]" == '-m runner' && ! -e runner.py ]]; then
         _runner_candidates "${${(Q)words[1]}/#\~/$HOME}" -m runner
     else
         ${_runner_before:-_default} "$@"

@@ -21,6 +21,7 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.release import release_hash, unique_contents
 from runner.core.model.spec import Spec
 from runner.core.protocol.frames import Frame, FrameError
+from runner.core.shell import this_program
 
 WINDOW = 2 << 20
 """Bytes queued for one host beyond which all hosts wait for it."""
@@ -29,10 +30,6 @@ CHUNK = 256 << 10
 SAMPLE = 16 << 10
 REPORT_S = 0.2
 IDLE_POLL_S, BUSY_POLL_S, SLICE_S = 0.05, 0.002, 0.02
-DISK_FULL_HINT = (
-    "python -m runner clean --older-than 1h removes what ended runs left, deploy.keep=0 all older "
-    "releases\nor set cluster.workdir to another disk"
-)
 RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start again"
 ANSWERED_STATES = {
     "store": ("offered",),
@@ -157,7 +154,7 @@ class CodePush(WaitLoop):
         if target.session.idle_s > self.lost_s:
             target.session.close()
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
-        hint = DISK_FULL_HINT if disk_full else RETRY_HINT
+        hint = _disk_full_hint() if disk_full else RETRY_HINT
         target.state, target.problem = "failed", Problem(name, reason, hint)
         self._show(name, "failed")
         self._release_shared(target.store_id, stored=False)
@@ -270,3 +267,10 @@ class StreamGroup:
                 target.total = self.total
                 target.sent += len(payload)
                 target.session.send(header, payload)
+
+
+def _disk_full_hint() -> str:
+    return (
+        f"`{this_program()} clean --older-than 1h` removes what ended runs left, deploy.keep=0 all "
+        "older releases\nor set cluster.workdir to another disk"
+    )

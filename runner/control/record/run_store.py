@@ -19,6 +19,7 @@ from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
+from runner.core.shell import this_program
 
 ORIGIN_FILE = "origin.json"
 """In a record whose configuration and plan came from hosts: which these are."""
@@ -194,7 +195,7 @@ class RunStore:
             return decode(Plan, plan), decode(Verdict, verdict)
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
-            hint = "python -m runner pull downloads it again"
+            hint = f"`{this_program()} pull --run {self.folder.name}` downloads it again"
             raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:

@@ -12,6 +12,8 @@ import signal
 from dataclasses import dataclass
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from runner.core.shell import this_program
+
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
 
@@ -23,7 +25,7 @@ class FailurePattern:
     name: str  # in `result.json`
     pattern: str  # searched for in the last lines; the texts may refer to its named groups
     meaning: str  # as a sentence without a full stop
-    remedy: str  # the key, or the command
+    remedy: str  # the key, or the command; "{program}" is this one
 
 
 class Explanation(NamedTuple):
@@ -95,7 +97,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "disk_full",
         r"\[Errno 28\]|[Nn]o space left on device",
         "a disk of that host is full",
-        "free some space there: python -m runner clean removes what old runs left",
+        "free some space there: `{program} clean` removes what old runs left",
     ),
     FailurePattern(
         "start_not_permitted",
@@ -108,7 +110,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "gpu_memory",
         r"CUDA out of memory\. Tried to allocate (?P<much>[\d.]+ \w+)",
         "the GPU's memory ran out: {much} more were requested",
-        "use a smaller batch; if another process holds it, python -m runner ps names that",
+        "use a smaller batch; if another process holds it, `{program} ps` names that",
     ),
     FailurePattern(
         "no_gpu",
@@ -128,7 +130,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "nccl_versions",
         r"[Mm]ismatched NCCL version|NCCL version mismatch",
         "the nodes have different versions of NCCL",
-        "install the same torch on all of them: python -m runner exec -- PYTHON -m pip list",
+        "install the same torch on all of them: {program} exec -- PYTHON -m pip list",
     ),
     FailurePattern(
         "nccl_no_route",
@@ -192,7 +194,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "start_failed",
         r"^could not start: ",
         "the supervisor could not make its run there; no rank was started",
-        "python -m runner check looks at the hosts again; a folder elsewhere is cluster.workdir",
+        "`{program} check` looks at the hosts again; a folder elsewhere is cluster.workdir",
     ),
     FailurePattern(
         "peer_left",
@@ -247,7 +249,8 @@ def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Expl
         match = re.search(entry.pattern, text, re.MULTILINE)
         if match:
             groups = match.groupdict()
-            return Explanation(entry.name, _substitute(entry.meaning, groups), entry.remedy)
+            remedy = entry.remedy.replace("{program}", this_program())
+            return Explanation(entry.name, _substitute(entry.meaning, groups), remedy)
     if signum is not None and signum in SIGNAL_EXPLANATIONS:
         meaning, remedy = SIGNAL_EXPLANATIONS[signum]
         return Explanation(signal.Signals(signum).name.lower(), meaning, remedy)

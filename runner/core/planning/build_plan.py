@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import asdict, dataclass, replace
-from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
@@ -25,8 +25,7 @@ from runner.core.text import counted, join_some
 
 NO_CODE = CodeRef()
 
-MAX_NAMED = 3
-"""The number of nodes that a note names one by one."""
+FoldNames = Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,16 @@ class _AttemptPlan:
 
 
 def build_plan(
-    spec: Spec, facts: Mapping[str, Facts], *, code: CodeRef = NO_CODE, attempt: int = 0
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    *,
+    code: CodeRef = NO_CODE,
+    attempt: int = 0,
+    fold_names: FoldNames = join_some,
 ) -> Plan:
     """Return the plan of the run's n-th start, `attempt`, with the code that is sent with it.
+
+    Where its notes are for a user, `fold_names` writes the names of nodes in them.
 
     Raises:
         NotReady: With all problems of all hosts.
@@ -89,7 +95,7 @@ def build_plan(
         secrets=tuple(spec.secrets),
         **asdict(code),
         outputs=spec.task.outputs,
-        notes=tuple(_notes(attempt_plan, facts, without_cuda)),
+        notes=tuple(_notes(attempt_plan, facts, without_cuda, fold_names)),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
     )
@@ -222,16 +228,19 @@ def _script(spec: Spec, facts: Facts, code: CodeRef) -> str:
 
 
 def _notes(
-    attempt: _AttemptPlan, facts: Mapping[str, Facts], without_cuda: Sequence[str]
+    attempt: _AttemptPlan,
+    facts: Mapping[str, Facts],
+    without_cuda: Sequence[str],
+    fold_names: FoldNames,
 ) -> Iterator[str]:
     """Yield the decisions that the user should read."""
     spec, code = attempt.spec, attempt.code
     cpu_nodes = [n.name for n in spec.nodes if not attempt.gpus[n.name] and n.nproc is None]
     if cpu_nodes:
-        yield _cpu_note(spec, facts, cpu_nodes)
+        is_assumed = facts[cpu_nodes[0]].gpu_source == ASSUMED
+        yield _cpu_note(spec, fold_names(cpu_nodes), len(cpu_nodes), is_assumed)
     if without_cuda:
-        named = join_some(without_cuda, MAX_NAMED)
-        yield f"GPUs, but a torch built without CUDA, on {named}: gloo is used"
+        yield f"GPUs, but a torch built without CUDA, on {fold_names(without_cuda)}: gloo is used"
     if spec.may_shrink and not spec.torchrun.max_restarts:
         yield (
             "torchrun.max_restarts is 0: nodes may join, and one that leaves ends the run "
@@ -239,26 +248,25 @@ def _notes(
         )
     if spec.relaunch.max:
         times = "once" if spec.relaunch.max == 1 else f"up to {spec.relaunch.max} times in all"
-        named = join_some([node.name for node in spec.spares], MAX_NAMED)
+        named = fold_names([node.name for node in spec.spares])
         spares = f"spare: {named}" if named else "no spare"
         yield f"if it fails it starts again, {times}; {spares}"
-    yield from _logind_notes(spec, facts)
+    yield from _logind_notes(spec, facts, fold_names)
     missing = [n.name for n in spec.nodes if code.release and not facts[n.name].has_release]
     if missing:
-        named = join_some(missing, MAX_NAMED)
-        yield f"release {code.release} is not on {named} yet: a launch pushes it first"
+        on = fold_names(missing)
+        yield f"release {code.release} is not on {on} yet: a launch pushes it first"
 
 
-def _cpu_note(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> str:
-    ranks_text = "1 rank" if len(names) == 1 else "1 rank each"
-    named = join_some(names, MAX_NAMED)
-    if facts[names[0]].gpu_source == ASSUMED:
+def _cpu_note(spec: Spec, named: str, count: int, is_assumed: bool) -> str:
+    ranks_text = "1 rank" if count == 1 else "1 rank each"
+    if is_assumed:
         return f"the GPUs of {named} are found at launch: {ranks_text} is shown here"
     how_to_add = "" if spec.task.is_plain else " (cluster.nproc_per_node sets more)"
     return f"no GPU on {named}: {ranks_text} on the CPU{how_to_add}"
 
 
-def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
+def _logind_notes(spec: Spec, facts: Mapping[str, Facts], fold_names: FoldNames) -> Iterator[str]:
     """Name the hosts where logind would kill a run at logout."""
     nodes_by_setting: Dict[Tuple[str, str], List[str]] = {}
     for node in spec.nodes:
@@ -269,7 +277,7 @@ def _logind_notes(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[str]:
     for (setting, user), names in nodes_by_setting.items():
         there = "there" if len(names) == 1 else "on them"
         yield (
-            f"logind on {join_some(names, MAX_NAMED)} kills your processes when you log out "
+            f"logind on {fold_names(names)} kills your processes when you log out "
             f"({setting}): a run that outlives its connection would die {there}; an administrator "
             f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
         )

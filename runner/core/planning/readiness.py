@@ -13,6 +13,7 @@ from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import unsupported_options
+from runner.core.shell import this_program
 
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
@@ -159,7 +160,7 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
 def free_space_hint(spec: Spec) -> str:
     """Return the ways to get more room below workdir."""
     return (
-        f"remove what ended runs left: python -m runner clean --cluster {spec.cluster} "
+        f"remove what ended runs left: {this_program()} clean --cluster {spec.cluster} "
         "--older-than 1h\nor set cluster.workdir to another disk"
     )
 

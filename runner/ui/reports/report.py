@@ -17,6 +17,7 @@ from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import STUCK, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
+from runner.core.shell import this_program
 from runner.core.text import (
     bracket_ipv6,
     counted,
@@ -143,7 +144,7 @@ def started_again_notice(plan: Plan, run_flags: str) -> str:
     """Return that a stop came too late: the hosts had relaunched the run."""
     return (
         f"run {plan.run_id}: the hosts had relaunched it before they received the stop\n"
-        f"  python -m runner stop {run_flags}"
+        f"  {this_program()} stop {run_flags}"
     )
 
 
@@ -164,7 +165,7 @@ def detach_notice(
     if is_detached and not is_stopping and plan.nodes[0].order.relaunches_left:
         lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
     lines += [
-        f"  python -m runner {verb:7}{run_flags}{flag}"
+        f"  {this_program()} {verb:7}{run_flags}{flag}"
         for verb, flag in (("attach", ""), ("logs", " --follow"), ("stop", ""), ("pull", ""))
     ]
     return "\n".join(lines)
@@ -210,7 +211,7 @@ def final_report(
     lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
-    retry_command = f"python -m runner stop {run_flags}"
+    retry_command = f"{this_program()} stop {run_flags}"
     lines += _unverified_lines(verdict.unverified, disconnect_s, retry_command)
     lines += [
         f"  {name}: cannot be killed: PID {', '.join(map(str, result.survivors))}"

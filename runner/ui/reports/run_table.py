@@ -13,6 +13,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import RunInfo, aggregate_state, current_hosts, elastic_summary
 from runner.core.outcome.verdict import Verdict
+from runner.core.shell import this_program
 from runner.core.text import counted, format_age, printable
 from runner.ui.layout import UNLIMITED_WIDTH, align, fold_names, render_table
 
@@ -110,7 +111,7 @@ def unattended_note(row: Row, attach_flags: str) -> str:
     return (
         f"{row.run_id}: no controller is attached; its hosts stop it in "
         f"{format_age(row.unattended_left_s)} (disconnect_s), unless you attach\n"
-        f"  python -m runner attach {attach_flags}"
+        f"  {this_program()} attach {attach_flags}"
     )
 
 
@@ -190,6 +191,6 @@ def render_stop(
         rows.append((name, f"{count}{killed}{found_by}" if count else str(remaining)))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):
-        again = f"python -m runner stop {run_flags}"
+        again = f"{this_program()} stop {run_flags}"
         end = f"run {run_id} may still run on {names}; when reachable again: {again}"
     return "\n".join([*align(rows), end])

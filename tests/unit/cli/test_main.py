@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -121,6 +123,15 @@ def test_nodes_with_a_hyphen_take_overrides(capsys: pytest.CaptureFixture[str]) 
     assert origin.startswith("cluster.nodes.my-box.addr: 10.0.0.5\n")
 
 
+def test_nodes_in_notes_are_ranges(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In those of the plan, and in what is assumed."""
+    text = "defaults: [base]\nnodes: {'gpu[01-16]': {}}\n"
+    (folder / "conf" / "cluster" / "big.yaml").write_text(text)
+    shown = printed(capsys, "cluster=big", "task=mine", "dry_run=offline")
+    assert "#   no GPU on gpu[01-16] (gpus is auto)\n" in shown
+    assert "#   note: the GPUs of gpu[01-16] are found at launch: 1 rank each" in shown
+
+
 def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
     """As the first word, in a verb, and for a whole part of the schema: its default holds."""
     words = ("cluster=hy", "task=mine", "dry_run=offline")
@@ -199,7 +210,7 @@ def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]
     said = refused(capsys, "cluster=hy", "train.py", "ps", "=x")
     assert [line for line in said.splitlines() if not line.startswith("error")] == [
         "    a program to run is task.script=train.py, and its arguments come after `--`",
-        "    a verb comes first: python -m runner ps",
+        "    a verb comes first: runner ps",
         general.strip("\n"),
     ]
     assert "task.script=train.py" in refused(capsys, "train.py", "--lr", "0.1")
@@ -295,3 +306,22 @@ def test_words_of_fab_become_flags() -> None:
         "mine --x config -H a --cluster=config --set=k=1 --key=lost_s deploy -d --set=+y=2 "
         "mine z config --help"
     )
+
+
+def test_commands_in_messages_about_words_run_as_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An unknown flag, a word too many or too few: each verb has the same cure for them."""
+    mistakes = [[verb, "--wat"] for verb in verb_names()]
+    mistakes += [[verb, "a", "b"] for verb in ("ps", "logs", "stop")]
+    mistakes += [["explain"], ["nope"], ["--wat"], ["lr=1", "check"], ["stop"]]
+    printed_commands: set[str] = set()
+    for words in mistakes:
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        commands = re.findall(r"`runner ([^`]+)`|: runner (.+)$", err, re.MULTILINE)
+        assert commands, err
+        printed_commands.update(quoted or alone for quoted, alone in commands)
+    assert len(printed_commands) > len(verb_names())
+    for command in printed_commands - {"check", "ps"}:  # which need a host
+        assert main(shlex.split(command)) == 0, command

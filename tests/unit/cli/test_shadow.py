@@ -1,8 +1,9 @@
-"""A module of the user's that takes our place in `python -m runner`."""
+"""What starts us: as it was typed, and where a module of the user's takes our place."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_a_module_of_our_name_is_told(
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
     assert f"note: ./{named} is what `python -m runner` starts in this folder" in shadow_note()
-    assert "type `runner` for" in shadow_note()
+    assert "the script `runner` is not affected" in shadow_note()
 
 
 def test_our_own_folder_and_a_folder_without_a_package_are_none(
@@ -37,6 +38,41 @@ def test_our_own_folder_and_a_folder_without_a_package_are_none(
     (tmp_path / "runner").mkdir()
     monkeypatch.chdir(tmp_path)
     assert shadow_note() == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "printed"),
+    [
+        ("{python} -X dev -m runner", "{python} -X dev -m runner"),
+        ("runner", "runner"),
+        ("{scripts}/runner", "{scripts}/runner"),
+        ("{python} -c 'from runner.cli.main import entry; entry()'", "runner"),
+    ],
+)
+def test_printed_commands_begin_with_what_was_typed(
+    typed: str, printed: str, tmp_path: Path
+) -> None:
+    """The script alone where PATH has it, else with its path; `runner` where nobody typed one."""
+    places = {"python": sys.executable, "scripts": tmp_path / "my scripts"}
+    script = tmp_path / "my scripts" / "runner"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nfrom runner.cli.main import entry\nentry()\n")
+    script.chmod(0o755)
+    found = f":{script.parent}" if typed == "runner" else ""
+    env = {"PATH": f"/usr/bin:/bin{found}", "PYTHONPATH": str(Path(runner.__file__).parents[1])}
+    command = typed.format(**{name: shlex.quote(str(place)) for name, place in places.items()})
+    done = subprocess.run(
+        ["sh", "-c", f"{command} clean --wat"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    shown = printed.format(**places)
+    begin = shlex.quote(shown) if shown.startswith(str(script.parent)) else shown
+    assert done.stderr.splitlines()[-1] == f"    `{begin} clean --help` lists the flags"
 
 
 def test_the_script_works_beside_it(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.config.compose import new_run_id
 from runner.config.schema import RunnerConfig
 from runner.config.spec_builder import build_spec
-from runner.config.task import program_name
+from runner.config.task import new_run_id, program_name
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Deploy, DryRun, Node, PortRange, Secret, Spec, Ssh, Task
