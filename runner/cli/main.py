@@ -352,7 +352,9 @@ class VerbParser(Parser):
             values[subject.name] = word
 
     def unknown_flag_hint(self, flag: str) -> str:
-        """Return a flag of similar spelling, or where a command is given."""
+        """Return a flag of similar spelling or first letter, or where a command is given."""
+        if re.fullmatch(r"-[a-z]", flag):
+            flag = next((f for f in self._option_string_actions if f.startswith(f"-{flag}")), flag)
         near = super().unknown_flag_hint(flag)
         return near or ("the command comes after `--`" if self._verb.takes_words else "")
 

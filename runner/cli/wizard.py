@@ -11,11 +11,12 @@ from runner.cli.host_list import check_user, input_error, parse_hosts
 from runner.config.nodes import expand_range
 from runner.config.overrides import names_file
 from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.model.facts import Facts
 from runner.core.model.spec import Node, Ssh
 from runner.core.planning.readiness import without_torch
 from runner.core.text import counted
 from runner.ui.output import show
-from runner.workflows.host_trial import try_host
+from runner.workflows.host_trial import HostTrial, try_host
 
 DEFAULT_PYTHON = "python3"
 DEFAULT_SCRIPTS = ("train.py", "main.py")
@@ -25,6 +26,8 @@ def collect_answers(
     given: Mapping[str, str], not_asked: Collection[str], *, interactive: bool
 ) -> dict[str, str]:
     """Return the `hosts`, `user`, `key`, `python` and `script` given or answered, "" for none.
+
+    With a `problem` of the first host, if it was tried in vain.
 
     Raises:
         ConfigError: A given value is illegal.
@@ -52,11 +55,12 @@ def _ask_all(given: Mapping[str, str], not_asked: Collection[str]) -> dict[str, 
         if not given[name] and name not in not_asked:
             answers[name] = _ask(question, default, CHECKS[name])
 
+    asks_hosts = "hosts" not in not_asked
     ask("hosts", "Machines, such as gpu[01-04] or ada@10.0.0.5:22 [this machine]")
     if answers["hosts"]:
         ask("user", "Login name there [as in ~/.ssh/config]")
         ask("key", "Private key to log in with [as in ~/.ssh/config]")
-        found = "" if "hosts" in not_asked else _try_first_host(answers)
+        found = _try_until_reached(answers) if asks_hosts else ""
         ask("python", "Python there that has torch", found or DEFAULT_PYTHON)
     script = next((name for name in DEFAULT_SCRIPTS if Path(name).is_file()), "")
     example = "" if script else " [resnet18, an example]"
@@ -78,15 +82,33 @@ def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
             return text
 
 
-def _try_first_host(answers: Mapping[str, str]) -> str:
-    """Say what is found on the first host; return its interpreter that has torch, "" for none."""
-    node, ssh = _first_node(answers)
-    show(f"trying {node.name} …")
-    trial = try_host(node, ssh, answers["python"] or DEFAULT_PYTHON)
-    if trial.facts is None:
-        show(str(trial.problem))
-        return ""
-    facts, found = trial.facts, trial.with_torch
+def _try_until_reached(answers: dict[str, str]) -> str:
+    """Try the first host, again with answers that were corrected, until it is reached or left.
+
+    Return its interpreter that has torch, "" for none.
+    """
+    while True:
+        node, ssh = _first_node(answers)
+        show(f"trying {node.name} …")
+        trial = try_host(node, ssh, answers["python"] or DEFAULT_PYTHON)
+        if trial.facts is not None:
+            answers.pop("problem", None)
+            return _show_found(node, trial, trial.facts)
+        answers["problem"] = str(trial.problem)
+        show(answers["problem"])
+        hosts = _ask("Machines, to try again [go on with these]", "", CHECKS["hosts"])
+        if not hosts:
+            return ""
+        answers["hosts"] = hosts
+        for name, question in {"user": "Login name there", "key": "Private key"}.items():
+            default = answers[name]
+            suffix = "" if default else " [as in ~/.ssh/config]"
+            answers[name] = _ask(question + suffix, default, CHECKS[name])
+
+
+def _show_found(node: Node, trial: HostTrial, facts: Facts) -> str:
+    """Say what is on a host; return its interpreter that has torch, "" for none."""
+    found = trial.with_torch
     show(f"{node.name}: reached as {facts.user}, {counted(len(facts.gpus), 'GPU')}")
     if found is not facts.python:
         error = facts.python.error

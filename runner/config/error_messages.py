@@ -150,6 +150,8 @@ def _missing_option(
     shipped_schema = {"base"} if group in GROUPS else set()
     options = error.options or sorted(shipped_schema | stems)
     hint = [suggest(option, options, f"{group}=")]
+    if group in ("cluster", "task") and choosing_words and not hint[0]:
+        hint[0] = f"the verb init writes one: init --{group} {option}"
     hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
     if file := unmarked_file(name):
         conf = display_path(file.parents[len(Path(name).parts) - 1])

@@ -109,7 +109,9 @@ class RecordedRun:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
         else:
             not_release = f", not release {plan.release}" if plan.release else ""
-            notes.append(f"the code is what is in {spec.project} on the hosts now{not_release}")
+            is_here = all(node.transport == "local" for node in spec.nodes)
+            place = "this folder" if is_here else f"{spec.project} on the hosts"
+            notes.append(f"the code is what is in {place} now{not_release}")
         if code == CodeRef():
             return None, tuple(notes)
         places = run_index.code_places(self.config_file.parent)

@@ -489,6 +489,14 @@ WORDS = {
             "    looked in conf/cluster and {CONF}/cluster"
         ),
     ),
+    "no such cluster": (
+        ["cluster=nope"],
+        (
+            "cluster=nope: there is no cluster 'nope'; there are base, lab3, local, pair\n"
+            "    the verb init writes one: init --cluster nope\n"
+            "    looked in conf/cluster and {CONF}/cluster"
+        ),
+    ),
     "misspelt group": (
         ["clustre=pair"],
         "clustre: there is no such key; near it: cluster, lost_s\n    did you mean cluster?",
@@ -932,6 +940,14 @@ def test_what_is_wrong_in_several_files(here: Here) -> None:
             "error: conf/runner.yaml:2: lost_s: must be a number, not 'soon'",
         ],
     )
+
+
+def test_a_letter_is_a_flag_of_that_letter(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
+    """As other programs have it: no verb has short flags."""
+    assert here.folder == Path.cwd()
+    for words, flag in {("ps", "-a"): "--all", ("logs", "-f"): "--follow"}.items():
+        assert main.main(list(words)) == 2
+        assert f"\n    did you mean {flag}?\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", FILES)

@@ -274,11 +274,12 @@ def test_questions_have_defaults(
     """Enter takes what is shown; what is not legal is asked again; each fits 80 columns."""
     (here / "main.py").touch()
     hosts = "gpu[1-2]:2200,far=ada@gpu9:22"
-    asked = answers("gpu1 gpu1", hosts, "", "nope", "", "", "nope.py", "")
+    asked = answers("gpu1 gpu1", hosts, "", "nope", "", "", "", "nope.py", "")
     scaffold(interactive=True)
     assert [re.findall(r"\[([^\]]*)\]: $", each) for each in asked] == [
         *[["this machine"]] * 2,
         *[["as in ~/.ssh/config"]] * 3,
+        ["go on with these"],
         *(["python3"], ["main.py"], ["main.py"]),
     ]
     assert all(len(each) <= 72 and "\n" not in each for each in asked)
@@ -291,7 +292,10 @@ def test_questions_have_defaults(
     assert "  there is no file 'nope.py' here" in lines
     start = lines.index("trying gpu1 …")
     assert lines[start + 1 : start + 3] == ["gpu1: the login failed", "    set cluster.ssh.key"]
-    assert lines[-4:] == [
+    assert lines[-7:] == [
+        "first: gpu1: the login failed",
+        "    set cluster.ssh.key",
+        "    cluster.ssh.KEY is the KEY below `ssh` in conf/cluster/mine.yaml",
         "next:",
         "  runner dry_run=offline   # prints the plan, contacts no host",
         "  runner dry_run=true      # asks the hosts, starts nothing",
@@ -382,21 +386,46 @@ def test_the_interpreter_found_is_offered(
     assert composed(task="resnet18").spec.python == offered
 
 
+def test_a_host_can_be_corrected(
+    answers: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Or tried again as it is, after a remedy elsewhere; what was answered before is offered."""
+    tried: list[tuple[Node, Ssh]] = []
+
+    def try_host(node: Node, ssh: Ssh, _: str) -> HostTrial:
+        tried.append((node, ssh))
+        reached = Facts("gpu2", user="eve", python=WITH_TORCH)
+        failed = HostTrial(Problem(node.name, "the login failed"))
+        return failed if len(tried) < 3 else HostTrial(None, reached, WITH_TORCH)
+
+    monkeypatch.setattr("runner.cli.wizard.try_host", try_host)
+    asked = answers("gpu1", "ada", "", "gpu2", "", "", "gpu2", "eve", "", "", "")
+    scaffold(interactive=True)
+    users = [(node.name, ssh.user) for node, ssh in tried]
+    assert users == [("gpu1", "ada"), ("gpu2", "ada"), ("gpu2", "eve")]
+    assert asked[4] == "Login name there [ada]: "
+    spec = composed(task="resnet18").spec
+    assert ([node.name for node in spec.nodes], spec.ssh.user) == (["gpu2"], "eve")
+    assert "first:" not in capsys.readouterr().out
+
+
 def test_only_what_is_not_known_is_asked(
     here: Path, answers: Callable[..., list[str]], trials: list[tuple[Node, Ssh, str]]
 ) -> None:
     """Neither what a flag says, nor what is in a file that stays; the first host is tried."""
     (here / "conf/task").mkdir(parents=True)
     (here / TASK).write_text("defaults: [base]\nscript: x.py\n")
-    asked = answers("ada", "", "~/py")
+    asked = answers("ada", "", "", "~/py")
     scaffold(hosts=["bob@10.0.0.7"], interactive=True)
-    assert [each.split()[0] for each in asked] == ["Login", "Private", "Python"]
+    assert [each.split()[0] for each in asked] == ["Login", "Private", "Machines,", "Python"]
     assert (composed().spec.ssh.user, composed().spec.python) == ("ada", "~/py")
     assert trials == [(Node("node1", "10.0.0.7", user="bob"), Ssh(user="ada"), "python3")]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, EOFError])
-@pytest.mark.parametrize("after", range(5))
+@pytest.mark.parametrize("after", range(6))
 def test_who_has_enough_leaves_nothing(
     stop: type[BaseException],
     after: int,
@@ -405,7 +434,7 @@ def test_who_has_enough_leaves_nothing(
     trials: list[tuple[Node, Ssh, str]],
 ) -> None:
     """Ctrl-C and Ctrl-D at any question."""
-    asked = answers(*["gpu1", "", "", ""][:after], stop)
+    asked = answers(*["gpu1", "", "", "", ""][:after], stop)
     with pytest.raises(Interrupted, match="interrupted") as caught:
         scaffold(interactive=True)
     assert caught.value.exit_code == 130

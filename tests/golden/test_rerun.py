@@ -175,6 +175,8 @@ def test_code_that_no_release_holds(composer: Composer) -> None:
     record(composer.compose(["cluster=shared", "task=mine", "run_id=second"]), CodeRef())
     again = composer.compose(["rerun=second"])
     assert (again.recorded_code, again.notes[1]) == (None, told.rpartition(",")[0])
+    again = composer.compose(["rerun=second", "cluster=local"])
+    assert again.notes[1] == "the code is what is in this folder now"
     again = composer.compose(["rerun=second", "cluster=other"])
     assert again.recorded_code is None
     assert again.notes[1] == "run second had no release: the code you stand in is what runs"

@@ -11,10 +11,12 @@ from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.ui.output import show
 
+DEFAULT_AGE = "7d"
+
 
 @verb(
     "clean",
-    older_than="the age since the end or last use: 7d, 12h, 30m; by default 7d",
+    older_than="the age since the end or last use: 7d, 12h, 30m; by default " + DEFAULT_AGE,
     dry_run="remove nothing, only list what would be removed",
     yes="remove runs that are not on record on this machine without asking",
     local="remove kept code from ./runs instead: that of no run on record, or of older ones, too",
@@ -40,7 +42,7 @@ def clean(
     from runner.ui.reports import tables
     from runner.workflows.confirmation import confirm
 
-    older_than_s = parse_duration("--older-than", older_than or "7d", allow_bare=False)
+    older_than_s = parse_duration("--older-than", older_than or DEFAULT_AGE, allow_bare=False)
     composed = selection.contact()
     spec = composed.spec
     others = [node.name for node in spec.nodes]
@@ -63,7 +65,7 @@ def clean(
                 message = "interrupted; what was removed is gone, the rest is intact"
                 raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
-    text = tables.render_clean(results, runs, dry_run=dry_run)
+    text = tables.render_clean(results, runs, older_than or DEFAULT_AGE, dry_run=dry_run)
     show(json.dumps(encode(results)) if json_ else text)
     return 0
 

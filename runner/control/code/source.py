@@ -21,6 +21,9 @@ _PACKAGE = Path(runner.__file__).parent
 
 CURRENT_CODE_HINT = "or start it without rerun, with the code there is now"
 
+MAX_LISTED = 4
+"""The number of changed files a note lists."""
+
 
 @dataclass(frozen=True)
 class ShippedTasks:
@@ -83,20 +86,34 @@ class RerunCode:
     """The code of a past run, kept here or on the hosts; or the shipped tasks."""
 
     def __init__(self, recorded: RecordedCode, spec: Spec, cwd: Path, exclude: Path) -> None:
-        self.notes: tuple[str, ...] = ()
-        self._recorded = recorded
+        self._recorded, self._cwd = recorded, cwd
         self._stores = [CodeStore(place / STORE) for place in recorded.places]
         self._candidate: PushSource | None = None
+        self._here: Snapshot | None = None
         self._problems: Sequence[Problem] = ()
         if not self.code.release:
             _check_tasks(recorded, spec)
             return
         try:
-            found = (store.find(self.code.release) for store in self._stores)
-            kept = next(filter(None, found), None)
-            self._candidate = kept or Snapshot.take(spec, cwd, exclude)
+            self._here = Snapshot.take(spec, cwd, exclude)
         except ConfigError as error:
             self._problems = error.problems  # matters only where a host lacks the release
+        found = (store.find(self.code.release) for store in self._stores)
+        self._candidate = next(filter(None, found), self._here)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What differs in the folder of today, if its code can be read."""
+        try:
+            if self._here is None or release_hash(self._here.encoded) == self.code.release:
+                return ()
+        except NotReady:
+            return ()
+        kept = self._candidate if self._candidate is not self._here else None
+        then = set(kept.manifest.files) if kept else set()
+        changed = sorted({file.path for file in then ^ {*self._here.manifest.files}})
+        what = f": {join_some(changed, MAX_LISTED)}" if kept and changed else ""
+        return (f"the recorded code runs; that in {self._cwd} differs from it{what}",)
 
     @property
     def code(self) -> CodeRef:

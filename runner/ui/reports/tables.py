@@ -91,7 +91,11 @@ class CleanResult:
 
 
 def render_clean(
-    results: Mapping[str, CleanResult], runs: Mapping[str, RunInfo], *, dry_run: bool
+    results: Mapping[str, CleanResult],
+    runs: Mapping[str, RunInfo],
+    older_than: str,
+    *,
+    dry_run: bool,
 ) -> str:
     """Return what was removed, with equal hosts merged; all of `runs` if it is a dry run."""
     lines = []
@@ -106,6 +110,10 @@ def render_clean(
         if dry_run:
             lines += [f"  {describe_run(runs[name])}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
+    if not any(result.runs or result.releases for result in results.values()):
+        lines.append(
+            f"nothing unused is older than {older_than}; such as --older-than 30m for less"
+        )
     return "\n".join(lines)
 
 

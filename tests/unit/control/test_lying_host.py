@@ -480,7 +480,7 @@ def answers_of_a_liar(chance: random.Random, world: World) -> None:
     cleaned, problems = broadcast.collect("clean", {}, "cleaned")
     results = {name: tables.CleanResult.from_reply(reply) for name, reply in cleaned.items()}
     infos = {run_id: RunInfo(run_id) for result in results.values() for run_id in result.runs}
-    shown(tables.render_clean(results, infos, dry_run=True))
+    shown(tables.render_clean(results, infos, "7d", dry_run=True))
     _, more = broadcast.collect("kill_leftovers", {}, "leftovers")
     shown(render_problems([*problems.values(), *more.values()]))
     command = RemoteCommand(sessions, inbox, 5.0)

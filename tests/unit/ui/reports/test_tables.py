@@ -12,7 +12,7 @@ from runner.core.errors import Problem
 from runner.core.model.results import CommandResult, Origin, PullResult, Setting
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
-from runner.ui.reports.tables import PushResult
+from runner.ui.reports.tables import CleanResult, PushResult
 
 
 def answer(
@@ -227,3 +227,13 @@ def test_the_advice_is_given_once() -> None:
     problems = [Problem("gpu1", "a", "again"), Problem("gpu1", "b", "again")]
     told = tables.pull_problems({"gpu1": PullResult(problems=problems), "gpu2": PullResult()})
     assert told == [Problem("gpu1", "a"), Problem("gpu1", "b", "again")]
+
+
+def test_a_clean_that_finds_nothing_names_the_age() -> None:
+    """Which may be the default, that nobody typed; where something was removed it goes unsaid."""
+    nothing, one = CleanResult((), (), (), 0), CleanResult(("r",), (), (), 9)
+    assert tables.render_clean({"a": nothing}, {}, "7d", dry_run=False).splitlines() == [
+        "a: 0 runs and 0 releases removed, 0 B",
+        "nothing unused is older than 7d; such as --older-than 30m for less",
+    ]
+    assert "older" not in tables.render_clean({"a": one, "b": nothing}, {}, "7d", dry_run=False)
