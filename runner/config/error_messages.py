@@ -151,7 +151,7 @@ def _missing_option(
     options = error.options or sorted(shipped_schema | stems)
     hint = [suggest(option, options, f"{group}=")]
     if group in ("cluster", "task") and choosing_words and not hint[0]:
-        hint[0] = f"the verb init writes one: init --{group} {option}"
+        hint[0] = f"`{this_program()} init --{group} {option}` writes one"
     hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
     if file := unmarked_file(name):
         conf = display_path(file.parents[len(Path(name).parts) - 1])

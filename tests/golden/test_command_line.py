@@ -493,7 +493,7 @@ WORDS = {
         ["cluster=nope"],
         (
             "cluster=nope: there is no cluster 'nope'; there are base, lab3, local, pair\n"
-            "    the verb init writes one: init --cluster nope\n"
+            "    `runner init --cluster nope` writes one\n"
             "    looked in conf/cluster and {CONF}/cluster"
         ),
     ),
