@@ -24,9 +24,8 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
 from runner.config.schema import GROUPS, SECTIONS, RunnerConfig, with_defaults
-from runner.config.search_path import ConfigFiles, display_path, unmarked_file
+from runner.config.search_path import ConfigFiles, display_path, syntax_problem, unmarked_file
 from runner.config.validation import suggest, unknown_key
-from runner.config.yaml_syntax import syntax_problem
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 
