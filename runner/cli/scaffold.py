@@ -157,10 +157,7 @@ def scaffold(
     }
     _print_files(outcome, edits, nearest_conf)
     _print_unused(given, existing, (cluster_file, task_file))
-    if problem:
-        show(f"first: {problem}")
-        if "cluster.ssh." in problem:
-            show(f"    cluster.ssh.KEY is the KEY below `ssh` in {cluster_file}")
+    _print_open_problem(problem, cluster_file)
     _print_next_steps([] if primary_file in new else outcome.overrides)
     return outcome
 
@@ -185,6 +182,13 @@ def _print_unused(
         if unused and file in existing:
             hint = f"{choice} OTHER writes a second file; or edit {file}"
             show(str(Problem(unused, f"not used, because {file} was there", hint)))
+
+
+def _print_open_problem(problem: str, cluster_file: Path) -> None:
+    if problem:
+        show(f"first: {problem}")
+    if "cluster.ssh." in problem:
+        show(f"    cluster.ssh.KEY is the KEY below `ssh` in {cluster_file}")
 
 
 def _print_next_steps(overrides: Sequence[str]) -> None:
