@@ -133,7 +133,6 @@ def scaffold(
     not_asked = {"hosts", "user", "key", "python"} if _is_there(cluster_file) else set()
     not_asked |= {"script"} if _is_there(task_file) else set()
     answers = collect_answers(given, not_asked, interactive=interactive)
-    problem = answers.pop("problem", "")
     unnamed = {name for name in answers if interactive and not answers[name]} - not_asked
     cluster = SHIPPED_CLUSTER if "hosts" in unnamed else cluster
     task = SHIPPED_TASK if "script" in unnamed else task
@@ -157,7 +156,7 @@ def scaffold(
     }
     _print_files(outcome, edits, nearest_conf)
     _print_unused(given, existing, (cluster_file, task_file))
-    _print_open_problem(problem, cluster_file)
+    _print_open_problem(answers.get("problem", ""), cluster_file)
     _print_next_steps([] if primary_file in new else outcome.overrides)
     return outcome
 
