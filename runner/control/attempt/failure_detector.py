@@ -176,6 +176,8 @@ class NodeFailureDetector:
         others_remain = self._count_others(node, _is_intact) > 0
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
         is_unanswered = node.connection.is_unanswered
+        if node.connection.session and not is_unanswered:
+            return None  # it was just reached again
         if not (is_excluded or awaits_rejoin or backoff.tries > 0 or is_unanswered):
             return None
         reason, is_news = f"it could not be reached: {backoff.reason}", not node.is_lost

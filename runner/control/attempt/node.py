@@ -83,8 +83,10 @@ class NodeConnection:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether it was reached again and does not follow the run."""
-        return self.session is not None and self.backoff is not None
+        """Whether it was reached again and has not followed the run in all the time it may take."""
+        if self.session is None or self.backoff is None:
+            return False
+        return time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
 
     def replace(self, session: HostSession) -> None:
         """Start over with a session that was opened for a node that rejoins."""

@@ -161,6 +161,17 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     assert NO_ANSWER in str(scene.events)
 
 
+def test_lost_host_that_was_just_reached_again_may_prove_its_end(scene: Scene) -> None:
+    """The others are gone, so that nothing but its answer is awaited."""
+    scene.settled("a", "b")
+    node = scene.nodes["c"]
+    scene.out_of_reach("c", seconds=1)
+    node.move_to(NodeState.LOST)
+    node.connection.session = Session()
+    scene.tick()
+    assert not node.is_finished
+
+
 @pytest.mark.parametrize("alone", ["never joined", "no other in touch"])
 def test_a_node_out_of_touch_with_everyone_is_lost(scene: Scene, alone: str) -> None:
     """After `lost_s` if it never joined, else once its controller lease has expired."""
