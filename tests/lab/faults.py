@@ -157,6 +157,7 @@ FAULTS = (
         "somebody kills torchrun",
         (*program_args("faulty.py", "9", "none"), THREE),
         ("first failure: ", "node3", "SIGKILL"),
+        cause="sigkill",
         during=kill_torchrun,
     ),
     refused_launch(

@@ -42,7 +42,7 @@ def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
         assert done.log(node, rank).startswith("up\n")
     assert {int(r): end["node"] for r, end in done.result["ranks"].items()} == ranks
     assert "4 ranks on 3 nodes, numbered by torch" in done.err
-    assert re.search(r"node2 +ranks 1-2 succeeded; 0 processes left", done.err), done
+    assert re.search(r"node\[1-3\] +ranks 0-3 succeeded; 0 processes left", done.err), done
     again = on_lab("logs", "--run", done.folder.name, "--cluster", "lab", "--rank", "0,3")
     assert "[node1:0] up" in again.out, again
     assert "[node3:3] up" in again.out, again

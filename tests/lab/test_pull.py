@@ -373,11 +373,11 @@ def test_a_file_that_grows_meanwhile(cluster: Cluster) -> None:
     def grow() -> None:
         with result.open("ab") as output, log.open("ab") as line:
             while not stop.is_set():
-                output.write(b"x" * MB)
+                output.write(b"x" * (MB // 10))
                 line.write(b"y" * 1000)
                 output.flush()
                 line.flush()
-                time.sleep(0.001)
+                time.sleep(0.01)
         held.set()
 
     grower = threading.Thread(target=grow)

@@ -285,7 +285,7 @@ def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
 
 def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
     """Return the names of nodes with the same outcome, and that outcome."""
-    ranks = [rank for node_plan in group for rank in verdict.ranks_on(node_plan.node)]
+    ranks = sorted(rank for node_plan in group for rank in verdict.ranks_on(node_plan.node))
     by_outcome: dict[str, list[int]] = {}
     for rank in ranks:
         by_outcome.setdefault(_rank_outcome(verdict, rank), []).append(rank)
