@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import random
 import shutil
@@ -136,7 +137,8 @@ def copy_file(
 ) -> Generator[int, None, None]:
     """Copy a file to a new path, as a clone where the file system can; yield bytes copied.
 
-    ValueError if it is to be a stored file that is `sealed`, and was modified or removed.
+    ValueError if it is to be a stored file that is `sealed`, and was modified or removed. The hash
+    of the copy decides, since that is what ranks use; a file with another one loses its seal.
     """
     modified = ValueError(f"{source} was modified since it was stored; start again to push it")
     try:
@@ -146,17 +148,30 @@ def copy_file(
     try:
         if sealed is not None and not has_seal(os.fstat(from_fd), sealed):
             raise modified
-        to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        to_fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             if not _reflink(from_fd, to_fd):
                 while count := os.sendfile(to_fd, from_fd, None, BYTES_PER_STEP):
                     yield count
+            if sealed is not None and (yield from _hash_of(to_fd, sealed.size)) != sealed.digest:
+                os.utime(source)
+                raise modified
             if stat.S_IMODE(os.fstat(to_fd).st_mode) != mode:  # the umask allowed less
                 os.fchmod(to_fd, mode)
         finally:
             os.close(to_fd)
     finally:
         os.close(from_fd)
+
+
+def _hash_of(descriptor: int, size: int) -> Generator[int, None, str]:
+    """Return the sha256 of an open file of that size; yield once per piece, with nothing copied."""
+    digest, offset = hashlib.sha256(), 0
+    while offset < size and (chunk := os.pread(descriptor, BYTES_PER_STEP, offset)):
+        digest.update(chunk)
+        offset += len(chunk)
+        yield 0
+    return digest.hexdigest()
 
 
 def _can_reflink(source: str, target: str) -> bool:

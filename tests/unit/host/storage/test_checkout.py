@@ -172,6 +172,22 @@ def test_release_that_was_changed_is_not_run(tmp_path: Path, work: Path) -> None
         copy(tmp_path, TREE, work)
 
 
+def test_content_decides_whatever_size_and_time_say(tmp_path: Path, work: Path) -> None:
+    """Else who can write there could have other code run; the next launch stores the file anew."""
+    store(tmp_path, TREE)
+    stored = TREE.code(tmp_path) / "train.py"
+    status, other = stored.stat(), stored.read_bytes()[::-1]
+    stored.chmod(0o600)
+    stored.write_bytes(other)
+    os.utime(stored, (status.st_atime, status.st_mtime))
+    stored.chmod(status.st_mode)
+    assert is_intact(str(tmp_path), TREE.name), "by all but its content"
+
+    with pytest.raises(ValueError, match=r"train\.py was modified since it was stored"):
+        copy(tmp_path, TREE, work)
+    assert not is_intact(str(tmp_path), TREE.name)
+
+
 def test_release_in_use_counts_as_new(tmp_path: Path, work: Path) -> None:
     """What is run again and again outlives what was pushed once."""
     store(tmp_path, TREE)
