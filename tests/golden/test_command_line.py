@@ -176,7 +176,8 @@ def test_the_conf_of_another_program_is_not_ours(
     said = here("task=cart")
     assert said.err == (
         "error: task=cart: there is no task 'cart'; there are base, collectives, env, mine, "
-        f"resnet18\n    looked in {mine}/task and {CONF}/task\n"
+        "resnet18\n    `runner init --task cart` writes one\n"
+        f"    looked in {mine}/task and {CONF}/task\n"
         "    not in conf, which is another program's: an empty conf/runner.yaml adds it\n"
     )
     for name, text in {

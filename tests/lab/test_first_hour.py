@@ -124,7 +124,7 @@ def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
     cluster = plainly.folder / "conf/cluster/mine.yaml"
 
     init = [*RUNNER_ARGV, "init"]
-    refused = typed_into(plainly, init, host, LOGIN_USER, str(lab.wrong_key), "", "")
+    refused = typed_into(plainly, init, host, LOGIN_USER, str(lab.wrong_key), "", "", "")
     assert "\npython: python3\n" in cluster.read_text()
     for path in (cluster, plainly.folder / "conf/runner.yaml"):
         path.unlink()
