@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import random
 import shutil
@@ -12,13 +11,19 @@ import stat
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Generator, Optional, Sequence, Tuple
 
 from runner.core.model.release import File, tasks_digest
 from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder, tasks_folder
 from runner.host.process.event_loop import PAUSE_STEP_S, Steps, pause
 from runner.host.storage.ownership import private_folder
-from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_seal, load_manifest
+from runner.host.storage.release_store import (
+    BYTES_PER_STEP,
+    MANIFEST,
+    digest_of_open,
+    has_seal,
+    load_manifest,
+)
 
 COPY_THREADS, JOIN_TIMEOUT_S = 8, 1.0
 COPY_LOCK = ".copying"
@@ -49,7 +54,7 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
         yield
         os.mkdir(os.path.join(target, folder.path), 0o700)
 
-    def copy(file: File) -> Iterator[int]:
+    def copy(file: File) -> Steps:
         source = os.path.join(code, file.path)
         return copy_file(source, os.path.join(target, file.path), file.mode, sealed=file)
 
@@ -94,7 +99,7 @@ def _take_turn(workdir: str) -> Generator[None, None, int]:
     return descriptor
 
 
-def _in_threads(copy: Callable[[File], Iterator[int]], files: Sequence[File]) -> Steps:
+def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
     """Copy files in several threads: on a network disk each takes a number of round trips.
 
     A step lasts until one of them got on, so a disk that does not answer holds us up. Raises the
@@ -132,10 +137,8 @@ def _in_threads(copy: Callable[[File], Iterator[int]], files: Sequence[File]) ->
         raise errors[0]
 
 
-def copy_file(
-    source: str, target: str, mode: int, sealed: Optional[File] = None
-) -> Generator[int, None, None]:
-    """Copy a file to a new path, as a clone where the file system can; yield bytes copied.
+def copy_file(source: str, target: str, mode: int, sealed: Optional[File] = None) -> Steps:
+    """Copy a file to a new path, as a clone where the file system can.
 
     ValueError if it is to be a stored file that is `sealed`, and was modified or removed. The hash
     of the copy decides, since that is what ranks use; a file with another one loses its seal.
@@ -151,27 +154,21 @@ def copy_file(
         to_fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             if not _reflink(from_fd, to_fd):
-                while count := os.sendfile(to_fd, from_fd, None, BYTES_PER_STEP):
-                    yield count
-            if sealed is not None and (yield from _hash_of(to_fd, sealed.size)) != sealed.digest:
-                os.utime(source)
-                raise modified
+                while os.sendfile(to_fd, from_fd, None, BYTES_PER_STEP):
+                    yield
+            if sealed is not None:
+                with open(to_fd, "rb", closefd=False) as copied:
+                    copied.seek(0)
+                    digest = yield from digest_of_open(copied)
+                if digest != sealed.digest:
+                    os.utime(source)
+                    raise modified
             if stat.S_IMODE(os.fstat(to_fd).st_mode) != mode:  # the umask allowed less
                 os.fchmod(to_fd, mode)
         finally:
             os.close(to_fd)
     finally:
         os.close(from_fd)
-
-
-def _hash_of(descriptor: int, size: int) -> Generator[int, None, str]:
-    """Return the sha256 of an open file of that size; yield once per piece, with nothing copied."""
-    digest, offset = hashlib.sha256(), 0
-    while offset < size and (chunk := os.pread(descriptor, BYTES_PER_STEP, offset)):
-        digest.update(chunk)
-        offset += len(chunk)
-        yield 0
-    return digest.hexdigest()
 
 
 def _can_reflink(source: str, target: str) -> bool:

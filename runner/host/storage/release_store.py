@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import zlib
-from typing import Dict, Generator, List, Optional, Set, Tuple
+from typing import BinaryIO, Dict, Generator, List, Optional, Set, Tuple
 
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
@@ -126,11 +126,16 @@ def _modified_files(workdir: str, name: str) -> Generator[None, None, Optional[L
 
 def digest_of(path: str) -> Generator[None, None, str]:
     """Return the sha256 of a file."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while chunk := file.read(BYTES_PER_STEP):
-            digest.update(chunk)
-            yield
+        return (yield from digest_of_open(file))
+
+
+def digest_of_open(file: BinaryIO) -> Generator[None, None, str]:
+    """Return the sha256 of the rest of an open file."""
+    digest = hashlib.sha256()
+    while chunk := file.read(BYTES_PER_STEP):
+        digest.update(chunk)
+        yield
     return digest.hexdigest()
 
 

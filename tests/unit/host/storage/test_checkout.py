@@ -6,7 +6,7 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def test_big_release_is_copied_in_steps(
     copied, disk_answers = checkout.copy_file, threading.Event()
     begun: list[str] = []
 
-    def slowly(source: str, *args: Any, **more: Any) -> Iterator[int]:
+    def slowly(source: str, *args: Any, **more: Any) -> Generator[None, None, None]:
         begun.append(source)
         assert len(begun) == 1 or disk_answers.wait(20)  # the first shows what the disk can do
         return copied(source, *args, **more)
