@@ -27,7 +27,7 @@ def code(context: CheckContext) -> Iterator[Finding]:
         elif facts.release_state == "absent":
             yield ok(node.name, f"{release} is not there yet; a launch pushes it")
         elif facts.release_state == "damaged":
-            cost = "would not notice" if facts.has_release else "sends them again"
+            cost = "is refused" if facts.has_release else "sends them again"
             message = f"{release} has files that differ from what was pushed; a launch {cost}"
             yield warning(node.name, message, hint)
         else:

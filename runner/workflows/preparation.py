@@ -11,7 +11,7 @@ from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.model.facts import Facts, FactsRequest, agree_on_releases
+from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.release import Requirements
 from runner.core.model.results import Finding
@@ -74,7 +74,7 @@ class Preparation:
         self._select_nodes(facts)
         for warning in self._run_checks(facts):
             say(f"note: {warning}")
-        return agree_on_releases({**facts, **standby} if self._pool.spec.detach else facts)
+        return {**facts, **standby} if self._pool.spec.detach else facts
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

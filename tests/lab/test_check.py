@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, Launcher, Result
+from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher, Result
 
 pytestmark = [
     pytest.mark.promise(8),
@@ -183,8 +183,8 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
     for _ in range(2):
         found_levels, what = levels()
         assert found_levels == {**fine, "node2": "warning"}
-        assert what.endswith("a launch would not notice")
-    lab["node2"].sh(f"touch {file}")
+        assert what.endswith("a launch is refused")
+    assert on_lab("cluster=lab", PLAIN_ENTRY, "task.script=train.py").code == 3
     assert levels()[1].endswith("a launch sends them again")
     assert on_lab("deploy", "--cluster", "lab").code == 0
     assert levels() == (fine, mock.ANY)

@@ -309,6 +309,9 @@ def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) 
     assert project("deploy", "--cluster", "lab").code == 0
     path = f"{RELEASES}/*/code/value.py"
     lab["node2"].sh(f"for f in {path}; do chmod u+w $f; echo 'print(1)' > $f; done")
+    refused = project("cluster=lab", PLAIN_ENTRY, "task.script=value.py")
+    assert refused.code == 3, refused
+    assert "value.py was modified since it was stored; start again to push it" in refused.err
     done = project("cluster=lab", PLAIN_ENTRY, "task.script=value.py")
     assert done.code == 0, done
     assert done.out.count("as pushed") == 4

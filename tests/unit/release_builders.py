@@ -12,6 +12,8 @@ from runner.core.model.release import File, Folder, Manifest, Symlink, release_h
 from runner.core.protocol.paths import CODE_FOLDER, release_folder
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
+from runner.host.process.event_loop import run_steps
+from runner.host.storage.release_store import intact_manifest
 from runner.host.storage.release_writer import ReleaseWriter
 
 T = TypeVar("T")
@@ -89,6 +91,11 @@ def store(workdir: Path, made: Made) -> list[str]:
     done(assembly.write(stream(assembly, made)))
     done(assembly.finish())
     return came
+
+
+def is_intact(workdir: str, name: str) -> bool:
+    """Whether the release is there, complete and unmodified."""
+    return run_steps(intact_manifest(workdir, name)) is not None
 
 
 def write_into(path: Path, data: bytes) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Dict, Mapping, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
@@ -223,7 +223,6 @@ class Facts:
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here and complete
-    store_id: str = ""  # of the disk with the releases: hosts that share it have the same
     release_state: str = ""  # "absent", "intact" or "damaged" if all of it was read
     login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
@@ -236,15 +235,3 @@ class Facts:
     top_process: Optional[TopProcess] = None  # the one that uses most cores
     etcd: EtcdFacts = field(default_factory=EtcdFacts)
     part_seconds: Dict[str, float] = field(default_factory=dict)  # of each part of the answer
-
-
-def agree_on_releases(facts: Mapping[str, Facts]) -> Dict[str, Facts]:
-    """Return facts in which the hosts that share a disk have the release only if all of them do.
-
-    Of those that looked at the same moment, all but one took its word.
-    """
-    lacking = {each.store_id for each in facts.values() if not each.has_release} - {""}
-    return {
-        name: replace(each, has_release=each.has_release and each.store_id not in lacking)
-        for name, each in facts.items()
-    }

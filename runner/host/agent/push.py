@@ -8,7 +8,6 @@ import zlib
 from typing import Optional
 
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import release_folder
 from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
@@ -82,8 +81,7 @@ class Handler(RequestHandler):
         Reply that it is absent if the disk is another one, despite its id.
         """
         name = frame.data["release"]
-        root = release_folder(self.context.workdir, name)
-        if release_store.load_manifest(root) is not None and self.pin(name):
+        if release_store.has_release(self.context.workdir, name) and self.pin(name):
             self.context.answer(frame, "stored", new=False)
         else:
             self.context.answer(frame, "absent")

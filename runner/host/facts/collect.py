@@ -240,10 +240,7 @@ def _survey(request: FactsRequest, home: str) -> None:
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
-        report_facts(
-            store_id=release_store.read_store_id(workdir),
-            has_release=release_store.is_intact_for_all(workdir, request.release),
-        )
+        report_facts(has_release=release_store.has_release(workdir, request.release))
         if request.thorough:  # reads the whole release, so it comes last
             report_facts(release_state=release_store.check_intact(workdir, request.release))
     if request.find_users or request.thorough:

@@ -23,6 +23,7 @@ from runner.host.storage.release_store import (
     digest_of_open,
     has_seal,
     load_manifest,
+    mark_damaged,
 )
 
 COPY_THREADS, JOIN_TIMEOUT_S = 8, 1.0
@@ -55,8 +56,12 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
         os.mkdir(os.path.join(target, folder.path), 0o700)
 
     def copy(file: File) -> Steps:
-        source = os.path.join(code, file.path)
-        return copy_file(source, os.path.join(target, file.path), file.mode, sealed=file)
+        source, copied = os.path.join(code, file.path), os.path.join(target, file.path)
+        try:
+            yield from copy_file(source, copied, file.mode, sealed=file)
+        except ValueError:
+            mark_damaged(workdir, name)
+            raise
 
     for file in manifest.files[:1]:  # it shows whether the disk can share blocks
         for _ in copy(file):

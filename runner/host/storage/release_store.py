@@ -20,12 +20,12 @@ from typing import BinaryIO, Dict, Generator, List, Optional, Set, Tuple
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.event_loop import Steps, run_steps
-from runner.host.process.procfs import list_names, read_text
+from runner.host.process.procfs import list_names
 from runner.host.storage.ownership import private_folder
 from runner.host.storage.run_folder import mtime, read_state
 
 SEAL_MTIME = 1_000_000_000  # the modification time of every stored file, in seconds since the epoch
-MANIFEST, STORE_ID = "manifest", ".store"
+MANIFEST, DAMAGED, STORE_ID = "manifest", "damaged", ".store"
 STAGING_SUFFIX = ".new"
 
 _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
@@ -34,34 +34,17 @@ _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escap
 BYTES_PER_STEP = 1 << 20  # bytes read or written per step; a step is otherwise one file
 
 
-def is_intact(workdir: str, name: str) -> bool:
-    """Return whether the release is here, complete and unmodified."""
-    return run_steps(intact_manifest(workdir, name)) is not None
+def has_release(workdir: str, name: str) -> bool:
+    """Return whether a release is here that no checkout found damaged; no file of it is touched."""
+    root = release_folder(workdir, name)
+    return load_manifest(root) is not None and not os.path.exists(os.path.join(root, DAMAGED))
 
 
-def is_intact_for_all(workdir: str, name: str) -> bool:
-    """Look at the files of a release for all hosts that share the disk and ask at this moment.
-
-    One of them looks, the others wait for it and say yes: the controller, which hears from all and
-    knows who shares a disk by `read_store_id`, believes them only if that one says so, too.
-    """
-    try:
-        with open(os.path.join(release_folder(workdir, name), MANIFEST), "r+b") as manifest:
-            try:
-                fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                fcntl.flock(manifest, fcntl.LOCK_SH)
-                return True
-            except OSError:  # a network disk may have no locks
-                pass
-            return is_intact(workdir, name)
-    except OSError:
-        return False
-
-
-def read_store_id(workdir: str) -> str:
-    """Return what `store_id` returns, "" if there is none yet; nothing is written."""
-    return read_text(os.path.join(releases_folder(workdir), STORE_ID))
+def mark_damaged(workdir: str, name: str) -> None:
+    """Have a release count as absent, so that the next launch stores it anew."""
+    path = os.path.join(release_folder(workdir, name), DAMAGED)
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
 
 def check_intact(workdir: str, name: str) -> str:

@@ -291,7 +291,7 @@ def test_the_release_a_launch_would_push() -> None:
     found = bad("code", replace(looked_at, code=CodeRef(release="0123456789abcdef")))
     assert [(level, node) for level, node, _ in found] == [(WARNING, "a"), (WARNING, "b")]
     assert found[0][2].endswith("a launch sends them again")
-    assert found[1][2].endswith("a launch would not notice")
+    assert found[1][2].endswith("a launch is refused")
     unread = replace(case(), code=CodeRef(release="0123456789abcdef"))
     assert {one[0] for one in bad("code", unread)} == {WARNING}
 

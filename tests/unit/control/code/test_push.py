@@ -26,9 +26,8 @@ from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Deploy, Node
 from runner.core.protocol.frames import Frame, FrameDecoder
 from runner.host.storage import release_store
-from runner.host.storage.release_store import is_intact
 from tests.golden.builders import spec
-from tests.unit.release_builders import Made, done, left_in, push_handler, release, store
+from tests.unit.release_builders import Made, done, is_intact, left_in, push_handler, release, store
 
 
 class Host(HostSession):

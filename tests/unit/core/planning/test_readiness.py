@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.facts import Facts, Gpu, Interpreter, SetupResult, agree_on_releases
+from runner.core.model.facts import Facts, Gpu, Interpreter, SetupResult
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.build_plan import select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
@@ -110,17 +110,6 @@ def test_healthy_host_has_no_problem() -> None:
 def test_problem_says_what_to_do(others: dict[str, Any], expected: str) -> None:
     """Each problem names the host, what was seen, and the key to change."""
     assert text(ONE, told(**others)) == expected
-
-
-def test_hosts_that_share_a_disk_agree_on_a_release() -> None:
-    """One of them looked at its files for all; whoever has no id of a disk speaks for itself."""
-    stores = {"a": ("s", True), "b": ("s", False), "c": ("t", True), "d": ("", False)}
-    stores["e"] = ("", True)
-    asked = {
-        name: facts(name, store_id=store, has_release=has) for name, (store, has) in stores.items()
-    }
-    agreed = {name: each.has_release for name, each in agree_on_releases(asked).items()}
-    assert agreed == {"a": False, "b": False, "c": True, "d": False, "e": True}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pytest
 
 from runner.host.storage import checkout
 from runner.host.storage.checkout import check_out
-from runner.host.storage.release_store import MANIFEST, is_intact
+from runner.host.storage.release_store import MANIFEST, has_release
 from tests.lab.waiting import wait_until
-from tests.unit.release_builders import Made, done, release, store, write_into
+from tests.unit.release_builders import Made, done, is_intact, release, store, write_into
 
 TREE = release(
     {"train.py": b"print()\n", "sub/tool": b"#!/bin/sh\n", "ro/deep/x": b"", "-r \n": b"odd"},
@@ -167,9 +167,13 @@ def test_release_that_was_changed_is_not_run(tmp_path: Path, work: Path) -> None
     """Ranks never run code that is not what its hash says, and the next launch heals it."""
     store(tmp_path, TREE)
     write_into(TREE.code(tmp_path) / "train.py", b"exit(1)\n")
+    assert has_release(str(tmp_path), TREE.name), "no file of it was touched"
 
     with pytest.raises(ValueError, match=r"train\.py was modified since it was stored"):
         copy(tmp_path, TREE, work)
+    assert not has_release(str(tmp_path), TREE.name)
+    assert store(tmp_path, TREE) == ["train.py"]
+    assert has_release(str(tmp_path), TREE.name)
 
 
 def test_content_decides_whatever_size_and_time_say(tmp_path: Path, work: Path) -> None:

@@ -6,17 +6,14 @@ import fcntl
 import json
 import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FuturesTimeoutError
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.storage import release_store
-from tests.unit.release_builders import Made, done, left_in, release, store, write_into
+from tests.unit.release_builders import Made, done, is_intact, left_in, release, store, write_into
 
 TREE = release({"a": b"one", "d/b": b"two"}, folders={"empty": 0o755}, links={"l": "d/b"})
 
@@ -52,8 +49,8 @@ def test_stored_release_is_held(tmp_path: Path) -> None:
     """What is there is not pushed again."""
     store(tmp_path, TREE)
 
-    assert release_store.is_intact(str(tmp_path), TREE.name)
-    assert not release_store.is_intact(str(tmp_path), release({}).name)
+    assert release_store.has_release(str(tmp_path), TREE.name)
+    assert not release_store.has_release(str(tmp_path), release({}).name)
 
 
 def damage(code: Path, what: str) -> None:
@@ -87,7 +84,7 @@ def test_what_was_changed_is_not_held(tmp_path: Path, what: str) -> None:
 
     damage(TREE.code(tmp_path), what)
 
-    assert not release_store.is_intact(str(tmp_path), TREE.name)
+    assert not is_intact(str(tmp_path), TREE.name)
 
 
 def test_empty_folder_belongs_to_it(tmp_path: Path) -> None:
@@ -95,7 +92,7 @@ def test_empty_folder_belongs_to_it(tmp_path: Path) -> None:
     store(tmp_path, TREE)
     (TREE.code(tmp_path) / "empty").rmdir()
 
-    assert not release_store.is_intact(str(tmp_path), TREE.name)
+    assert not is_intact(str(tmp_path), TREE.name)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zlib", None], ids=["empty", "damaged", "missing"])
@@ -107,7 +104,7 @@ def test_release_without_its_manifest_is_not_held(tmp_path: Path, data: bytes | 
     if data is not None:
         manifest.write_bytes(data)
 
-    assert not release_store.is_intact(str(tmp_path), TREE.name)
+    assert not release_store.has_release(str(tmp_path), TREE.name)
 
 
 def test_manifest_of_another_release_is_not_taken(tmp_path: Path) -> None:
@@ -116,7 +113,7 @@ def test_manifest_of_another_release_is_not_taken(tmp_path: Path) -> None:
     other = release({"a": b"else"})
     TREE.code(tmp_path).parent.rename(other.code(tmp_path).parent)
 
-    assert not release_store.is_intact(str(tmp_path), other.name)
+    assert not release_store.has_release(str(tmp_path), other.name)
 
 
 def test_oldest_go(tmp_path: Path, kept: list[Made]) -> None:
@@ -280,28 +277,3 @@ def test_contents_that_were_changed_are_not_known(tmp_path: Path) -> None:
     write_into(TREE.code(tmp_path) / "a", b"ONE")
 
     assert store(tmp_path, release({"x": b"one", "y": b"two"})) == ["x"]
-
-
-def test_hosts_that_share_a_disk_look_at_a_release_once(tmp_path: Path) -> None:
-    """Those that come while one looks wait for it, and touch no file but the manifest."""
-    store(tmp_path, TREE)
-    workdir, manifest = str(tmp_path), TREE.code(tmp_path).parent / release_store.MANIFEST
-    with (
-        patch.object(release_store, "is_sealed", wraps=release_store.is_sealed) as sealed,
-        ThreadPoolExecutor(1) as other_host,
-        manifest.open("r+b") as looking,
-    ):
-        fcntl.flock(looking, fcntl.LOCK_EX)
-        answer = other_host.submit(release_store.is_intact_for_all, workdir, TREE.name)
-        with pytest.raises(FuturesTimeoutError):
-            answer.result(0.1)
-        fcntl.flock(looking, fcntl.LOCK_UN)
-        assert answer.result(5)
-        assert not sealed.called
-        assert release_store.is_intact_for_all(workdir, TREE.name)
-        assert sealed.call_count == len(TREE.manifest.files)
-    write_into(TREE.code(tmp_path) / "a", b"other")
-    assert not release_store.is_intact_for_all(workdir, TREE.name)
-    assert not release_store.is_intact_for_all(workdir, "0" * 16)
-    assert release_store.read_store_id(workdir) == ""
-    assert release_store.store_id(workdir) == release_store.read_store_id(workdir)

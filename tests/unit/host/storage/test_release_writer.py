@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from runner.core.protocol.frames import Frame
 from runner.host.storage import release_store
-from runner.host.storage.release_store import STORE_ID, is_intact
+from runner.host.storage.release_store import STORE_ID
 from runner.host.storage.release_writer import ReleaseWriter
 from tests.unit.release_builders import (
     Made,
     begun,
     done,
+    is_intact,
     left_in,
     push_handler,
     release,
