@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -83,6 +84,14 @@ def under(python: Path, asked: FactsRequest, code: Path = REPO, **options: Any) 
     return answer
 
 
+@contextlib.contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """Fail if the block takes longer."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < limit_s
+
+
 def setting_up(*lines: str, **wanted: Any) -> FactsResult:
     """Collect with these setup lines."""
     return collect(request(setup=lines, **wanted))
@@ -144,7 +153,6 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert facts.disk_free
     assert facts.shm_free
     assert set(facts.limits) == {"memlock", "nofile", "nproc"}
-    assert {"python", "folders", "network", "port", "total"} <= set(facts.part_seconds)
     assert answer["environ"]["PATH"] == os.environ["PATH"]
 
 
@@ -350,11 +358,11 @@ def test_setup_that_hangs_is_killed_with_all_it_started(python: Path, tmp_path: 
 
 def test_setup_that_talks_a_lot_is_cut_short() -> None:
     """10 MB of output cost neither memory nor much time; its end is kept."""
-    answer = setting_up("head -c 10000000 /dev/zero | tr '\\0' x", "echo; echo the end")
+    with within(5):
+        answer = setting_up("head -c 10000000 /dev/zero | tr '\\0' x", "echo; echo the end")
 
     assert answer.facts.setup.output.endswith("xx\nthe end")
     assert len(answer.facts.setup.output) <= bounded_child.MAX_OUTPUT
-    assert answer.facts.part_seconds["setup"] < 5
 
 
 def test_setup_reads_nothing_and_asks_nobody() -> None:
@@ -364,10 +372,10 @@ def test_setup_reads_nothing_and_asks_nobody() -> None:
 
 def test_a_background_process_does_not_hold_up_the_answer() -> None:
     """It may keep the shell's output open as long as it likes."""
-    answer = setting_up("sleep 20 & export SLEEPER=$!")
+    with within(5):
+        answer = setting_up("sleep 20 & export SLEEPER=$!")
 
     os.kill(int(answer.environ["SLEEPER"]), signal.SIGKILL)
-    assert answer.facts.part_seconds["setup"] < 5
 
 
 def test_setup_may_break_the_path() -> None:
@@ -474,10 +482,11 @@ def test_an_unusable_interpreter_is_told(
         path.write_text(text)
         path.chmod(0o644 if name == "notes" else 0o755)
 
-    answer = collect(request(python=str(path), tool_timeout_s=0.5 if name == "hang" else 15.0))
+    limit_s = 0.5 if name == "hang" else 15.0
+    with within(5):
+        answer = collect(request(python=str(path), tool_timeout_s=limit_s))
 
     assert answer.facts.python.error == error.format(path=path)
-    assert answer.facts.part_seconds["python"] < 5
 
 
 @pytest.mark.parametrize("path", [TOO_OLD, ANCIENT])
@@ -680,14 +689,13 @@ def test_what_gpus_do_is_told_by_the_driver(
 
 
 def test_what_a_host_has_is_told() -> None:
-    """Memory, cores and NUMA nodes of this machine, at every launch and in no time."""
+    """Memory, cores and NUMA nodes of this machine, at every launch."""
     facts = collect(request()).facts
 
     assert facts.system.cpus >= len(os.sched_getaffinity(0))
     assert facts.system.memory
     assert facts.system.memory_free
     assert facts.system.load is not None
-    assert facts.part_seconds["system"] < 1
     assert facts.top_process is None
 
 
@@ -715,10 +723,10 @@ def test_a_driver_that_hangs_costs_its_deadline_and_no_more(driver: Any) -> None
     """Everything else is known as usual."""
     driver("HANG")
 
-    facts = collect(request(tool_timeout_s=0.5)).facts
+    with within(5):
+        facts = collect(request(tool_timeout_s=0.5)).facts
 
     assert facts.gpu_source == "the driver did not answer within 0.5 s"
-    assert facts.part_seconds["total"] < 5
     assert facts.interfaces
 
 
@@ -726,10 +734,10 @@ def test_a_driver_that_hangs_is_asked_while_setup_runs(driver: Any) -> None:
     """Its time passes beside that of the setup lines, not after it."""
     driver("HANG")
 
-    facts = setting_up("sleep 1.5", tool_timeout_s=1.5).facts
+    with within(2.9):
+        facts = setting_up("sleep 1.5", tool_timeout_s=1.5).facts
 
-    assert facts.part_seconds["gpus"] >= 1.5
-    assert facts.part_seconds["total"] < 2.9
+    assert facts.gpu_source == "the driver did not answer within 1.5 s"
 
 
 def test_a_driver_that_crashes_takes_nobody_with_it(driver: Any) -> None:
@@ -752,7 +760,7 @@ def test_a_machine_without_a_driver_is_asked_nothing(monkeypatch: pytest.MonkeyP
 
     facts = collect(request()).facts
 
-    assert (facts.gpus, facts.gpu_source, "gpus" in facts.part_seconds) == ((), "none", False)
+    assert (facts.gpus, facts.gpu_source) == ((), "none")
 
 
 # --- folders ---
@@ -763,12 +771,12 @@ def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPa
     """A look at a folder may never return; the rest of the facts does not wait for it."""
     monkeypatch.setattr("runner.host.facts.collect.unwritable_reason", lambda _: time.sleep(60))
 
-    facts = collect(request(workdir="/nfs/x", tool_timeout_s=0.5)).facts
+    with within(5):
+        facts = collect(request(workdir="/nfs/x", tool_timeout_s=0.5)).facts
 
     assert facts.workdir_error == "looking at /nfs/x: no answer within 0.5 s"
     assert facts.shm_free
     assert facts.python.version
-    assert facts.part_seconds["total"] < 5
 
 
 def test_folders_are_as_another_user_sees_them() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from runner.control.attempt.node import AttemptNode
+from runner.control.attempt.node import AttemptNode, ConnectionState
 from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.facts import BOOT_TIMEOUT_S
@@ -113,8 +113,9 @@ class NodeFailureDetector:
         if node.is_lost or self.role is not Role.LAUNCH:
             return self._give_up(node, now, silence_s, awaits_rejoin=awaits_rejoin)
         if self._detector.judge(silence_s, self._lost_limit_s(node)) is Liveness.LOST:
+            is_unanswered = node.connection.state is ConnectionState.UNANSWERED
             reason = f"nothing was heard from it for {silence_s:.0f} s"
-            return Judgement(NodeState.LOST, NO_ANSWER if node.connection.is_unanswered else reason)
+            return Judgement(NodeState.LOST, NO_ANSWER if is_unanswered else reason)
         is_starting = not node.supervisor_started and node.live_session
         limit_s = ANSWER_TIMEOUT_S if node.disk_wait_s else START_TIMEOUT_S
         if is_starting and now > node.last_data + limit_s:
@@ -167,19 +168,18 @@ class NodeFailureDetector:
     def _give_up(
         self, node: AttemptNode, now: float, silence_s: float, *, awaits_rejoin: bool
     ) -> Judgement | None:
-        backoff = node.connection.backoff
         is_joining = not node.supervisor_started and node.live_session
         if is_joining and now > node.last_data + ANSWER_TIMEOUT_S:
             return Judgement(NodeState.UNVERIFIED, NO_ANSWER, show=True, record=True)
-        if backoff is None or silence_s <= self._return_limit_s(node):
+        backoff, state = node.connection.backoff, node.connection.state
+        if backoff is None or state is ConnectionState.REACHED:
+            return None
+        if silence_s <= self._return_limit_s(node):
             return None
         others_remain = self._count_others(node, _is_intact) > 0
         is_excluded = self.relaunch_follows and node.is_lost and others_remain
-        is_unanswered = node.connection.is_unanswered
-        if node.connection.session and not is_unanswered:
-            return None  # it was just reached again
-        if not (is_excluded or awaits_rejoin or backoff.tries > 0 or is_unanswered):
-            return None
+        if state is ConnectionState.BROKEN and not (is_excluded or awaits_rejoin):
+            return None  # it is tried once at least
         reason, is_news = f"it could not be reached: {backoff.reason}", not node.is_lost
-        reason = NO_ANSWER if is_unanswered else reason
+        reason = NO_ANSWER if state is ConnectionState.UNANSWERED else reason
         return Judgement(NodeState.UNVERIFIED, reason, show=is_news, record=is_news)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import random
 import threading
@@ -53,6 +54,16 @@ class Backoff:
         self.in_progress = False
 
 
+class ConnectionState(enum.Enum):
+    """What can be expected of the connection to a node."""
+
+    OPEN = "open"
+    BROKEN = "broken"  # no attempt to open a new one has failed so far
+    UNREACHABLE = "unreachable"  # at least one has
+    REACHED = "reached again"  # it has yet to follow the run
+    UNANSWERED = "unanswered"  # it has not done so in all the time it may take
+
+
 class NodeConnection:
     """The connection to one node, across all sessions of an attempt."""
 
@@ -82,11 +93,14 @@ class NodeConnection:
         return self._last_heard
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether it was reached again and has not followed the run in all the time it may take."""
-        if self.session is None or self.backoff is None:
-            return False
-        return time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
+    def state(self) -> ConnectionState:
+        """Its state: broken by `begin_backoff`, reached by a new session, open by `end_backoff`."""
+        if self.backoff is None:
+            return ConnectionState.OPEN
+        if self.session is None:
+            return ConnectionState.UNREACHABLE if self.backoff.tries else ConnectionState.BROKEN
+        is_late = time.monotonic() > self.backoff.since + ANSWER_TIMEOUT_S
+        return ConnectionState.UNANSWERED if is_late else ConnectionState.REACHED
 
     def replace(self, session: HostSession) -> None:
         """Start over with a session that was opened for a node that rejoins."""

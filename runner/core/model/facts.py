@@ -234,4 +234,3 @@ class Facts:
     other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
     top_process: Optional[TopProcess] = None  # the one that uses most cores
     etcd: EtcdFacts = field(default_factory=EtcdFacts)
-    part_seconds: Dict[str, float] = field(default_factory=dict)  # of each part of the answer

@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Generator, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
@@ -49,8 +48,6 @@ def _collect(
     request: FactsRequest, children: Dict[str, BoundedChild]
 ) -> Generator[None, None, FactsResult]:
     """Collect the facts; `children` takes our children by the part of the facts they look at."""
-    began = time.monotonic()
-    seconds: Dict[str, float] = {}
     facts, environ = _static_facts(request), dict(os.environ)
     for_launch = not request.skip_launch_facts
     if (request.gpus or for_launch) and query.has_driver():
@@ -60,7 +57,7 @@ def _collect(
         children["setup"] = child
         yield from wait_all([child], also_read=[*children.values()])
         setup_result, environ = setup.result(child, request.setup, environ)
-        facts = replace(facts, setup=setup_result, part_seconds={"setup": child.seconds})
+        facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
@@ -68,13 +65,11 @@ def _collect(
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
-        fields, reserved = yield from _launch_facts(request, facts, environ, children, seconds)
+        fields, reserved = yield from _launch_facts(request, facts, environ, children)
     yield from wait_all([*children.values()])
     fields.update(_survey_result(children["folders"], request))
     fields.update(query.result(children.get("gpus")))
-    seconds.update((name, child.seconds) for name, child in children.items())
-    seconds["total"] = round(time.monotonic() - began, 4)
-    return FactsResult(replace(facts, **fields, part_seconds=seconds), environ, reserved)
+    return FactsResult(replace(facts, **fields), environ, reserved)
 
 
 def _static_facts(request: FactsRequest) -> Facts:
@@ -105,9 +100,8 @@ def _launch_facts(
     facts: Facts,
     environ: Dict[str, str],
     children: Dict[str, BoundedChild],
-    seconds: Dict[str, float],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
-    """Return the facts that only a launch needs, and the reserved ports; time each part."""
+    """Return the facts that only a launch needs, and the reserved ports."""
     from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
@@ -118,7 +112,7 @@ def _launch_facts(
     )
     if request.find_etcd or request.etcd_endpoint:
         children["etcd"] = etcd.start(request, environ)
-    fields, reserved = _kernel_facts(request, seconds)
+    fields, reserved = _kernel_facts(request)
     if request.thorough:
         others = [*children.values()]
         found = yield from interpreter.in_login_shell(request.python, environ, others)
@@ -130,46 +124,35 @@ def _launch_facts(
     return fields, reserved
 
 
-def _kernel_facts(
-    request: FactsRequest, seconds: Dict[str, float]
-) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
-    """Return the facts that the kernel has at once, and the reserved ports."""
+def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
+    """Return the facts that the kernel has at once, and the reserved ports.
+
+    Those that an unusual host cannot tell stay empty, and cost no others.
+    """
     from runner.host.facts import interfaces, machine  # noqa: PLC0415 (verbs do without)
 
     fields: Dict[str, Any] = {}
     reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
-    with _timed("network", seconds):
+    with contextlib.suppress(Exception):
         fields["interfaces"] = interfaces.list_interfaces()
         fields["routes"] = interfaces.list_routes()
-    with _timed("machine", seconds):
+    with contextlib.suppress(Exception):
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
         fields["limits"] = machine.soft_limits()
-    with _timed("system", seconds):
+    with contextlib.suppress(Exception):
         fields["system"] = machine.read_system()
-    with _timed("logind", seconds):
+    with contextlib.suppress(Exception):
         fields["logind_kill_setting"] = machine.logind_kill_setting(procfs.login_name())
-    with _timed("port", seconds):
+    with contextlib.suppress(Exception):
         reserved, fields["port_error"] = ports.reserve_ports(
             first, last, store=request.reserve_port, hub=request.reserve_hub_port
         )
         fields["reserved_port"], fields["hub_port"], _ = reserved.numbers
     if request.reserve_vote_port:
-        with _timed("voter", seconds):
+        with contextlib.suppress(Exception):
             reserved = reserved._replace(voter=ports.reserve_extra(first, last))
             fields["vote_port"] = reserved.numbers[-1]
     return fields, reserved
-
-
-@contextlib.contextmanager
-def _timed(name: str, seconds: Dict[str, float]) -> Iterator[None]:
-    """Time one part; if it fails on an unusual host, its facts stay empty."""
-    began = time.monotonic()
-    try:
-        yield
-    except Exception:  # noqa: BLE001, S110 - one part must not cost all other facts
-        pass
-    finally:
-        seconds[name] = round(time.monotonic() - began, 4)
 
 
 def absolute(path: str, home: str) -> str:

@@ -41,7 +41,6 @@ class BoundedChild:
         self.raw_report = b""
         self.code: Optional[int] = None
         self.timed_out = False
-        self.seconds = 0.0
         self.limit_s = limit_s
         self._began = time.monotonic()
         self.pipes: Tuple[int, ...] = ()
@@ -133,7 +132,6 @@ class BoundedChild:
             os.close(pipe)
         self.pipes = ()
         self.code = code
-        self.seconds = round(time.monotonic() - self._began, 4)
 
 
 def wait_all(
