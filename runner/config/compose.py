@@ -5,58 +5,38 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import os
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from runner.config import primary, rerun
-from runner.config.contact import CONTACT_CHOICES, contact_values, contact_words
-from runner.config.error_messages import (
-    explain_error,
-    resolve_to_plain,
-    unknown_keys,
-    with_all_refused,
-)
-from runner.config.hydra_settings import (
-    output_folder_problems,
-    override_problems,
-    setting_problems,
-)
-from runner.config.overrides import (
-    hydra_value,
-    override_key,
-    parse_overrides,
-    to_hydra,
-)
+from runner.config.contact import CONTACT_CHOICES
+from runner.config.error_messages import explain_error, with_all_refused
+from runner.config.hydra_settings import override_problems
+from runner.config.overrides import hydra_value, override_key, parse_overrides, to_hydra
 from runner.config.primary import HydraInput
-from runner.config.schema import GROUPS, with_defaults
+from runner.config.request import FailedRun, RequestBuilder, as_sweep, as_typed
+from runner.config.schema import GROUPS
 from runner.config.search_path import ConfigFiles, conf_folders, hydra_session
-from runner.config.spec_builder import build_spec
-from runner.config.sweep import FailedRun, as_sweep
-from runner.config.task import append_arguments, new_run_id, program_name
-from runner.config.validation import SpecInputs, suggest
+from runner.config.task import append_arguments, new_run_id
+from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem, is_output_error
 from runner.core.model.spec import LaunchRequest
-from runner.core.shell import this_program
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
-    from hydra.conf import HydraConf
-    from omegaconf import ListConfig
 
     from runner.core.model.results import Origin
-    from runner.core.model.spec import Spec
 
 
 @contextlib.contextmanager
@@ -78,11 +58,10 @@ class Composer:
     def __init__(
         self, hydra: Hydra, files: ConfigFiles, arguments: Sequence[str], *, for_launches: bool
     ) -> None:
-        self._arguments = arguments
-        self._for_launches = for_launches
-        self._hydra = hydra
-        self._files = files
-        self._run_ids: set[str] = set()
+        self._hydra, self._files, self._arguments = hydra, files, arguments
+        self._builder = RequestBuilder(
+            files, arguments, self._compose_config, for_launches=for_launches
+        )
 
     def compose(
         self, overrides: Sequence[str], contact_keys: Collection[str] | None = None
@@ -102,7 +81,7 @@ class Composer:
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
             config = _drop_hydra_section(config)
-            return self._build_request(config, hydra, overrides, hydra_input, contact_keys)
+            return self._builder.build(config, hydra, overrides, hydra_input, contact_keys)
 
     def _further_problems(
         self, first: ConfigError, overrides: Sequence[str], contact_keys: Collection[str] | None
@@ -128,9 +107,9 @@ class Composer:
 
         def compose(config: DictConfig) -> LaunchRequest | FailedRun:
             hydra = HydraConfig.get()
-            words = _as_typed(hydra.overrides.task)
+            words = as_typed(hydra.overrides.task)
             try:
-                return self._build_request(config, hydra, words, hydra_input)
+                return self._builder.build(config, hydra, words, hydra_input)
             except ConfigError as error:
                 return FailedRun(f"run {hydra.job.num + 1}: {' '.join(words)}", error.problems)
 
@@ -272,122 +251,6 @@ class Composer:
         free = [word for word in CONTACT_CHOICES if word.partition("=")[0] not in hydra_input.keys]
         overrides = [*free, *hydra_input.overrides]
         return self._compose_config(dataclasses.replace(hydra_input, overrides=overrides))
-
-    def _build_request(
-        self,
-        config: DictConfig,
-        hydra: HydraConf,
-        overrides: Sequence[str],
-        hydra_input: HydraInput,
-        contact_keys: Collection[str] | None = None,
-    ) -> LaunchRequest:
-        """Validate a composed configuration, and turn it into plain data."""
-        recorded_run = hydra_input.record
-        chosen = {
-            group: f"{group}/{option}"
-            for group, option in hydra.runtime.choices.items()
-            if isinstance(option, str) and not group.startswith("hydra/")
-        }
-        files = [] if "cluster" in chosen else hydra_input.several_files("cluster")
-        several = [f"cluster/{name}" for name in files]
-        configs = [hydra_input.primary, *sorted([*chosen.values(), *several])]
-        task = chosen.get("task", "").removeprefix("task/")
-        if task in ("", "base"):
-            task = program_name(resolve_to_plain(config.task, "task", []))
-        cluster = "+".join(files) or chosen.get("cluster", "cluster").removeprefix("cluster/")
-        config = with_defaults(config)
-        append_arguments(config, self._arguments)
-        if recorded_run:
-            config.rerun = recorded_run.plan.run_id
-            cluster = cluster if files or "cluster" in chosen else recorded_run.plan.cluster
-            task = task if hydra_input.replaces_program else recorded_run.plan.task
-        if recorded_run and contact_keys is not None:
-            config.run_id = recorded_run.plan.run_id
-        if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            while (run_id := new_run_id(task)) in self._run_ids:
-                pass  # every run of a sweep has its own
-            self._run_ids.add(run_id)
-            config.run_id = run_id
-        try:
-            names = cluster, task
-            spec, options = self._validate(config, names, hydra, hydra_input, contact_keys)
-        except ConfigError as error:
-            locate = functools.partial(self._files.locate_key, configs=configs, overrides=overrides)
-            located = [dataclasses.replace(p, subject=locate(p.subject)) for p in error.problems]
-            raise ConfigError(located) from error
-        typed = (*overrides, *(("--", *self._arguments) if self._arguments else ()))
-        merged_notes = primary.merged_nodes_notes(hydra_input.parsed, config)
-        recorded_code, notes = None, (*merged_notes, *self._files.shadows(configs))
-        if recorded_run and contact_keys is None:
-            is_same = not hydra_input.replaces_program
-            recorded_code, own = recorded_run.code_to_run(spec, typed, is_same_program=is_same)
-            notes = (*own, *notes)
-        return LaunchRequest(
-            spec=spec,
-            config_yaml=OmegaConf.to_yaml(config, resolve=False),
-            notes=notes,
-            overrides=typed,
-            contact_words=contact_words(overrides, spec.cluster),
-            recorded_code=recorded_code,
-            record_hosts=recorded_run.hosts if recorded_run else (),
-            names_program=hydra_input.names_program,
-            **options,
-        )
-
-    def _validate(
-        self,
-        config: DictConfig,
-        names: tuple[str, str],
-        hydra: HydraConf,
-        given: HydraInput,
-        contact_keys: Collection[str] | None,
-    ) -> tuple[Spec, dict[str, Any]]:
-        """Return the `Spec` and the options of the run; `names` are those of cluster and task."""
-        if contact_keys is None:
-            raw = OmegaConf.to_container(config, resolve=False)
-            unresolved = [*setting_problems(hydra), *output_folder_problems(raw)]
-            values = {} if unresolved else resolve_to_plain(config, "", unresolved)
-        else:
-            unresolved = []
-            values = contact_values(config, contact_keys, unresolved)
-        if unresolved:
-            raise ConfigError(unresolved)
-        words = _as_typed(hydra.overrides.hydra) + _as_typed(hydra.overrides.task)
-        nodes = self._node_overrides(words, given)
-        inputs = SpecInputs(values, *names, str(Path.cwd()), os.environ, *nodes)
-        problems = list(unknown_keys(values))
-        if self._for_launches and not given.names_program:
-            problems += primary.default_task_problems(self._files, inputs.cluster)
-        if given.record is None and values.get(rerun.KEY) is not None:
-            example = f"such as {this_program()} {rerun.KEY}={values[rerun.KEY]}"
-            problems.append(Problem(rerun.KEY, "is for the command line only", example))
-        return build_spec(inputs, problems)
-
-    def _node_overrides(
-        self, overrides: Sequence[str], hydra_input: HydraInput
-    ) -> tuple[list[tuple[str, ...]], list[str] | None]:
-        """Return the paths below `cluster.nodes` that are overridden, and the legal entries.
-
-        `cluster.nodes` is open, so that `cluster.nodes.gpu05.gpus=4` needs no `+` where the YAML
-        has `gpu[01-16]`. Hydra therefore takes misspelt names too, and nodes.py refuses them.
-        """
-        parsed = parse_overrides(overrides)
-        prefix = primary.NODES_PREFIX
-        below = [o for o in parsed if o.key_or_group.startswith(prefix) and not o.is_delete()]
-        if not below:
-            return [], None
-        changes = {o.input_line for o in below if not o.is_add() and not o.is_force_add()}
-        remaining = [word for word in overrides if word not in changes]
-        without_changes = dataclasses.replace(hydra_input, overrides=remaining)
-        nodes = self._compose_config(without_changes).cluster.nodes
-        keys = [o.key_or_group.removeprefix(prefix) for o in below]
-        known_entries = list(nodes) if isinstance(nodes, DictConfig) else []
-        return [tuple(key.split(".")) for key in keys], known_entries
-
-
-def _as_typed(words: list[str]) -> list[str]:
-    """Return the words of a list of OmegaConf, unresolved: `${.b}` is no neighbour in there."""
-    return cast("list[str]", OmegaConf.to_container(cast("ListConfig", words), resolve=False))
 
 
 def _drop_hydra_section(config: DictConfig) -> DictConfig:

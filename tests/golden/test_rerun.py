@@ -254,7 +254,7 @@ def test_no_two_runs_of_a_sweep_have_one_name(
 ) -> None:
     """There are 65536 endings; a hundred runs would meet every fourteenth time."""
     made = iter(["a", "a", "a", "b", "sweep"])
-    monkeypatch.setattr("runner.config.compose.new_run_id", lambda _: next(made))
+    monkeypatch.setattr("runner.config.request.new_run_id", lambda _: next(made))
     runs = composer.sweep(["cluster=pair", "task=mine", "task.args.lr=1,2"])
     assert [run.spec.run_id for run in runs] == ["a", "b"]
 

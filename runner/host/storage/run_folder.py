@@ -199,7 +199,6 @@ class LogSampler:
         self, folder: RunPaths, attempt: int, max_interval_s: float = SAMPLE_INTERVAL_S
     ) -> None:
         self.sizes: Dict[str, int] = {}  # at the last sample, by file name
-        self.in_progress = False  # a sample is being taken
         self._folder, self._attempt = folder, attempt
         self._interval_s = min(SAMPLE_INTERVAL_S, max_interval_s)
         self._next_at = time.monotonic()

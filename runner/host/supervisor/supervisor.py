@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
@@ -27,18 +27,13 @@ from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
-from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import (
-    EventLog,
-    LogSampler,
-    mark_unattended,
-    remove_sidecar_data,
-)
+from runner.host.storage.run_folder import EventLog, mark_unattended, remove_sidecar_data
 from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
+from runner.host.supervisor.progress import ProgressMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
@@ -62,8 +57,9 @@ class Supervisor:
         self._ranks = RankTracker(
             args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
         )
-        self._watchdog = Watchdog(args.folder, order, journal)
-        self._logs = LogSampler(args.folder, order.attempt, self._watchdog.interval_s)
+        self._progress = ProgressMonitor(
+            args.folder, order, journal, self._launcher, submit, self._fail
+        )
         self._sidecar = SidecarProcess(args.folder, order, submit)
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
@@ -119,7 +115,7 @@ class Supervisor:
             ladder.user_stopped = True
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
             return
-        if cause is StopCause.PEER and self._watchdog.is_dumping:
+        if cause is StopCause.PEER and self._progress.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
             return
         stopped_at = time.monotonic()  # before anything ends by it
@@ -174,7 +170,7 @@ class Supervisor:
         if self._port_reservation.check_due:
             self._release_port_if_listening()
         if self._keep_house():
-            self._sample_progress()
+            self._progress.sample()
         self._reap()
         ended_at = self._launcher.unrecorded_end
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
@@ -184,7 +180,7 @@ class Supervisor:
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
-        self._check_progress(self._peers.tick(self._local_stalled_s))
+        self._check_progress(self._peers.tick(self._progress.stalled_s))
         if self._election is not None:
             self._election.tick()
         if lease_expiry := self._peers.lease_expiry:
@@ -194,52 +190,22 @@ class Supervisor:
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
-        is_due = self._logs.is_due()
+        is_due = self._progress.is_due()
         if is_due:
             folder, left_s = self._args.folder, self._peers.lease.unattended_left_s
             self._files.submit(functools.partial(run_owner.heartbeat, folder))
             self._files.submit(functools.partial(mark_unattended, folder, left_s))
         return is_due
 
-    def _sample_progress(self, then: Callable[[], object] = int) -> None:
-        """Take a sample of the logs and of the progress, unless one is being taken."""
-
-        def take_sizes() -> Mapping[str, int]:
-            self._logs.sample()
-            return self._watchdog.progress_sizes(self._logs.sizes)
-
-        def take_sample(sizes: Mapping[str, int]) -> None:
-            self._logs.in_progress = False
-            if self._launcher.is_running:
-                self._watchdog.sample(sizes, self._launcher.pid)
-            then()
-
-        if not self._logs.in_progress:
-            self._logs.in_progress = True
-            self._files.submit(take_sizes, take_sample)
-
-    def _stop_if_stalled(self) -> None:
-        if self._watchdog.reason:
-            self._fail(self._watchdog.reason)
-
     def _check_progress(self, stalled_s: Optional[float]) -> None:
-        """Have the watchdog act, unless the end is near anyhow."""
-        if self._ladder.is_stopping or self._launcher.exit_status is not None:
-            self._watchdog.close()
-        elif self._watchdog.check(stalled_s):
-            self._sample_progress(self._stop_if_stalled)
-        if self._ladder.deferred_reason and not self._watchdog.is_dumping:
+        """Act on a stall of the whole run, and on a stop that waits for the stacks of our ranks."""
+        self._progress.check(stalled_s, is_stopping=self._ladder.is_stopping)
+        if self._ladder.deferred_reason and not self._progress.is_dumping:
             self.stop(self._ladder.deferred_reason, StopCause.PEER)
-
-    @property
-    def _local_stalled_s(self) -> float:
-        """For how long no rank has made progress here; where none is left, the others decide."""
-        has_ranks = not self.order.is_standby and self._launcher.exit_status is None
-        return self._watchdog.stalled_s if has_ranks else float("inf")
 
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
-        helper_pids = {*self._watchdog.child_pids, self._sidecar.pid}
+        helper_pids = {*self._progress.child_pids, self._sidecar.pid}
         return [pid for pid in procfs.own_descendants() if pid not in helper_pids]
 
     def _restart_ranks(self, node_count: int) -> None:
@@ -308,7 +274,7 @@ class Supervisor:
     def _finish(self) -> State:
         ladder, cgroup = self._ladder, self._launcher.cgroup
         ladder.move(StopPhase.KILLING)
-        self._watchdog.close()
+        self._progress.close()
         self._sidecar.stop(self._reap)
         killed, survivors = kill_until_gone(
             *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
@@ -316,7 +282,7 @@ class Supervisor:
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._files.submit(functools.partial(remove_sidecar_data, self._args.folder, self.order))
-        self._files.submit(self._logs.sample)
+        self._progress.sample_logs()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
         verified = is_proven(cgroup, survivors, self._no_children_left)
@@ -334,7 +300,7 @@ class Supervisor:
         return state
 
     def _no_children_left(self) -> bool:
-        return procfs.no_children_left() or bool(self._watchdog.child_pids)
+        return procfs.no_children_left() or bool(self._progress.child_pids)
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""

@@ -1,0 +1,86 @@
+"""Progress monitor of a supervisor: samples of logs and metrics, and the watchdog they feed."""
+
+from __future__ import annotations
+
+from typing import Callable, FrozenSet, Mapping, Optional
+
+from runner.core.model.plan import Order
+from runner.core.protocol.paths import RunPaths
+from runner.host.process.file_worker import Submit
+from runner.host.ranks.watchdog import Watchdog
+from runner.host.storage.run_folder import EventLog, LogSampler
+from runner.host.supervisor.program import LauncherProcess
+
+
+class ProgressMonitor:
+    """The progress of the ranks here; where they are stalled, `fail` is called with the reason."""
+
+    def __init__(
+        self,
+        folder: RunPaths,
+        order: Order,
+        journal: EventLog,
+        launcher: LauncherProcess,
+        submit: Submit,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._watchdog = Watchdog(folder, order, journal)
+        self._logs = LogSampler(folder, order.attempt, self._watchdog.interval_s)
+        self._launcher, self._submit, self._fail = launcher, submit, fail
+        self._is_standby, self._is_sampling = order.is_standby, False
+
+    @property
+    def is_dumping(self) -> bool:
+        """Whether a stack dump is in progress."""
+        return self._watchdog.is_dumping
+
+    @property
+    def child_pids(self) -> FrozenSet[int]:
+        """Our own helpers, which do not belong to the run."""
+        return self._watchdog.child_pids
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long no rank has made progress here; where none is left, the others decide."""
+        has_ranks = not self._is_standby and self._launcher.exit_status is None
+        return self._watchdog.stalled_s if has_ranks else float("inf")
+
+    def is_due(self) -> bool:
+        """Return whether the interval between two samples is over; another one begins then."""
+        return self._logs.is_due()
+
+    def sample(self, then: Callable[[], object] = int) -> None:
+        """Take a sample of the logs and of the progress, unless one is being taken."""
+
+        def take_sizes() -> Mapping[str, int]:
+            self._logs.sample()
+            return self._watchdog.progress_sizes(self._logs.sizes)
+
+        def take_sample(sizes: Mapping[str, int]) -> None:
+            self._is_sampling = False
+            if self._launcher.is_running:
+                self._watchdog.sample(sizes, self._launcher.pid)
+            then()
+
+        if not self._is_sampling:
+            self._is_sampling = True
+            self._submit(take_sizes, take_sample)
+
+    def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
+        """Have the watchdog act on the stall of the whole run, unless the end is near anyhow."""
+        if is_stopping or self._launcher.exit_status is not None:
+            self._watchdog.close()
+        elif self._watchdog.check(stalled_s):
+            self.sample(self._fail_if_stalled)
+
+    def _fail_if_stalled(self) -> None:
+        if self._watchdog.reason:
+            self._fail(self._watchdog.reason)
+
+    def close(self) -> None:
+        """End our helpers."""
+        self._watchdog.close()
+
+    def sample_logs(self) -> None:
+        """Take the last sample of the logs."""
+        self._submit(self._logs.sample)
