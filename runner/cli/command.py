@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from runner.cli import commands
-from runner.config.overrides import chosen_file
+from runner.config.overrides import chosen_file, override_key
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.core.errors import ConfigError, Problem, RunnerError
@@ -208,19 +208,30 @@ class Selection:
                 show(f"note: runs/latest is left out: {error}", file=sys.stderr)
         return self.contact()
 
-    def contact_for_run(self, run: str) -> LaunchRequest:
+    def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
         """Return how the hosts of a run are reached, with its id; "" for the latest one there.
 
         That is by its own record, where one is on this machine, changed by the words that are
-        given; with a cluster named, by the YAML of that.
+        given; with a cluster named, by the YAML of that, if it can be read. The beginning of an id
+        will do if one run on record has it, but not for an `ending_verb`.
         """
         if run and not is_run_id(run):
             hint = f"`{this_program()} ps --all` lists the runs; or give latest"
             raise ConfigError([Problem("--run", f"{run!r} is not a run id", hint)])
         run_id = "" if run == run_index.LATEST else run
-        if self.names_cluster:
-            return _about_run(self.contact(), run_id)
         folder = run_index.record_folder(run or run_index.LATEST)
+        if self.names_cluster:
+            try:
+                return _about_run(self.contact(), run_id)
+            except ConfigError as error:
+                changes = [word for word in self.settings if override_key(word) != "cluster"]
+                recorded = read_contact(folder) if folder and run_id and not changes else None
+                if recorded is None:
+                    raise
+                show(f"note: by the record of {run_id}, because of {error}", file=sys.stderr)
+                return recorded
+        if folder is None and run_id:
+            folder = _record_of_shortened(run_id, ending_verb)
         if folder is None and not run_id:
             message = "no run was launched from this folder"
             hint = "--run ID names one, --cluster NAME takes your latest one there"
@@ -259,6 +270,20 @@ class Selection:
             where = f"{spec.cluster} ({fold_names([node.name for node in spec.nodes])})"
             show(f"note: on {where}{why}; --cluster NAME chooses another", file=sys.stderr)
         return request
+
+
+def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
+    """Return the record of the only run whose id begins so; raise ConfigError for several."""
+    found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
+    if not found:
+        return None
+    name = next(iter(found))
+    if len(found) > 1 or ending_verb:
+        message = f"no run on record is named {run}; so begin {join_some([*found])}"
+        hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
+        raise ConfigError([Problem("--run", message, hint)])
+    show(f"note: {run} is {name}", file=sys.stderr)
+    return found[name]
 
 
 def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:

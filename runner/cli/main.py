@@ -32,6 +32,7 @@ from runner.config.validation import suggest
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
+from runner.ui.output import name_output
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
@@ -61,8 +62,8 @@ def entry() -> NoReturn:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):  # terminals and pipes may not take Unicode
-        cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace")
+    sys.stdout = name_output(cast(TextIOWrapper, sys.stdout))
+    cast(TextIOWrapper, sys.stderr).reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.excepthook = _report_thread
@@ -157,6 +158,9 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
     # Imported here, because Hydra takes most of the start-up time.
     from runner.config.compose import open_composer  # noqa: PLC0415
 
+    if flags.help:
+        _show_help(flags, for_program)
+        return []
     with open_composer(flags.config_dir, for_program, for_launches=True) as composer:
         if _show_info(composer, flags):
             return []
@@ -182,17 +186,27 @@ def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) 
         confirm_record(request)
 
 
-def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
-    """Print the information that a flag asks for; return whether one did."""
+def _show_help(flags: argparse.Namespace, for_program: Sequence[str]) -> None:
+    """Print what can be set; where the YAML has a fault, by the shipped one, and the fault."""
+    from runner.config.compose import open_composer  # noqa: PLC0415
 
     def print_help(hydra: Any, name: str, args: argparse.Namespace) -> None:
         args.overrides.append(f"hydra.help.app_name={hydra_value(this_program())}")
         hydra.app_help(name, _flags_parser(), args)
 
+    try:
+        with open_composer(flags.config_dir, for_program) as composer:
+            composer.show(flags.overrides, print_help)
+    except ConfigError as error:
+        with open_composer(shipped_only=True) as composer:
+            composer.show([], print_help)
+        print_error(error)
+
+
+def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
+    """Print the information that a flag asks for; return whether one did."""
     words = flags.overrides
-    if flags.help:
-        composer.show(words, print_help)
-    elif flags.hydra_help:
+    if flags.hydra_help:
         composer.show(None, lambda hydra, name, args: hydra.hydra_help(name, _flags_parser(), args))
     elif flags.cfg:
         how = (flags.cfg, flags.package, flags.resolve)

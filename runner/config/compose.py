@@ -27,7 +27,7 @@ from runner.config.overrides import hydra_value, override_key, parse_overrides, 
 from runner.config.primary import HydraInput
 from runner.config.request import FailedRun, RequestBuilder, as_sweep, as_typed
 from runner.config.schema import GROUPS
-from runner.config.search_path import ConfigFiles, conf_folders, hydra_session
+from runner.config.search_path import ConfigFiles, conf_folders, hydra_session, shipped_folder
 from runner.config.task import append_arguments, new_run_id
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem, is_output_error
@@ -41,13 +41,17 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def open_composer(
-    config_dirs: Sequence[str] = (), arguments: Sequence[str] = (), *, for_launches: bool = False
+    config_dirs: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    *,
+    for_launches: bool = False,
+    shipped_only: bool = False,
 ) -> Iterator[Composer]:
     """Open a composer that looks for YAML in these folders, the user's own and the shipped one.
 
     The program gets `arguments` after its own. For launches somebody has to say what to run.
     """
-    folders = conf_folders(config_dirs)
+    folders = [shipped_folder()] if shipped_only else conf_folders(config_dirs)
     with hydra_session(folders, primary.SHIPPED) as hydra:
         yield Composer(hydra, ConfigFiles(folders), arguments, for_launches=for_launches)
 
@@ -205,16 +209,15 @@ class Composer:
                 problems.append(Problem(word, "words after `--` are arguments, too", hint))
         if problems:
             raise ConfigError(problems)
-        primary_name, chosen = self._load_primary()
-        hydra_input = HydraInput(primary_name, hydra_overrides, parsed, chosen=chosen)
-        is_rerun = rerun.KEY in hydra_input.keys
-        if is_rerun and (name := rerun.requested_run(parsed)) is not None:
+        if (name := rerun.requested_run(parsed)) is not None:
             run = rerun.find_record(name, Path.cwd())
             self._files.explicit_paths[rerun.CONFIG_NAME] = run.config_file
-            node = run.primary_config(hydra_input.keys, self._files.shipped_primary)
+            given = HydraInput(rerun.CONFIG_NAME, hydra_overrides, parsed, record=run)
+            node = run.primary_config(given.keys, self._files.shipped_primary)
             ConfigStore.instance().store(rerun.CONFIG_NAME, node)
-            given = dataclasses.replace(hydra_input, record=run, chosen={})
-            return dataclasses.replace(given, primary=rerun.CONFIG_NAME)
+            return given
+        primary_name, chosen = self._load_primary()
+        hydra_input = HydraInput(primary_name, hydra_overrides, parsed, chosen=chosen)
         programs = [o for o in parsed if o.key_or_group in rerun.TASK_PROGRAM_KEYS]
         if "task" not in hydra_input.keys and any(o.value() is not None for o in programs):
             return dataclasses.replace(hydra_input, overrides=["task=base", *hydra_overrides])

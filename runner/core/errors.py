@@ -13,15 +13,14 @@ A run that was started ends with a `Verdict`, which has its own exit code.
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from typing import Sequence
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this one are those of signals."""
 
-_OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""Why standard output may take no more: its disk is full, or its terminal is gone."""
+STANDARD_OUTPUT = "standard output"
+"""The name in errors of writes to it: such an error has none by itself, nor has that of a file."""
 
 
 @dataclass(frozen=True)
@@ -87,5 +86,5 @@ class OutputLost(RunnerError):
 
 
 def is_output_error(error: BaseException) -> bool:
-    """Return whether a write to standard output failed: the error of a file has its name."""
-    return isinstance(error, OSError) and not error.filename and error.errno in _OUTPUT_ERRNOS
+    """Return whether a write to standard output failed: its disk is full, its terminal gone."""
+    return isinstance(error, OSError) and error.filename == STANDARD_OUTPUT

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
 PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
 COLUMN_GAP = 2
@@ -29,6 +30,15 @@ def _fold_unique_names(names: tuple[str, ...]) -> str:
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(names))
+
+
+def display_folder(path: str) -> str:
+    """Return the path of a folder here as one types it: "." or "~/project"."""
+    home = str(Path("~").expanduser())
+    with contextlib.suppress(OSError):  # the working folder was removed
+        if Path(path) == Path.cwd():
+            return "."
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
 
 
 def detect_screen() -> tuple[int, bool]:

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from runner.core.errors import STANDARD_OUTPUT
 from runner.core.text import printable_lines
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def show(text: str, file: TextIO | None = None) -> None:
     """Print lines of the runner's own, to standard output unless to `file`."""
     print(printable_lines(text), file=file or sys.stdout)
+
+
+class _NamedOutput(io.FileIO):
+    """Standard output, with its name in the errors of writes."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write; raise OSError."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STANDARD_OUTPUT
+            raise
+
+
+def name_output(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Return standard output so that its errors differ from those of files: see `errors`."""
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_NamedOutput(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors="backslashreplace",  # terminals and pipes may not take Unicode
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

@@ -11,12 +11,14 @@ import time
 from collections.abc import Mapping
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record import run_index
 from runner.control.rpc.session import Inbox
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
+from runner.ui.layout import display_folder
 from runner.ui.reports import report
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.workflows.discovery import FoundRun
@@ -64,6 +66,8 @@ def _attach(run: FoundRun, tail: int | None) -> int:
     writes_result = owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None
     ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
+    if run.already_ended:
+        run.console.message(report.ended_notice(run.flags))
     return verdict.exit_code
 
 
@@ -82,7 +86,8 @@ def _follow_attempt(
     )
     monitor = run.finder.pool.monitor(run.plan, reporter.record, reporter.log)
     run.show_participants()
-    monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console)
+    folder = run_index.other_folder(run.record.info)
+    monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console, folder)
     age_s = max(0.0, time.time() - run.record.info.launched_at)
     monitor.attach(start_at=start_at, read_only=run.already_ended, age_s=age_s)
     monitor.run()
@@ -90,10 +95,16 @@ def _follow_attempt(
 
 
 class DetachPrompt:
-    """Ctrl-C while attached: on a terminal, the user is asked whether to detach or stop."""
+    """Ctrl-C while attached: on a terminal, the user is asked whether to detach or stop.
 
-    def __init__(self, monitor: AttemptMonitor, inbox: Inbox, console: Console) -> None:
+    If the run was launched from another `folder` of this machine, the question names it.
+    """
+
+    def __init__(
+        self, monitor: AttemptMonitor, inbox: Inbox, console: Console, folder: str = ""
+    ) -> None:
         self._monitor, self._inbox, self._console = monitor, inbox, console
+        self._origin = f"It was launched from {display_folder(folder)}. " if folder else ""
         self._has_asked = self._stop_requested = False
 
     def __call__(self, signum: int) -> bool:
@@ -108,7 +119,7 @@ class DetachPrompt:
             self._monitor.detach()
             return False
         self._has_asked = True
-        self._console.message(DETACH_QUESTION)
+        self._console.message(f"{self._origin}{DETACH_QUESTION}")
         threading.Thread(target=self._ask, daemon=True, name="question").start()
         return False
 

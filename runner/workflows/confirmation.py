@@ -16,22 +16,29 @@ from runner.workflows.host_pool import HostPool
 POLL_S = 0.1
 
 
-def confirm(pool: HostPool, verb: str, runs: Sequence[RunInfo], *, yes: bool) -> None:
+def confirm(
+    pool: HostPool, verb: str, runs: Sequence[RunInfo], *, yes: bool, is_latest: bool = False
+) -> None:
     """Name the runs that are about to be ended or removed; ask about those not on record here.
 
+    With `is_latest` the run was not named by its id: one of another folder is asked about as well.
     `yes` is the answer to that question, as without a terminal there must be one.
 
     Raises:
         ConfigError: There is no terminal to ask on, and no answer was given.
         Interrupted: The answer is no.
     """
+    folders = {run.run_id: run_index.other_folder(run) for run in runs}
     for run in runs:
-        pool.console.message(f"{verb}: {describe_run(run)}")
-    unknown = [run for run in runs if run_index.record_of(run) is None]
-    if not unknown or yes:
-        return
-    which = f"{counted(len(unknown), 'run')} without a record on this machine"
-    ask(f"{verb} {which}", "\n".join(map(describe_run, unknown)), pool.console.message, pool)
+        pool.console.message(f"{verb}: {describe_run(run, folders[run.run_id])}")
+    asked = [run for run in runs if run_index.record_of(run) is None]
+    which = f"{counted(len(asked), 'run')} without a record on this machine"
+    if is_latest and not asked:
+        asked = [run for run in runs if folders[run.run_id]]
+        which = "the latest run, which was launched from another folder"
+    if asked and not yes:
+        details = "\n".join(describe_run(run, folders[run.run_id]) for run in asked)
+        ask(f"{verb} {which}", details, pool.console.message, pool)
 
 
 def ask(action: str, details: str, say: Callable[[str], None], pool: HostPool | None) -> None:

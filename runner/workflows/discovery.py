@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.stop import user_at_host
+from runner.control.record import run_index
 from runner.control.record.host_record import (
     HostRecord,
     agreed_record,
@@ -25,7 +28,8 @@ from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console, open_console
 from runner.ui.layout import fold_names
-from runner.workflows.host_pool import HostPool, open_host_pool, user_at_host
+from runner.ui.reports.run_table import describe_run
+from runner.workflows.host_pool import HostPool, open_host_pool
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
@@ -72,7 +76,8 @@ class RunFinder:
     def find(self, run_id: str, *, prefer_active: bool = False) -> RemoteRun:
         """Return a run by its id, for "" this user's latest of this machine; else raise NotReady.
 
-        Another's run is never guessed: hosts may have one login for all of their users.
+        Another's run is never guessed: hosts may have one login for all of their users. One of
+        another folder is named, but with `prefer_active`: who ends a run names it anyway.
         """
         matches = self.runs(run_id)
         if not run_id:
@@ -80,6 +85,10 @@ class RunFinder:
             if prefer_active:
                 matches = [run for run in matches if run.is_active] or matches
         if matches:
+            folder = "" if run_id or prefer_active else run_index.other_folder(matches[-1].info)
+            if folder:
+                latest = describe_run(matches[-1].info, folder)
+                self.console.message(f"note: your latest run there is {latest}")
             self._call_nodes_as_recorded(matches[-1])
             return matches[-1]
         raise NotReady([self._run_not_found(run_id)])
@@ -199,7 +208,13 @@ class RunFinder:
         message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
         if self.unreachable:
             message += f"; not asked: {fold_names(self.unreachable)}"
-        return Problem("--run", message, f"{this_program()} ps --all {self._selector}".rstrip())
+        hint = f"{this_program()} ps --all {self._selector}".rstrip()
+        if run_id:
+            names = [*run_index.records().values(), *(run.run_id for run in self.runs())]
+            near = [name for name in names if name.startswith(run_id)]
+            near += difflib.get_close_matches(run_id, names, n=1)
+            hint = f"did you mean {near[0]}?\n{hint}" if near else hint
+        return Problem("--run", message, hint)
 
 
 @contextlib.contextmanager
@@ -236,8 +251,7 @@ class FoundRun:
         per_host: bool = False,
     ) -> None:
         """Find it; the options are those of `RunFinder.find` and `load_record`."""
-        from runner.control.record import run_index  # `ps` needs none
-        from runner.control.record.run_store import RunStore
+        from runner.control.record.run_store import RunStore  # `ps` needs none
 
         self.finder, self.console = finder, finder.console
         # As its hosts reported it when it was found.

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
 import queue
 import signal
-import socket
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
@@ -258,14 +255,6 @@ def leave_on_signal(monitor: AttemptMonitor) -> list[int]:
 
     monitor.on_interrupt = leave
     return signals
-
-
-def user_at_host() -> str:
-    """Return the user and the machine of this process, as user@machine."""
-    user = str(os.getuid())
-    with contextlib.suppress(KeyError, OSError):  # a user without a name
-        user = getpass.getuser()
-    return f"{user}@{socket.gethostname()}"
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from runner.control.assumed_facts import assumed_facts
 from runner.control.attempt.admission import OrderSender
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
@@ -53,7 +54,6 @@ from runner.workflows.host_pool import (
     deadline,
     forward_signals,
     signal_pending,
-    user_at_host,
 )
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher

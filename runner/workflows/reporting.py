@@ -124,8 +124,7 @@ class Ending:
         lines = []
         outputs = plan.outputs if OUTPUT in kinds else ()
         if outputs or any(
-            e.new_count or e.existing_count or e.notes or e.omitted_count or e.failed_count
-            for e in pulled.values()
+            e.new_count or e.notes or e.omitted_count or e.failed_count for e in pulled.values()
         ):
             lines.append(tables.render_pull(pulled, str(self.store.display_path), outputs))
         missing = [node.name for node in self.pool.spec.nodes if node.name not in pulled]

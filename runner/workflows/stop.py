@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from runner.control.attempt.stop import user_at_host
 from runner.core.errors import Interrupted
 from runner.core.outcome.verdict import Verdict
 from runner.workflows.discovery import FoundRun
-from runner.workflows.host_pool import user_at_host
 
 
 def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:

@@ -123,7 +123,7 @@ def test_several_cluster_files_at_once(lab: Lab, user: Launcher) -> None:
 
 
 def test_latest_is_this_folders_and_stop_takes_one_that_is_on(user: Launcher) -> None:
-    """Another project's run, and one's own that has ended, are left alone."""
+    """Another project's run is named with its folder, and not ended unasked."""
     first = run_id(detached(user, "cluster=lab"))
     ended = user("cluster=lab", *user.rank_overrides("print=over"))
     assert ended.code == 0, ended
@@ -133,11 +133,30 @@ def test_latest_is_this_folders_and_stop_takes_one_that_is_on(user: Launcher) ->
     theirs = run_id(detached(other, "cluster=lab"))
     stopped = user("stop", "--run", "latest", "--json")
     assert (stopped.code, json.loads(stopped.out)["run_id"]) == (0, first), stopped
+    again = rf"^that run had ended:\n  \S.* why  --run {first}\n  \S.* logs --run {first}$"
+    for verb in ("attach", "stacks"):
+        said = user(verb, "--run", first)
+        assert re.search(again, said.out + said.err, re.MULTILINE), said
     listed = json.loads(user("ps", "--cluster", "lab", "--json").out)["runs"]
     assert [row["run_id"] for row in listed] == [theirs]
+    assert [row["folder"] for row in listed] == [str(other.folder)]
+    text = user("ps", "--cluster", "lab").out
+    assert (" FOLDER\n" in text, other.folder.name in text) == (True, True), text
+    assert "FOLDER" not in other("ps", "--cluster", "lab").out
     # With a cluster named it is the latest of this user at this machine, wherever it was launched.
-    last = user("stop", "--cluster", "lab", "--run", "latest", "--json")
-    assert (last.code, json.loads(last.out)["run_id"]) == (0, theirs), last
+    named = rf"run {theirs}, task rank, of \S+, launched \d+ s ago from \S*/other$"
+    for verb in ("logs", "stacks"):
+        said = user(verb, "--cluster", "lab")
+        note = re.search(f"^note: your latest run there is {named}", said.err, re.MULTILINE)
+        assert (said.code, bool(note)) == (0, True), said
+    assert "note: your latest" not in other("logs", "--cluster", "lab").err
+    last = ("stop", "--cluster", "lab", "--run", "latest", "--json")
+    refused = user(*last)
+    assert (refused.code, "launched from another folder" in refused.err) == (2, True), refused
+    assert re.search(f"^stop: {named}", refused.err, re.MULTILINE), refused
+    assert re.search("    --yes is the answer$", refused.err, re.MULTILINE), refused
+    ended = user(*last, "--yes")
+    assert (ended.code, json.loads(ended.out)["run_id"]) == (0, theirs), ended
 
 
 def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, user: Launcher) -> None:

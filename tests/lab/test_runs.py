@@ -440,7 +440,7 @@ def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab
     process.send_signal(signal.SIGINT)
     read_until(near, b"Type d or s")
     os.write(near, b"s\n")
-    read_until(near, b"stop requested by its user")
+    read_until(near, b"stop requested by root@")
     process.send_signal(signal.SIGINT)
     read_until(near, b"killing what is left")
     assert process.wait(30) == 130

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from runner.cli.command import Selection, verb
 from runner.core.errors import NotReady
+from runner.core.shell import line, this_program
+from runner.core.text import join_some
 from runner.ui.output import show
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
 
     Yours, and those of other users whose folders are readable.
     """
+    from runner.control.record import run_index
     from runner.ui.layout import terminal_width
     from runner.ui.reports import run_table
     from runner.workflows.discovery import open_run_finder
@@ -32,13 +35,36 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
         runs = finder.runs()
         ends = _ends_on_record(composed, finder, runs) if all_ else {}
-        rows = run_table.rows(runs, ends, all_=all_, clock_offsets=finder.clock_offsets)
+        places = {run.run_id: run_index.folder_of(run.info) for run in runs}
+        folders = {run_id: str(folder) for run_id, folder in places.items() if folder}
+        offsets = finder.clock_offsets
+        rows = run_table.rows(runs, ends, all_=all_, clock_offsets=offsets, folders=folders)
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width())
     notes = [run_table.unattended_note(row, composed.run_flags(row.run_id)) for row in rows]
+    notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster)
     show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))
     return 0
+
+
+def others_from_here(shown: str) -> list[str]:
+    """Return a line for each other cluster with a run launched from here that may be on."""
+    from runner.control.record import run_index
+    from runner.control.record.contact_file import read_contact
+
+    run_ids: dict[str, list[str]] = {}
+    for folder in run_index.unfinished():
+        request = read_contact(folder)
+        if request and request.spec.cluster != shown:
+            run_ids.setdefault(request.spec.cluster, []).append(request.spec.run_id)
+    lines = []
+    for cluster, ids in run_ids.items():
+        name = f"[{cluster.replace('+', ',')}]" if "+" in cluster else cluster
+        command = f"{this_program()} ps {line(['--cluster', name])}"
+        lines.append(f"launched from here on {cluster}, without an end on record: {join_some(ids)}")
+        lines.append(f"  {command}")
+    return lines
 
 
 def _ends_on_record(

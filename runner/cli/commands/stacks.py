@@ -30,6 +30,7 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     """
     from runner.core.outcome.stacks import group_run_stacks, moving_ranks
     from runner.ui.reports import tables
+    from runner.ui.reports.report import ended_notice
     from runner.workflows.discovery import open_run_finder
 
     composed = selection.contact_for_run(run)
@@ -53,6 +54,8 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
         show(json.dumps(tables.stacks_as_data(plan.run_id, report, unreachable)))
     else:
         show(tables.render_stacks(report, unreachable))
+        if report.ended and not (report.groups or report.unknown):
+            show(ended_notice(composed.run_flags(plan.run_id)))
     return NotReady.exit_code if unreachable else 0
 
 
@@ -70,8 +73,8 @@ def _name_run(finder: RunFinder, found: RemoteRun) -> None:
 
 def _look(finder: RunFinder, plan: Plan) -> tuple[dict[str, list[Stack]], dict[str, Problem]]:
     """Return the stacks on each host that answers, and the problems of the others."""
+    from runner.control.attempt.stop import user_at_host
     from runner.core.outcome.stacks import parse_dumps
-    from runner.workflows.host_pool import user_at_host
 
     request = {"run_id": plan.run_id, "reason": f"asked for by {user_at_host()}"}
     answers, problems = finder.broadcast().collect("dump_stacks", request, "stacks_dumped")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @verb(
     "stop",
     run="the run's id, or latest: the last run that has not ended",
-    yes="end a run that is not on record on this machine without asking",
+    yes="end a run without asking that is not on record here, or is another folder's latest",
 )
 def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = False) -> int:
     """End a run on every host, and prove that nothing of it is left.
@@ -32,8 +32,13 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
     if not run:
         hint = f"{_list_hint()}; --run latest is the last one that has not ended"
         raise ConfigError([Problem("--run", "no run is given", hint)])
+    if run == "all" and run_index.record_folder(run) is None:
+        commands = [f"{this_program()} stop --run {each.name}" for each in run_index.unfinished()]
+        message = "each run is stopped by its own id, or as the latest"
+        raise ConfigError([Problem("stop all", message, "\n".join(commands[:8]) or _list_hint())])
     if run != run_index.LATEST or selection.names_cluster:
-        return _stop_run(selection.contact_for_run(run), yes=yes, json_=json_)
+        request = selection.contact_for_run(run, ending_verb="stop")
+        return _stop_run(request, yes=yes, json_=json_)
     request = _latest_unfinished(selection)
     return _stop_run(request, yes=yes, json_=json_)
 
@@ -90,7 +95,8 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
         with open_run_finder(request, "stop") as finder:
             opened_finder = finder
             found = FoundRun(request, finder, prefer_active=True, per_host=True)
-            confirm(finder.pool, "stop", [found.record.info], yes=yes)
+            is_latest = not request.spec.run_id
+            confirm(finder.pool, "stop", [found.record.info], yes=yes, is_latest=is_latest)
             verdict, leftovers = workflow.stop(found)
     except NotReady as error:
         if opened_finder is None or opened_finder.unreachable:  # it may go on there

@@ -16,7 +16,7 @@ from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, Orde
 from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.stop import DetachSequence
+from runner.control.attempt.stop import DetachSequence, user_at_host
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
@@ -257,7 +257,7 @@ class AttemptMonitor(WaitLoop):
     def _on_local_frame(self, frame: Frame) -> None:
         command = frame.data.get("command")
         if command == "stop":
-            self.stop_by_user("stop requested by its user")
+            self.stop_by_user(f"stop requested by {user_at_host()}")
             self._stop.signal_count = max(1, self._stop.signal_count)  # as Ctrl-C at a launch
         elif command == "detach":
             self.detach()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -97,7 +101,8 @@ class StopSequence:
         """Stop, or kill at the second signal; return whether to skip the rest of the logs."""
         self.signal_count += 1
         if self.signal_count == 1:
-            self.begin(f"interrupted by {signal.Signals(signum).name}", signum, StopCause.USER)
+            reason = f"interrupted by {signal.Signals(signum).name} of {user_at_host()}"
+            self.begin(reason, signum, StopCause.USER)
             grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
             self._observer.message(f"stopping: {grace}; Ctrl-C again kills them now")
             return False
@@ -117,6 +122,14 @@ class StopSequence:
         for node in self._nodes.values():
             if not node.has_ended and node.live_session:
                 self.send_to(node.live_session)
+
+
+def user_at_host() -> str:
+    """Return the user and the machine of this process, as user@machine."""
+    user = str(os.getuid())
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
 
 
 def send_stop(

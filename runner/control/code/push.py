@@ -271,6 +271,6 @@ class StreamGroup:
 
 def _disk_full_hint() -> str:
     return (
-        f"`{this_program()} clean --older-than 1h` removes what ended runs left, deploy.keep=0 all "
+        f"`{this_program()} clean --older-than 0s` removes what ended runs left, deploy.keep=0 all "
         "older releases\nor set cluster.workdir to another disk"
     )

@@ -55,7 +55,8 @@ def encode_contact(request: LaunchRequest) -> str:
     values["nodes"] = tuple(replace(node, env={}) for node in (*spec.nodes, *spec.spares))
     values["project"] = "" if spec.deploy.enabled else spec.project
     ranks = None if request.console_ranks is None else tuple(sorted(request.console_ranks))
-    launch = (request.config_dirs, request.launched_at, request.launched_from)
+    folders = tuple(str(Path(folder).expanduser().absolute()) for folder in request.config_dirs)
+    launch = (folders, request.launched_at, request.launched_from)
     contact = RecordedContact(RunContact(**values), request.ui, ranks, *launch)
     return json.dumps(encode(contact), indent=1) + "\n"
 

@@ -41,6 +41,20 @@ def is_record_of(folder: Path, run: RunInfo) -> bool:
     return contact is None or contact.launched_at == run.launched_at
 
 
+def folder_of(run: RunInfo) -> Path | None:
+    """Return the folder on this machine that a run was launched from, None if it is not known."""
+    record = record_of(run)
+    place = _launch_place(record) if record else None
+    return place.parent if place else None
+
+
+def other_folder(run: RunInfo) -> str:
+    """Return the folder that a run was launched from if that is another than this, else ""."""
+    folder = folder_of(run)
+    is_here = folder is None or folder / RUNS_FOLDER in _here()
+    return "" if is_here else str(folder)
+
+
 def place_of(run: RunInfo, runs: Path) -> Path:
     """Return where the record of a run is, or would be below `runs`."""
     usual = runs / run.run_id

@@ -160,8 +160,9 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
 def free_space_hint(spec: Spec) -> str:
     """Return the ways to get more room below workdir."""
     return (
-        f"remove what ended runs left: {this_program()} clean --cluster {spec.cluster} "
-        "--older-than 1h\nor set cluster.workdir to another disk"
+        f"see what ended runs left: {this_program()} clean --cluster {spec.cluster} "
+        "--older-than 0s --dry-run\n"
+        "without --dry-run that is removed; or set cluster.workdir to another disk"
     )
 
 

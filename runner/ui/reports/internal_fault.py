@@ -28,8 +28,9 @@ CRASH_FILE = "crash.txt"
 
 def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -> RunnerError:
     """Return the error to report, after the traceback was written to `folder`, or to /tmp."""
-    if is_output_error(error):
-        return OutputLost([Problem("", f"cannot write to standard output: {error}", hint)])
+    if isinstance(error, OSError) and is_output_error(error):
+        reason = f"[Errno {error.errno}] {error.strerror}"
+        return OutputLost([Problem("", f"cannot write to standard output: {reason}", hint)])
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not folder:
         return ConfigError([Problem(str(error.filename), "this name of a file is too long")])
     kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]

@@ -148,6 +148,12 @@ def started_again_notice(plan: Plan, run_flags: str) -> str:
     )
 
 
+def ended_notice(run_flags: str) -> str:
+    """Return what there is to ask about a run that had ended before anybody asked."""
+    program = this_program()
+    return f"that run had ended:\n  {program} why  {run_flags}\n  {program} logs {run_flags}"
+
+
 def detach_notice(
     plan: Plan,
     run_flags: str,

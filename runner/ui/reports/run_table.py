@@ -15,7 +15,7 @@ from runner.core.model.run_info import RunInfo, aggregate_state, current_hosts, 
 from runner.core.outcome.verdict import Verdict
 from runner.core.shell import this_program
 from runner.core.text import counted, format_age, printable
-from runner.ui.layout import UNLIMITED_WIDTH, align, fold_names, render_table
+from runner.ui.layout import UNLIMITED_WIDTH, align, display_folder, fold_names, render_table
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Row:
     attempt: int  # from 0
     ended: bool
     unattended_left_s: float | None = None  # until it ends for want of a controller
+    folder: str = ""  # on this machine, that it was launched from; "" if it is not known
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,12 @@ def rows(
     *,
     all_: bool,
     clock_offsets: Mapping[str, float],
+    folders: Mapping[str, str],
 ) -> list[Row]:
     """Return a row per active run, or per run with `all_`; the youngest first.
 
-    `ends` says how runs ended that are on record here: their hosts do not know all of it.
+    `ends` says how runs ended that are on record here: their hosts do not know all of it. `folders`
+    are those that runs were launched from.
     """
     table_rows = []
     for run in runs:
@@ -99,6 +102,7 @@ def rows(
                 attempt=info.attempt,
                 ended=not is_active,
                 unattended_left_s=min(unattended, default=None),
+                folder=folders.get(info.run_id, ""),
             )
         )
     return table_rows[::-1]
@@ -135,15 +139,18 @@ def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> li
     return uses
 
 
-HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT")
+HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "FOLDER")
 MIN_WIDTH = 80  # a narrower terminal breaks the lines itself
 
 
 def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:
     """Return the table as text."""
     if table.rows:
-        cells = [_cells(row) for row in table.rows]
-        lines = render_table(HEADERS, cells, max(width, MIN_WIDTH), ("TASK", "STATE", "NODES"))
+        is_elsewhere = any(display_folder(row.folder) not in ("", ".") for row in table.rows)
+        count = len(HEADERS) if is_elsewhere else len(HEADERS) - 1
+        cells = [_cells(row)[:count] for row in table.rows]
+        wrapped = ("TASK", "STATE", "NODES", "FOLDER")
+        lines = render_table(HEADERS[:count], cells, max(width, MIN_WIDTH), wrapped)
     else:
         scope = " on the hosts that answered" if table.unreachable else ""
         nothing = f"nothing is running{scope} (--all shows ended runs)"
@@ -165,15 +172,16 @@ def _cells(row: Row) -> tuple[str, ...]:
     age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
     gpus = str(row.gpus) if row.gpus else "-"
     cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
-    return tuple(map(printable, cells))
+    return (*map(printable, cells), printable(display_folder(row.folder)) or "-")
 
 
-def describe_run(info: RunInfo) -> str:
-    """Return what tells a run from others: its id, task, owner and age."""
+def describe_run(info: RunInfo, folder: str = "") -> str:
+    """Return what tells a run from others: its id, task, owner, age, and the folder if given."""
     owner = f", of {info.launched_by}" if info.launched_by else ""
     age_s = max(0.0, time.time() - info.launched_at)
     age = f", launched {format_age(age_s)} ago" if info.launched_at else ""
-    return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}")
+    place = f"{'' if age else ', launched'} from {display_folder(folder)}" if folder else ""
+    return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}{place}")
 
 
 def render_stop(

@@ -111,9 +111,8 @@ def render_clean(
             lines += [f"  {describe_run(runs[name])}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
     if not any(result.runs or result.releases for result in results.values()):
-        lines.append(
-            f"nothing unused is older than {older_than}; such as --older-than 30m for less"
-        )
+        less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
+        lines.append(f"nothing unused is older than {older_than}{less}")
     return "\n".join(lines)
 
 

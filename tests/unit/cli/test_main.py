@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -288,6 +289,38 @@ def test_output_that_cannot_be_written_is_one_line(words: str) -> None:
         done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
     lost = "error: cannot write to standard output: [Errno 28] No space left on device\n"
     assert (done.returncode, done.stderr) == (74, lost)
+
+
+def test_an_error_without_a_name_is_not_one_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as that of a write to a file of ours on a full disk."""
+
+    def write(*_: object, **__: object) -> None:
+        with Path("/dev/full").open("w") as full:
+            full.write("text")
+
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr("runner.workflows.prune_code.prune_code", write)
+    monkeypatch.setattr("runner.ui.reports.tables.render_pruned", write)
+    assert main(["clean", "--local"]) == 3
+    assert capsys.readouterr().err == "error: cannot clean runs: No space left on device\n"
+    monkeypatch.setattr("runner.workflows.prune_code.prune_code", lambda *_, **__: Mock())
+    assert main(["clean", "--local"]) == 70
+    assert "runner itself (OSError: [Errno 28] No space left" in capsys.readouterr().err
+
+
+def test_help_is_printed_beside_yaml_that_cannot_be_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the shipped files, with where the fault is."""
+    (tmp_path / "conf").mkdir(exist_ok=True)
+    (tmp_path / "conf" / "runner.yaml").write_text("lost_s: [1")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--help"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("Starts a PyTorch job on every machine of a cluster")
+    assert said.err.startswith("error: conf/runner.yaml:1:")
 
 
 def test_errors_keep_their_code_where_nobody_can_be_told() -> None:

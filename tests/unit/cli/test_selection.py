@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from runner.cli.command import Selection
+from runner.cli.commands.ps import others_from_here
+from runner.cli.main import main
+from runner.control.record.contact_file import read_contact
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Node
@@ -130,3 +133,66 @@ def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err
     assert "contact.json: cannot be read: RecordedContact: expected an object, got list" in said
     assert "note: on local (local); --cluster NAME" in said
+
+
+def test_the_beginning_of_an_id_will_do(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To look at the only run that has it; whoever ends a run types its id."""
+    assert project.is_dir()
+    assert Selection().contact_for_run("fi").spec.run_id == "first"
+    assert capsys.readouterr().err == "note: fi is first\n"
+    with pytest.raises(ConfigError, match="so begin first\n    runner stop --run first$"):
+        Selection().contact_for_run("fi", ending_verb="stop")
+    copied = RunStore(project / "runs" / "firm")
+    copied.reserve()
+    copied.create(request(copied.folder, CONFIG))
+    copied.unlock()
+    with pytest.raises(ConfigError, match="so begin firm, first"):
+        Selection().contact_for_run("fi")
+
+
+def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its record, with a note; not if words ask for something else."""
+    (project / "conf" / "runner.yaml").write_text("no: [yaml")
+    assert Selection("mine").contact_for_run("first").spec.cluster == "gone"
+    assert "note: by the record of first, because of conf/runner.yaml" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="runner.yaml"):
+        Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
+    moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
+    assert (moved.spec.run_id, moved.spec.workdir) == ("first", "/x")
+
+
+def test_folders_of_yaml_are_on_record_absolutely(project: Path) -> None:
+    """A verb may be typed elsewhere."""
+    store = RunStore(project / "runs" / "second")
+    store.reserve()
+    store.create(replace(request(store.folder, CONFIG), config_dirs=("conf",)))
+    store.unlock()
+    recorded = read_contact(store.folder)
+    assert recorded
+    assert recorded.config_dirs == (str(project / "conf"),)
+
+
+def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No host is asked for a run of that name."""
+    assert project.is_dir()
+    assert main(("stop", "all")) == 2
+    assert capsys.readouterr().err == (
+        "error: stop all: each run is stopped by its own id, or as the latest\n"
+        "    runner stop --run first\n"
+    )
+    (project / "runs" / "first" / "result.json").write_text("{}")
+    assert main(("stop", "all")) == 2
+    assert "    `runner ps` lists the runs\n" in capsys.readouterr().err
+
+
+def test_ps_names_clusters_with_other_runs_of_this_folder(project: Path) -> None:
+    """Where an end is not on record, as of a detached run."""
+    assert others_from_here("gone") == []
+    assert others_from_here("local") == [
+        "launched from here on gone, without an end on record: first",
+        "  runner ps --cluster gone",
+    ]
+    (project / "runs" / "first" / "result.json").write_text("{}")
+    assert others_from_here("local") == []

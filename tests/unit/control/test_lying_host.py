@@ -440,7 +440,7 @@ def listing_of_a_liar(chance: random.Random, world: World) -> None:
     del world
     finder = finder_of(chance)
     runs = finder.runs()
-    rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={})
+    rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={}, folders={})
     shown(
         run_table.render(
             run_table.Table(rows, (), finder.unreachable, finder.unreadable_runs), all_=True

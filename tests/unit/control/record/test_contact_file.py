@@ -38,7 +38,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     for name in ("run_id", "cluster", "ssh", "workdir", "lost_s", "host_python", "pull_outputs"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)
     assert (found.ui, found.console_ranks) == ("plain", frozenset({3, 1}))
-    assert (found.config_dirs, found.run_dir) == (("more",), tmp_path)
+    assert (found.config_dirs, found.run_dir) == ((str(Path("more").absolute()),), tmp_path)
     assert found.selector == ""
 
 

@@ -81,9 +81,8 @@ def test_healthy_host_has_no_problem() -> None:
             {"disk_free": 31 << 20},
             "gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, "
             "a run needs 32 MiB and room for its logs\n"
-            "    remove what ended runs left: runner clean --cluster lab "
-            "--older-than 1h\n"
-            "    or set cluster.workdir to another disk",
+            "    see what ended runs left: runner clean --cluster lab --older-than 0s --dry-run\n"
+            "    without --dry-run that is removed; or set cluster.workdir to another disk",
             id="disk full",
         ),
         pytest.param(

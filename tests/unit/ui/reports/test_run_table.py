@@ -1,0 +1,41 @@
+"""The table of runs, and a run in words."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.core.model.run_info import RunInfo
+from runner.ui.reports.run_table import Row, Table, describe_run, render
+
+
+def row(run_id: str, folder: str) -> Row:
+    """A run that is on."""
+    place = {"nodes": ("gpu1",), "of": 1, "gpus": 0, "attempt": 0, "ended": False}
+    return Row(run_id, "train", "ada@lap", "running", 3.0, **place, folder=folder)  # type: ignore[arg-type]
+
+
+def test_folders_are_shown_where_a_run_is_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One below the home is named from there; that of a run without a record is not known."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    own, unknown = row("run-a", str(tmp_path / "here")), row("run-c", "")
+    assert "FOLDER" not in render(Table([own, unknown], (), {}, {}), all_=False)
+    table = Table([own, row("run-b", str(tmp_path / "there")), unknown], (), {}, {})
+    lines = render(table, all_=False).splitlines()
+    assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
+
+
+def test_a_run_is_described_with_its_folder() -> None:
+    """Whether or not its age is known."""
+    info = RunInfo("run-a", task="train", launched_by="ada@lap")
+    assert describe_run(info, "/p") == "run run-a, task train, of ada@lap, launched from /p"
+    aged = RunInfo("run-a", task="train", launched_at=time.time() - 9)
+    told = r"run run-a, task train, launched \d+ s ago from /p"
+    assert re.fullmatch(told, describe_run(aged, "/p"))
