@@ -51,7 +51,10 @@ def test_ctrl_c_ends_a_setup(lab: Lab, plainly: Launcher) -> None:
 
 
 @pytest.mark.promise(1)
-@pytest.mark.parametrize(("lines", "word", "code"), [(9000, "exit=0", 0), (99_000, "exit=9", 1)])
+@pytest.mark.parametrize(
+    ("lines", "word", "code"),
+    [pytest.param(9000, "exit=0", 0, marks=pytest.mark.all), (99_000, "exit=9", 1)],
+)
 def test_a_console_nobody_reads_keeps_no_verdict_back(
     lines: int, word: str, code: int, lab: Lab, plainly: Launcher
 ) -> None:

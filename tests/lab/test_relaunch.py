@@ -173,6 +173,7 @@ def test_a_suspect_makes_room_for_a_spare(begin: Callable[..., Controller], step
     assert nodes_of(steps, 1) == ["node2", "node3", "node4"]
 
 
+@pytest.mark.all
 def test_an_etcd_that_the_run_serves_itself_begins_again(
     begin: Callable[..., Controller], steps: Path
 ) -> None:

@@ -294,7 +294,13 @@ def test_two_nodes_on_one_machine_are_both_found_by_one_name(user: Launcher) -> 
     assert (ended.code, ended.out.count("0 processes")) == (0, 2), ended
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "at another machine"])
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param(False, id="here"),
+        pytest.param(True, id="at another machine", marks=pytest.mark.all),
+    ],
+)
 def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     lab: Lab, user: Launcher, elsewhere: bool
 ) -> None:

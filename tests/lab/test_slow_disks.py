@@ -156,6 +156,7 @@ def test_a_launch_waits_for_the_disk(disks: Lab, user: Launcher, frozen: tuple[s
     _let_go_on(disks, controller, frozen)
 
 
+@pytest.mark.all
 def test_a_launch_that_waits_for_the_disk_can_be_stopped(disks: Lab, user: Launcher) -> None:
     """At once; when the disk answers, what was made of the run is removed, or ended on record.
 

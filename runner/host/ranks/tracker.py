@@ -145,6 +145,7 @@ class RankTracker:
         self._first_exception_at: Optional[float] = None
         self._secondary: Set[float] = set()  # when ranks ended because of another's failure
         self._terminated: Set[int] = set()
+        self._launcher_ended_at = float("inf")
         self._kill_at = float("inf")
 
     @property
@@ -175,8 +176,12 @@ class RankTracker:
 
         self._submit(self._reader.read, take)
 
-    def record_vanished(self) -> None:
-        """Record the exit of ranks whose shim is gone without a record, after a scan."""
+    def record_vanished(self, launcher_ended_at: float = float("inf")) -> None:
+        """Record the exit of ranks whose shim is gone without a record, after a scan.
+
+        A launcher reaps its ranks: one that could not record its end was gone before the launcher.
+        """
+        self._launcher_ended_at = min(self._launcher_ended_at, launcher_ended_at)
         alive = procfs.descendants(os.getpid())
         self._record_vanished(k for k in self._running if self._started[k].shim_pid not in alive)
 
@@ -198,9 +203,10 @@ class RankTracker:
     def _report_vanished(
         self, keys: Iterable[Tuple[int, int]], noticed_at: float, error: str
     ) -> None:
+        ended_at = min(noticed_at, self._launcher_ended_at) if error else noticed_at
         for rank, start in keys:
-            self._journal.append(RankExited(rank, error=error, start=start), mono=noticed_at)
-            self._report_failure(rank, "ended unseen", noticed_at)
+            self._journal.append(RankExited(rank, error=error, start=start), mono=ended_at)
+            self._report_failure(rank, error or "ended unseen", ended_at)
 
     def first_own_failure(self, failed_at: Optional[float]) -> Optional[float]:
         """Return when the first rank failed on its own; `failed_at` is another known failure."""

@@ -66,8 +66,12 @@ class Host:
 
     def exits(self) -> list[RankExited]:
         """The exits on record."""
-        bodies = [event.body for event in read_events(self._folder)]
-        return [body for body in bodies if isinstance(body, RankExited)]
+        return [body for _, body in self.timed_exits()]
+
+    def timed_exits(self) -> list[tuple[float, RankExited]]:
+        """The exits on record, each with when it was (monotonic)."""
+        events = read_events(self._folder)
+        return [(each.mono, each.body) for each in events if isinstance(each.body, RankExited)]
 
 
 @pytest.fixture
@@ -142,6 +146,23 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
     failed = stopped_after_s > 0
     assert [bool(body.error) for body in host.exits()] == [failed]
     assert host.ranks.first_own_failure(None) == (ended_at if failed else None)
+
+
+@pytest.mark.parametrize("reason", ["ended, and could not record how: No space left in /", ""])
+def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
+    host: Host, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Else the launcher's exit would be the first failure; with no reason nobody knows."""
+    monkeypatch.setattr(tracker, "missing_record_reason", lambda _: reason)
+    times = {"mono": time.monotonic() - 2, "wall": time.time() - 2}
+    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+    launcher_ended_at = time.monotonic() - 1
+    host.ranks.scan_records(lambda: host.ranks.record_vanished(launcher_ended_at))
+    host.answer()
+    host.answer()
+    ((_, exited),) = host.timed_exits()
+    assert exited.error == reason
+    assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(reason)
 
 
 def test_ranks_that_torch_has_restarted_stay(host: Host) -> None:
