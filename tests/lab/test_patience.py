@@ -37,9 +37,11 @@ def test_fast_hosts_wait_for_a_slow_one(plainly: Launcher) -> None:
     assert done.code == 0, done
 
 
-def test_ctrl_c_ends_a_setup(lab: Lab, plainly: Launcher) -> None:
-    """Nothing was started, and nothing goes on."""
-    words = plainly.rank_overrides("print=hi")
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("override", ["", "cluster.host_python=brought"], ids=["task", "boot"])
+def test_ctrl_c_ends_a_setup(override: str, lab: Lab, plainly: Launcher) -> None:
+    """Nothing was started, and nothing goes on, also where the setup is to bring our Python."""
+    words = [*plainly.rank_overrides("print=hi"), *filter(None, [override])]
     controller = plainly.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
     for host in lab.hosts.values():
         wait_until(lambda host=host: host.processes("sleep 88"), "the setup", 20)  # type: ignore[misc]

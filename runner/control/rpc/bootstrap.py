@@ -18,7 +18,10 @@ from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.model.spec import Spec
 from runner.core.protocol.frames import PROTOCOL
-from runner.core.protocol.timing import SPEEDUP, SPEEDUP_VARIABLE
+from runner.core.protocol.timing import SETUP_TIMEOUT_S, SPEEDUP, SPEEDUP_VARIABLE
+
+BOOT_TIMEOUT_S = 20.0
+"""How long a host may take from login to our code running (Python may be on slow NFS)."""
 
 _PACKAGE = Path(runner.__file__).parent
 
@@ -26,6 +29,17 @@ _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 """All that `ps` shows of our code: the rest arrives on standard input, `_BOOT` first."""
 
 _IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 8))"
+
+_WATCH_SETUP = (  # in one line, for csh
+    'trap "" PIPE; while sleep 1 >/dev/null && kill -0 $$; do '
+    'printf "\\0" || kill -KILL 0; '
+    "[ $SECONDS -lt {limit_s:.0f} ] || {{ echo runner-boot: setup-timeout; kill -KILL 0; }}; done"
+)
+"""Ends the process group of the setup at boot: at its limit, or when the channel is closed.
+
+A NUL byte each second is how it notices that, since standard input has unread data; the controller
+leaves them out.
+"""
 
 _HOST_CODE_LOCK = threading.Lock()
 
@@ -100,6 +114,11 @@ def boot_input(setup: Sequence[str]) -> bytes:
     return _setup_text(setup) + host_code()
 
 
+def boot_limit_s(spec: Spec) -> float:
+    """Return how long a host may take from login to our code running, with the setup it needs."""
+    return BOOT_TIMEOUT_S + (SETUP_TIMEOUT_S if spec.setup else 0.0)
+
+
 def boot_command(spec: Spec, node: str) -> str:
     """Return the command that starts the agent on a channel.
 
@@ -119,11 +138,15 @@ def boot_command(spec: Spec, node: str) -> str:
         return f"exec /bin/sh -c {shell.quote(start)}"
     project = "" if spec.deploy.enabled else spec.project
     folder = f"cd {shell.path(project)} 2>/dev/null; " if project else ""
+    watch = _WATCH_SETUP.format(limit_s=SETUP_TIMEOUT_S)
+    # Neither a job of this shell nor a holder of its descriptors: nobody waits for it.
     with_setup = (
-        f'{folder}{{ eval "$__runner_setup"; }} </dev/null 2>&1; unset __runner_setup; cd; {start}'
+        f"exec 3>&1; __runner_watch=$({{ {watch}; }} 2>/dev/null >&3 3>&- & echo $!); exec 3>&-; "
+        f'{folder}{{ eval "$__runner_setup"; }} </dev/null 2>&1; '
+        f"kill $__runner_watch; unset __runner_setup __runner_watch; cd; {start}"
     )
-    script = (
-        f"lines=$(head -c {len(_setup_text(spec.setup))}); "
+    script = (  # dd reads byte by byte, as it is told; some `head` would take of the code as well
+        f"lines=$(dd bs=1 count={len(_setup_text(spec.setup))} 2>/dev/null); "
         f"{python} -c {shell.quote(_IS_NEW_ENOUGH)} </dev/null >/dev/null 2>&1 || "
         "! command -v bash >/dev/null 2>&1 || "
         f"__runner_setup=$lines exec bash --norc --noprofile -c {shell.quote(with_setup)}; {start}"
@@ -145,9 +168,13 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
         key = "cluster.python" if is_same else "cluster.host_python"
         hint = f"set {key} to a Python 3.8 or newer there\nwhat sets it: "
         hint += f"python -m runner explain {key} cluster={shell.quote(spec.cluster)}"
-        output = text.partition("runner-boot:")[0].strip()[-500:]  # of the setup
-        hint = f"{output}\n{hint}" if output else hint
-        return Problem(node, f"there is no {spec.host_python}{where}", hint)
+        message = f"there is no {spec.host_python}{where}"
+        return Problem(node, message, f"{_output_of_setup(text)}{hint}")
+    if "runner-boot: setup-timeout" in text:
+        message = f"the lines of cluster.setup did not end within {SETUP_TIMEOUT_S:.0f} s there"
+        hint = "what hangs in them? they ran because the agent needs the Python that they bring: "
+        hint += "cluster.host_python can name another one"
+        return Problem(node, message, f"{_output_of_setup(text)}{hint}")
     if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
         version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"
         message = f"{spec.host_python} there is Python {version}; the agent needs 3.8 or newer"
@@ -155,3 +182,9 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
         return Problem(node, message, hint)
     message = f"the agent did not start there: {reason}"
     return Problem(node, message, text[-500:] or f"try by hand: {spec.host_python} -V")
+
+
+def _output_of_setup(text: str) -> str:
+    """Return the last of what the setup printed, as lines before a hint."""
+    output = text.partition("runner-boot:")[0].strip()[-500:]
+    return f"{output}\n" if output else ""

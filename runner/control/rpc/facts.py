@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from runner.control.rpc.bootstrap import boot_problem
+from runner.control.rpc.bootstrap import boot_limit_s, boot_problem
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import encode
@@ -23,9 +23,6 @@ from runner.core.protocol.frames import Frame
 
 MAX_CONCURRENT_LOGINS = 64
 """Logins in progress at a time: with more, paramiko's threads only slow each other down."""
-
-BOOT_TIMEOUT_S = 20.0
-"""How long a host may take from login to our code running (Python may be on slow NFS)."""
 
 BUG_HINT = "this is a bug of the runner"
 
@@ -143,8 +140,9 @@ class FactsCollector(WaitLoop):
             return
         session.request("ping")
         self._request_ids[name] = session.request("facts", {"request": encode(request)})
-        setup_s = request.setup_timeout_s * (bool(self._spec.setup) + bool(request.setup))
-        self._deadlines[name] = time.monotonic() + BOOT_TIMEOUT_S + request.tool_timeout_s + setup_s
+        limit_s = boot_limit_s(self._spec) + request.tool_timeout_s
+        limit_s += request.setup_timeout_s if request.setup else 0.0
+        self._deadlines[name] = time.monotonic() + limit_s
 
     def _fail(self, name: str, problem: Problem, state: str = "failed") -> None:
         self._problems[name] = problem

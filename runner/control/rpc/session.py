@@ -159,7 +159,7 @@ class HostSession:
             chunk = self._channel.recv()
             buffer += chunk
             banner, magic, rest = buffer.partition(MAGIC)
-            self.banner = banner[-MAX_BANNER:]
+            self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")  # those of `bootstrap`
             if magic:
                 self.handshake_done = True
                 self.last_heard = time.monotonic()

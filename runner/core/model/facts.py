@@ -7,6 +7,7 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
+from runner.core.protocol.timing import SETUP_TIMEOUT_S
 
 
 def _parse_addresses(text: str) -> None:
@@ -68,7 +69,7 @@ class FactsRequest:
     skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
     gpus: bool = False  # queries the GPUs even then
     tool_timeout_s: float = 15.0  # of each external tool
-    setup_timeout_s: float = 120.0
+    setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
     packages: Tuple[str, ...] = ()  # normalised names to look for in the task's interpreter
     find_etcd: bool = False

@@ -30,6 +30,9 @@ JOIN_TIMEOUT_S = 60.0 / SPEEDUP
 DISK_TIMEOUT_S = 5.0 / SPEEDUP
 """A host that waits for its disk for this long says so."""
 
+SETUP_TIMEOUT_S = 120.0 / SPEEDUP
+"""The lines of `cluster.setup` have this long, each time they run."""
+
 KILL_TIMEOUT_S = 10.0 / SPEEDUP
 """Processes that survive SIGKILL for this long (a wedged driver) are reported."""
 

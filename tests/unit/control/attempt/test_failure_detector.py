@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from runner.control.attempt import failure_detector as limits
-from runner.control.attempt.node import Backoff, Reconnector
+from runner.control.attempt.failure_detector import NodeFailureDetector
+from runner.control.attempt.node import AttemptNode, Backoff, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
+from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.model.spec import Node
@@ -115,6 +118,17 @@ def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
     scene.tick()
     assert scene.stop.requested is None
     assert scene.kinds() == []
+
+
+@pytest.mark.parametrize(("setup", "limit_s"), [((), 20.0), (("module load python",), 140.0)])
+def test_a_connection_has_time_for_the_setup(setup: tuple[str, ...], limit_s: float) -> None:
+    """On hosts where it brings our Python: until then nothing is heard from them."""
+    spec = replace(builders.spec(Node("a", "a"), lost_s=15.0), setup=setup)
+    session = SimpleNamespace(handshake_done=False, idle_s=0.0)
+    node = cast("AttemptNode", SimpleNamespace(connection=SimpleNamespace(session=session)))
+    detector = NodeFailureDetector(spec, {}, cast("PeerStatus", None))
+    for session.idle_s in (limit_s - 1, limit_s + 1):
+        assert bool(detector.silent_connection(node)) == (session.idle_s > limit_s)
 
 
 @pytest.mark.promise(4, 12)

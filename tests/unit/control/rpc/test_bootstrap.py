@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ import pytest
 from runner.control.code.source import shipped_tasks
 from runner.control.rpc import bootstrap
 from runner.core.model.spec import Node, Spec, Task
+from tests.lab.waiting import wait_until
 
 
 def archive() -> zipfile.ZipFile:
@@ -86,6 +92,94 @@ def test_setup_that_does_not_bring_it_is_quoted() -> None:
     assert "/no/such/env/activate: No such file" in problem.hint
 
 
+HEAD_THAT_READS_AHEAD = f"""\
+#!{sys.executable}
+import os, sys
+os.write(1, os.read(0, 1 << 16)[: int(sys.argv[2])])
+"""
+
+
+def test_setup_takes_nothing_of_the_code(tmp_path: Path) -> None:
+    """The programs of busybox read ahead of what they are asked for."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    if busybox := shutil.which("busybox"):
+        for name in ("cat", "dd", "head", "sleep"):
+            (programs / name).symlink_to(busybox)
+    else:
+        (programs / "head").write_text(HEAD_THAT_READS_AHEAD)
+        (programs / "head").chmod(0o755)
+    spec = a_spec(host_python=sys.executable, setup=("export A=1",))
+
+    code = b"import sys; print(len(sys.stdin.buffer.read()))\n"
+    done = boot(spec, code + bytes(600 << 10), PATH=f"{programs}:{os.environ['PATH']}")
+
+    assert done.stdout == b"%d\n" % (600 << 10), done
+
+
+HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
+
+
+@contextlib.contextmanager
+def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Boot a host whose setup hangs; yield that, and the process that hangs, once it does."""
+    spec = a_spec(host_python="brought", setup=("echo first", HANG))
+    process = subprocess.Popen(
+        ["sh", "-c", bootstrap.boot_command(spec, "gpu1")],
+        cwd=tmp_path,
+        env={**os.environ, "FOLDER": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(bootstrap.boot_input(spec.setup)[:5000])
+    process.stdin.flush()
+    hanging = tmp_path / "hanging"
+    wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang", 10)
+    try:
+        yield process, int(hanging.read_text())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs."""
+    with contextlib.suppress(FileNotFoundError):
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return False
+
+
+@pytest.mark.promise(2, 4)
+def test_setup_that_hangs_ends_with_the_channel(tmp_path: Path) -> None:
+    """Over SSH nobody is signalled when a connection ends: only the pipes are closed."""
+    with hanging_setup(tmp_path) as (process, pid):
+        assert is_running(pid)
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
+        wait_until(lambda: not is_running(pid), "the end of the setup", 10)
+
+
+@pytest.mark.promise(4)
+def test_setup_that_hangs_ends_at_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all it started; the error quotes what it printed."""
+    monkeypatch.setattr(bootstrap, "SETUP_TIMEOUT_S", 1.0)
+    with hanging_setup(tmp_path) as (process, pid):
+        output, _ = process.communicate(timeout=20)
+        wait_until(lambda: not is_running(pid), "the end of the setup", 10)
+
+    spec = a_spec(host_python="brought", setup=(HANG,))
+    problem = bootstrap.boot_problem(spec, "gpu1", output.replace(b"\0", b""), "it ended")
+    assert problem.message == "the lines of cluster.setup did not end within 1 s there"
+    assert problem.hint.startswith("first\nwhat hangs in them? ")
+
+
 @pytest.mark.parametrize(
     ("python", "key"), [("/nope/python", "cluster.python"), ("python3", "cluster.host_python")]
 )
@@ -105,11 +199,12 @@ def a_spec(**fields: Any) -> Spec:
     return Spec("0102-0304-x-abcd", "lab", (node,), Task("t", "command", "true"), **fields)
 
 
-def boot(spec: Spec, code: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
     """Run the boot command, as a host would; `code` takes the place of ours."""
     words = ["sh", "-c", bootstrap.boot_command(spec, "gpu1")]
     text = "".join(f"{line}\n" for line in spec.setup).encode() + code
-    return subprocess.run(words, input=text, capture_output=True, check=False)
+    env = {**os.environ, **env}
+    return subprocess.run(words, input=text, env=env, capture_output=True, check=False)
 
 
 def test_shipped_tasks_are_described_by_their_header() -> None:

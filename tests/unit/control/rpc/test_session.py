@@ -110,7 +110,7 @@ def test_endless_banner_is_not_kept(wire: Wire) -> None:
 
 def test_banner_without_a_wire_is_told_after_the_end(wire: Wire) -> None:
     """When our code did not start there, what came instead says why."""
-    wire.come(b"sh: 1: python3: ", b"not found\n", b"")
+    wire.come(b"\0sh: 1: python3: ", b"\0", b"not found\n", b"")  # NUL: the setup still ran
 
     assert wire.next() == Frame("closed", {"reason": "the connection ended"})
     assert wire.session.banner == b"sh: 1: python3: not found\n"
