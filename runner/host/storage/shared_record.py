@@ -9,22 +9,25 @@ import contextlib
 import hashlib
 import os
 import time
-from typing import Generator, TextIO
+from typing import Generator
 
 from runner.host.process.event_loop import pause
 
 CLAIM_TIMEOUT_S, CLAIM_POLL_S = 10.0, 0.05  # for another host that writes the file
+STALE_CLAIM_S = 5.0  # the age of a claim whose host has died, or takes too long
 CLAIM_SUFFIX = ".new"
 
 
 def link_shared(path: str, text: str) -> Generator[None, None, bool]:
     """Make `path`, in a node's folder, a link to the one file with this text on its disk.
 
-    Whoever creates `.NAME.HASH.new` beside the nodes' folders writes it; those that come meanwhile
-    wait. Nobody looks for a file before it is there, since NFS clients would remember that it is
-    not. Return False where there are no hard links, or the other host does not get ready.
+    Whoever creates `.NAME.HASH.new` beside the nodes' folders writes the file; those that come
+    meanwhile wait. Nobody looks for a file before it is there, since NFS clients would remember
+    that it is not. A claim that is too old is taken over: two hosts may then write the file, each
+    under a name of its own. Return False where there are no hard links, or the wait is too long.
     """
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    data = text.encode()
+    digest = hashlib.sha256(data).hexdigest()[:16]
     run_folder = os.path.dirname(os.path.dirname(path))
     shared = os.path.join(run_folder, f".{os.path.basename(path)}.{digest}")
     claim = shared + CLAIM_SUFFIX
@@ -32,33 +35,44 @@ def link_shared(path: str, text: str) -> Generator[None, None, bool]:
     while time.monotonic() < deadline:
         yield
         try:
-            descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - os.stat(claim).st_mtime > STALE_CLAIM_S:
+                    os.unlink(claim)
+                    continue
             yield from pause(CLAIM_POLL_S)
-            continue
-        with open(descriptor, "w", encoding="utf-8") as file:
-            return _write_and_link(file, text, shared, path)
+        else:
+            return _write_and_link(data, shared, path)
     return False
 
 
-def _write_and_link(claimed: TextIO, text: str, shared: str, path: str) -> bool:
+def _write_and_link(data: bytes, shared: str, path: str) -> bool:
     """Write the file unless another host has, and link to it; the claim ends in any case."""
-    claim, link = shared + CLAIM_SUFFIX, f"{path}.{os.getpid()}{CLAIM_SUFFIX}"
+    draft = f"{path}.{os.getpid()}{CLAIM_SUFFIX}"
     try:
-        if not os.path.exists(shared):
-            claimed.write(text)
-            claimed.flush()
-            os.fsync(claimed.fileno())
-            os.rename(claim, shared)
-        os.link(shared, link)
-        os.rename(link, path)
+        if not _has_content(shared, data):
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(draft, shared)
+        os.link(shared, draft)
+        os.rename(draft, path)
     except OSError:  # the disk is full, or has no hard links
         return False
     finally:
-        for left in (claim, link):  # a link is left if `path` was one to the same file
+        for left in (shared + CLAIM_SUFFIX, draft):  # the latter if `path` was a link to the file
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(left)
     return True
+
+
+def _has_content(path: str, data: bytes) -> bool:
+    """Return whether a file is there, whole: a power cut of a server may have cut it off."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read() == data
+    return False
 
 
 def remove_run(run_folder: str) -> None:

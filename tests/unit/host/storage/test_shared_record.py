@@ -38,16 +38,49 @@ def test_text_is_on_the_disk_once(run: Path) -> None:
     assert not list(run.rglob("*.new"))
 
 
-def test_host_that_died_while_it_wrote_is_not_waited_for(
+def shared_file(run: Path) -> Path:
+    """Return the file that the nodes have links to."""
+    (shared,) = (path for path in run.iterdir() if path.name.startswith(".plan.json."))
+    return shared
+
+
+def test_host_that_died_while_it_wrote_is_waited_for_once(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its claim stays; whoever comes later writes a file of its own."""
+    """Its claim is taken over when it is old, by one of those that wait."""
+    monkeypatch.setattr(shared_record, "STALE_CLAIM_S", 0.2)
+    assert write(run, "a", "one")
+    shared = shared_file(run)
+    claim = shared.with_name(f"{shared.name}.new")
+    claim.touch()
+    shared.unlink()
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(lambda node: write(run, node, "one"), "bc"))
+    assert (run / "b" / "plan.json").samefile(run / "c" / "plan.json")
+    assert not claim.exists()
+
+
+def test_nobody_waits_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as for a claim of a server whose clock is ahead: the node writes a file of its own."""
     monkeypatch.setattr(shared_record, "CLAIM_TIMEOUT_S", 0.1)
     assert write(run, "a", "one")
-    (claimed,) = (path for path in run.iterdir() if path.name.startswith(".plan.json."))
-    claimed.with_name(f"{claimed.name}.new").touch()
+    shared = shared_file(run)
+    shared.with_name(f"{shared.name}.new").touch()
     assert not write(run, "b", "one")
     assert not (run / "b" / "plan.json").exists()
+
+
+@pytest.mark.promise(5)
+@pytest.mark.parametrize("damaged", ["", "on", "two"])
+def test_content_decides_not_the_name(run: Path, damaged: str) -> None:
+    """A file that a power cut of the server left in part is replaced, not linked to."""
+    assert write(run, "a", "one")
+    shared_file(run).write_text(damaged)
+    assert write(run, "b", "one")
+    assert write(run, "c", "one")
+    assert (run / "b" / "plan.json").read_text() == "one"
+    assert (run / "b" / "plan.json").samefile(run / "c" / "plan.json")
+    assert not list(run.rglob("*.new"))
 
 
 def test_disk_without_hard_links(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
