@@ -176,10 +176,9 @@ class RunOwner:
         return not self.other_host and self.boot_id == _local_owner({}).boot_id
 
     @property
-    def from_earlier_boot(self) -> bool:
-        """Whether the run was on this machine, before its last boot: nothing of it can live."""
-        known = bool(self.machine_id) and not self.other_host
-        return known and self.boot_id != _local_owner({}).boot_id
+    def from_another_boot(self) -> bool:
+        """Whether the run was on this machine, in another boot of it, or on a clone."""
+        return not self.other_host and self.boot_id != _local_owner({}).boot_id
 
     @property
     def is_sibling_container(self) -> bool:
@@ -216,6 +215,23 @@ def heartbeat_age(folder: RunPaths) -> float:
     """Return the seconds since the last heartbeat of a run's owner, by the clock of the disk."""
     beaten_at = mtime(folder.owner_file)
     return max(0.0, time.time() - beaten_at) if beaten_at else float("inf")
+
+
+def _is_of_clone(owner: RunOwner, folder: RunPaths) -> bool:
+    """Return whether a run is on another machine made of the same image, by its heartbeats.
+
+    Name and machine-id are the same, but a run of an earlier boot has none since this one.
+    """
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return owner.from_another_boot and mtime(folder.owner_file) > booted_at
+
+
+def ended_by_reboot(folder: RunPaths) -> bool:
+    """Return whether a run was on this machine before its last boot: nothing of it can live."""
+    owner = read(folder)
+    if owner is None or not owner.machine_id:
+        return False
+    return owner.from_another_boot and not _is_of_clone(owner, folder)
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
@@ -260,6 +276,8 @@ def other_host(folder: RunPaths) -> str:
         return ""
     if owner.is_sibling_container and heartbeat_age(folder) < CONTAINER_TIMEOUT_S:
         return f"another container of {owner.hostname}"
+    if _is_of_clone(owner, folder) and heartbeat_age(folder) < OWNER_TIMEOUT_S:
+        return f"another machine called {owner.hostname}"
     return owner.other_host
 
 

@@ -32,6 +32,9 @@ from runner.host.supervisor.recovery import recover_unfinished
 PROGRAMS = {"shim": "#", "sitecustomize": "#"}
 
 
+BEFORE_BOOT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - 1
+
+
 class Host:
     """A work folder with a run, and a link that looks after it."""
 
@@ -59,6 +62,11 @@ class Host:
         other = replace(known, **changes)  # type: ignore[arg-type]
         Path(self.folder.owner_file).write_text(json.dumps(encode(other)))
         return other
+
+    def ends(self) -> list[Ended]:
+        """Return its ends on record."""
+        bodies = [event.body for event in read_events(self.folder)]
+        return [body for body in bodies if isinstance(body, Ended)]
 
     def prove(self) -> dict[str, object]:
         """Look for what is left of it."""
@@ -108,11 +116,30 @@ def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
     for changes in ({}, {"boot_id": "another"}, {"boot_id": "another", "machine_id": ""}):
         host.begin()
         host.kept_by(start_ticks={}, **changes)
+        os.utime(host.folder.owner_file, (BEFORE_BOOT, BEFORE_BOOT))
         recover_unfinished(host.folder)
-        bodies = [event.body for event in read_events(host.folder)]
-        verified += [body.verified for body in bodies if isinstance(body, Ended)]
+        verified += [end.verified for end in host.ends()]
         shutil.rmtree(host.folder.root)
     assert verified == [False, True, False]
+
+
+@pytest.mark.promise(2)
+def test_a_clone_is_not_a_reboot(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine made of the same image has the same name and id; heartbeats go on since our boot.
+
+    Long after the last one the run may be ended from here, but that proves nothing.
+    """
+    host.begin()
+    host.kept_by(boot_id="another")
+    with pytest.raises(ValueError, match="run r1 is on another machine called "):
+        host.prove()
+    assert host.ends() == []
+    seen = read_run(host.folder)
+    assert seen is not None
+    assert seen.alive
+    monkeypatch.setattr(run_owner, "OWNER_TIMEOUT_S", 0.0)
+    assert host.prove()["survivors"] == []
+    assert [end.verified for end in host.ends()] == [False]
 
 
 def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
