@@ -151,6 +151,13 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "GLOO_SOCKET_IFNAME) to the one the nodes share, or fix its /etc/hosts",
     ),
     FailurePattern(
+        "gloo_interface",
+        r"Unable to find address for: (?P<name>[\w.:@=-]+)",
+        "gloo was told to use {name}, which has no address on that host",
+        "take GLOO_SOCKET_IFNAME out of cluster.env, task.env, cluster.setup and the program, since "
+        "the runner sets it, or set cluster.nodes.NODE.interface to one of `ip -br addr` there",
+    ),
+    FailurePattern(
         "ranks_missing",
         r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. "
         r"(?P<there>\d+)/(?P<all>\d+) (?:clients|workers) joined",

@@ -28,6 +28,7 @@ MEANS = {
     "nccl_versions": "different versions of NCCL",
     "nccl_no_route": "NCCL could not reach 172.17.0.1 over",
     "gloo_loopback": "this one is at its loopback address",
+    "gloo_interface": "gloo was told to use ib9, which has no address on that host",
     "ranks_missing": "only 1 of 2 joined the rendezvous within 6 s",
     "master_refused": "the master could not be reached at 127.0.0.1, 29512",
     "module_missing": "has no module apex",
