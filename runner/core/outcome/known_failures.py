@@ -154,7 +154,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "gloo_interface",
         r"Unable to find address for: (?P<name>[\w.:@=-]+)",
         "gloo was told to use {name}, which has no address on that host",
-        "take GLOO_SOCKET_IFNAME out of cluster.env, task.env, cluster.setup and the program, since "
+        "take GLOO_SOCKET_IFNAME out of cluster.env, task.env, cluster.setup and the program, as "
         "the runner sets it, or set cluster.nodes.NODE.interface to one of `ip -br addr` there",
     ),
     FailurePattern(
