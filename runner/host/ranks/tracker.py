@@ -53,7 +53,7 @@ class RankRecord(NamedTuple):
     rank: int
     data: Dict[str, Any]
     exception: str = ""  # the last one on its stderr
-    kill_reason: str = ""  # why the kernel killed it
+    reason: str = ""  # that the kernel killed it, or that its disk is full
 
     @property
     def key(self) -> Tuple[int, int]:
@@ -84,7 +84,8 @@ class RankRecordReader:
 
     def missing_record_reason(self) -> str:
         """Return why a shim could not record its end, "" if unknown."""
-        return missing_record_reason(self._folder.root)
+        problem = disk_problem(self._folder.root)
+        return problem and f"ended, and could not record how: {problem}"
 
     def _explain(self, record: RankRecord) -> RankRecord:
         rank, data = record.rank, record.data
@@ -94,9 +95,11 @@ class RankRecordReader:
                 with contextlib.suppress(OSError):
                     self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
         elif data["code"] != 0:
-            kill_reason = kernel_kill_reason(self._pids.get(record.key, 0), data)
+            reason = kernel_kill_reason(self._pids.get(record.key, 0), data)
             exception = self._find_exception(rank, float(data["wall"]))
-            return record._replace(exception=exception, kill_reason=kill_reason)
+            if not (reason or exception) and (problem := disk_problem(self._folder.root)):
+                reason = f"{describe_exit(data['code'], data['signal'])}: {problem}"
+            return record._replace(exception=exception, reason=reason)
         return record
 
     def _stderr_path(self, rank: int) -> str:
@@ -221,7 +224,7 @@ class RankTracker:
             return
         self._exited.add(key)
         was_stopped = float(data["mono"]) >= self._stopped_at()
-        error = "" if was_stopped else record.kill_reason
+        error = "" if was_stopped else record.reason
         self._journal.append_exit(rank, data, error, record.exception)
         if data["code"] != 0:
             self._classify_failure(record.exception, data, stopped=was_stopped)
@@ -278,15 +281,15 @@ class RankTracker:
             self._kill_at = time.monotonic() + self._order.grace_s
 
 
-def missing_record_reason(root: str) -> str:
-    """Return why a rank's shim could not record its end in the run folder `root`, "" if unknown."""
+def disk_problem(root: str) -> str:
+    """Return why nothing can be written in the run folder `root`, "" where something can."""
     try:
         disk = os.statvfs(root)
     except OSError as error:
-        return f"ended, and could not record how: {error.strerror}"
-    if disk.f_bavail * disk.f_frsize > 2 * BALLAST:  # both may have been freed for the record
+        return error.strerror or str(error)
+    if disk.f_bavail * disk.f_frsize > 2 * BALLAST:  # both may have been freed for a record
         return ""
-    return f"ended, and could not record how: No space left in {root}"
+    return f"No space left in {root}"
 
 
 def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = procfs.KMSG) -> str:

@@ -148,12 +148,15 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
     assert host.ranks.first_own_failure(None) == (ended_at if failed else None)
 
 
-@pytest.mark.parametrize("reason", ["ended, and could not record how: No space left in /", ""])
+FULL = "No space left in /"
+
+
+@pytest.mark.parametrize("problem", [FULL, ""])
 def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
-    host: Host, monkeypatch: pytest.MonkeyPatch, reason: str
+    host: Host, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     """Else the launcher's exit would be the first failure; with no reason nobody knows."""
-    monkeypatch.setattr(tracker, "missing_record_reason", lambda _: reason)
+    monkeypatch.setattr(tracker, "disk_problem", lambda _: problem)
     times = {"mono": time.monotonic() - 2, "wall": time.time() - 2}
     host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
     launcher_ended_at = time.monotonic() - 1
@@ -161,8 +164,25 @@ def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
     host.answer()
     host.answer()
     ((_, exited),) = host.timed_exits()
-    assert exited.error == reason
-    assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(reason)
+    assert exited.error == (problem and f"ended, and could not record how: {FULL}")
+    assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(problem)
+
+
+@pytest.mark.parametrize("stderr", ["", TRACEBACK], ids=["cut off", "whole"])
+def test_a_rank_that_failed_without_a_word_on_a_full_disk(
+    host: Host, monkeypatch: pytest.MonkeyPatch, stderr: str
+) -> None:
+    """What it wrote last was lost with it; where it was not, that is the reason."""
+    monkeypatch.setattr(tracker, "disk_problem", lambda _: FULL)
+    (host.attempt / "rank_0.err").write_text(stderr)
+    times = {"mono": time.monotonic(), "wall": time.time()}
+    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+    host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
+    host.ranks.tick()
+    host.answer()
+    (exited,) = host.exits()
+    expected = ("", "ValueError: bad lr") if stderr else (f"exited with 1: {FULL}", "")
+    assert (exited.error, exited.exception) == expected
 
 
 def test_ranks_that_torch_has_restarted_stay(host: Host) -> None:
