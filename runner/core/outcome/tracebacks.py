@@ -24,6 +24,7 @@ _STOP_EXCEPTION = re.compile(
     r"(KeyboardInterrupt|SystemExit|[\w.]*(SignalException|SIGTERMException))\b"
     r"|.*killed by signal: Terminated"
 )
+_OBJECT_DUMP = "object address  : 0x"  # CPython's _PyObject_Dump
 _CHAINED = re.compile(
     r"During handling of the above exception, another|The above exception was the direct cause of"
 )
@@ -117,11 +118,15 @@ def _line_before(lines: Sequence[str], index: int) -> str:
 
 
 def _exception_start(lines: Sequence[str], start: int) -> int:
-    """Return the index of a traceback's exception: the first line that is not indented."""
+    """Return the index of a traceback's exception: the first line that is not indented.
+
+    There is none where Python could not write it, on a full disk: it dumps the object instead.
+    """
     index = start + 1
     while index < len(lines) and (not lines[index].strip() or lines[index][0] == " "):
         index += 1
-    return index
+    was_dumped = index < len(lines) and lines[index].startswith(_OBJECT_DUMP)
+    return len(lines) if was_dumped else index
 
 
 def _exception_span(lines: Sequence[str], stripped: Sequence[str], start: int) -> Tuple[int, int]:
