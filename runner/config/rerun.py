@@ -21,8 +21,14 @@ from runner.config.search_path import display_path
 from runner.config.task import PROGRAM_KEYS
 from runner.config.validation import suggest
 from runner.control.record import run_index
+from runner.control.record.files import (
+    CONFIG_FILE,
+    ORIGIN_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+    SWEEP_FILE,
+)
 from runner.control.record.run_index import RUNS_FOLDER
-from runner.control.record.run_store import ORIGIN_FILE
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.release import CodeRef
@@ -146,11 +152,11 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     if not folder.is_dir():
         raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
-    config_file, plan_file = folder / "config.yaml", folder / "plan.0.json"
+    config_file, plan_file = folder / CONFIG_FILE, folder / "plan.0.json"
     if not plan_file.exists():  # that of a later attempt may have come from its hosts
-        plan_file = folder / "plan.json"
-    if (folder / "sweep.json").exists() and not config_file.exists():
-        message = f"{name} is a sweep, whose runs are in {display_path(folder / 'sweep.json')}"
+        plan_file = folder / PLAN_FILE
+    if (folder / SWEEP_FILE).exists() and not config_file.exists():
+        message = f"{name} is a sweep, whose runs are in {display_path(folder / SWEEP_FILE)}"
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])
     texts = []
     for file in (config_file, plan_file):
@@ -176,7 +182,7 @@ def recorded_run(
         recorded_plan = decode(RecordedPlan, plan)
         config = OmegaConf.create(config_yaml)
     except ValueError as error:
-        raise ConfigError([_damaged(where.with_name("plan.json"), str(error))]) from error
+        raise ConfigError([_damaged(where.with_name(PLAN_FILE), str(error))]) from error
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError([_damaged(where, " ".join(str(error).split()))]) from error
     if not isinstance(config, DictConfig):
@@ -205,9 +211,9 @@ def _as_dict(config: DictConfig) -> dict[Any, Any]:
 def _launch_time(folder: Path) -> float | None:
     """Return the time of the launch, or else of its record."""
     try:
-        return float(json.loads((folder / "result.json").read_text(encoding="utf-8"))["began"])
+        return float(json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["began"])
     except (OSError, ValueError, KeyError, TypeError):
-        return (folder / "plan.json").stat().st_mtime
+        return (folder / PLAN_FILE).stat().st_mtime
 
 
 def _hosts_of_origin(folder: Path) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.control.code.code_store import STORE, CodeStore
 from runner.control.record import run_index
-from runner.control.record.contact_file import PLAN_FILE
+from runner.control.record.files import PLAN_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode
 from runner.core.errors import NotReady, Problem

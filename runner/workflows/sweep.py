@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
+from runner.control.record.files import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
-from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun
 from runner.core.model.spec import DryRun, LaunchRequest
@@ -74,11 +73,11 @@ def _runs_live_code(request: LaunchRequest) -> bool:
 
 def _record(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
     """Record the sweep beside its runs, once one of them has a record."""
-    if not (request.sweep and (request.run_dir / "config.yaml").exists()):
+    if not (request.sweep and (request.run_dir / CONFIG_FILE).exists()):
         return
     store = RunStore(request.run_dir.parent / request.sweep.sweep)
     with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
         if not store.folder.exists():
             store.reserve()
-        content = {"sweep": request.sweep.sweep, "runs": encode(list(runs))}
-        store.write_text("sweep.json", json.dumps(content, indent=1) + "\n")
+        content = {"sweep": request.sweep.sweep, "runs": runs}
+        store.write_json(SWEEP_FILE, content)

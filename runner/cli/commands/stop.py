@@ -13,7 +13,7 @@ from runner.ui.output import show
 
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
-    from runner.core.model.spec import LaunchRequest
+    from runner.core.model.spec import LaunchRequest, Spec
     from runner.workflows.discovery import RunFinder
 
 
@@ -51,15 +51,17 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
     """
     from runner.control.record import run_index
 
-    answers: dict[str, tuple[list[RemoteRun], list[Problem]]] = {}  # by how hosts are reached
+    answers: list[tuple[Spec, list[RemoteRun], list[Problem]]] = []  # of the hosts of each cluster
     problems: list[Problem] = []
     for folder in run_index.unfinished():
         request = selection.contact_by_record(folder)
-        run_id, contact = request.spec.run_id, repr(replace(request.spec, run_id=""))
-        if contact not in answers:
-            answers[contact] = _runs_on_hosts(request)
-            problems += answers[contact][1]
-        runs, unreachable = answers[contact]
+        run_id, cluster = request.spec.run_id, replace(request.spec, run_id="")
+        answer = next((each for each in answers if each[0] == cluster), None)
+        if answer is None:
+            answer = (cluster, *_runs_on_hosts(request))
+            answers.append(answer)
+            problems += answer[2]
+        _, runs, unreachable = answer
         same = [r for r in runs if r.run_id == run_id and run_index.is_record_of(folder, r.info)]
         if same and same[0].is_active:
             return request

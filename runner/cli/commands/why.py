@@ -22,6 +22,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
     It reads the record here, or the hosts' if there is none here.
     """
+    from runner.control.record.files import RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose
     from runner.ui.reports import report
@@ -31,7 +32,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     if not store.has_result or store.has_unproven_end:
         store = _ask_hosts(composed, store)
     if json_:
-        show(json.dumps(json.loads((store.folder / "result.json").read_text(encoding="utf-8"))))
+        show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
         return 0
     plan, verdict = store.read_result()
     report_text = report.final_report(

@@ -10,12 +10,10 @@ import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from runner.core.codec import decode, encode
+from runner.control.record.files import CONTACT_FILE, PLAN_FILE
+from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
-
-CONTACT_FILE = "contact.json"
-PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class RecordedContact:
     launched_from: str = ""  # the folder; "" in a record that was begun later
 
 
-def encode_contact(request: LaunchRequest) -> str:
+def recorded_contact(request: LaunchRequest) -> RecordedContact:
     """Return the content of the file."""
     spec = request.spec
     values = {field.name: getattr(spec, field.name) for field in fields(RunContact)}
@@ -57,8 +55,7 @@ def encode_contact(request: LaunchRequest) -> str:
     ranks = None if request.console_ranks is None else tuple(sorted(request.console_ranks))
     folders = tuple(str(Path(folder).expanduser().absolute()) for folder in request.config_dirs)
     launch = (folders, request.launched_at, request.launched_from)
-    contact = RecordedContact(RunContact(**values), request.ui, ranks, *launch)
-    return json.dumps(encode(contact), indent=1) + "\n"
+    return RecordedContact(RunContact(**values), request.ui, ranks, *launch)
 
 
 def read_contact(folder: Path) -> LaunchRequest | None:

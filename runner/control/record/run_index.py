@@ -11,7 +11,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.control.record.contact_file import CONTACT_FILE, PLAN_FILE, read_contact
+from runner.control.record.contact_file import read_contact
+from runner.control.record.files import CONTACT_FILE, PLAN_FILE, RESULT_FILE
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
 
@@ -84,7 +85,7 @@ def launched_here() -> Iterator[Path]:
 def unfinished() -> Iterator[Path]:
     """Yield those of them whose end is not on record, without damaged ones."""
     for folder in launched_here():
-        if not (folder / "result.json").exists():
+        if not (folder / RESULT_FILE).exists():
             with contextlib.suppress(ConfigError):
                 read_contact(folder)
                 yield folder

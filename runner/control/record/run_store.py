@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.control.record import run_index
-from runner.control.record.contact_file import CONTACT_FILE, encode_contact
+from runner.control.record.contact_file import recorded_contact
+from runner.control.record.files import (
+    CONFIG_FILE,
+    CONTACT_FILE,
+    ORIGIN_FILE,
+    OVERRIDES_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+    SWEEP_FILE,
+)
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
@@ -20,9 +29,6 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import STACKS_LOG, local_log_name
 from runner.core.shell import this_program
-
-ORIGIN_FILE = "origin.json"
-"""In a record whose configuration and plan came from hosts: which these are."""
 
 MAX_AVG_LINE_BYTES = 200
 """Upper bound of the average line length, for reading the last lines of a log."""
@@ -90,12 +96,12 @@ class RunStore:
         """Begin the record with what was asked for, and have it found; raise OSError."""
         self.logs.mkdir(mode=0o700)
         self._lock_fd = try_lock_folder(self.folder)
-        self.write_text("config.yaml", request.config_yaml)
+        self.write_text(CONFIG_FILE, request.config_yaml)
         lines = [f"- {json.dumps(word, ensure_ascii=False)}\n" for word in request.overrides]
-        self.write_text("overrides.yaml", "".join(lines) or "[]\n")
-        self.write_text(CONTACT_FILE, encode_contact(request))
+        self.write_text(OVERRIDES_FILE, "".join(lines) or "[]\n")
+        self.write_json(CONTACT_FILE, recorded_contact(request))
         if request.sweep:
-            self.write_text("sweep.json", json.dumps(encode(request.sweep), indent=1) + "\n")
+            self.write_json(SWEEP_FILE, request.sweep)
         run_index.register(request.spec.run_id, self.folder)
         run_index.set_latest(self.folder)
 
@@ -116,12 +122,12 @@ class RunStore:
             if run_index.record_folder(plan.run_id) in (None, self.folder.resolve()):
                 run_index.register(plan.run_id, self.folder)
             self.logs.mkdir(mode=0o700, exist_ok=True)
-            if not (self.folder / "config.yaml").exists():
+            if not (self.folder / CONFIG_FILE).exists():
                 nodes = [share.node for share in plan.nodes]
-                self.write_text(ORIGIN_FILE, json.dumps({"hosts": nodes}) + "\n")
-                self.write_text("config.yaml", request.config_yaml)
+                self.write_json(ORIGIN_FILE, {"hosts": nodes})
+                self.write_text(CONFIG_FILE, request.config_yaml)
             if not (self.folder / CONTACT_FILE).exists():
-                self.write_text(CONTACT_FILE, encode_contact(request))
+                self.write_json(CONTACT_FILE, recorded_contact(request))
             if plan.attempt > self._last_planned_attempt():
                 self.write_plan(plan)
         except (OSError, ConfigError) as error:
@@ -138,7 +144,7 @@ class RunStore:
     def _last_planned_attempt(self) -> int:
         """Return the number of the last attempt whose plan is on record; -1 for none."""
         try:
-            return int(json.loads((self.folder / "plan.json").read_bytes())["attempt"])
+            return int(json.loads((self.folder / PLAN_FILE).read_bytes())["attempt"])
         except (OSError, ValueError, KeyError, TypeError):
             return -1
 
@@ -154,22 +160,22 @@ class RunStore:
         The plan of an earlier attempt N is kept as `plan.N.json`.
         """
         with contextlib.suppress(FileNotFoundError, ValueError):
-            previous = (self.folder / "plan.json").read_text(encoding="utf-8")
+            previous = (self.folder / PLAN_FILE).read_text(encoding="utf-8")
             number = int(json.loads(previous)["attempt"])
             if number < plan.attempt:
                 self.write_text(f"plan.{number}.json", previous)
-        self.write_text("plan.json", json.dumps(encode(plan), indent=1) + "\n")
+        self.write_json(PLAN_FILE, plan)
 
     @property
     def has_result(self) -> bool:
         """Whether the end of the run is on record."""
-        return (self.folder / "result.json").exists()
+        return (self.folder / RESULT_FILE).exists()
 
     @property
     def has_unproven_end(self) -> bool:
         """Whether the result on record names hosts that had not proven that nothing is left."""
         try:
-            text = (self.folder / "result.json").read_text(encoding="utf-8")
+            text = (self.folder / RESULT_FILE).read_text(encoding="utf-8")
             return bool(json.loads(text)["unverified"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
@@ -179,10 +185,10 @@ class RunStore:
     ) -> None:
         """Record how the run ended, and why; `began_at` in seconds since 1970."""
         times = {"began": began_at, "ended": began_at + verdict.seconds}
-        outcome = {**encode(verdict), "diagnosis": encode(diagnosis) if diagnosis else None}
+        outcome = {**encode(verdict), "diagnosis": diagnosis}
         try:
             result = {"run_id": plan.run_id, **times, **outcome}
-            self.write_text("result.json", json.dumps(result, indent=1) + "\n")
+            self.write_json(RESULT_FILE, result)
         except OSError as error:
             message = f"cannot write in {self.folder}: {error.strerror}"
             self.write_error = self.write_error or message
@@ -190,7 +196,7 @@ class RunStore:
     def read_result(self) -> tuple[Plan, Verdict]:
         """Return the last plan and the verdict; raise NotReady if they cannot be read here."""
         try:
-            files = (self.folder / name for name in ("plan.json", "result.json"))
+            files = (self.folder / name for name in (PLAN_FILE, RESULT_FILE))
             plan, verdict = (json.loads(file.read_text(encoding="utf-8")) for file in files)
             return decode(Plan, plan), decode(Verdict, verdict)
         except (OSError, ValueError) as error:
@@ -249,6 +255,10 @@ class RunStore:
             self.write_error = self.write_error or f"cannot write {path}: {error.strerror}"
             return False
         return True
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a file of the record as JSON, whole or not at all; raise OSError."""
+        self.write_text(name, json.dumps(encode(content), indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the record, whole or not at all; raise OSError."""

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.contact_file import CONTACT_FILE, encode_contact, read_contact
+from runner.control.record.contact_file import read_contact, recorded_contact
+from runner.control.record.files import CONTACT_FILE
+from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Node, Secret, Ssh
 from tests.golden.builders import request
@@ -29,7 +31,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     secret = {"KEY": Secret("s-1")}
     asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
     asked = replace(asked, ui="plain", console_ranks=frozenset({3, 1}), config_dirs=("more",))
-    text = encode_contact(asked)
+    text = json.dumps(encode(recorded_contact(asked)))
     assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
     (tmp_path / CONTACT_FILE).write_text(text)
     found = read_contact(tmp_path)

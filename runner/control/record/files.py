@@ -1,0 +1,12 @@
+"""Names of the files in a run's record on the controller's machine."""
+
+CONFIG_FILE, OVERRIDES_FILE = "config.yaml", "overrides.yaml"
+CONTACT_FILE = "contact.json"
+PLAN_FILE = "plan.json"
+RESULT_FILE = "result.json"
+
+SWEEP_FILE = "sweep.json"
+"""In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
+
+ORIGIN_FILE = "origin.json"
+"""In a record whose configuration and plan came from hosts: which these are."""
