@@ -25,6 +25,7 @@ from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
+from runner.ui.layout import fold_names
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
 RELAUNCH_NOTICE_S = 10.0  # hosts expect a relaunch so long after each announcement in the pause
@@ -175,6 +176,7 @@ class HostPool:
             mute=console.mute,
             first_failure=console.first_failure,
             recovered=console.recovered,
+            fold_names=fold_names,
         )
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 

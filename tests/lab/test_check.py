@@ -211,5 +211,10 @@ def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
     refused = on_lab("check", "--cluster", "lab", "--smoke", "cluster.python=/no/such/python")
     assert refused.code == 3, refused
     assert "run " not in refused.err
+    assert "lab: --smoke was not started: the errors above come first\n" in refused.err
+    (on_lab.conf / "task" / "collectives.yaml").write_text('command: "false"\nargs: {mode: x}\n')
+    failed = on_lab("check", "--cluster", "lab", "--smoke", "cluster.only=[node1]")
+    assert failed.code == 1, failed
+    assert failed.err.splitlines()[-1].startswith("lab: --smoke failed, as a launch would: mend")
     assert on_lab("check", "--cluster", "lab", "--smoke", "--json").code == 2
     assert lab.wait_idle() == {}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.cli.command import Selection, open_pool, verb
+from runner.cli.command import Selection, exit_code, open_pool, verb
 from runner.config.overrides import override_key
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.shell import this_program
 from runner.ui.output import show
 
+INTERRUPTED = 128
+"""Exit codes from here on are those of signals."""
 NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
 TASK_CHECKS = ("code", "packages")
@@ -39,8 +43,9 @@ def check(
     from runner.ui import layout, problems
     from runner.workflows.preparation import run_preflight
 
-    modes = [name for name, enabled in (("smoke", smoke), ("pairs", bandwidth)) if enabled]
-    if modes and json_:
+    wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))
+    trials = [(flag, mode) for flag, mode, enabled in wanted if enabled]
+    if trials and json_:
         message = "prints findings; --smoke and --bandwidth print what a run does"
         hint = "their results are data, too: in outputs/NODE/collectives.json of their run"
         raise ConfigError([Problem("--json", message, hint)])
@@ -60,17 +65,25 @@ def check(
         names = composed.spec.cluster, task
         # Not by `show`, which drops colours; each text of a host in it is printable.
         print(problems.render_findings(findings_by_check, *names, width, colour=colour))
-    code = NotReady.exit_code if problems.find_errors(findings_by_check) else 0
-    for mode in modes:
-        code = code or _run_collectives(mode, selection)
-    return code
+    cluster = composed.spec.cluster
+    if not problems.find_errors(findings_by_check):
+        codes = (_run_collectives(*trial, cluster, selection) for trial in trials)
+        return next(filter(None, codes), 0)
+    for flag, _ in trials:
+        show(f"{cluster}: {flag} was not started: the errors above come first", file=sys.stderr)
+    return NotReady.exit_code
 
 
-def _run_collectives(mode: str, selection: Selection) -> int:
+def _run_collectives(flag: str, mode: str, cluster: str, selection: Selection) -> int:
     """Launch the shipped task that tests the network, on the nodes of the user's own task."""
     from runner.workflows.launch import run
 
     keys = {word: override_key(word) for word in selection.settings}
     kept = [w for w, key in keys.items() if key in NODE_KEYS or key.partition(".")[0] != "task"]
     settings = (*kept, "task=collectives", f"task.args.mode={mode}")
-    return run(replace(selection, settings=settings).compose())
+    code = exit_code(lambda: run(replace(selection, settings=settings).compose()))
+    if 0 < code < INTERRUPTED:
+        message = f"{flag} failed, as a launch would: mend what is named above"
+        again = f"`{this_program()} why` says it again"
+        show(f"{cluster}: {message} ({again}), or leave nodes out: cluster.exclude", sys.stderr)
+    return code

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.outcome.membership import Membership, Memberships, nodes_after_loss
+from runner.core.planning.build_plan import FoldNames
 from runner.core.protocol.events import (
     Ended,
     EventBody,
@@ -22,7 +23,7 @@ from runner.core.protocol.events import (
     RankStarted,
 )
 from runner.core.protocol.states import NodeState
-from runner.core.text import counted, describe_exit, join_some
+from runner.core.text import counted, describe_exit
 
 
 @dataclass
@@ -65,10 +66,12 @@ class Reaction:
 class ElasticMembership:
     """The memberships of one attempt, and the nodes that leave and join."""
 
-    def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode]) -> None:
+    def __init__(
+        self, plan: Plan, nodes: Mapping[str, AttemptNode], fold_names: FoldNames = ", ".join
+    ) -> None:
         self.plan = plan  # with the nodes that joined
         self.is_finishing = False  # a rank of the last membership succeeded, so no node may join
-        self._nodes = nodes
+        self._nodes, self._fold_names = nodes, fold_names
         self._participations = defaultdict[str, Participation](Participation)
         self._memberships = Memberships()
         self._failed_membership: Membership | None = None
@@ -141,7 +144,7 @@ class ElasticMembership:
         if membership is None or membership is not self._memberships.last:
             return ""
         self.is_finishing = False
-        return describe_membership(membership) if membership.number > 1 else ""
+        return describe_membership(membership, self._fold_names) if membership.number > 1 else ""
 
     def _on_rank_exited(self, node: AttemptNode, body: RankExited, *, is_stopping: bool) -> str:
         """Return what failed first in a membership; torch ends the other ranks by signals."""
@@ -226,11 +229,11 @@ class ElasticMembership:
         return PeerDeparted(name, reason, remaining)
 
 
-def describe_membership(membership: Membership) -> str:
+def describe_membership(membership: Membership, fold_names: FoldNames) -> str:
     """Return which nodes take part from now on, and what changed."""
     nodes, ranks = len(membership.nodes), len(membership.ranks)
     changes = [
-        f"{join_some(names)} {word}"
+        f"{fold_names(names)} {word}"
         for names, word in ((membership.departed, "left"), (membership.joined, "joined"))
         if names
     ]

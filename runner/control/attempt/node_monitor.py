@@ -48,8 +48,8 @@ class NodeMonitor:
         self.order_refused = False
         self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
-        self.elastic = ElasticMembership(plan, self.nodes)
-        self.peer_status = PeerStatus(plan, self.nodes)
+        self.elastic = ElasticMembership(plan, self.nodes, observer.fold_names)
+        self.peer_status = PeerStatus(plan, self.nodes, observer.fold_names)
         self.stop = StopSequence(spec, self.nodes, observer, event_log)
         self.detector = NodeFailureDetector(spec, self.nodes, self.peer_status)
         self._spec, self._sessions, self._reconnector = spec, sessions, reconnector

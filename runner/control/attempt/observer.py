@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from runner.core.planning.build_plan import FoldNames
 from runner.core.protocol.events import Event, EventBody, TimedEvent
 
 
@@ -36,6 +37,7 @@ class RunObserver:
     mute: Callable[[], None]
     first_failure: Callable[..., None]  # takes its node, its rank or None, and perhaps `is_over`
     recovered: Callable[[], None]  # the attempt goes on after a failure
+    fold_names: FoldNames = ", ".join
 
 
 class EventLog:

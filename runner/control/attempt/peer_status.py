@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import Plan
+from runner.core.planning.build_plan import FoldNames
 from runner.core.protocol import events
 from runner.core.protocol.events import EventBody
 from runner.core.protocol.frames import Frame
@@ -24,10 +25,12 @@ class HubStatus(enum.Enum):
 class PeerStatus:
     """Whether supervisors are in touch, whether they need a controller, and what they decided."""
 
-    def __init__(self, plan: Plan, nodes: Mapping[str, AttemptNode]) -> None:
+    def __init__(
+        self, plan: Plan, nodes: Mapping[str, AttemptNode], fold_names: FoldNames = ", ".join
+    ) -> None:
         self.next_attempt_number = 0  # by which the hosts relaunch the run themselves; 0 for none
         self.pending_standbys: set[str] = set()  # they got a standby order, and have not answered
-        self._nodes = nodes
+        self._nodes, self._fold_names = nodes, fold_names
         self._hub, self._voter_count = plan.nodes[0].node, plan.nodes[0].order.voter_count
         self._lease_disabled = all(not share.order.disconnect_s for share in plan.nodes)
         self._hub_status: dict[str, HubStatus] = {}
@@ -74,7 +77,7 @@ class PeerStatus:
         was_decided, self._relaunch_decided = self._relaunch_decided, True
         if isinstance(body, events.Relaunching):
             self.next_attempt_number = body.number
-            nodes = ", ".join(body.nodes)
+            nodes = self._fold_names(body.nodes)
             message = f"the hosts relaunch the run: attempt {body.number + 1}, on {nodes}"
         else:
             message = f"{name}: not relaunching: {body.reason}"

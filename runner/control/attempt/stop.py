@@ -109,7 +109,8 @@ class StopSequence:
         self.deadline = time.monotonic() + STOP_TIMEOUT_S
         self._send_to_all()
         unfinished = [name for name, node in self._nodes.items() if not node.has_ended]
-        self._observer.message(f"killing what is left on {', '.join(unfinished) or 'no node'}")
+        names = self._observer.fold_names(unfinished)
+        self._observer.message(f"killing what is left on {names or 'no node'}")
         return self.signal_count > SKIP_LOGS_AFTER
 
     def send_to(self, session: HostSession) -> None:

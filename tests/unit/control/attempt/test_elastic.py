@@ -13,14 +13,18 @@ from runner.control.attempt.node import AttemptNode
 from runner.core.outcome.membership import Membership
 from runner.core.protocol.events import EventBody, ProgramExited, RankExited, RankStarted
 from runner.core.protocol.states import NodeState
+from runner.ui.layout import fold_names
 from tests.golden import builders
+
+NODES = tuple(f"node{number}" for number in range(1, 13))
 
 
 @pytest.mark.parametrize(
     ("joined", "left", "compared", "text"),
     [
         ((), ("b",), True, "membership 2: 1 node, 2 ranks (b left)"),
-        (("a",), ("b", "c"), True, "membership 2: 1 node, 2 ranks (b, c left, a joined)"),
+        (("a",), ("b", "c"), True, "membership 2: 1 node, 2 ranks (b,c left, a joined)"),
+        ((), NODES, True, "membership 2: 1 node, 2 ranks (node[1-12] left)"),
         ((), (), True, "membership 2: 1 node, 2 ranks (the same nodes)"),
         ((), (), False, "membership 2: 1 node, 2 ranks"),
     ],
@@ -31,9 +35,9 @@ def test_a_membership_in_a_line(
     """How large it is, and who came and went, where that is known."""
     ranks = {0: ("a", 2), 1: ("a", 2)}
     membership = Membership(2, "a:2", 2, 5.0, ranks, joined, left, compared)
-    assert describe_membership(membership) == text
+    assert describe_membership(membership, fold_names) == text
     membership.restarts, membership.max_restarts = 3, 9
-    assert describe_membership(membership) == f"{text}; restart 3 of 9"
+    assert describe_membership(membership, fold_names) == f"{text}; restart 3 of 9"
 
 
 def two_nodes() -> tuple[ElasticMembership, dict[str, AttemptNode]]:

@@ -10,7 +10,8 @@ import pytest
 from runner.control.attempt.node import AttemptNode, NodeConnection
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.log_tail import LogTailer
-from runner.core.protocol.events import Detached, HubJoined, HubUnreachable
+from runner.core.protocol.events import Detached, HubJoined, HubUnreachable, Relaunching
+from runner.ui.layout import fold_names
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
 
@@ -26,7 +27,7 @@ class Scene:
             share.node: AttemptNode(share, by_name[share.node], tailer, NodeConnection(None))
             for share in plan.nodes
         }
-        self.peer_status = PeerStatus(plan, self.nodes)
+        self.peer_status = PeerStatus(plan, self.nodes, fold_names)
 
     def decide_after(self, **happened: HubJoined | HubUnreachable | Detached) -> bool:
         """Whether the hosts decide after what nodes say."""
@@ -73,3 +74,11 @@ def test_they_do_from_the_start_where_nobody_is_needed() -> None:
     scene = Scene(disconnect_s=0.0)
     assert scene.peer_status.hosts_decide
     assert scene.peer_status.all_detached
+
+
+def test_a_relaunch_by_the_hosts_is_told_once() -> None:
+    """With its nodes as a range, however many they are."""
+    status = Scene().peer_status
+    relaunching = Relaunching(1, tuple(f"node{number}" for number in range(1, 201)), "node7 failed")
+    said = [status.on_event(name, relaunching) for name in "ab"]
+    assert said == ["the hosts relaunch the run: attempt 2, on node[1-200]", ""]

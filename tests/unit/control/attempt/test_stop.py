@@ -18,7 +18,11 @@ from tests.golden import builders
 def stop() -> StopSequence:
     """Of an attempt without nodes."""
     observer: Any = SimpleNamespace(
-        phase=print, node_status=print, mute=lambda: None, message=lambda _: None
+        phase=print,
+        node_status=print,
+        mute=lambda: None,
+        message=lambda _: None,
+        fold_names=", ".join,
     )
     event_log = cast("Any", SimpleNamespace(record_own=lambda *_: None))
     return StopSequence(builders.spec(Node("a", "a")), {}, observer, event_log)
