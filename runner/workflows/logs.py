@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.control.record.log_reader import LogDump, RankDiscovery
+from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import EndUnverified

@@ -24,11 +24,12 @@ from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
 from runner.host.process.event_loop import run_steps
-from runner.host.storage.checkout import check_out, store_tasks
+from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import create_run_folder, write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.storage.shared_record import remove_run
+from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import recover_unfinished

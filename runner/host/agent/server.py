@@ -52,7 +52,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
     "dump_stacks": "stacks",
-    **dict.fromkeys(("listen", "probe"), "netcheck"),
+    **dict.fromkeys(("listen", "probe"), "network_probe"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.
 

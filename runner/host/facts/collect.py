@@ -18,7 +18,7 @@ from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
-from runner.host.storage.ownership import find_exposure
+from runner.host.storage.permissions import find_exposure
 
 
 @dataclass
@@ -210,7 +210,7 @@ def _survey(request: FactsRequest, home: str) -> None:
         disk_free=_free_bytes(_nearest_existing(workdir)),
     )
     if request.tasks_hash:
-        from runner.host.storage.checkout import has_tasks  # noqa: PLC0415 (verbs do without)
+        from runner.host.storage.task_store import has_tasks  # noqa: PLC0415 (verbs do without)
 
         report_facts(has_tasks=has_tasks(workdir, request.tasks_hash))
     project = absolute(request.project, home)

@@ -13,7 +13,7 @@ import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
 from runner.core.protocol.timing import KILL_TIMEOUT_S
-from runner.host.process import procfs
+from runner.host.process import procfs, subreaper
 from runner.host.process.kill import kill_until_gone, reap_all
 
 READ_BYTES = 64 << 10
@@ -127,7 +127,7 @@ def _supervise(
         signal.signal(signal.SIGTERM, lambda *_: stop_signals.append(1))
         for signum in (signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        procfs.become_subreaper()
+        subreaper.become_subreaper()
         report = _run(
             argv, environ, pipes, lambda: bool(stop_signals) or os.getppid() != agent_pid, deadline
         )
@@ -136,8 +136,8 @@ def _supervise(
     except BaseException:  # noqa: BLE001 (the controller must hear of it, whatever it is)
         report = {"error": traceback.format_exc()}
     try:
-        gone = procfs.no_children_left
-        _, survivors = kill_until_gone(procfs.own_descendants, reap_all, all_gone=gone)
+        gone = subreaper.no_children_left
+        _, survivors = kill_until_gone(subreaper.own_descendants, reap_all, all_gone=gone)
         os.write(pipes["report"], json.dumps({**report, "survivors": list(survivors)}).encode())
     finally:
         os._exit(0)
@@ -169,7 +169,7 @@ def _run(
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
                 command.returncode = code
                 deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
-        if command.returncode is not None and not procfs.own_descendants():
+        if command.returncode is not None and not subreaper.own_descendants():
             return {"code": command.returncode, "timed_out": False}
         timed_out = time.monotonic() > deadline
         if timed_out or stop_requested():

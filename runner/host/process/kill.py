@@ -8,7 +8,7 @@ import time
 from typing import AbstractSet, Callable, List, Set, Tuple
 
 from runner.core.protocol.timing import KILL_TIMEOUT_S
-from runner.host.process import procfs
+from runner.host.process import procfs, subreaper
 from runner.host.process.cgroup import Cgroup
 
 SHIM_GRACE_S = 0.5  # how long the rank shims may outlive their ranks to record how those ended
@@ -47,8 +47,8 @@ def kill_until_gone(
         remaining = list(dict.fromkeys([*list_alive(), *cgroup.pids()]))
         is_clear = not remaining and all_gone()
         if not remaining and not is_clear:  # it forks and ends faster than we scan
-            previous, unreaped = unreaped, procfs.child_pids()
-            remaining = procfs.living_children()
+            previous, unreaped = unreaped, subreaper.child_pids()
+            remaining = subreaper.living_children()
             # Or only zombies held by a tracer remain; nothing can fork any more.
             is_clear = bool(unreaped and not remaining) and (
                 unreaped == previous or time.monotonic() - started_at > KILL_TIMEOUT_S
@@ -79,7 +79,7 @@ def is_proven(
     """
     if survivors:
         return True
-    return cgroup.wait_empty() if cgroup.path else all_gone() or bool(procfs.child_pids())
+    return cgroup.wait_empty() if cgroup.path else all_gone() or bool(subreaper.child_pids())
 
 
 def reap_all() -> List[Tuple[int, int]]:

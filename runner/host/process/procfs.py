@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import resource
@@ -20,8 +19,6 @@ _DEFAULT_SIGNALS = (
 )
 KMSG = "/dev/kmsg"
 MAX_RECORD_BYTES, MAX_RECORDS = 8 << 10, 50_000  # of the kernel log
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process(NamedTuple):
@@ -45,7 +42,7 @@ def table() -> Dict[int, Process]:
     """Return every process that can be seen, by pid."""
     processes = {}
     for name in os.listdir("/proc"):
-        fields = _stat_fields(name) if name.isdigit() else []
+        fields = stat_fields(name) if name.isdigit() else []
         if fields:
             ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
             cpu, faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
@@ -54,7 +51,7 @@ def table() -> Dict[int, Process]:
     return processes
 
 
-def _stat_fields(pid: object) -> List[bytes]:
+def stat_fields(pid: object) -> List[bytes]:
     """Return the fields of /proc/PID/stat from the state on, none for a process that is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
@@ -92,54 +89,9 @@ def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = N
     return living
 
 
-def no_children_left() -> bool:
-    """Return whether we have no child, alive or zombie: for a subreaper, no descendant.
-
-    Unlike a scan of /proc it cannot miss a process that forks and ends between two scans.
-    """
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return True
-    return False
-
-
-def child_pids() -> List[int]:
-    """Return our own children, in one reading; none where the kernel does not list them."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:
-        return []
-
-
-def own_descendants() -> List[int]:
-    """Return our living descendants; of those that /proc hides, our own children."""
-    return list(dict.fromkeys([*descendants(os.getpid()), *living_children()]))
-
-
-def living_children() -> List[int]:
-    """Return our own children that can still act, by the kernel's word.
-
-    /proc may hide a child that runs under another user (hidepid, set-uid programs); waitid(2) does
-    not.
-    """
-    return [pid for pid in child_pids() if not _is_dead_child(pid)]
-
-
-def _is_dead_child(pid: int) -> bool:
-    try:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return True
-    except ChildProcessError:
-        return True
-    fields = _stat_fields(pid)  # a zombie that a tracer holds is not reported to us
-    return bool(fields) and fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
-
-
 def start_ticks_of(pid: int) -> int:
     """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return -1 if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
@@ -297,21 +249,3 @@ def reset_process() -> None:
     for signum in _DEFAULT_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_NOFILE, descriptor_limit.inherited())
-
-
-def become_subreaper() -> None:
-    """Become the parent of orphaned descendants, so that none escapes by a double fork."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Ask the kernel for `signum` when the parent ends (since Linux 2.1.57, prctl(2))."""
-    _prctl(PR_SET_PDEATHSIG, int(signum))
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")

@@ -1,4 +1,4 @@
-"""Checkout: what ranks run, copied to a place of its own: a release, or the shipped tasks."""
+"""Checkout: what ranks run, a release copied to a place of its own."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import contextlib
 import fcntl
 import os
 import random
-import shutil
 import stat
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Generator, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, Generator, Optional, Sequence, Tuple
 
-from runner.core.model.release import File, tasks_digest
-from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder, tasks_folder
+from runner.core.model.release import File
+from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
 from runner.host.process.event_loop import PAUSE_STEP_S, Steps, pause
-from runner.host.storage.ownership import private_folder
 from runner.host.storage.release_store import (
     BYTES_PER_STEP,
     MANIFEST,
@@ -192,46 +190,3 @@ def _reflink(from_fd: int, to_fd: int) -> bool:
     else:
         _CAN_REFLINK[devices] = True
     return _CAN_REFLINK[devices]
-
-
-def has_tasks(workdir: str, wanted: str) -> bool:
-    """Return whether the shipped tasks are here, every file with the content that has the hash."""
-    folder = tasks_folder(workdir, wanted)
-    contents = []
-    try:
-        for name in os.listdir(folder):
-            if name != "__pycache__":  # Python's own, made by this user: see `find_exposure`
-                with open(os.path.join(folder, name), "rb") as file:
-                    contents.append((name, file.read()))
-    except OSError:
-        return False
-    return tasks_digest(contents) == wanted
-
-
-def store_tasks(workdir: str, bundle: Dict[str, Any], payload: bytes) -> None:
-    """Unpack the shipped tasks, into a folder named by the hash of their content.
-
-    `bundle` has the "hash", and "files" as [name, size] pairs. Several hosts may share the disk:
-    each writes its own folder, and the first rename wins.
-    """
-    if has_tasks(workdir, bundle["hash"]):
-        return
-    private_folder(workdir, "tasks")
-    final = tasks_folder(workdir, bundle["hash"])
-    staging = f"{final}.{os.uname().nodename}.{os.getpid()}.new"
-    os.mkdir(staging, mode=0o700)
-    offset = 0
-    for name, size in bundle["files"]:
-        with open(os.path.join(staging, os.path.basename(name)), "wb") as file:
-            file.write(payload[offset : offset + size])
-        offset += size
-    try:
-        os.rename(staging, final)
-    except OSError:  # another host was faster, or what is there is damaged
-        try:
-            if not has_tasks(workdir, bundle["hash"]):
-                os.rename(final, f"{staging}.old")
-                os.rename(staging, final)
-        finally:
-            for path in (staging, f"{staging}.old"):
-                shutil.rmtree(path, ignore_errors=True)

@@ -21,7 +21,7 @@ from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.process.procfs import list_names
-from runner.host.storage.ownership import private_folder
+from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime, read_state
 
 SEAL_MTIME = 1_000_000_000  # the modification time of every stored file, in seconds since the epoch

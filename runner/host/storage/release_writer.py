@@ -13,7 +13,7 @@ from runner.core.protocol.paths import CODE_FOLDER, release_folder
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file
-from runner.host.storage.ownership import private_folder
+from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import STAGING_SUFFIX, digest_of
 
 

@@ -33,7 +33,7 @@ from runner.core.protocol.states import TRANSITIONS, State
 from runner.core.protocol.timing import SPEEDUP
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
-from runner.host.storage.ownership import private_folder
+from runner.host.storage.permissions import private_folder
 from runner.host.storage.shared_record import link_shared
 
 SAMPLE_INTERVAL_S = 10.0 / SPEEDUP

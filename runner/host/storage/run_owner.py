@@ -23,7 +23,7 @@ from typing import Dict, List, Optional, Tuple
 from runner.core.codec import decode, encode
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.storage.ownership import private_folder
+from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import has_ended, mtime, read_order, write_atomic
 
 BACKLOG = 64  # connections to a supervisor that waits for its disk

@@ -11,7 +11,7 @@ import traceback
 from typing import NoReturn, Optional, Set
 
 from runner.core.protocol.paths import RunPaths
-from runner.host.process import procfs
+from runner.host.process import procfs, subreaper
 from runner.host.storage.run_folder import has_ended, read_order
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.recovery import finalise_record
@@ -61,12 +61,12 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
     folder, order = args.folder, args.order
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    procfs.become_subreaper()
+    subreaper.become_subreaper()
     guardian_pid = os.getpid()
     supervisor_pid = os.fork()
     if supervisor_pid == 0:
         try:
-            procfs.die_with_parent(signal.SIGTERM)
+            subreaper.die_with_parent(signal.SIGTERM)
             if os.getppid() == guardian_pid:
                 next_args: Optional[SupervisorArgs] = args
                 while next_args is not None:
@@ -87,8 +87,8 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
     if not has_ended(folder, order):
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
-        gone = procfs.no_children_left
-        finalise_record(folder, order, reason, procfs.own_descendants, all_gone=gone)
+        gone = subreaper.no_children_left
+        finalise_record(folder, order, reason, subreaper.own_descendants, all_gone=gone)
     os._exit(0)
 
 

@@ -18,7 +18,7 @@ from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths
 from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
-from runner.host.process import cgroup, procfs
+from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
 from runner.host.storage.run_folder import EventLog
 
@@ -283,5 +283,5 @@ def _start(
 def child_setup(program_cgroup: cgroup.Cgroup, death_signal: signal.Signals) -> None:
     """Prepare a new process: in the cgroup, dying with the supervisor, with default signals."""
     program_cgroup.enter()
-    procfs.die_with_parent(death_signal)
+    subreaper.die_with_parent(death_signal)
     procfs.reset_process()

@@ -22,7 +22,7 @@ from runner.core.relaunch.handover import AttemptEnd
 from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
-from runner.host.process import procfs
+from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
@@ -70,7 +70,7 @@ class Supervisor:
     def run(self, on_ready: Callable[[], None]) -> State:
         """Carry out the order, and return how it ended; call `on_ready` once commands are heard."""
         args = self._args
-        procfs.become_subreaper()
+        subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
         owner_pids = [self._guardian_pid, os.getpid()]
@@ -186,7 +186,7 @@ class Supervisor:
         if lease_expiry := self._peers.lease_expiry:
             self.stop(lease_expiry)
         if self._launcher.end_recorded:
-            self._ladder.drain([] if procfs.no_children_left() else self._live_processes())
+            self._ladder.drain([] if subreaper.no_children_left() else self._live_processes())
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
@@ -206,7 +206,7 @@ class Supervisor:
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         helper_pids = {*self._progress.child_pids, self._sidecar.pid}
-        return [pid for pid in procfs.own_descendants() if pid not in helper_pids]
+        return [pid for pid in subreaper.own_descendants() if pid not in helper_pids]
 
     def _restart_ranks(self, node_count: int) -> None:
         """End the ranks for a restart with `node_count` nodes."""
@@ -267,7 +267,7 @@ class Supervisor:
             return self._ladder.is_stopping or (group is not None and group.hub_finished)
         if not self._launcher.end_recorded:
             return False
-        if not procfs.no_children_left() and self._live_processes():
+        if not subreaper.no_children_left() and self._live_processes():
             return False
         is_awaited = group is not None and group.is_awaited
         return self._ladder.is_stopping or not (is_awaited or self._sidecar.has_clients)
@@ -301,7 +301,7 @@ class Supervisor:
         return state
 
     def _no_children_left(self) -> bool:
-        return procfs.no_children_left() or bool(self._progress.child_pids)
+        return subreaper.no_children_left() or bool(self._progress.child_pids)
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""

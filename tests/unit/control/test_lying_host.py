@@ -31,7 +31,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.record import log_reader
 from runner.control.record.download import pull
-from runner.control.record.log_reader import LogDump, RankDiscovery
+from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.host.process import kill, procfs
+from runner.host.process import kill, subreaper
 from runner.host.process.cgroup import Cgroup
 
 
@@ -25,8 +25,8 @@ def test_an_empty_list_proves_nothing(
     monkeypatch: pytest.MonkeyPatch, hidden: subprocess.Popen[bytes], *, listed: bool
 ) -> None:
     """Not while the kernel says that there is a child; one that a tracer holds is on its list."""
-    monkeypatch.setattr(procfs, "child_pids", lambda: [hidden.pid] * listed)
-    monkeypatch.setattr(procfs, "living_children", list)
+    monkeypatch.setattr(subreaper, "child_pids", lambda: [hidden.pid] * listed)
+    monkeypatch.setattr(subreaper, "living_children", list)
     assert kill.kill_until_gone(list, list, all_gone=lambda: False) == (set(), ())
     assert kill.is_proven(Cgroup(), (), lambda: False) == listed
     assert kill.is_proven(Cgroup(), ())

@@ -1,4 +1,4 @@
-"""Log reader: the logs of a run as they are now, read ahead and shown rank after rank."""
+"""Log dump: the logs of a run as they are now, read ahead and shown rank after rank."""
 
 from __future__ import annotations
 

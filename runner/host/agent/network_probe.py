@@ -1,4 +1,4 @@
-"""Netcheck requests: listen for other hosts, dial them, and look up names."""
+"""Network probe requests: listen for other hosts, dial them, and look up names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from runner.core.codec import decode, encode
 from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult, Target
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.netcheck import name_lookup
-from runner.host.netcheck.connections import serve, test_all
+from runner.host.network_probe import name_lookup
+from runner.host.network_probe.connections import serve, test_all
 from runner.host.process.bounded_child import BoundedChild, report_facts
 
 LISTEN_TIMEOUT_S = 60.0  # after which a listener ends by itself
@@ -19,7 +19,7 @@ DIAL_TIMEOUT_S = 20.0
 
 
 class Handler(RequestHandler):
-    """Network checks, which run in children."""
+    """The part of one host in a probe, done in children."""
 
     _listen_request: Optional[Frame] = None
     _probe_request: Optional[Frame] = None

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from runner.core.model.network_probe import NameLookups, Outcome, ProbeResult, Target
-from runner.host.netcheck import connections, name_lookup
+from runner.host.network_probe import connections, name_lookup
 
 TOKEN = b"of this check"
 

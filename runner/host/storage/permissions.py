@@ -1,4 +1,4 @@
-"""Ownership of folders: whether another user could replace what lies below a path.
+"""Permissions of folders: whether another user could replace what lies below a path.
 
 The rule is that of sshd's StrictModes. Links are followed one by one: each is as good as the
 folder it lies in.

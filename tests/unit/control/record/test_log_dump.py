@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.record.log_reader import LogDump
+from runner.control.record.log_dump import LogDump
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import Interrupted
 from runner.core.model.spec import Node

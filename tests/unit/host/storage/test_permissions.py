@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.host.storage import ownership
-from runner.host.storage.ownership import find_exposure, private_folder
+from runner.host.storage import permissions
+from runner.host.storage.permissions import find_exposure, private_folder
 
 STRANGER = 4711
 
@@ -113,7 +113,7 @@ def test_a_group_of_one_is_no_other_user(top: Path, monkeypatch: pytest.MonkeyPa
         user = SimpleNamespace(pw_uid=primary[0], pw_gid=primary[1])
         monkeypatch.setattr(pwd, "getpwall", lambda found=user: [found])
         monkeypatch.setattr(grp, "getgrgid", lambda _, found=group: found)
-        monkeypatch.setattr(ownership, "user_name", lambda _: "ann")
+        monkeypatch.setattr(permissions, "user_name", lambda _: "ann")
         assert bool(exposed(top / "mine")) == others
 
 
@@ -132,7 +132,7 @@ def test_an_acl_that_lets_others_write_is_seen(
     top: Path, monkeypatch: pytest.MonkeyPatch, tag: int
 ) -> None:
     """The bits of the mode show no more than its mask."""
-    monkeypatch.setattr(ownership, "_is_private", lambda *_: True)
+    monkeypatch.setattr(permissions, "_is_private", lambda *_: True)
     workdir = top / "w"
     workdir.mkdir()
     workdir.chmod(0o770)

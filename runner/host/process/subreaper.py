@@ -1,0 +1,76 @@
+"""Subreaper: the parent of all that a run started, and the kernel's word about its children."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import List
+
+from runner.host.process.procfs import descendants, stat_fields
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Become the parent of orphaned descendants, so that none escapes by a double fork."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Ask the kernel for `signum` when the parent ends (since Linux 2.1.57, prctl(2))."""
+    _prctl(PR_SET_PDEATHSIG, int(signum))
+
+
+def no_children_left() -> bool:
+    """Return whether we have no child, alive or zombie: for a subreaper, no descendant.
+
+    Unlike a scan of /proc it cannot miss a process that forks and ends between two scans.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def child_pids() -> List[int]:
+    """Return our own children, in one reading; none where the kernel does not list them."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def own_descendants() -> List[int]:
+    """Return our living descendants; of those that /proc hides, our own children."""
+    return list(dict.fromkeys([*descendants(os.getpid()), *living_children()]))
+
+
+def living_children() -> List[int]:
+    """Return our own children that can still act, by the kernel's word.
+
+    /proc may hide a child that runs under another user (hidepid, set-uid programs); waitid(2) does
+    not.
+    """
+    return [pid for pid in child_pids() if not _is_dead_child(pid)]
+
+
+def _is_dead_child(pid: int) -> bool:
+    try:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return True
+    except ChildProcessError:
+        return True
+    fields = stat_fields(pid)  # a zombie that a tracer holds is not reported to us
+    return bool(fields) and fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
