@@ -14,7 +14,7 @@ import paramiko
 from fabric.exceptions import GroupException
 from invoke.exceptions import Exit, UnexpectedExit
 
-from runner.cli.command import Selection
+from runner.cli.selection import Selection
 from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
 from runner.core.model.spec import Node
 from runner.transport.ssh.transport import SshTransport

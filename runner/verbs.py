@@ -13,8 +13,8 @@ from invoke.parser.argument import Argument
 from invoke.parser.context import to_flag
 from invoke.tasks import Task, task
 
-from runner.cli.command import Option, Verb, load_verb, print_error, verb_names
-from runner.cli.main import VerbParser, split_words
+from runner.cli.parser import VerbParser, split_words
+from runner.cli.verb import Option, Verb, load_verb, print_error, verb_names
 from runner.core.errors import ConfigError, Problem, RunnerError
 
 FOR_RUN = "leave it out: it is for tasks with `run`"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.cli.command import Selection, parse_line_count, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import parse_line_count, verb
 
 
 @verb("attach", tail="begin with this many lines of each rank; by default with the first byte")

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.cli.command import Selection, exit_code, open_pool, verb
+from runner.cli.selection import Selection, open_pool
+from runner.cli.verb import exit_code, verb
 from runner.config.overrides import override_key
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.shell import this_program

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
+from runner.cli.selection import Selection, open_pool, workdir_request
+from runner.cli.verb import parse_duration, verb
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.ui.output import show

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from runner.cli.command import Selection, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import verb
 from runner.ui.output import show
 
 

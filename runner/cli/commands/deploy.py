@@ -6,7 +6,8 @@ import json
 import time
 from pathlib import Path
 
-from runner.cli.command import Selection, open_pool, verb, workdir_request
+from runner.cli.selection import Selection, open_pool, workdir_request
+from runner.cli.verb import verb
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program

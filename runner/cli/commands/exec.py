@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.cli.command import Selection, open_pool, parse_duration, verb, workdir_request
+from runner.cli.selection import Selection, open_pool, workdir_request
+from runner.cli.verb import parse_duration, verb
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.ui.output import show

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from runner.cli.command import verb
+from runner.cli.verb import verb
 from runner.ui.output import show
 
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runner.cli.command import Selection, parse_duration, parse_line_count, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import parse_duration, parse_line_count, verb
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
 

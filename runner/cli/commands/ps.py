@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.cli.command import Selection, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import verb
 from runner.core.errors import NotReady
 from runner.core.shell import line, this_program
 from runner.core.text import join_some

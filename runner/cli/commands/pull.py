@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from runner.cli.command import Selection, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import verb
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.ui.output import show

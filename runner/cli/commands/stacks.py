@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.cli.command import Selection, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import verb
 from runner.core.errors import NotReady, Problem
 from runner.ui.output import show
 

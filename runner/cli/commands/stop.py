@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.cli.command import Selection, verb
+from runner.cli.selection import Selection
+from runner.cli.verb import verb
 from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
 from runner.core.shell import this_program
 from runner.ui.output import show

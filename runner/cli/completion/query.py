@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.command import SELECTION_OPTIONS, Option, Verb, load_verb, verb_names
-from runner.cli.main import launch_flags
+from runner.cli.parser import launch_flags
 from runner.cli.suggestions import VERB_ALIASES
+from runner.cli.verb import SELECTION_OPTIONS, Option, Verb, load_verb, verb_names
 from runner.config.overrides import is_override
 from runner.control.record import run_index
 from runner.core.errors import ConfigError, Problem

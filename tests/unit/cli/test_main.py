@@ -15,9 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from runner import verbs
-from runner.cli.command import load_verb, verb_names
 from runner.cli.completion.query import candidates
-from runner.cli.main import VerbParser, main
+from runner.cli.main import main
+from runner.cli.parser import VerbParser
+from runner.cli.verb import load_verb, verb_names
 from runner.config.overrides import is_override
 from runner.core.errors import ConfigError
 

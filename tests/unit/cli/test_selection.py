@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.command import Selection
 from runner.cli.commands.ps import others_from_here
 from runner.cli.main import main
+from runner.cli.selection import Selection
 from runner.control.record.contact_file import read_contact
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError

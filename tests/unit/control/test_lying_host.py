@@ -29,7 +29,7 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
-from runner.control.record import log_reader
+from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
@@ -334,7 +334,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.01)
-    for module in (wait, monitor, log_reader):
+    for module in (wait, monitor, log_dump):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     world = World(tmp_path / "base")
