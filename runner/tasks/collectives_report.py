@@ -108,11 +108,11 @@ def compare_nodes(names: Sequence[str], bandwidth: Sequence[Sequence[float]]) ->
     return shares
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Align columns: the first `left` to the left, the others to the right."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns: the first to the left, the others to the right."""
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    pads = [str.ljust] * left + [str.rjust] * (len(widths) - left)
+    pads = [str.ljust] + [str.rjust] * (len(widths) - 1)
     cells = ([pad(cell, width) for pad, cell, width in zip(pads, line, widths)] for line in lines)
     return ["  ".join(line).rstrip() for line in cells]
 

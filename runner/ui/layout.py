@@ -73,7 +73,7 @@ def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40
 
 
 def render_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, wrapped: Collection[str] = ()
+    headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, wrapped: Collection[str]
 ) -> list[str]:
     """Return a table of this width at most; cells below the headers in `wrapped` may break."""
     from rich.console import Console

@@ -55,7 +55,7 @@ class RankLogs:
             console.message(f"{name}: {message}")
         return NotReady.exit_code if problems else 0
 
-    def follow(self, on_attempt_end: Callable[[], None] = lambda: None) -> int:
+    def follow(self, on_attempt_end: Callable[[], None]) -> int:
         """Show the logs as they are written, to the end of the run.
 
         Return 0, or 3 if some of it is missing; 128 and a signal.

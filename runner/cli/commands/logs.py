@@ -96,7 +96,7 @@ def only_node(node: str, show: OutputSink) -> OutputSink:
     return lambda name, *output: show(name, *output) if node in ("", name) else None
 
 
-def select_ranks(plan: Plan, rank: str, node: str, *, later: bool = False) -> list[int]:
+def select_ranks(plan: Plan, rank: str, node: str, *, later: bool) -> list[int]:
     """Return the ranks that the flags select, with `later` those too that may yet start."""
     run, ranks_by_node = f"run {plan.run_id}", {share.node: {*share.ranks} for share in plan.nodes}
     if later and plan.torch_assigns_ranks:

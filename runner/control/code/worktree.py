@@ -25,6 +25,9 @@ ALL_IGNORE_FILES = (".gitignore", IGNORE_FILE)
 MAX_ENTRIES = 200_000
 """More files and folders than a project has: it is probably a folder of data."""
 
+MOST_LISTED = 10
+"""The number of files and folders that a message about a large tree names."""
+
 GIT_TIMEOUT_S = 60.0
 """How long one git command may take: the first one in a huge tree reads all of it."""
 
@@ -139,7 +142,7 @@ def _begins(file: Path, pattern: re.Pattern[bytes]) -> bool:
         return False
 
 
-def largest(sizes: Mapping[str, int], count: int = 10) -> list[tuple[str, int]]:
+def largest(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the largest files and folders of a tree, largest first, none within another.
 
     A folder is listed in place of its contents, unless one entry makes up most of it.
@@ -161,7 +164,7 @@ def largest(sizes: Mapping[str, int], count: int = 10) -> list[tuple[str, int]]:
             queue += children[path]
         else:
             chosen.append((path + ("/" if path in children else ""), totals[path]))
-    return sorted(chosen, key=lambda entry: (-entry[1], entry[0]))[:count]
+    return sorted(chosen, key=lambda entry: (-entry[1], entry[0]))[:MOST_LISTED]
 
 
 def _add_path(tree: WorkTree, path: str, ignored: GitIgnoreSpec | None) -> None:

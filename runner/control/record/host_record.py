@@ -44,7 +44,7 @@ def parse_record(payload: bytes, run_id: str) -> HostRecord:
     return replace(record, info=replace(record.info, run_id=run_id))
 
 
-def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool = False) -> HostRecord:
+def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool) -> HostRecord:
     """Return the record of the last attempt with the most nodes, which all hosts must agree on.
 
     A host may lie. With `per_host` records may differ, and each host's part is its own.

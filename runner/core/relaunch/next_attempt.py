@@ -24,9 +24,7 @@ from runner.core.relaunch.handover import (
 )
 
 
-def next_spec(
-    spec: Spec, excluded: Collection[str], suspected: Collection[str] = ()
-) -> Optional[Spec]:
+def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Optional[Spec]:
     """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
 
     Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their

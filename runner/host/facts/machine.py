@@ -98,7 +98,7 @@ def read_system(root: str = "/") -> System:
     )
 
 
-def memory_limit(root: str = "/") -> Optional[int]:
+def memory_limit(root: str) -> Optional[int]:
     """Return the bytes that our cgroups leave us, the least of them all; None for no limit."""
     limits: List[int] = []
     for folder in cgroup.ancestors("memory", root):

@@ -37,7 +37,7 @@ def driver(library: Optional[nvml.Nvml], root: str = "/") -> Driver:
     return Driver(match[1] if match else "")
 
 
-def gpu_health(library: nvml.Nvml, index: int, root: str = "/") -> Optional[GpuHealth]:
+def gpu_health(library: nvml.Nvml, index: int) -> Optional[GpuHealth]:
     """Return the health of one GPU, None for one that does not answer."""
     try:
         device = library.handle(index)
@@ -73,12 +73,12 @@ def gpu_health(library: nvml.Nvml, index: int, root: str = "/") -> Optional[GpuH
         repair_pending=any(repairs) if repairs else None,
         repair_failed=_to_bool(failed),
         throttle_reasons=numbers(throttle_reasons, kind=ctypes.c_ulonglong)[0],
-        persistent=is_persistent(_to_bool(numbers("nvmlDeviceGetPersistenceMode")[0]), root),
+        persistent=is_persistent(_to_bool(numbers("nvmlDeviceGetPersistenceMode")[0]), "/"),
         mig=mig,
         instances=_count_mig_devices(library, device, numbers) if mig else 0,
         pcie_width=numbers("nvmlDeviceGetCurrPcieLinkWidth")[0],
         pcie_width_max=numbers("nvmlDeviceGetMaxPcieLinkWidth")[0],
-        numa_node=numa_node(bus, root),
+        numa_node=numa_node(bus, "/"),
         error=broken[0],
     )
 

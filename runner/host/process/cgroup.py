@@ -131,7 +131,7 @@ def mounts(root: str = "/") -> Iterator[Tuple[List[str], str, str]]:
             yield [UNIFIED] if kind == "cgroup2" else options.split(","), top, mount
 
 
-def ancestors(controller: str, root: str = "/") -> Iterator[str]:
+def ancestors(controller: str, root: str) -> Iterator[str]:
     """Yield the folder of every cgroup from ours up to the top of its mount.
 
     What one of them limits binds all below it. In both versions: a hybrid host has both.

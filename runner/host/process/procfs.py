@@ -185,7 +185,7 @@ def process_command(pid: int, root: str = "/") -> str:
     return " ".join(shown)[:_MAX_COMMAND]
 
 
-def read_kernel_log(log: str = KMSG) -> Iterator[Tuple[float, str]]:
+def read_kernel_log(log: str) -> Iterator[Tuple[float, str]]:
     """Yield the monotonic time and the text of each line, as far as the log may be read.
 
     A record looks like `3,512,1239866964,-;Out of memory: Killed process 7 …`: level, number and

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from typing import List
 
 from runner.host.process.procfs import descendants, stat_fields
@@ -18,7 +17,7 @@ def become_subreaper() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
+def die_with_parent(signum: int) -> None:
     """Ask the kernel for `signum` when the parent ends (since Linux 2.1.57, prctl(2))."""
     _prctl(PR_SET_PDEATHSIG, int(signum))
 

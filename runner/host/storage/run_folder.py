@@ -41,13 +41,13 @@ SAMPLE_INTERVAL_S = 10.0 / SPEEDUP
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
 
-def write_atomic(path: str, text: str, mode: int = 0o600, *, durable: bool = False) -> None:
+def write_atomic(path: str, text: str, *, durable: bool = False) -> None:
     """Write a file completely or not at all: under another name, then renamed.
 
     A `durable` file is on the disk before the rename, so that no power cut leaves it empty.
     """
     temp_path = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         if durable:

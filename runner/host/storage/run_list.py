@@ -18,7 +18,7 @@ from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read
 
 
 def list_runs(
-    workdir: str, node: str, others: Collection[str] = (), run_id: str = ""
+    workdir: str, node: str, others: Collection[str], run_id: str = ""
 ) -> Generator[None, None, Dict[str, Any]]:
     """List the runs of this host below a workdir, all or one, and how many others are unreadable.
 
@@ -42,9 +42,7 @@ def list_runs(
     return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
 
 
-def host_folders(
-    workdir: str, run_id: str, node: str, others: Collection[str] = ()
-) -> List[RunPaths]:
+def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) -> List[RunPaths]:
     """Return the folders of a run that are this host's, by the machine each has on record.
 
     The nodes of the run may have other names now: `node` is how the controller calls this host,

@@ -152,7 +152,7 @@ class FailureMessages:
             "unset SSH_AUTH_SOCK, or start another: eval $(ssh-agent); ssh-add",
         )
 
-    def connection_lost(self, error: BaseException | None = None) -> LoginFailure:
+    def connection_lost(self, error: BaseException | None) -> LoginFailure:
         """The connection was lost."""
         cause = f" ({error})" if error is not None and str(error) else ""
         return self._failure(f"the connection to {self.place} was lost{cause}")

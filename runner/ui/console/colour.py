@@ -12,25 +12,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from runner.ui.console.control_sequences import clean_lines
 from runner.ui.console.dedup import Source
 from runner.ui.layout import fold_names
 
-ESC = b"\x1b"
-RESET = b"\x1b[0m"
 PALETTE_256 = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"38;5;173")
 """Colours that are readable on black and on white; red is reserved for errors."""
 PALETTE_16 = (b"36", b"35", b"32")
 RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
 
-CONTROL_BYTES = b"\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"  # bells, character sets, cursor movements
-
-C1_LEAD = b"\xc2"
-C1_CONTROL = re.compile(C1_LEAD + rb"[\x80-\x9f]")
-"""In UTF-8; U+009B alone begins a sequence, as ESC [ does."""
-
-ESCAPE_SEQUENCE = re.compile(
-    rb"\x1b(?:\[([0-?]*)[ -/]*([@-~]?)|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~]?)"
-)
 MAX_NAMES_WIDTH = 20
 TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 
@@ -78,27 +68,3 @@ class LineStyler:
                     BOLD + b";" + code, line.encode(errors="backslashreplace")
                 ).decode()
         return "\n".join(lines)
-
-
-def clean_lines(lines: bytes, *, keep_colours: bool) -> bytes:
-    """Return lines without control sequences, but perhaps with colours that end with their line."""
-    if C1_LEAD in lines:
-        lines = C1_CONTROL.sub(b"", lines)
-    if ESC in lines:
-        keep = keep_colours
-        lines = ESCAPE_SEQUENCE.sub(lambda m: m[0] if keep and m[2] == b"m" else b"", lines)
-    if any(control in lines for control in _CONTROL_CHARS):
-        lines = lines.translate(None, CONTROL_BYTES)
-    if ESC in lines:
-        split_lines = lines.split(b"\n")
-        lines = b"\n".join([line + RESET if ESC in line else line for line in split_lines])
-    return lines
-
-
-def strip_controls(line: bytes) -> str:
-    """Return a line as text without any control characters."""
-    text = ESCAPE_SEQUENCE.sub(b"", line).decode(errors="replace").expandtabs(4)
-    return "".join(char for char in text if char.isprintable())
-
-
-_CONTROL_CHARS = tuple(bytes([each]) for each in CONTROL_BYTES)

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from runner.ui.console import plain
-from runner.ui.console.colour import LineStyler, strip_controls
+from runner.ui.console.colour import LineStyler
+from runner.ui.console.control_sequences import strip_controls
 from runner.ui.console.dedup import LineDeduplicator, PendingLine, Source
 from runner.ui.console.plain import Console, Writer, encode_lines
 from runner.ui.console.status_area import Row, StatusArea, without_rates

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from runner.core.text import printable_lines
-from runner.ui.console.colour import clean_lines
+from runner.ui.console.control_sequences import clean_lines
 from runner.ui.console.dedup import Source
 from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.traceback_folding import RankLines, TracebackFolder

@@ -32,7 +32,7 @@ from runner.core.text import (
     format_size,
     printable,
 )
-from runner.ui.console.colour import clean_lines
+from runner.ui.console.control_sequences import clean_lines
 from runner.ui.layout import align, fold_names
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import describe_run
@@ -274,7 +274,7 @@ def render_origins(values: Iterable[Origin]) -> str:
     return "\n".join(blocks)
 
 
-def render_stacks(report: StackReport, unreachable: Sequence[Problem] = ()) -> str:
+def render_stacks(report: StackReport, unreachable: Sequence[Problem]) -> str:
     """Return the stacks of all ranks; `unreachable` are the problems of hosts without any."""
     lines = [printable(text)] if (text := summary(report)) else []
     for group in report.groups:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.ui.console.colour import LineStyler, strip_controls
+from runner.ui.console.colour import LineStyler
+from runner.ui.console.control_sequences import strip_controls
 from runner.ui.console.dedup import Source
 
 GREY = LineStyler(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
