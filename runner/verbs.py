@@ -14,8 +14,10 @@ from invoke.parser.context import to_flag
 from invoke.tasks import Task, task
 
 from runner.cli.parser import VerbParser, split_words
+from runner.cli.suggestions import LAUNCH_WORDS, VERB_ALIASES
 from runner.cli.verb import Option, Verb, load_verb, print_error, verb_names
 from runner.core.errors import ConfigError, Problem, RunnerError
+from runner.core.shell import line, this_program
 
 FOR_RUN = "leave it out: it is for tasks with `run`"
 INSTEAD_OF_FABRIC = {
@@ -41,9 +43,13 @@ class VerbTask(Task[Any]):
         """Return the flags of the verb. Invoke asks before it parses, when all tasks are known."""
         if program := _fab():
             flags = {to_flag(n): arg.takes_value for arg in program.core_args() for n in arg.names}
-            words, tasks = program.core.unparsed, program.collection.task_names
+            words, named = program.core.unparsed, program.collection.task_names.items()
+            tasks = {name for task_name, aliases in named for name in (task_name, *aliases)}
             given = [arg for arg in program.core_args() if program.args[arg.name].got_value]
             try:
+                if words and words[0] in {*LAUNCH_WORDS}.difference(tasks):
+                    hint = f"{this_program()} {line(words[1:])}".rstrip()
+                    raise ConfigError([Problem(f"fab {words[0]}", "fab has no launch", hint)])
                 if verbs := [word for word in words if word in TASKS_BY_NAME]:
                     _refuse_ignored(verbs[0], {to_flag(n) for arg in given for n in arg.names})
                 words[:] = words_as_flags(words, tasks, flags)
@@ -70,6 +76,7 @@ def make_task(verb: Verb) -> Task[Any]:
     run_verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made: Task[Any] = task(
         name=verb.name,
+        aliases=[alias for alias, name in VERB_ALIASES.items() if name == verb.name],
         klass=VerbTask,
         auto_shortflags=False,
         iterable=[option.name for option in verb.options if isinstance(option.default, tuple)],
@@ -122,7 +129,7 @@ def words_as_flags(
     while remaining:
         result.append(remaining.pop(0))
         if result[-1] in TASKS_BY_NAME:
-            verb = load_verb(result[-1])
+            verb = load_verb(VERB_ALIASES.get(result[-1], result[-1]))
             own, of_fab = _take_words(verb, remaining, tasks, fab_flags)
             _refuse_ignored(verb.name, {word.partition("=")[0] for word in of_fab})
             is_help = not {"--help", "-h"}.isdisjoint(of_fab)
@@ -184,6 +191,7 @@ def _take_words_after_separator() -> list[str]:
 
 
 _words_after_separator = _take_words_after_separator()
-TASKS_BY_NAME = {verb.name: make_task(verb) for verb in map(load_verb, verb_names())}
-globals().update({each.__name__: each for each in TASKS_BY_NAME.values()})
-__all__ = [each.__name__ for each in TASKS_BY_NAME.values()]
+_tasks = {verb.name: make_task(verb) for verb in map(load_verb, verb_names())}
+TASKS_BY_NAME = _tasks | {alias: _tasks[name] for alias, name in VERB_ALIASES.items()}
+globals().update({each.__name__: each for each in _tasks.values()})
+__all__ = [each.__name__ for each in _tasks.values()]

@@ -23,6 +23,7 @@ from runner.cli.suggestions import (
     VERB_ALIASES,
     looks_like_key,
     misplaced_words,
+    script_above,
     unknown_verb,
 )
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
@@ -167,6 +168,8 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
             hint = f"such as: {this_program()} {words_text}"
             raise ConfigError([Problem("--multirun", message, hint)])
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
+    if note := script_above(runs[0].spec):
+        print(f"note: {note}", file=sys.stderr)
     _confirm_record(runs[0], words, yes=flags.yes)
     return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
 

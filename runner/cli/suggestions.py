@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import MISSING
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.config.overrides import is_override, names_file
 from runner.config.validation import suggest
 from runner.core.errors import Problem
 from runner.core.shell import this_program
+
+if TYPE_CHECKING:
+    from runner.core.model.spec import Spec
 
 VERB_ALIASES = {"kill": "stop", "status": "ps", "top": "ps"}
 LAUNCH_WORDS = ("launch", "run")
@@ -94,3 +100,17 @@ def looks_like_key(word: str) -> bool:
 
     is_path = re.fullmatch(r"\w+(\.[\w-]+)+", word) is not None
     return is_path and word.partition(".")[0] in SECTIONS
+
+
+def script_above(spec: Spec) -> str:
+    """Return that a script which is not here is beside `conf` further up, or ""."""
+    from runner.config.search_path import conf_folders  # noqa: PLC0415 (brings Hydra)
+
+    script, project = spec.task.target, conf_folders([])[0].parent
+    is_taken_from_here = spec.pushes_code or spec.project == str(Path.cwd())
+    is_missing = spec.task.kind == "script" and is_taken_from_here and not Path(script).exists()
+    is_above = project in Path.cwd().parents and names_file(str(project / script))
+    if not (is_missing and is_above):
+        return ""
+    above = os.path.relpath(project)
+    return f"{script} is in {above}, beside conf, and not here: cd {above}"

@@ -15,6 +15,7 @@ from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun
 from runner.core.model.spec import DryRun, LaunchRequest
+from runner.core.shell import line, this_program
 from runner.ui.output import show
 from runner.ui.reports.tables import render_sweep
 from runner.workflows.launch import run
@@ -62,8 +63,28 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
         if code in STOPPING_CODES:
             break
     show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
+    left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
+    for command in commands_for(left):
+        show(f"  {command}", file=sys.stderr)
     codes = [swept.exit_code for swept in runs if swept.exit_code]
     return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
+
+
+def commands_for(requests: Sequence[LaunchRequest]) -> list[str]:
+    """Return what starts the rest of a sweep: one command if they differ in one key, else each."""
+    if not requests:
+        return []
+    first = requests[0]
+    folders = [word for folder in first.config_dirs for word in ("--config-dir", folder)]
+    changes = [request.sweep.changes if request.sweep else () for request in requests]
+    keys = {tuple(word.partition("=")[0] for word in words) for words in changes}
+    words_of_runs = [[*folders, *request.overrides] for request in requests]
+    if len(requests) > 1 and len(keys) == 1 and len(changes[0]) == 1:
+        values = ",".join(words[0].partition("=")[2] for words in changes)
+        both = f"{changes[0][0].partition('=')[0]}={values}"
+        words = [both if word == changes[0][0] else word for word in first.overrides]
+        words_of_runs = [["-m", *folders, *words]]
+    return [f"{this_program()} {line(words)}" for words in words_of_runs]
 
 
 def _runs_live_code(request: LaunchRequest) -> bool:

@@ -27,6 +27,7 @@ from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace, Task
 from runner.core.planning.build_plan import build_plan
+from runner.workflows.sweep import commands_for
 
 CONF = Path(__file__).parents[2] / "conf"
 SWEPT: Any = SimpleNamespace(
@@ -34,6 +35,8 @@ SWEPT: Any = SimpleNamespace(
     dry_run=DryRun.OFF,
     run_dir=Path("nowhere"),
     sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
+    overrides=("cluster=pair", "task.args.lr=1"),
+    config_dirs=(),
 )
 BASE = "defaults: [base]\n"
 NULLABLE = ("master", "project", "setup", "only")
@@ -1151,6 +1154,28 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
     )
     said = here(job=interrupt)
     assert (said.code, len(said.runs)) == (130, 1)
+    assert said.err.endswith("not started\n  runner cluster=pair task.args.lr=1\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cluster=pair task=mine task.args.lr=1,0.2,0.3",
+        "cluster=pair task=mine task.args.lr=1,2 lost_s=20,30",
+        "cluster=pair task.script=train.py 'task.args.name=a,\"b c\"' -- --flag",
+        "--config-dir conf cluster=pair task=mine task.nodes=[gpu1],[gpu02,gpu03],[gpu04]",
+    ],
+)
+def test_the_rest_of_a_sweep_starts_as_printed(words: str, here: Here) -> None:
+    """What is printed after Ctrl-C are the very runs that were not started."""
+    asked = here("-m", *shlex.split(words)).runs
+    assert len(asked) >= 2
+    commands = commands_for(asked[1:])
+    assert len(commands) == (1 if len(asked[1].sweep.changes) == 1 else len(asked) - 1)  # type: ignore[union-attr]
+    again = [run for command in commands for run in here(*shlex.split(command)[1:]).runs]
+    assert [run.spec.task for run in again] == [run.spec.task for run in asked[1:]]
+    assert [run.spec.lost_s for run in again] == [run.spec.lost_s for run in asked[1:]]
+    assert commands_for([]) == []
 
 
 def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
