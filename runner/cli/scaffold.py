@@ -14,7 +14,8 @@ from runner.cli.wizard import DEFAULT_PYTHON, DEFAULT_SCRIPTS, collect_answers
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
-from runner.ui.output import show
+from runner.ui.layout import terminal_width
+from runner.ui.output import show, show_prose
 
 EXAMPLE_HOSTS = "gpu1 gpu2"
 SHIPPED_CLUSTER, SHIPPED_TASK = "local", "resnet18"  # what works here at once
@@ -163,12 +164,12 @@ def scaffold(
 
 def _print_files(outcome: ScaffoldResult, edits: Mapping[Path, str], earlier_conf: Path) -> None:
     for file in outcome.written:
-        show(f"wrote  {file}{edits.get(file, '')}")
+        show_prose(f"wrote  {file}{edits.get(file, '')}")
     for file in outcome.existing:
-        show(f"kept   {file}, as it is")
+        show_prose(f"kept   {file}, as it is")
     if earlier_conf not in (Path.cwd() / "conf", shipped_folder()):
         note = "is not read from here any more: conf is nearer (--config-dir adds it)"
-        show(f"{earlier_conf} {note}")
+        show_prose(f"{earlier_conf} {note}")
 
 
 def _print_unused(
@@ -180,21 +181,28 @@ def _print_unused(
         unused = " and ".join(f"--{name}" for name in names if given[name])
         if unused and file in existing:
             hint = f"{choice} OTHER writes a second file; or edit {file}"
-            show(str(Problem(unused, f"not used, because {file} was there", hint)))
+            show_prose(str(Problem(unused, f"not used, because {file} was there", hint)))
 
 
 def _print_open_problem(problem: str, cluster_file: Path) -> None:
     if problem:
-        show(f"first: {problem}")
+        show_prose(f"first: {problem}")
     if "cluster.ssh." in problem:
-        show(f"    cluster.ssh.KEY is the KEY below `ssh` in {cluster_file}")
+        show_prose(f"    cluster.ssh.KEY is the KEY below `ssh` in {cluster_file}")
 
 
 def _print_next_steps(overrides: Sequence[str]) -> None:
     run = " ".join([this_program(), *overrides])
-    show("next:")
-    show(f"  {run} dry_run=offline   # prints the plan, contacts no host")
-    show(f"  {run} dry_run=true      # asks the hosts, starts nothing")
+    steps = {
+        f"{run} dry_run=offline": "prints the plan, contacts no host",
+        f"{run} dry_run=true": "asks the hosts, starts nothing",
+    }
+    show_prose("next:")
+    width = max(map(len, steps))
+    lines = [f"  {command:{width}}   # {meaning}" for command, meaning in steps.items()]
+    if max(map(len, lines)) >= terminal_width():
+        lines = [f"  # {meaning}\n  {command}" for command, meaning in steps.items()]
+    show("\n".join(lines))
     show(f"  {run}")
 
 

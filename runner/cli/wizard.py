@@ -15,7 +15,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.spec import Node, Ssh
 from runner.core.planning.readiness import without_torch
 from runner.core.text import counted
-from runner.ui.output import show
+from runner.ui.output import show_prose
 from runner.workflows.host_trial import HostTrial, try_host
 
 DEFAULT_PYTHON = "python3"
@@ -41,7 +41,7 @@ def collect_answers(
     try:
         return _ask_all(given, not_asked)
     except (KeyboardInterrupt, EOFError):
-        show("")
+        show_prose("")
         code = 130
     except Interrupted as error:  # while a host was tried
         code = error.exit_code
@@ -60,8 +60,15 @@ def _ask_all(given: Mapping[str, str], not_asked: Collection[str]) -> dict[str, 
     if answers["hosts"]:
         ask("user", "Login name there [as in ~/.ssh/config]")
         ask("key", "Private key to log in with [as in ~/.ssh/config]")
-        found = _try_until_reached(answers) if asks_hosts else ""
-        ask("python", "Python there that has torch", found or DEFAULT_PYTHON)
+        found = (_try_until_reached(answers) if asks_hosts else "") or DEFAULT_PYTHON
+        is_reached = asks_hosts and "problem" not in answers
+        ask("python", "Python there that has torch", found)
+        while is_reached and not given["python"] and answers["python"] != found:
+            found = answers["python"]
+            answers["problem"] = _try_interpreter(answers)
+            if answers["problem"]:
+                show_prose(answers["problem"])
+                ask("python", "Another Python there, or Enter for the same", found)
     script = next((name for name in DEFAULT_SCRIPTS if Path(name).is_file()), "")
     example = "" if script else " [resnet18, an example]"
     ask("script", f"Program to train with, a file here{example}", script)
@@ -77,7 +84,7 @@ def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
             if text:
                 check(text)
         except ConfigError as error:
-            show("\n".join(f"  {problem.message}" for problem in error.problems))
+            show_prose("\n".join(f"  {problem.message}" for problem in error.problems))
         else:
             return text
 
@@ -89,13 +96,13 @@ def _try_until_reached(answers: dict[str, str]) -> str:
     """
     while True:
         node, ssh = _first_node(answers)
-        show(f"trying {node.name} …")
+        show_prose(f"trying {node.name} …")
         trial = try_host(node, ssh, answers["python"] or DEFAULT_PYTHON)
         if trial.facts is not None:
             answers.pop("problem", None)
             return _show_found(node, trial, trial.facts)
         answers["problem"] = str(trial.problem)
-        show(answers["problem"])
+        show_prose(answers["problem"])
         hosts = _ask("Machines, to try again [go on with these]", "", CHECKS["hosts"])
         if not hosts:
             return ""
@@ -106,17 +113,31 @@ def _try_until_reached(answers: dict[str, str]) -> str:
             answers[name] = _ask(question + suffix, default, CHECKS[name])
 
 
+def _try_interpreter(answers: Mapping[str, str]) -> str:
+    """Try the interpreter that was typed on the first host; return why it will not do, or ""."""
+    node, ssh = _first_node(answers)
+    show_prose(f"trying {answers['python']} …")
+    trial = try_host(node, ssh, answers["python"], search=False)
+    if trial.with_torch:
+        return ""
+    if trial.facts is None:
+        return str(trial.problem)
+    error = trial.facts.python.error
+    problems = [Problem(node.name, error)] if error else without_torch(node, trial.facts)
+    return "\n".join(map(str, problems))
+
+
 def _show_found(node: Node, trial: HostTrial, facts: Facts) -> str:
     """Say what is on a host; return its interpreter that has torch, "" for none."""
     found = trial.with_torch
-    show(f"{node.name}: reached as {facts.user}, {counted(len(facts.gpus), 'GPU')}")
+    show_prose(f"{node.name}: reached as {facts.user}, {counted(len(facts.gpus), 'GPU')}")
     if found is not facts.python:
         error = facts.python.error
         problems = [Problem(node.name, error)] if error else without_torch(node, facts)
-        show("\n".join(str(replace(each, hint="") if found else each) for each in problems))
+        show_prose("\n".join(str(replace(each, hint="") if found else each) for each in problems))
     if found is None or not found.executable.isprintable():
         return ""
-    show(f"{node.name}: torch {found.torch} in {found.executable} (Python {found.version})")
+    show_prose(f"{node.name}: torch {found.torch} in {found.executable} (Python {found.version})")
     if found is facts.python:
         return DEFAULT_PYTHON
     home = f"{facts.home}/"

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -63,6 +64,29 @@ def message_width(descriptor: int | None = None) -> int:
         fd = sys.stderr.fileno() if descriptor is None else descriptor
         return os.get_terminal_size(fd).columns or PIPE_WIDTH
     return UNLIMITED_WIDTH
+
+
+_COMMAND = re.compile(
+    r"(|.*?: | +)((?:sudo|ssh-\S+|ssh|(?:\S*/)?(?:runner|fab|python[0-9.]* -m)) \S.*)",
+)
+"""A line that is a command, perhaps after some words and a colon."""
+
+
+def wrap_lines(text: str, width: int) -> str:
+    """Return text whose lines are broken at blanks alone; a command stays whole on a line."""
+    return "\n".join(part for each in text.split("\n") for part in _wrap_line(each, width))
+
+
+def _wrap_line(line: str, width: int) -> list[str]:
+    margin = line[: len(line) - len(line.lstrip())]
+    if len(line) <= width or line.lstrip().startswith("| "):  # a quotation
+        return [line]
+    if match := _COMMAND.fullmatch(line):
+        before = match[1].rstrip()
+        return [*_wrap_line(before, width), f"    {match[2]}"] if before else [line]
+    wrapper = textwrap.TextWrapper(width, margin, f"{margin}    ", break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.wrap(line.strip())
 
 
 def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, TextIO
 
 from runner.core.errors import STANDARD_OUTPUT
 from runner.core.text import printable_lines
+from runner.ui.layout import message_width, terminal_width, wrap_lines
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
 def show(text: str, file: TextIO | None = None) -> None:
-    """Print lines of the runner's own, to standard output unless to `file`."""
+    """Print lines of the runner's own, to standard output unless to `file`.
+
+    On a terminal, standard error is prose: its lines are broken at blanks.
+    """
+    if file is sys.stderr:
+        text = wrap_lines(text, message_width() - 1)
     print(printable_lines(text), file=file or sys.stdout)
+
+
+def show_prose(text: str) -> None:
+    """Print lines of the runner's own to standard output; on a terminal, broken at blanks."""
+    show(wrap_lines(text, terminal_width() - 1))
 
 
 class _NamedOutput(io.FileIO):

@@ -36,11 +36,12 @@ class HostTrial:
     with_torch: Interpreter | None = None  # which may be that of the facts
 
 
-def try_host(node: Node, ssh: Ssh, python: str) -> HostTrial:
+def try_host(node: Node, ssh: Ssh, python: str, *, search: bool = True) -> HostTrial:
     """Connect to a host and look for an interpreter that has torch, `python` first.
 
-    It takes `TRIAL_TIMEOUT_S` at most. The next is the one that a login shell finds, then those of
-    environments in the usual places. Raises Interrupted when a signal comes to this process.
+    It takes `TRIAL_TIMEOUT_S` at most. With `search` the next is the one that a login shell finds,
+    then those of environments in the usual places. Raises Interrupted when a signal comes to this
+    process.
     """
     ssh = replace(ssh, connect_timeout=STEP_TIMEOUT_S)
     no_task = Task("init", "command", "true")
@@ -52,7 +53,7 @@ def try_host(node: Node, ssh: Ssh, python: str) -> HostTrial:
         too_late.daemon = True
         too_late.start()
         try:
-            _fill(trial, pool, python)
+            _fill(trial, pool, python, search=search)
         except Interrupted as error:
             if error.exit_code != SIGNAL_EXIT_BASE + signal.SIGALRM:
                 raise
@@ -62,17 +63,20 @@ def try_host(node: Node, ssh: Ssh, python: str) -> HostTrial:
     return trial
 
 
-def _fill(trial: HostTrial, pool: HostPool, python: str) -> None:
+def _fill(trial: HostTrial, pool: HostPool, python: str, *, search: bool) -> None:
     name = pool.spec.master.name
     request = FactsRequest(name, python=python, thorough=True, tool_timeout_s=STEP_TIMEOUT_S)
     all_facts, problems = pool.collect_available_facts(lambda _: request)
     trial.problem, trial.facts = problems.get(name), all_facts.get(name)
     if trial.facts is None:
         return
-    for candidate in (trial.facts.python, trial.facts.login_python):
+    own = (trial.facts.python,)
+    for candidate in (*own, trial.facts.login_python) if search else own:
         if candidate.torch:
             trial.with_torch = candidate
             return
+    if not search:
+        return
     command = RemoteCommand(pool.sessions, pool.inbox, pool.spec.lost_s, pool.console.node_status)
     command.run(["/bin/sh", "-c", _SEARCH], STEP_TIMEOUT_S)
     if command.received_signal:

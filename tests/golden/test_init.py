@@ -252,6 +252,14 @@ def test_what_cannot_be_written_leaves_nothing(here: Path) -> None:
     assert not any((here / file).is_file() for file in FILES)
 
 
+INTERPRETERS = {
+    "python3": Interpreter("/usr/bin/python3", "3.11.2", torch="2.9.1"),
+    "/nope": Interpreter("/nope", error="there is no /nope"),
+    "/bare": Interpreter("/bare", "3.11.2"),
+    "/torch": Interpreter("/torch", "3.11.2", torch="2.9.1"),
+}
+
+
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Node, Ssh, str]]:
     """The hosts that were tried, none of which is reached; a test may put what is found."""
@@ -409,6 +417,43 @@ def test_a_host_can_be_corrected(
     spec = composed(task="resnet18").spec
     assert ([node.name for node in spec.nodes], spec.ssh.user) == (["gpu2"], "eve")
     assert "first:" not in capsys.readouterr().out
+
+
+def test_an_interpreter_that_is_typed_is_tried(
+    answers: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What it lacks is said, and another one asked for; Enter keeps it, and it is said again."""
+
+    def try_host(_node: Node, _ssh: Ssh, python: str, *, search: bool = True) -> HostTrial:
+        assert search == (python == "python3")
+        facts = Facts("gpu1", user="ada", python=INTERPRETERS[python])
+        return HostTrial(None, facts, facts.python if facts.python.torch else None)
+
+    monkeypatch.setattr("runner.cli.wizard.try_host", try_host)
+    asked = answers("gpu1", "", "", "/nope", "/bare", "/torch", "")
+    scaffold(interactive=True)
+    assert asked[4:6] == [
+        "Another Python there, or Enter for the same [/nope]: ",
+        "Another Python there, or Enter for the same [/bare]: ",
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("trying /nope …")
+    assert lines[start : start + 4] == [
+        "trying /nope …",
+        "gpu1: there is no /nope",
+        "trying /bare …",
+        "gpu1: no torch in /bare (Python 3.11.2)",
+    ]
+    assert "trying /torch …" in lines
+    assert not [line for line in lines if line.startswith("first:")]
+    assert composed(task="resnet18").spec.python == "/torch"
+    (Path.cwd() / CLUSTER).unlink()
+    answers("gpu1", "", "", "/bare", "", "")
+    scaffold(interactive=True)
+    assert "first: gpu1: no torch in /bare (Python 3.11.2)\n" in capsys.readouterr().out
+    assert composed(task="resnet18").spec.python == "/bare"
 
 
 def test_only_what_is_not_known_is_asked(

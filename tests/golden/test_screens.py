@@ -22,6 +22,7 @@ from runner.core.model.network_probe import (
 )
 from runner.core.model.release import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Node
+from runner.ui.layout import wrap_lines
 from runner.ui.problems import render_findings
 from tests.golden.builders import TORCH, facts, gpus, spec
 
@@ -150,3 +151,27 @@ def test_a_table_in_colour_says_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert painted == plain
     monkeypatch.setenv("NO_COLOR", "1")
     assert render_findings(found, "lab", "train", 80, colour=True) == plain
+
+
+PROGRAM = "/home/ada/src/runner/.venv/bin/runner"
+NARROW = f"""\
+error: gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, a run needs 32 MiB and room
+    see what ended runs left: {PROGRAM} clean --cluster lab --older-than 0s
+    {PROGRAM} ps --all --cluster lab task.args.name=long-enough-for-two
+    without --dry-run that is removed; or set cluster.workdir to a-very-long-name-of-another-disk
+  | RuntimeError: a line that is quoted as the program wrote it, however long it may be
+  gpu1  rank 0 exited with code 1; 0 processes left
+"""
+
+
+def test_lines_are_broken_at_blanks_and_commands_never(
+    check_screen: Callable[[str, str], None],
+) -> None:
+    """A command that does not fit after its words has a line of its own."""
+    wrapped = wrap_lines(NARROW, 79)
+    check_screen("wrapped-80.txt", wrapped)
+    assert wrapped.split() == NARROW.split()
+    assert wrap_lines(NARROW, 120) == NARROW
+    too_long = [line for line in wrapped.splitlines() if len(line) > 79]
+    assert all(line.lstrip().startswith((PROGRAM, "| ")) for line in too_long)
+    assert f"\n    {PROGRAM} clean --cluster lab --older-than 0s\n" in wrapped

@@ -95,6 +95,11 @@ def test_words_are_those_of_the_verb(project: Launcher) -> None:
     lines = chain.out.splitlines()
     assert (lines[0], lines[-1]) == ("9.0", "15.0"), chain
     assert sorted(line.split()[0] for line in lines[1:-1]) == [f"node{n}" for n in (1, 2, 3, 4)]
+    listed = fab(project, "status", "lab", "ps", "lab")
+    assert (listed.code, listed.out.count("nothing is running")) == (0, 2), listed
+    launch = fab(project, "run", "cluster=lab", "task=env")
+    said = "error: fab run: fab has no launch\n    runner cluster=lab task=env\n"
+    assert (launch.code, launch.err) == (2, said)
     deployed = fab(project, "deploy", "lab")
     assert (deployed.code, "node[1-4]  stored" in deployed.out) == (0, True), deployed
 

@@ -66,7 +66,7 @@ def test_a_start_that_failed_names_what_there_is(lab: Lab, plainly: Launcher) ->
         assert wrong not in done.err
 
 
-def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str) -> str:
+def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str, code: int = 0) -> str:
     """Return what an 80x24 terminal shows of a command with these answers, typed ahead."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
@@ -89,7 +89,7 @@ def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str) -> str:
         pass
     finally:
         os.close(ours)
-    assert process.wait(30) == 0, shown.decode()
+    assert process.wait(30) == code, shown.decode()
     return shown.decode().replace("\r\n", "\n")
 
 
@@ -136,4 +136,17 @@ def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
     assert "Python there that has torch [~/env/bin/python]: " in reached
     assert "\npython: ~/env/bin/python\n" in cluster.read_text()
     assert "wrote  conf/cluster/mine.yaml\n" in reached
-    assert reached.splitlines()[-4] == "next:"
+    (command,) = re.findall(r"^next:\n  # .*\n  (.*) dry_run=offline$", reached, re.MULTILINE)
+    assert reached.splitlines()[-1] == f"  {command}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("frobnicate", 2), ("logs --run no-such-run", 3), ("task=nope", 2)]
+)
+def test_messages_are_broken_at_blanks(plainly: Launcher, words: str, code: int) -> None:
+    """At 80x24 no line but a command is longer, and nothing is lost."""
+    shown = typed_into(plainly, [*RUNNER_ARGV, *words.split()], code=code)
+    lines = [line for line in shown.splitlines() if not line.startswith("\x1b")]
+    assert any(line.startswith("error: ") for line in lines), shown
+    too_long = [line for line in lines if len(line) > 80]
+    assert all(" -m runner " in line for line in too_long), shown

@@ -9,7 +9,7 @@ from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.codec import encode
 from runner.core.errors import Problem
-from runner.ui.output import show
+from runner.ui.output import show, show_prose
 from runner.ui.problems import render_problems
 
 
@@ -37,7 +37,7 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     if json_:
         show(json.dumps(encode(pulled)))
     else:
-        show(tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs))
+        show_prose(tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs))
     if problems:
         show(render_problems(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

@@ -10,7 +10,7 @@ from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import ConfigError, NotReady, Problem, StopUnverified
 from runner.core.shell import this_program
-from runner.ui.output import show
+from runner.ui.output import show, show_prose
 
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
@@ -109,7 +109,7 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
     if json_:
         show(json.dumps({"run_id": run_id, "state": verdict.state, "left": leftovers}))
     else:
-        show(run_table.render_stop(run_id, found.flags, verdict, leftovers))
+        show_prose(run_table.render_stop(run_id, found.flags, verdict, leftovers))
     return StopUnverified.exit_code if any(leftovers.values()) else 0
 
 

@@ -10,7 +10,7 @@ from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import NotReady, Problem
 from runner.core.shell import this_program
-from runner.ui.output import show
+from runner.ui.output import show, show_prose
 
 if TYPE_CHECKING:
     from runner.control.record.run_store import RunStore
@@ -41,7 +41,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
         disconnect_s=plan.nodes[0].order.disconnect_s,
         run_flags=composed.run_flags(plan.run_id),
     )
-    show(report_text)
+    show_prose(report_text)
     return 0
 
 

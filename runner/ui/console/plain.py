@@ -22,7 +22,7 @@ from runner.ui.console.control_sequences import clean_lines
 from runner.ui.console.dedup import Source
 from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.traceback_folding import RankLines, TracebackFolder
-from runner.ui.layout import message_width
+from runner.ui.layout import message_width, wrap_lines
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
@@ -308,8 +308,12 @@ class Console:
 
 
 def encode_lines(text: str) -> bytes:
-    """Return text as whole lines of bytes that can always be written, and only show."""
-    return (printable_lines(text).rstrip("\n") + "\n").encode()
+    """Return text as whole lines of bytes that can always be written, and only show.
+
+    On a terminal they are broken at blanks.
+    """
+    lines = wrap_lines(printable_lines(text).rstrip("\n"), message_width(ERR) - 1)
+    return f"{lines}\n".encode()
 
 
 def open_console(

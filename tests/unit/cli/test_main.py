@@ -359,3 +359,19 @@ def test_commands_in_messages_about_words_run_as_printed(
     assert len(printed_commands) > len(verb_names())
     for command in printed_commands - {"check", "ps"}:  # which need a host
         assert main(shlex.split(command)) == 0, command
+
+
+def test_a_script_beside_conf_is_named_from_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the folder to go to; not where the script is here."""
+    (tmp_path / "conf" / "task").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "conf" / "task" / "below.yaml").write_text("defaults: [base]\nscript: it.py\n")
+    (tmp_path / "it.py").touch()
+    (tmp_path / "sub").mkdir()
+    words = ("cluster=local", "task=below", "dry_run=offline")
+    note = "note: it.py is in .., beside conf, and not here: cd ..\n"
+    for folder, begins in ((tmp_path / "sub", True), (tmp_path, False)):
+        monkeypatch.chdir(folder)
+        assert main(words) == (3 if begins else 0)
+        assert capsys.readouterr().err.startswith(note) == begins
