@@ -6,7 +6,6 @@ and only to hosts whose key is known. The rest is Fabric's: `run`, `sudo`, `put`
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import fabric
@@ -19,6 +18,7 @@ from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
 from runner.core.model.spec import Node
 from runner.transport.ssh.transport import SshTransport
 from runner.ui.layout import fold_names
+from runner.ui.output import note
 from runner.ui.problems import render_problems
 
 
@@ -99,7 +99,7 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
         if local := [node.name for node in spec.nodes if node.transport != "ssh"]:
             message = f"{fold_names(local)} is this machine, which is reached without ssh"
             raise ConfigError([Problem(f"cluster={cluster}", message, "use `run` of Invoke there")])
-        transport = SshTransport(spec.ssh, on_note=_print_note)
+        transport = SshTransport(spec.ssh, on_note=note)
         hosts = ClusterGroup()
         hosts.extend(NodeConnection(node, transport) for node in spec.nodes)
     except RunnerError as error:
@@ -109,7 +109,3 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
 
 def _exit(error: RunnerError) -> Exit:
     return Exit(render_problems(error.problems), error.exit_code)
-
-
-def _print_note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

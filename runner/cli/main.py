@@ -31,7 +31,7 @@ from runner.config.overrides import hydra_value, is_override, names_file, overri
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
-from runner.ui.output import name_output
+from runner.ui.output import name_output, note
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
@@ -66,8 +66,8 @@ def entry() -> NoReturn:
     threading.excepthook = _report_thread
     descriptor_limit.raise_to_hard()
     try:
-        if note := shadow_note():
-            print(note, file=sys.stderr)
+        if text := shadow_note():
+            note(text)
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # such as `| head`
@@ -91,7 +91,7 @@ def shadow_note() -> str:
     for name, init in (("runner", "runner/__init__.py"), ("runner.py", "")):
         if Path(init or name).is_file() and not package.samefile(name):
             return (
-                f"note: ./{name} is what `python -m runner` starts in this folder; the script "
+                f"./{name} is what `python -m runner` starts in this folder; the script "
                 "`runner` is not affected"
             )
     return ""
@@ -228,7 +228,7 @@ def parse_verb(argv: Sequence[str]) -> int:
         misplaced = misplaced_words(list(before_flags), names) if is_setting else []
         raise ConfigError(misplaced or [unknown_verb([name, *words], names)])
     if typed == "top":
-        print("note: there is no live view; this is ps", file=sys.stderr)
+        note("there is no live view; this is ps")
     verb = load_verb(name)
     words, passed_on = split_words(words)
     parser = VerbParser(verb)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from runner.core.protocol.paths import is_run_id
 from runner.core.shell import this_program
 from runner.core.text import join_some
 from runner.ui.layout import fold_names
-from runner.ui.output import show
+from runner.ui.output import note
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,8 +61,8 @@ class Selection:
             message = f"its record came from {join_some(composed.record_hosts)}, not from a launch"
             hint = "--cluster NAME takes the YAML that is here"
             raise ConfigError([Problem("rerun", message, hint)])
-        for note in composed.notes:
-            show(f"note: {note}", file=sys.stderr)
+        for text in composed.notes:
+            note(text)
         return replace(composed, config_dirs=self.config_dirs)
 
     def contact(self, *keys: str) -> LaunchRequest:
@@ -77,7 +76,7 @@ class Selection:
             try:
                 return self._with_note(self.contact_by_record(folder), ", like runs/latest")
             except ConfigError as error:
-                show(f"note: runs/latest is left out: {error}", file=sys.stderr)
+                note(f"runs/latest is left out: {error}")
         return self.contact()
 
     def contact_for_run(self, run: str, *, ending_verb: str = "") -> LaunchRequest:
@@ -100,7 +99,7 @@ class Selection:
                 recorded = read_contact(folder) if folder and run_id and not changes else None
                 if recorded is None:
                     raise
-                show(f"note: by the record of {run_id}, because of {error}", file=sys.stderr)
+                note(f"by the record of {run_id}, because of {error}")
                 return recorded
         if folder is None and run_id:
             folder = _record_of_shortened(run_id, ending_verb)
@@ -138,7 +137,7 @@ class Selection:
         if not self.names_cluster:
             spec = request.spec
             where = f"{spec.cluster} ({fold_names([node.name for node in spec.nodes])})"
-            show(f"note: on {where}{why}; --cluster NAME chooses another", file=sys.stderr)
+            note(f"on {where}{why}; --cluster NAME chooses another")
         return request
 
 
@@ -152,7 +151,7 @@ def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
         message = f"no run on record is named {run}; so begin {join_some([*found])}"
         hint = f"{this_program()} {ending_verb} --run {name}" if ending_verb else "type more of it"
         raise ConfigError([Problem("--run", message, hint)])
-    show(f"note: {run} is {name}", file=sys.stderr)
+    note(f"{run} is {name}")
     return found[name]
 
 

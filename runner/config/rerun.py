@@ -30,7 +30,7 @@ from runner.control.record.files import (
 )
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.codec import decode
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import RecordedCode, Spec
 from runner.core.shell import this_program
@@ -163,8 +163,7 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
         try:
             texts.append(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError([_damaged(file, lower_first(reason))]) from error
+            raise ConfigError([_damaged(file, lower_first(reason_of(error)))]) from error
     config_yaml, plan_json = texts
     try:
         plan = json.loads(plan_json)

@@ -37,6 +37,11 @@ class Problem:
         return "\n".join(lines)
 
 
+def reason_of(error: Exception) -> str:
+    """Return what went wrong, without the file that it happened to."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class RunnerError(Exception):
     """The root of all reported errors: prints as its problems, exits with `exit_code`."""
 

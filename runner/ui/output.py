@@ -29,6 +29,11 @@ def show_prose(text: str) -> None:
     show(wrap_lines(text, terminal_width() - 1))
 
 
+def note(text: str) -> None:
+    """Print what the user should know besides, to standard error."""
+    show(f"note: {text}", file=sys.stderr)
+
+
 class _NamedOutput(io.FileIO):
     """Standard output, with its name in the errors of writes."""
 

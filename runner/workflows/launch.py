@@ -6,7 +6,6 @@ import contextlib
 import json
 import secrets
 import signal
-import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -44,7 +43,7 @@ from runner.core.relaunch.next_attempt import assign_voters
 from runner.core.shell import this_program
 from runner.ui.console.plain import open_console
 from runner.ui.layout import fold_names
-from runner.ui.output import show
+from runner.ui.output import note, show
 from runner.ui.reports import report
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
@@ -88,8 +87,8 @@ def dry_run(request: LaunchRequest) -> None:
     """Print the commands of each host, or the plan as JSON; start nothing."""
     assumptions: list[str] = []
     if request.dry_run is DryRun.OFFLINE:
-        for note in request.notes:
-            show(f"note: {note}", file=sys.stderr)
+        for text in request.notes:
+            note(text)
         spec, facts, assumptions = assumed_facts(request.spec, fold_names)
         code = open_code_source(request).code
         plan = build_plan(spec, facts, code=code, fold_names=fold_names)

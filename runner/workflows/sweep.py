@@ -16,7 +16,7 @@ from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun
 from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.shell import line, this_program
-from runner.ui.output import show
+from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
 from runner.workflows.launch import run
 from runner.workflows.preparation import open_code_source
@@ -51,7 +51,7 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
     if any(map(_runs_live_code, requests)):
         message = "an edit of the code reaches later runs of this sweep"
         hint = "cluster.project=null gives all of them the code of the first"
-        show(f"note: {message}; {hint}", file=sys.stderr)
+        note(f"{message}; {hint}")
     for index, request in enumerate(requests):
         words = " ".join(runs[index].changes)
         show(f"run {index + 1} of {len(requests)}: {words}", file=sys.stderr)

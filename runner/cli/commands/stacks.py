@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import NotReady, Problem
-from runner.ui.output import show
+from runner.ui.output import note, show
 
 if TYPE_CHECKING:
     from runner.core.model.plan import Plan
@@ -69,7 +68,7 @@ def _name_run(finder: RunFinder, found: RemoteRun) -> None:
     ]
     if others:
         text = f"this is run {found.run_id} ({found.info.task}), the latest; also running: "
-        show(f"note: {text}{', '.join(others)}", file=sys.stderr)
+        note(f"{text}{', '.join(others)}")
 
 
 def _look(finder: RunFinder, plan: Plan) -> tuple[dict[str, list[Stack]], dict[str, Problem]]:

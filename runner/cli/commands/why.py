@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import NotReady, Problem
 from runner.core.shell import this_program
-from runner.ui.output import show, show_prose
+from runner.ui.output import note, show, show_prose
 
 if TYPE_CHECKING:
     from runner.control.record.run_store import RunStore
@@ -59,7 +58,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
             if found.store.has_result:
                 complete_result(found)
                 for problem in finder.unreachable.values():
-                    show(f"note: asked again in vain: {problem}", file=sys.stderr)
+                    note(f"asked again in vain: {problem}")
                 return found.store
             if found.relaunch_pending or not found.already_ended:
                 state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
@@ -71,6 +70,6 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     except NotReady as error:
         if not known.has_result:
             raise
-        show(f"note: asked again in vain: {error}", file=sys.stderr)
+        note(f"asked again in vain: {error}")
         return known
     return found.store

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.errors import NotReady, Problem, RunnerError, reason_of
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
 
 STORE = ".objects"
@@ -170,8 +170,7 @@ class StoredRelease:
         try:
             yield from read_verified(path, file)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            message = f"the code of that run cannot be read from {path}: {reason}"
+            message = f"the code of that run cannot be read from {path}: {reason_of(error)}"
             hint = f"it was {file.path}; put it back there"
             raise NotReady([Problem("rerun", message, hint)]) from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner.control.record.files import CONTACT_FILE, PLAN_FILE
 from runner.core.codec import decode
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
 
 
@@ -72,9 +72,10 @@ def read_contact(folder: Path) -> LaunchRequest | None:
     try:
         contact = decode(RecordedContact, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         hint = "--cluster NAME finds the run on the hosts of that cluster"
-        raise ConfigError([Problem(str(file), f"cannot be read: {reason}", hint)]) from error
+        raise ConfigError(
+            [Problem(str(file), f"cannot be read: {reason_of(error)}", hint)]
+        ) from error
     values = {field.name: getattr(contact.run, field.name) for field in fields(RunContact)}
     return LaunchRequest(
         spec=Spec(task=Task("", "command", ""), **values),

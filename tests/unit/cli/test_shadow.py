@@ -25,7 +25,7 @@ def test_a_module_of_our_name_is_told(
     assert shadow_note() == ""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
-    assert f"note: ./{named} is what `python -m runner` starts in this folder" in shadow_note()
+    assert f"./{named} is what `python -m runner` starts in this folder" in shadow_note()
     assert "the script `runner` is not affected" in shadow_note()
 
 
