@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.overrides import chosen_file, hydra_value, override_key
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
+from runner.control.record.files import SWEEP_FILE
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import LaunchRequest, Node, Spec
@@ -20,8 +22,6 @@ from runner.ui.layout import fold_names
 from runner.ui.output import note
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from runner.config.compose import Composer
     from runner.workflows.host_pool import HostPool
 
@@ -144,6 +144,10 @@ class Selection:
 def _record_of_shortened(run: str, ending_verb: str) -> Path | None:
     """Return the record of the only run whose id begins so; raise ConfigError for several."""
     found = {name: f for f, name in run_index.records().items() if name.startswith(run)}
+    file = Path(run_index.RUNS_FOLDER, run, SWEEP_FILE)
+    if not found and file.is_file():
+        message = f"{run} is a sweep, whose runs are in {file}"
+        raise ConfigError([Problem("--run", message, "name one of them")])
     if not found:
         return None
     name = next(iter(found))

@@ -80,6 +80,6 @@ ENDINGS = (
         *(1, "failed", "first failure: rank 1 on"),
         ranks=("print=up", "sleep=1", "fail=1:3", "sleep=600"),
     ),
-    EndingCase("Ctrl-C", 130, "stopped", "s: interrupted by SIGINT", during=_interrupt),
+    EndingCase("Ctrl-C", 130, "stopped", "s: interrupted by SIGINT of root@", during=_interrupt),
     EndingCase("`stop` from elsewhere", 130, "stopped", "s: stop requested by ", during=_stop),
 )

@@ -174,6 +174,14 @@ def test_folders_of_yaml_are_on_record_absolutely(project: Path) -> None:
     assert recorded.config_dirs == (str(project / "conf"),)
 
 
+def test_a_sweep_is_told_from_a_run(project: Path) -> None:
+    """Its folder is beside those of its runs; no host is asked."""
+    (project / "runs" / "1123-1200-sweep-abcd").mkdir()
+    (project / "runs" / "1123-1200-sweep-abcd" / "sweep.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is a sweep, whose runs are in runs/1123-1200-sweep"):
+        Selection().contact_for_run("1123-1200-sweep-abcd")
+
+
 def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No host is asked for a run of that name."""
     assert project.is_dir()
