@@ -38,7 +38,6 @@ CORES = bounded(1, 1 << 20)
 ASSUMED = "assumed"
 """The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
 
-
 SIDECAR_NAME = "etcd"
 
 V2_REMOVED_IN = (3, 6)
@@ -223,7 +222,7 @@ class Facts:
     run_exists: bool = False  # whether this run has a folder here already
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
-    has_release: bool = False  # whether the release is here and complete
+    has_release: bool = False  # whether the release is here, and was not found damaged
     release_state: str = ""  # "absent", "intact" or "damaged" if all of it was read
     login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
