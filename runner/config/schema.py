@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.config.validation import Kind, Validator, join_or, kind, or_null
 from runner.core.planning.rendezvous_flags import BACKENDS
+from runner.core.protocol.paths import USUAL_WORKDIR
 
 GROUPS = ("cluster", "task", "rendezvous")
 VARIABLE_NAMES = "list of names of variables"
@@ -157,7 +158,7 @@ class ClusterConfig:
         "path as here",
         "path or null",
     )
-    workdir: str = doc("where runs are kept on the hosts", PATH, "~/.runner")
+    workdir: str = doc("where runs are kept on the hosts", PATH, USUAL_WORKDIR)
     env: Any = doc("environment of all ranks; null takes a name out", ENV_MAPPING, dict)
     pass_env: Any = doc("variables to copy from your environment; on record", VARIABLE_NAMES, list)
     secrets: Any = doc("the same, but never written anywhere", VARIABLE_NAMES, list)

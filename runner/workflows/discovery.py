@@ -67,6 +67,11 @@ class RunFinder:
             self.clock_offsets[name] = answers[name]["now"]
         hosts = {name: node.host for name, node in self._nodes.items()}
         runs, notes = merge_statuses({name: answers[name] for name in ordered}, hosts)
+        notes += [
+            f"{name}: not looked at, for a disk there does not answer: {', '.join(unread)}"
+            for name in ordered
+            if (unread := answers[name]["unread"])
+        ]
         for note in notes:
             if note not in self._notes_shown:
                 self._notes_shown.add(note)
@@ -161,7 +166,9 @@ class RunFinder:
         by_host = {node.host: node for node in known.values()}
         nodes = []
         for share in plan.nodes:
-            node = known.get(share.node) or by_host.get(share.host) or Node(share.node, share.host)
+            node = known.get(share.node) or by_host.get(share.host)
+            user, port = share.user or None, share.port or None
+            node = node or Node(share.node, share.host, user=user, port=port)
             nodes.append(replace(node, name=share.node))
         run_spec = replace(
             spec,
@@ -206,6 +213,7 @@ class RunFinder:
         spec = self.pool.spec
         subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
+        message += " or another workdir that they know of"
         if self.unreachable:
             message += f"; not asked: {fold_names(self.unreachable)}"
         hint = f"{this_program()} ps --all {self._selector}".rstrip()

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -220,7 +221,7 @@ def test_contact_is_all_that_another_machine_needs(lab: Lab, user: Launcher) -> 
         " override hydra/hydra_logging: none, override hydra/job_logging: none]\n"
         "relaunch: {max: '${oc.env:PLACE}'}\n"
     )
-    words = ("cluster.project=/tmp", "cluster.setup=[]", "relaunch.max=0")
+    words = ("cluster.project=/tmp", "cluster.setup=[]", "relaunch.max=0", "cluster.workdir=~/w")
     run = run_id(detached(user, *words, env=SHELL))
     laptop = at_another_machine(user)
     said = laptop("ps")
@@ -255,31 +256,47 @@ def test_words_change_what_a_record_says(lab: Lab, user: Launcher) -> None:
 
 
 def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, user: Launcher) -> None:
-    """A node renamed, another's name reused, another YAML: verbs know them as the run does."""
+    """A node renamed, another's name reused, another YAML and workdir: verbs know the run's own."""
     machines = {"a": lab["node1"].address, "b": lab["node2"].address}
     nodes = {name: {"host": address} for name, address in machines.items()}
     lab.write_cluster(user.conf, "one", names=[], nodes=nodes)
     renamed = {"b": {"host": machines["a"]}, "c": {"host": machines["b"]}}
     lab.write_cluster(user.conf, "other", names=[], nodes=renamed)
-    run = run_id(detached(user, "cluster=one", "task.outputs=[x]"))
+    words = ("cluster=one", 'cluster.workdir="~/a b"', "task.outputs=[x]")
+    run = run_id(detached(user, *words))
     laptop = at_another_machine(user)
     there = ("--cluster", "other")
     (row,) = json.loads(laptop("ps", *there, "--json").out)["runs"]
     assert (row["run_id"], row["state"], row["nodes"]) == (run, "running", ["a", "b"])
-    for verb in ("logs", "pull"):
-        said = laptop(verb, run, *there)
+    for verb in ("logs", f"pull {run}"):
+        said = laptop(*verb.split(), *there)
         assert said.code == 0, said
     assert {log.name for log in (laptop.folder / "runs" / run / "logs").iterdir()} == {"a", "b"}
     ended = laptop("stop", run, *there, "--yes")
     assert ended.code == 0, ended
     assert re.search(r"^ *a +0 processes\n *b +0 processes$", ended.out, re.MULTILINE), ended
-    cleaned = laptop("clean", *there, "--older-than", "0s", "--json")
+    (row,) = json.loads(laptop("ps", "--all", *there, "--json").out)["runs"]
+    assert (row["run_id"], row["state"]) == (run, "stopped")
+    mentioned = laptop("clean", *there, "--older-than", "0s")
+    (command,) = re.findall(r"`python -m runner (.*)` cleans there", mentioned.err)
+    cleaned = laptop(*shlex.split(command), "--older-than", "0s", "--json")
     assert cleaned.code == 0, cleaned
     assert {name: each["runs"] for name, each in json.loads(cleaned.out).items()} == {
         "b": [run],
         "c": [run],
     }
-    assert not (lab["node1"].home / ".runner" / "runs" / run).exists()
+    assert not (lab["node1"].home / "a b" / "runs" / run).exists()
+
+
+def test_a_node_that_the_yaml_has_no_more_is_reached_as_recorded(lab: Lab, user: Launcher) -> None:
+    """With the user of its launch: no other can end what that one runs there."""
+    lab.write_cluster(user.conf, names=NODES, nodes={"node2": {"user": "root"}})
+    run = run_id(detached(user, "cluster=lab"))
+    lab.write_cluster(user.conf, names=["node1"])
+    laptop = at_another_machine(user)
+    ended = laptop("stop", "--run", run, "--cluster", "lab", "--yes")
+    assert (ended.code, ended.out.count("0 processes")) == (0, 2), ended
+    assert not lab["node2"].processes("sleep=600")
 
 
 def test_two_nodes_on_one_machine_are_both_found_by_one_name(user: Launcher) -> None:

@@ -64,7 +64,9 @@ def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool) -> HostR
         for part in record.plan.nodes
         if part.node == name
     }
-    nodes = tuple(own.pop(part.node, part) for part in best.plan.nodes)
+    # Where there is no agreement, nobody says as whom another host is logged in to.
+    parts = (replace(part, user="", port=0) for part in best.plan.nodes)
+    nodes = tuple(own.pop(part.node, part) for part in parts)
     return replace(best, plan=replace(best.plan, nodes=(*nodes, *own.values())))
 
 
@@ -102,7 +104,7 @@ def _disagreement(name: str, run_id: str) -> Problem:
 def merge_statuses(
     replies: Mapping[str, Mapping[str, Any]], hosts: Mapping[str, str]
 ) -> tuple[list[RemoteRun], list[str]]:
-    """Return the runs that hosts list in their replies, the oldest first, and notes of lies.
+    """Return the runs that hosts list in their replies, the oldest first, and what is left out.
 
     `hosts` are those of all nodes that were asked, by their names of now, which are keys of the
     replies. Whose word counts for a node of a run: see `_speaker`.
@@ -113,7 +115,9 @@ def merge_statuses(
             nodes = claims.setdefault(status.info.run_id, {})
             nodes.setdefault(status.node, {})[asked] = status
     runs, notes = [], []
-    for run_id, nodes in claims.items():
+    for run_id, all_nodes in claims.items():
+        nodes, others = _of_one_launch(all_nodes)
+        notes += [f"another run {run_id} is on {other}" for other in others]
         speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
         asked_names = {node: name for node, name in speakers.items() if name}
         by_host = {node: nodes[node][name] for node, name in asked_names.items()}
@@ -124,6 +128,30 @@ def merge_statuses(
             info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
             runs.append(RemoteRun(info, by_host, asked_names))
     return sorted(runs, key=_launched_at), notes
+
+
+def _of_one_launch(
+    nodes: Mapping[str, Mapping[str, HostRunStatus]],
+) -> tuple[dict[str, dict[str, HostRunStatus]], list[str]]:
+    """Return what hosts say of one of the runs that share an id, and where the others are.
+
+    It is the one in the workdir that was asked about, else the one on most hosts.
+    """
+    said = [(name, status) for by_name in nodes.values() for name, status in by_name.items()]
+    asked = {status.info.launched_at for _, status in said if not status.workdir}
+    by_host = {(name, status.info.launched_at) for name, status in said}
+    hosts = Counter(launched_at for _, launched_at in by_host)
+    meant = asked or {max(hosts, key=lambda launched_at: (hosts[launched_at], launched_at))}
+    meant.add(0.0)  # of a damaged record
+    kept: dict[str, dict[str, HostRunStatus]] = {}
+    others = []
+    for node, by_name in nodes.items():
+        for name, status in by_name.items():
+            if status.info.launched_at in meant:
+                kept.setdefault(node, {})[name] = status
+            else:
+                others.append(f"{name}: cluster.workdir={status.workdir} names that one")
+    return kept, sorted(set(others))
 
 
 def _speaker(

@@ -7,6 +7,7 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
+from runner.core.protocol.paths import USUAL_WORKDIR
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
 
 
@@ -57,7 +58,7 @@ class FactsRequest:
     python: str = "python3"  # the task's interpreter: a name on PATH, or a path
     project: str = ""  # the folder of the code; "" for a shipped task
     script: str = ""  # absolute or below `project`
-    workdir: str = "~/.runner"
+    workdir: str = USUAL_WORKDIR
     tasks_hash: str = ""  # of the shipped tasks
     release: str = ""  # the hash of the release that the run works in
     reserve_port: bool = False  # for the rendezvous

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from runner.core.codec import abbreviate, parsed_by
+from runner.core.model.facts import PORT
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
+
+
+def _parse_login_word(text: str) -> None:
+    """Raise ValueError for what OpenSSH's client refuses: it may come to stand in a command."""
+    if text.startswith("-") or not text.isprintable() or {*text} & {*" '\"`;&<>|(){}"}:
+        raise ValueError(f"{abbreviate(text)} is no host or user")
+
+
+LOGIN_WORD = parsed_by(_parse_login_word)
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class NodePlan:
     """One node's part of the plan."""
 
     node: str = field(metadata=NODE_NAME)
-    host: str  # its SSH name or address
+    host: str = field(metadata=LOGIN_WORD)  # its SSH name or address
     command: Tuple[str, ...]  # plain, as a person would type it on the host
     env: Dict[str, str]  # of that command, as far as it differs from the host's
     cwd: str
@@ -84,6 +95,8 @@ class NodePlan:
     interface: str  # of the training traffic, "" when unknown
     order: Order  # for its supervisor
     nproc: int
+    user: str = field(default="", metadata=LOGIN_WORD)  # "" and 0: by the ssh configuration
+    port: int = field(default=0, metadata=PORT)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
 from runner.core.protocol.events import COUNT, TIME
-from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID, WORKDIR
 from runner.core.protocol.states import State
 
 
@@ -61,6 +61,7 @@ class HostRunStatus:
     here: bool = True  # False on a host that only shares the disk of another one
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
+    workdir: str = field(default="", metadata=WORKDIR)  # if it is not in the one asked about
 
     @property
     def is_active(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Dict, FrozenSet, Optional, Tuple
 
 from runner.core import shell
 from runner.core.model.release import CodeRef
+from runner.core.protocol.paths import USUAL_WORKDIR
 
 SHIPPED_TASKS = "runner.tasks."
 """Modules below this name are sent with the run: hosts need no copy of our package."""
@@ -208,7 +209,7 @@ class Spec:
     host_python: str = "python3"  # the interpreter of our own host-side code
     setup: Tuple[str, ...] = ()  # shell lines that bash runs once per host before the task
     project: str = "."  # the folder of the code on the hosts
-    workdir: str = "~/.runner"  # the folder of runs and releases on the hosts
+    workdir: str = USUAL_WORKDIR  # the folder of runs and releases on the hosts
     deploy: Deploy = Deploy()
     pull_outputs: bool = True  # whether `Task.outputs` are downloaded at the end
     skip_checks: Tuple[str, ...] = ()

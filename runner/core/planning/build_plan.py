@@ -179,6 +179,8 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         interface=interface,
         order=replace(order, env={**env, **launch.internal_env}),
         nproc=order.nproc,
+        user=node.user or spec.ssh.user or "",
+        port=node.port or spec.ssh.port or 0,
     )
 
 

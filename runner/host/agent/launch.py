@@ -24,6 +24,7 @@ from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
 from runner.host.process.event_loop import run_steps
+from runner.host.storage import workdir_index
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import create_run_folder, write_atomic
@@ -73,6 +74,7 @@ class Handler(RequestHandler):
         """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
         order = _with_numeric_hub(decode(Order, frame.data["order"]))
+        yield from workdir_index.remember(order.workdir)
         if frame.data.get("tasks"):
             store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunPaths(order.workdir, order.run_id, order.node)

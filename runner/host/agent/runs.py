@@ -12,16 +12,29 @@ from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps
 from runner.host.storage.run_list import list_runs
+from runner.host.storage.workdir_index import list_elsewhere
 
 
 class Handler(RequestHandler):
     """Answers from run folders alone."""
 
     def on_runs(self, frame: Frame) -> Steps:
-        """List the runs of this host, or one of them; `others` are asked, too."""
+        """List the runs of this host, or one of them; `others` are asked, too.
+
+        What is not in the workdir of this conversation is looked for in the user's others.
+        """
         node, run_id = frame.data["node"], frame.data.get("run_id", "")
         others = frame.data.get("others", ())
-        listing = yield from list_runs(self.context.workdir, node, others, run_id)
+        workdir = self.context.workdir
+        listing = yield from list_runs(workdir, node, others, run_id)
+        known = {run["info"]["run_id"] for run in listing["runs"]}
+        if not run_id or run_id not in known:
+            runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
+            elsewhere = [run for run in runs if run["info"]["run_id"] not in known]
+            listing["runs"] += elsewhere
+            self.context.run_workdirs.update(
+                {run["info"]["run_id"]: run["workdir"] for run in elsewhere}
+            )
         self.context.answer(frame, "runs", **listing)
 
     @one_step

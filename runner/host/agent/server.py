@@ -77,6 +77,7 @@ class AgentContext:
     facts: Optional[FactsResult] = None
     facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
+    run_workdirs: Dict[str, str] = field(default_factory=dict)  # of runs found in another, by id
 
     def __post_init__(self) -> None:
         self.files = FileWorker()
@@ -104,8 +105,9 @@ class AgentContext:
         return self.followed_workdir or self.require_facts().facts.workdir
 
     def run_folder(self, frame: Frame) -> RunPaths:
-        """Return the folder of the run that a request names."""
-        return validated_paths(self.workdir, frame.data["run_id"], frame.data["node"])
+        """Return the folder of the run that a request names, where this host found it."""
+        run_id, node = frame.data["run_id"], frame.data["node"]
+        return validated_paths(self.run_workdirs.get(run_id, "") or self.workdir, run_id, node)
 
 
 class RequestHandler:

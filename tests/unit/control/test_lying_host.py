@@ -262,8 +262,11 @@ def read(request: dict[str, Any]) -> list[Answer]:
 
 def runs(request: dict[str, Any]) -> list[Answer]:
     """List one run."""
-    status = HostRunStatus(INFO, "ada", State.RUNNING, True, 1.7e9, node=request["node"])
-    return [Answer("runs", {"runs": [encode(status)], "unreadable": 1, "now": 1.7e9})]
+    status = HostRunStatus(
+        INFO, "ada", State.RUNNING, True, 1.7e9, node=request["node"], workdir="/data/w"
+    )
+    listing = {"runs": [encode(status)], "unreadable": 1, "now": 1.7e9, "unread": ["/mnt/dead"]}
+    return [Answer("runs", listing)]
 
 
 def record(_: dict[str, Any]) -> list[Answer]:

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -37,6 +37,7 @@ DATA = [
     *(Order, NodePlan, Plan, Verdict, NodeResult, RankResult, Failure),
     *EVENT_TYPES.values(),
 ]
+PARSED = ["10.0.0.1/24", "fe80::/64", "ada"]
 TEXT = st.text("".join(map(chr, range(256))) + "ß→🙂", max_size=6)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXT,
@@ -64,6 +65,19 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return SCALARS[hint]
 
 
+def legal_for(parser: Callable[[str], object]) -> Callable[[str], bool]:
+    """Return whether the parser of a field takes a text, as a function."""
+
+    def is_legal(text: str) -> bool:
+        try:
+            parser(text)
+        except ValueError:
+            return False
+        return True
+
+    return is_legal
+
+
 def field_values(hint: Any, metadata: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     """Return values of a field, within its limits."""
     if "bounds" in metadata:
@@ -72,7 +86,7 @@ def field_values(hint: Any, metadata: Mapping[str, Any]) -> st.SearchStrategy[An
     if "pattern" in metadata:
         return st.sampled_from(["a", "0-a"])
     if "parser" in metadata:
-        texts = st.sampled_from(["10.0.0.1/24", "fe80::/64"])
+        texts = st.sampled_from([*filter(legal_for(metadata["parser"]), PARSED)])
         return texts if hint is str else st.lists(texts, max_size=2).map(tuple)
     return values(hint)
 

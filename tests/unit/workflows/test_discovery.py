@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runner.control.record.host_record import merge_statuses
 from runner.core.codec import decode, encode
+from runner.core.model.plan import NodePlan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
 from runner.core.protocol.states import State
+from tests.golden import builders
 
 
 def reply(*statuses: HostRunStatus) -> dict[str, Any]:
@@ -64,10 +67,29 @@ def test_no_host_speaks_for_another(
     assert merged(replies, silent=silent).asked == asked
 
 
-@pytest.mark.parametrize("lie", [status("../b"), status("a", info=RunInfo("../r1"))])
+def test_an_id_alone_is_no_run() -> None:
+    """It is the run in the workdir asked about, else that of most hosts; others are named."""
+    old, new = (RunInfo("r1", launched_at=at) for at in (1.0, 2.0))
+    found = [status("a", info=new, workdir="/w"), status("b", info=old, workdir="/w")]
+    replies = {"a": reply(found[0]), "b": reply(found[1]), "c": reply(replace(found[1], node="c"))}
+    hosts = {name: name for name in replies}
+    (run,), notes = merge_statuses(replies, hosts)
+    assert (run.info, [*run.asked]) == (old, ["b", "c"])
+    assert notes == ["another run r1 is on a: cluster.workdir=/w names that one"]
+    (run,), notes = merge_statuses({**replies, "a": reply(status("a", info=new))}, hosts)
+    assert (run.info, [*run.asked], len(notes)) == (new, ["a"], 2)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *(status("../b"), status("a", info=RunInfo("../r1"))),
+        *(status("a", workdir=path) for path in ("w", "/a/../b", "/${oc.env:HOME}", "/\x1b]0;")),
+    ],
+)
 def test_a_name_that_is_no_name_is_refused(lie: HostRunStatus) -> None:
-    """Nothing that a host says becomes a path."""
-    with pytest.raises(ValueError, match=r"\.\./"):
+    """Nothing that a host says becomes a path, or a word that does more than name one."""
+    with pytest.raises(ValueError, match="is not legal|is no workdir"):
         decode(HostRunStatus, encode(lie))
 
 
@@ -77,3 +99,13 @@ def test_a_run_that_lost_a_node_is_lost() -> None:
     statuses = {"a": status("a", lost_node=True, **stopped), "b": status("b", **stopped)}
     assert aggregate_state(statuses) == "lost"
     assert aggregate_state({"b": statuses["b"]}) == "stopped"
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize("word", ["-oProxyCommand=x", "a b", "$(x)", "a;b", "a\x1b"])
+def test_a_recorded_log_in_is_no_command(word: str) -> None:
+    """A node that the YAML lacks is reached as hosts have it on record."""
+    plan = builders.plan(1).nodes[0]
+    for key in ("host", "user"):
+        with pytest.raises(ValueError, match="is no host or user"):
+            decode(NodePlan, {**encode(plan), key: word})
