@@ -30,7 +30,7 @@ class FileWorker:
     """The thread, with its jobs in order; `wake_fd` is readable when `deliver` has work."""
 
     def __init__(self) -> None:
-        self._jobs: "queue.SimpleQueue[Tuple[Job, Handler]]" = queue.SimpleQueue()
+        self._jobs: "queue.SimpleQueue[Optional[Tuple[Job, Handler]]]" = queue.SimpleQueue()
         self._results: "queue.SimpleQueue[Result]" = queue.SimpleQueue()
         self._unfinished = 0  # jobs whose results were not delivered
         self._job_began: Optional[float] = None
@@ -77,27 +77,24 @@ class FileWorker:
             self.deliver()
 
     def close(self) -> None:
-        """End the thread, once no job is awaited; it closes the descriptors, as their last user."""
-        self._jobs.put((_end_thread, id))
+        """End the thread, once no job is awaited; it closes the descriptors, as their last user.
+
+        Programs that it has started end with it, if they asked for that (`die_with_parent`).
+        """
+        self._jobs.put(None)
 
     def _work(self) -> None:
-        while True:
-            job, then = self._jobs.get()
+        while (item := self._jobs.get()) is not None:
+            job, then = item
             result, problem = None, None
             self._job_began = time.monotonic()
             try:
                 result = job()
-            except SystemExit:
-                os.close(self.wake_fd)
-                os.close(self._wakeup)
-                return
             except BaseException as error:  # noqa: BLE001 (`deliver` raises it)
                 problem = error
             self._job_began = None
             self._results.put((then, result, problem))
             with contextlib.suppress(BlockingIOError):  # full: it is readable anyhow
                 os.write(self._wakeup, b"\0")
-
-
-def _end_thread() -> None:
-    raise SystemExit
+        os.close(self.wake_fd)
+        os.close(self._wakeup)

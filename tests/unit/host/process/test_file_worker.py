@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -51,5 +52,24 @@ def test_a_result_wakes_who_waits() -> None:
     assert select.select([worker.wake_fd], [], [], 5)[0]
     worker.deliver()
     worker.deliver()
+    worker.close()
+    assert results == [7]
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "full"), SystemExit(1), KeyboardInterrupt()])
+def test_no_job_ends_the_thread(problem: BaseException) -> None:
+    """Programs that it has started would end with it."""
+
+    def fail() -> None:
+        raise problem
+
+    worker, results = FileWorker(), list[int]()
+    worker.submit(fail)
+    worker.submit(lambda: 7, results.append)
+    with pytest.raises(type(problem)):
+        worker.finish(5)
+    deadline = time.monotonic() + 5
+    while worker.busy and time.monotonic() < deadline:
+        worker.deliver()
     worker.close()
     assert results == [7]

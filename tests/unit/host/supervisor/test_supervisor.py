@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from runner.core.protocol.states import State
 from runner.core.relaunch.handover import NextAttempt, relaunch_context, run_info
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
+from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
@@ -59,6 +62,13 @@ class SlowFiles(FileWorker):
             return job()
 
         super().submit(wait_and_do, then)
+
+    def close(self) -> None:
+        """End the thread that has started the programs: the kernel ends them with it."""
+        assert any(thread.name == "files" for thread in threading.enumerate())
+        assert procfs.no_children_left()
+        print("closed", file=sys.stderr)
+        super().close()
 
 
 class Supervised:
@@ -153,6 +163,26 @@ def test_a_stop_after_the_end_changes_nothing(
     assert run.state is State.SUCCEEDED
     assert run.events[-1].body == Ended(State.SUCCEEDED)
     assert not any(isinstance(event.body, Stopping) for event in run.events)
+
+
+@pytest.mark.promise(2)
+def test_the_thread_that_started_the_programs_outlives_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel ends them with that thread (PR_SET_PDEATHSIG), not with the process."""
+    stopped = False
+
+    def script(supervisor: Supervisor) -> bool:
+        nonlocal stopped
+        if supervisor._journal.state is State.RUNNING and not stopped:
+            stopped = True
+            _stop_as_user(supervisor)
+        return False
+
+    run = Supervised(tmp_path, "trap '' TERM; sleep 600 & sleep 600", script, grace_s=0.2)
+    assert run.state is State.STOPPED
+    assert run.events[-1].body == Ended(State.STOPPED, killed=3)
+    assert capfd.readouterr().err == "closed\n"
 
 
 @STOPS
