@@ -8,7 +8,7 @@ from runner.checks.base import CheckContext, check, ok, used_gpus, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node
-from runner.core.planning.readiness import free_space_hint
+from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
 from runner.core.shell import this_program
 from runner.core.text import counted, format_ranges
 
@@ -38,6 +38,9 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         else:
             at_least = max(size for size in FREE_STEPS_GIB if size << 30 <= free)
             yield ok(node.name, f"{facts.workdir}, more than {at_least} GiB free")
+        if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
+            message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
+            yield warning(node.name, message, TMP_HINT)
         if facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
             message = (
                 f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "

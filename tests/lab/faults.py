@@ -332,6 +332,16 @@ FAULTS = (
         code=0,
     ),
     check_fault(
+        "a full /tmp",
+        (),
+        ("node3", "/tmp has 0 MiB free for temporary files", "task.env.TMPDIR"),
+        on_hosts(
+            "mount -t tmpfs -o size=16k,mode=1777 tmpfs /tmp; cat /dev/zero > /tmp/full || true",
+            "umount /tmp",
+        ),
+        code=0,
+    ),
+    check_fault(
         "pushed code that somebody changed on one host",
         (),
         ("node3", "has files that differ from what was pushed", "runner deploy"),

@@ -152,6 +152,7 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert not facts.has_tasks
     assert facts.disk_free
     assert facts.shm_free
+    assert (facts.tmp, facts.tmp_free is not None) == (os.environ.get("TMPDIR", "/tmp"), True)
     assert set(facts.limits) == {"memlock", "nofile", "nproc"}
     assert answer["environ"]["PATH"] == os.environ["PATH"]
 

@@ -228,6 +228,8 @@ class Facts:
     login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
     shm_free: Optional[int] = None  # bytes, in /dev/shm
+    tmp: str = ""  # the folder for temporary files: TMPDIR as the setup leaves it, or /tmp
+    tmp_free: Optional[int] = None  # bytes, there
     logind_kill_setting: str = ""  # by which logind kills processes at logout
     preset_env: Dict[str, str] = field(default_factory=dict)  # `MANAGED_ENV` set by setup or host
     limits: Dict[str, int] = field(default_factory=dict)  # soft ones, as "nofile"; -1: unlimited

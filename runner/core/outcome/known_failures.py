@@ -97,7 +97,8 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "disk_full",
         r"\[Errno 28\]|[Nn]o space left on device",
         "a disk of that host is full",
-        "free some space there: `{program} clean` removes what old runs left",
+        "free some space there (`df -h` names the disk): `{program} clean` removes what old runs "
+        "left; if it is that of /tmp, task.env.TMPDIR names another folder",
     ),
     FailurePattern(
         "start_not_permitted",

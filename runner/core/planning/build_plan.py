@@ -18,7 +18,7 @@ from runner.core.planning.launch_command import (
     launch_command,
     rank_environment,
 )
-from runner.core.planning.readiness import problems_of, visible_gpus
+from runner.core.planning.readiness import TMP_HINT, is_tmp_full, problems_of, visible_gpus
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
 from runner.core.text import counted, join_some
@@ -254,6 +254,10 @@ def _notes(
         spares = f"spare: {named}" if named else "no spare"
         yield f"if it fails it starts again, {times}; {spares}"
     yield from _logind_notes(spec, facts, fold_names)
+    full = [n.name for n in spec.nodes if is_tmp_full(spec, n, facts[n.name])]
+    if full:
+        folder, on = facts[full[0]].tmp, fold_names(full)
+        yield f"{folder} is full on {on}: what programs write there is lost; {TMP_HINT}"
     missing = [n.name for n in spec.nodes if code.release and not facts[n.name].has_release]
     if missing:
         on = fold_names(missing)

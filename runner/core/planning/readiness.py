@@ -15,6 +15,7 @@ from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import unsupported_options
 from runner.core.shell import this_program
 
+TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another disk"
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 
@@ -155,6 +156,12 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
     )
     return [Problem(node.name, message, free_space_hint(spec))]
+
+
+def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
+    """Return whether ranks cannot store temporary files, unless their TMPDIR is another one."""
+    is_full = facts.tmp_free is not None and facts.tmp_free < MIN_DISK_BYTES
+    return is_full and "TMPDIR" not in spec.env_of(node)
 
 
 def free_space_hint(spec: Spec) -> str:

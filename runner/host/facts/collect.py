@@ -61,7 +61,8 @@ def _collect(
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
-    children["folders"] = _start_survey(request, facts.home)
+    facts = replace(facts, tmp=environ.get("TMPDIR") or "/tmp")
+    children["folders"] = _start_survey(request, facts)
     fields: Dict[str, Any] = {}
     reserved = ports.NO_PORTS
     if for_launch:
@@ -165,9 +166,9 @@ def absolute(path: str, home: str) -> str:
         return os.path.normpath(os.path.join(home, path))
 
 
-def _start_survey(request: FactsRequest, home: str) -> BoundedChild:
+def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     """Look at the folders of a run in a child: any of them may be on a dead network disk."""
-    return BoundedChild(lambda: _survey(request, home), request.tool_timeout_s)
+    return BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
 
 
 def _survey_result(child: BoundedChild, request: FactsRequest) -> Dict[str, Any]:
@@ -200,8 +201,8 @@ def _is_program(path: str) -> bool:
     return os.path.isfile(path) or os.path.isfile(os.path.join(path, "__main__.py"))
 
 
-def _survey(request: FactsRequest, home: str) -> None:
-    report_facts(shm_free=_free_bytes("/dev/shm"))
+def _survey(request: FactsRequest, home: str, tmp: str) -> None:
+    report_facts(shm_free=_free_bytes("/dev/shm"), tmp_free=_free_bytes(tmp))
     workdir = absolute(request.workdir, home)
     exposure = find_exposure(workdir)
     report_facts(

@@ -104,6 +104,7 @@ OTHER = replace(TORCH, version="3.9.2")
         ("storage", {"disk_free": 1 << 20}, (ERROR, "has 1 MiB free, a run needs")),
         ("storage", {"disk_free": 1 << 30}, (WARNING, "has 1024 MiB free for logs")),
         ("storage", {"shm_free": 64 << 20}, (WARNING, "shared memory (/dev/shm) has 64 MiB free")),
+        ("storage", {"tmp": "/tmp", "tmp_free": 9000}, (WARNING, "/tmp has 0 MiB free for tempor")),
         ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
         ("limits", {"limits": {"nproc": 100}}, (WARNING, "ulimit -u is 100")),
         (

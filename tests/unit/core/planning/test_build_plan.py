@@ -150,6 +150,21 @@ def test_share_is_found_by_name() -> None:
     assert plan(1, 1).node("b").order.node == "b"
 
 
+def test_a_full_tmp_is_noted_with_its_cure() -> None:
+    """Unless temporary files of that host's ranks go elsewhere."""
+    nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("abc", start=1)]
+    nodes[2] = replace(nodes[2], env={"TMPDIR": "/data/tmp"})
+    hosts = {
+        node.name: facts(node.name, f"eth0 {node.host}/24", tmp="/tmp", tmp_free=100)
+        for node in nodes
+    }
+
+    assert build_plan(spec(*nodes), hosts).notes[-1] == (
+        "/tmp is full on a, b: what programs write there is lost; free some space there, or set "
+        "task.env.TMPDIR to a folder on another disk"
+    )
+
+
 def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
     """Hosts with the same setting are named together."""
     setting = "KillUserProcesses=yes in /etc/systemd/logind.conf"
