@@ -25,7 +25,7 @@ from runner.core.protocol.states import State
 from runner.core.relaunch.handover import NextAttempt, relaunch_context, run_info
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
-from runner.host.process import procfs
+from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
@@ -66,7 +66,7 @@ class SlowFiles(FileWorker):
     def close(self) -> None:
         """End the thread that has started the programs: the kernel ends them with it."""
         assert any(thread.name == "files" for thread in threading.enumerate())
-        assert procfs.no_children_left()
+        assert subreaper.no_children_left()
         print("closed", file=sys.stderr)
         super().close()
 
