@@ -220,9 +220,10 @@ def heartbeat_age(folder: RunPaths) -> float:
 def _is_of_clone(owner: RunOwner, folder: RunPaths) -> bool:
     """Return whether a run is on another machine made of the same image, by its heartbeats.
 
-    Name and machine-id are the same, but a run of an earlier boot has none since this one.
+    Name and machine-id are the same, but a run of an earlier boot has none since init began here.
     """
-    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    init_began = max(0, procfs.start_ticks_of(1)) / os.sysconf("SC_CLK_TCK")  # may be hidden
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + init_began
     return owner.from_another_boot and mtime(folder.owner_file) > booted_at
 
 
