@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -24,7 +25,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
 from runner.config.schema import GROUPS, SECTIONS, RunnerConfig, with_defaults
-from runner.config.search_path import ConfigFiles, display_path, syntax_problem, unmarked_file
+from runner.config.search_path import ConfigFiles, display_path, unmarked_file
 from runner.config.validation import suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
@@ -96,7 +97,7 @@ def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]
     if isinstance(error, MissingConfigException):
         return _missing_option(error, files, overrides)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return syntax_problem(error, error.problem_mark)
+        return _syntax_problem(error, error.problem_mark)
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return _refused_value(error, cause, files, overrides)
     detail = cause if isinstance(cause, OmegaConfBaseException) else error
@@ -368,3 +369,29 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
         subjects = [display_path(file) for file in files.find(file_match[1])]
     subject = next(iter(subjects), "configuration")
     return Problem(subject, lower_first(first).rstrip("."), rest.strip())
+
+
+_SYNTAX_REMEDIES = {
+    r"mapping values are not allowed|expected <block end>": (
+        "keys beside each other begin in one column, those below a key further in; a text with "
+        "`: ` in it is quoted"
+    ),
+    r"character '\\t' that cannot": "indent with spaces, not with tabs",
+    r"expected alphabetic or numeric": "a text that begins with * or & is quoted, such as '*.pth'",
+    r"that cannot start any token": "a text that begins so is quoted",
+    r"expected ',' or|expected the node content": "a bracket is not closed, or a comma is missing",
+    r"unexpected end of stream": "a quote is not closed",
+}
+"""What to do about PyYAML's messages."""
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
+    """Return the problem of a file that YAML cannot parse, as FILE:LINE:COLUMN."""
+    text = ", ".join(filter(None, (error.context, error.problem)))
+    remedy = next((hint for known, hint in _SYNTAX_REMEDIES.items() if re.search(known, text)), "")
+    lines: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path(mark.name).read_text(encoding="utf-8").splitlines()
+    line = lines[mark.line].strip() if mark.line < len(lines) else ""
+    where = f"{display_path(Path(mark.name))}:{mark.line + 1}:{mark.column + 1}"
+    return Problem(where, text, "\n".join(filter(None, (f"there: {line}" * bool(line), remedy))))

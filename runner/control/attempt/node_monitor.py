@@ -12,8 +12,8 @@ from typing import Any
 
 from runner.control.attempt.admission import NodeAdmission
 from runner.control.attempt.elastic import Departure, ElasticMembership
-from runner.control.attempt.failure_detector import Judgement, NodeFailureDetector
 from runner.control.attempt.node import AttemptNode, NodeConnection, Reconnector
+from runner.control.attempt.node_failure_detector import Judgement, NodeFailureDetector
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
 from runner.control.attempt.stop import StopSequence, send_stop

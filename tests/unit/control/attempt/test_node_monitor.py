@@ -19,7 +19,7 @@ from runner.core.protocol.events import (
     RankStarted,
 )
 from runner.core.protocol.states import NodeState, State
-from tests.unit.control.attempt.test_failure_detector import Scene
+from tests.unit.control.attempt.test_node_failure_detector import Scene
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
 

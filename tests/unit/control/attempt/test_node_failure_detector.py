@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.attempt import failure_detector as limits
-from runner.control.attempt.failure_detector import NodeFailureDetector
+from runner.control.attempt import node_failure_detector as limits
 from runner.control.attempt.node import AttemptNode, Backoff, Reconnector
+from runner.control.attempt.node_failure_detector import NodeFailureDetector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
