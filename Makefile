@@ -6,9 +6,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 # Each worker has a lab of its own, and an idle worker takes tests from the others. A test that
-# fails once has failed: nothing is run again. A third of the time is waiting, hence three workers
-# on two cores.
-WORKERS := --numprocesses 3 --dist worksteal
+# fails once has failed: nothing is run again. Half of the time is waiting, hence four workers on two
+# cores.
+WORKERS := --numprocesses 4 --dist worksteal
 ONCE    := -m "not all"
 
 # Where it is set (some images do), each of the suite's thousand controllers would compile all it imports.

@@ -102,7 +102,7 @@ def check_fault(
 ) -> Fault:
     """What `check` sees."""
     skip = [word for check in ("limits", "storage", "system") for word in ("--skip", check)]
-    skip = [] if name in ("a tiny shared memory", "a full /tmp") else skip
+    skip = [] if name in ("a tiny shared memory", "a full folder for temporary files") else skip
     return Fault(
         name,
         ("check", "--cluster", "lab", *skip, *args),

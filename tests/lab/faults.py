@@ -332,12 +332,12 @@ FAULTS = (
         code=0,
     ),
     check_fault(
-        "a full /tmp",
-        (),
-        ("node3", "/tmp has 0 MiB free for temporary files", "task.env.TMPDIR"),
+        "a full folder for temporary files",
+        ("cluster.setup=['export TMPDIR=/mnt']",),
+        ("node3", "/mnt has 0 MiB free for temporary files", "task.env.TMPDIR"),
         on_hosts(
-            "mount -t tmpfs -o size=16k,mode=1777 tmpfs /tmp; cat /dev/zero > /tmp/full || true",
-            "umount /tmp",
+            "mount -t tmpfs -o size=16k,mode=1777 tmpfs /mnt; cat /dev/zero > /mnt/full || true",
+            "umount /mnt",
         ),
         code=0,
     ),

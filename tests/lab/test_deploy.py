@@ -255,7 +255,7 @@ def test_a_host_that_is_cut_off_is_named(lab: Lab, project: Launcher) -> None:
     assert "error: node2: the connection to it broke while the code was pushed" in done.err
     assert "error: node3: nothing was heard from it for" in done.err
     assert before == whole(lab["node2"]) == whole(lab["node3"])
-    assert len(whole(lab["node1"])) == len(whole(lab["node4"])) == 2
+    assert len(whole(lab["node1"])) == len(whole(lab["node4"])) == 2, done
     lab["node3"].plug()
     assert project("deploy", "--cluster", "lab").code == 0
     for name, host in lab.hosts.items():
