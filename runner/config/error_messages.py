@@ -38,7 +38,7 @@ REPLACED_KEYS = {
         "null pushes the code; a path, such as `.`, does not",
     ),
     "check": (".skip", "skip_checks", "such as skip_checks=[gpus]"),
-    "logs": (".ranks", "console_ranks", "such as console_ranks=[0,3]"),
+    "logs": (".ranks", "console_ranks, and logs.raw is ui=raw", "such as console_ranks=[0,3]"),
     "outputs": (".pull", "pull_outputs", "auto or never"),
     "stop": (".grace_s", "grace_s", "such as grace_s=30"),
 }

@@ -8,19 +8,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.rpc.session import Inbox
+from runner.core.model.run_info import RunInfo
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
-from runner.ui.layout import display_folder
 from runner.ui.reports import report
 from runner.ui.reports.internal_fault import reporting_faults
+from runner.ui.reports.run_table import describe_run
 from runner.workflows.discovery import FoundRun
 from runner.workflows.host_pool import enqueue_signal
 from runner.workflows.reporting import AttemptReporter, Ending
@@ -86,8 +87,7 @@ def _follow_attempt(
     )
     monitor = run.finder.pool.monitor(run.plan, reporter.record, reporter.log)
     run.show_participants()
-    folder = run_index.other_folder(run.record.info)
-    monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console, folder)
+    monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console, run.record.info)
     age_s = max(0.0, time.time() - run.record.info.launched_at)
     monitor.attach(start_at=start_at, read_only=run.already_ended, age_s=age_s)
     monitor.run()
@@ -97,14 +97,19 @@ def _follow_attempt(
 class DetachPrompt:
     """Ctrl-C while attached: on a terminal, the user is asked whether to detach or stop.
 
-    If the run was launched from another `folder` of this machine, the question names it.
+    The question names the run, which may be another user's.
     """
 
     def __init__(
-        self, monitor: AttemptMonitor, inbox: Inbox, console: Console, folder: str = ""
+        self,
+        monitor: AttemptMonitor,
+        inbox: Inbox,
+        console: Console,
+        run: RunInfo,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._monitor, self._inbox, self._console = monitor, inbox, console
-        self._origin = f"It was launched from {display_folder(folder)}. " if folder else ""
+        self._run, self._clock = run, clock
         self._has_asked = self._stop_requested = False
 
     def __call__(self, signum: int) -> bool:
@@ -119,16 +124,17 @@ class DetachPrompt:
             self._monitor.detach()
             return False
         self._has_asked = True
-        self._console.message(f"{self._origin}{DETACH_QUESTION}")
+        self._console.message(describe_run(self._run, run_index.other_folder(self._run)))
+        self._console.message(DETACH_QUESTION)
         threading.Thread(target=self._ask, daemon=True, name="question").start()
         return False
 
     def _ask(self) -> None:
         """Ask until there is an answer, with a countdown that stays visible while ranks print."""
         self._console.phase(COUNTDOWN, -ANSWER_TIMEOUT_S)
-        command, deadline = "", time.monotonic() + ANSWER_TIMEOUT_S
+        command, deadline = "", self._clock() + ANSWER_TIMEOUT_S
         while not command:
-            remaining_s = deadline - time.monotonic()
+            remaining_s = deadline - self._clock()
             command = self._read_answer() if _is_typed(remaining_s) else "detach"
         self._stop_requested = command == "stop"
         self._inbox.put((None, Frame("prompt_answer", {"command": command})))

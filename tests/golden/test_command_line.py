@@ -525,6 +525,13 @@ WORDS = {
             "    null pushes the code; a path, such as `.`, does not"
         ),
     ),
+    "raw logs": (
+        ["cluster=pair", "logs.raw=true"],
+        (
+            "logs: logs.ranks is now console_ranks, and logs.raw is ui=raw\n"
+            "    such as console_ranks=[0,3]"
+        ),
+    ),
     "keys of a section, at the top": (
         ["cluster=pair", "nnodes=2", "lr=0.1"],
         (

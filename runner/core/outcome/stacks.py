@@ -23,10 +23,10 @@ PROCESS_HEADER = "--- rank {rank}: process {pid} ({program}), by {how}\n"
 USAGE_LINE = "    so far: {cpu_s:.2f} s of CPU, {printed} bytes printed\n"
 
 _DUMP_LINE = re.compile(r"=== stacks, (\S+): (.*)")
-_PROCESS_LINE = re.compile(r"--- rank (\d+): process (\d+) \((.*)\), by (.*)")
-_USAGE_LINE = re.compile(r"    so far: ([\d.]+) s of CPU, (\d+) bytes printed")
+_PROCESS_LINE = re.compile(r"--- rank (\d{1,9}): process (\d{1,9}) \((.*)\), by (.*)")
+_USAGE_LINE = re.compile(r"    so far: (\d{1,12}\.\d\d) s of CPU, (\d{1,18}) bytes printed")
 _THREAD_LINE = re.compile(r"(Current thread|Stack|Thread) .*\(most recent call first\):")
-_FRAME_LINE = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_FRAME_LINE = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 
 COLLECTIVE_FILES = (
     "torch/distributed/distributed_c10d.py",
@@ -210,12 +210,16 @@ def moving_ranks(
 
 
 def group_run_stacks(plan: Plan, stacks_by_node: Mapping[str, Sequence[Stack]]) -> StackReport:
-    """Return the stacks of a whole run as one report."""
+    """Return the stacks of a whole run as one report; no host is heard on another's ranks."""
     node_of_rank = plan.node_of_rank or {
         stack.rank: node for node, stacks in stacks_by_node.items() for stack in stacks
     }
+    own_stacks = {
+        node: [stack for stack in stacks if node_of_rank.get(stack.rank) == node]
+        for node, stacks in stacks_by_node.items()
+    }
     folders = [node_plan.cwd for node_plan in plan.nodes]
-    return group_by_stack(stacks_by_node, node_of_rank, folders)
+    return group_by_stack(own_stacks, node_of_rank, folders)
 
 
 def group_by_stack(

@@ -7,6 +7,7 @@ first row.
 from __future__ import annotations
 
 import io
+import math
 import re
 import threading
 import time
@@ -175,4 +176,4 @@ def _render_rows(rows: list[Parts], width: int, *, colour: bool) -> list[Row]:
 
 
 def _clock_text(elapsed_s: float) -> str:
-    return format_age(elapsed_s) if elapsed_s >= 0 else f"in {format_age(1 - elapsed_s)}"
+    return format_age(elapsed_s) if elapsed_s >= 0 else f"in {format_age(math.ceil(-elapsed_s))}"

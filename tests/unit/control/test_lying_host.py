@@ -13,22 +13,27 @@ import io
 import json
 import queue
 import random
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.checks.base import CheckContext, evaluate_checks
+from runner.cli.commands import stacks
 from runner.control.attempt import monitor
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
+from runner.control.code.code_store import PushSource
+from runner.control.code.push import CodePush
+from runner.control.network_probe import NetworkProber
 from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
@@ -38,13 +43,22 @@ from runner.control.rpc import wait
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import Broadcast, WaitLoop
-from runner.core.codec import encode
+from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
+from runner.core.model.network_probe import (
+    HostProbe,
+    NameResults,
+    Outcome,
+    ProbeResult,
+    Target,
+)
 from runner.core.model.plan import Plan
+from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
 from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.stacks import group_run_stacks
 from runner.core.outcome.verdict import fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import problems_of
@@ -59,8 +73,12 @@ from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
 from runner.workflows.discovery import RunFinder
 from runner.workflows.host_pool import HostPool
+from runner.workflows.preparation import Preparation
+from runner.workflows.relaunch import Relauncher
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
+from tests.unit.core.outcome.test_stacks import DUMP
+from tests.unit.release_builders import release
 
 pytestmark = [pytest.mark.promise(12), pytest.mark.promise(13)]
 
@@ -74,6 +92,7 @@ NASTY: list[Any] = [
     *[ESCAPE] * 8,
     *([None], {"": None}, {"node": "ghost"}, [[["deep"]]], "ghost", "events", "rank_0", b"".hex()),
 ]
+NASTY_WORDS = [b"9" * 5000, b"-1", b"1.2.3", b".", b"", b"x", ESCAPE.encode(), b"\xff", b"\n"]
 LYING_FRAMES = 100_000
 MAX_PINGS = 2
 """Pings that a host answers before it leaves: the wait for the answer that it did not give ends."""
@@ -113,6 +132,7 @@ class Host:
     """The other end of a channel: it answers requests, and lies if it has a `chance` to."""
 
     spoken = 0  # frames of liars, in all
+    kinds: ClassVar[set[str]] = set()  # of the answers that became lies
 
     def __init__(self, chance: random.Random | None, *, leaves: bool) -> None:
         self._chance, self._leaves = chance, leaves
@@ -151,6 +171,7 @@ class Host:
         if chance is None:
             return Frame(answer.kind, data, payload).pack()
         Host.spoken += 1
+        Host.kinds.add(answer.kind)
         kind = answer.kind
         if chance.random() < 0.3:
             data = mutated(data, chance)
@@ -175,9 +196,14 @@ class Host:
                 json.dumps(mutated(json.loads(zlib.decompress(payload)), chance)).encode()
             )
         lines = payload.split(b"\n")
-        with contextlib.suppress(ValueError):
+        for _ in range(chance.choice([1, 20])):
             index = chance.randrange(len(lines))
-            lines[index] = json.dumps(mutated(json.loads(lines[index]), chance)).encode()
+            try:
+                lines[index] = json.dumps(mutated(json.loads(lines[index]), chance)).encode()
+            except ValueError:
+                words = re.split(rb"(\W+)", lines[index])
+                words[chance.randrange(len(words))] = chance.choice(NASTY_WORDS)
+                lines[index] = b"".join(words)
         return b"\n".join(lines)
 
 
@@ -279,29 +305,60 @@ def inventory(_: dict[str, Any]) -> list[Answer]:
     """List files of each kind."""
     rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
     rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
-    rows += [["output", "d/model.pt", 5, 7, 0o600, None]]
+    rows += [["output", f"d/{name}", 5, 7, 0o600, None] for name in ("model.pt", "gone")]
     end = {"omitted_count": 0, "skip_count": 1, "skipped": [["d/socket", "it is no file"]]}
     page = zlib.compress(json.dumps(rows).encode())
     return [Answer("inventory_page", {}, page), Answer("inventory_end", end)]
 
 
+def fetched(request: dict[str, Any]) -> list[Answer]:
+    """Send a file, or say that it is gone."""
+    if request["path"].endswith("gone"):
+        return [Answer("refused", {"reason": "no such file"})]
+    return [Answer("fetched", FETCHED, b"12345")]
+
+
+def probed(request: dict[str, Any]) -> list[Answer]:
+    """Say that every other node was reached, and every name found."""
+    others = [decode(Target, each) for each in request["targets"]]
+    results = [
+        ProbeResult(target, Outcome.REACHED, 0.0002)
+        for target in others
+        if target.node != request["node"]
+    ]
+    seconds = dict.fromkeys(request["lookups"]["addresses"], 0.01)
+    names = NameResults(tuple(seconds), seconds, ("10.0.0.2",), True, ("10.0.0.1",))
+    return [Answer("probed", {"result": encode(HostProbe(tuple(results), names))})]
+
+
 LOG = b"step 1\nTraceback (most recent call last):\n"
 FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
+PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
+    "adopt": lambda _: [Answer("absent", {})],
+    "chunk": lambda _: [Answer("in_progress", {})],
     "clean": lambda _: [Answer("cleaned", CLEANED)],
     "command": lambda _: [Answer("command_sent", {})],
+    "dump_stacks": lambda _: [Answer("stacks_dumped", {}, DUMP.encode())],
     "exec": lambda _: [Answer("output", {"stream": "out"}, b"hi\n"), Answer("exited", EXITED)],
     "facts": lambda asked: [
         Answer("facts", {**CLOCKS, "facts": encode(FACTS[asked["request"]["node"]])})
     ],
-    "fetch": lambda _: [Answer("fetched", FETCHED, b"12345")],
+    "fetch": fetched,
+    "finish": lambda _: [Answer("stored", {"new": True})],
     "follow": lambda _: [Answer("following", {})],
     "inventory": inventory,
     "kill_leftovers": lambda _: [Answer("leftovers", {"killed": 1, "survivors": [7]})],
+    "listen": lambda _: [Answer("listening", {"port": 40001, "error": ""})],
+    "manifest": lambda _: [Answer("missing", {"missing": [0, 1]})],
+    "mark_relaunch_pending": lambda _: [Answer("relaunch_pending", {"stop_requested": False})],
+    "offer": lambda _: [Answer("store", {"store_id": "disk"})],
     "ping": lambda _: [Answer("pong", CLOCKS)],
+    "probe": probed,
     "read": read,
+    "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
 }
@@ -336,7 +393,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
-    monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.01)
+    monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
     for module in (wait, monitor, log_dump):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -430,12 +487,27 @@ def elastic(plan: Plan) -> Plan:
     return replace(plan, nodes=nodes, min_nodes=1, max_nodes=2)
 
 
+def pool_of(chance: random.Random | None) -> HostPool:
+    """Return a pool that no host is connected to yet."""
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    quiet = SimpleNamespace(
+        node_status=nothing, phase=nothing, message=shown, reset_lines=lambda: None
+    )
+    pool = HostPool(replace(SPEC, lost_s=5.0), cast("Console", quiet), queue.SimpleQueue())
+    pool.connector = OneVisit(chance)
+    return pool
+
+
+def connected_pool(chance: random.Random) -> HostPool:
+    """Return a pool with both hosts."""
+    pool = pool_of(chance)
+    pool.sessions = cast("OneVisit", pool.connector).sessions(pool.inbox)
+    return pool
+
+
 def finder_of(chance: random.Random | None) -> RunFinder:
     """Return what finds runs on both hosts."""
-    quiet = SimpleNamespace(node_status=lambda *_: None, phase=lambda *_: None, message=print)
-    pool = HostPool(SPEC, cast("Console", quiet), queue.SimpleQueue())
-    pool.connector = OneVisit(chance)
-    return RunFinder(pool, "")
+    return RunFinder(pool_of(chance), "")
 
 
 def listing_of_a_liar(chance: random.Random, world: World) -> None:
@@ -490,6 +562,49 @@ def answers_of_a_liar(chance: random.Random, world: World) -> None:
     command.run(["true"], 5.0)
 
 
+def push_of_a_liar(chance: random.Random, world: World) -> None:
+    """Push code to two hosts that say they share a disk, of which one does not."""
+    del world
+    pool = connected_pool(chance)
+    made = release({"a.py": b"1", "b.py": b"2"})
+    read: Callable[[Any], Any] = lambda file: iter([made.contents[file.digest]])  # noqa: E731
+    code = SimpleNamespace(manifest=made.manifest, encoded=made.manifest.encode(), read=read)
+    push = CodePush(pool.spec, cast("PushSource", code), pool.sessions, pool.inbox, lambda *_: None)
+    push.run()
+
+
+def network_of_a_liar(chance: random.Random, world: World) -> None:
+    """Have hosts try to reach each other."""
+    del world
+    pool = connected_pool(chance)
+    network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS, pairs=True, names=True)
+    findings = evaluate_checks(CheckContext(SPEC, FACTS, network_probe=network_probe))
+    shown(render_findings(findings, "lab", "train"))
+
+
+def relaunch_of_a_liar(chance: random.Random, world: World) -> None:
+    """Announce a relaunch, and plan one with other ports of its master, the liar."""
+    del world
+    pool = connected_pool(chance)
+    pool.retarget(replace(pool.spec, nodes=NODES[::-1]))
+    shown(pool.wait_before_relaunch(0.01, RUN_ID))
+    preparation = SimpleNamespace(push_and_plan=lambda facts, _: build_plan(pool.spec, facts))
+    relauncher = Relauncher(pool, cast("Preparation", preparation))
+    planned = relauncher._retry_with_other_port(PLAN, FACTS)
+    shown(render_dry_run(planned.plan) if planned else "")
+
+
+def stacks_of_a_liar(chance: random.Random, world: World) -> None:
+    """Show the stacks of all ranks."""
+    del world
+    finder = finder_of(None)
+    finder.pool = connected_pool(chance)
+    stacks_by_node, problems = stacks._look(finder, PLAN)
+    report = group_run_stacks(PLAN, stacks_by_node)
+    shown(tables.render_stacks(report, [*problems.values()]))
+    json.dumps(tables.stacks_as_data(RUN_ID, report, [*problems.values()]))
+
+
 SCENES = [
     facts_of_a_liar,
     run_of_a_liar,
@@ -497,6 +612,10 @@ SCENES = [
     files_of_a_liar,
     logs_of_a_liar,
     answers_of_a_liar,
+    push_of_a_liar,
+    network_of_a_liar,
+    relaunch_of_a_liar,
+    stacks_of_a_liar,
 ]
 
 
@@ -517,6 +636,17 @@ def test_a_lie_costs_its_host_and_nothing_else(
 ) -> None:
     """No traceback, no file outside of the run's folder, no escape sequence; seeds are fixed."""
     tell(scene, seed, world)
+
+
+def test_every_kind_of_reply_becomes_a_lie(world: World) -> None:
+    """One that is new has to be among those that the workflows above are told."""
+    Host.kinds.clear()
+    for seed in range(20):
+        for scene in SCENES:
+            tell(scene, seed, world)
+        if Host.kinds == REPLY_TYPES.keys():
+            break
+    assert sorted(Host.kinds) == sorted(REPLY_TYPES)
 
 
 @pytest.mark.all

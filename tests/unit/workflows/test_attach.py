@@ -2,25 +2,110 @@
 
 from __future__ import annotations
 
+import queue
 import signal
+import time
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from runner.workflows.attach import DETACH_QUESTION, DetachPrompt
+from runner.control.record import run_index
+from runner.core.model.run_info import RunInfo
+from runner.ui.console.status_area import StatusArea
+from runner.workflows import attach
+from runner.workflows.attach import ANSWER_TIMEOUT_S, DETACH_QUESTION, DetachPrompt
+
+pytestmark = pytest.mark.promise(10)
+
+NAMED = "run 0314-1592-digits-65a3, task digits, of eve@far, launched 2 h 00 m ago"
 
 
-@pytest.mark.parametrize(
-    ("folder", "origin"), [("", ""), ("/home/ada/other", "It was launched from /home/ada/other. ")]
-)
-def test_who_may_stop_a_run_of_another_folder_is_told_so(
-    folder: str, origin: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C asks, and names it in the question."""
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(DetachPrompt, "_ask", lambda _: None)
-    console = Mock()
-    prompt = DetachPrompt(Mock(), Mock(), console, folder)
-    assert not prompt(signal.SIGINT)
-    console.message.assert_called_once_with(f"{origin}{DETACH_QUESTION}")
+class Terminal:
+    """Standard input, and the clock: a line is typed after so many seconds, or none ever is."""
+
+    def __init__(self, *lines: tuple[float, str]) -> None:
+        self.now = 100.0
+        self._lines = [*lines]
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def isatty(self) -> bool:
+        """Somebody can answer."""
+        return True
+
+    def is_typed(self, timeout_s: float) -> bool:
+        """Wait for a line."""
+        waited_s = min([timeout_s, *(after_s for after_s, _ in self._lines[:1])])
+        self.now += waited_s
+        return waited_s < timeout_s
+
+    def readline(self) -> str:
+        """Return it."""
+        return self._lines.pop(0)[1]
+
+
+class Asked:
+    """A prompt on a terminal where Ctrl-C was typed, and what became of it."""
+
+    def __init__(self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", terminal)
+        monkeypatch.setattr(attach, "_is_typed", terminal.is_typed)
+        inbox: Any = queue.SimpleQueue()
+        self.messages: list[str] = []
+        self.area = StatusArea(("a",), colour=False, clock=terminal.clock)
+        console: Any = SimpleNamespace(message=self.messages.append, phase=self.area.phase)
+        run = RunInfo(
+            "0314-1592-digits-65a3",
+            task="digits",
+            launched_by="eve@far",
+            launched_at=time.time() - 7200.5,
+        )
+        self.prompt = DetachPrompt(Mock(), inbox, console, run, terminal.clock)
+        assert not self.prompt(signal.SIGINT)
+        _, frame = inbox.get(timeout=10)
+        self.command = frame.data["command"]
+
+
+@pytest.mark.parametrize("folder", ["", "/home/ada/other"])
+def test_who_may_stop_a_run_is_told_which(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id, task, owner, age and, if launched elsewhere on this machine, folder; then asked."""
+    monkeypatch.setattr(run_index, "other_folder", lambda _: folder)
+    asked = Asked(Terminal((3, "s\n")), monkeypatch)
+
+    assert asked.messages == [f"{NAMED}{folder and f' from {folder}'}", DETACH_QUESTION]
+    assert asked.command == "stop"
+    assert asked.prompt(signal.SIGINT)  # the stop is hurried
+
+
+def test_without_an_answer_it_detaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 30 s, said and counted down; another word is asked again, and gives no more time."""
+    terminal = Terminal((12, "what\n"))
+    asked = Asked(terminal, monkeypatch)
+
+    assert (asked.command, terminal.now) == ("detach", 100.0 + ANSWER_TIMEOUT_S)
+    assert ANSWER_TIMEOUT_S == 30
+    assert "Type d or s, and Enter (d, also after 30 s)" in asked.messages[1]
+    assert asked.messages[2:] == [f"what is neither d nor s. {DETACH_QUESTION}"]
+
+
+def test_the_countdown_says_what_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the live area, to the end."""
+    terminal = Terminal((0, "d\n"))
+    area = Asked(terminal, monkeypatch).area
+    shown = {}
+    for passed_s in (0, 0.5, 18, 29.9):
+        terminal.now = 100.0 + passed_s
+        (row,) = area.render(80, 24)
+        shown[passed_s] = row.text.decode()
+
+    words = "d or s, and Enter (d)? Without an answer: detaching  in"
+    assert shown == {
+        0: f"{words} 30 s",
+        0.5: f"{words} 30 s",
+        18: f"{words} 12 s",
+        29.9: f"{words} 1 s",
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from runner.core.outcome.stacks import (
     DUMP_END,
     Frame,
@@ -11,11 +13,13 @@ from runner.core.outcome.stacks import (
     blocking_collective,
     group_by_stack,
     group_equal,
+    group_run_stacks,
     moving_ranks,
     parse_dumps,
     shorten_paths,
     summary,
 )
+from tests.golden import builders
 
 C10D = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
 DUMP = f"""\
@@ -78,6 +82,25 @@ def test_dumps_are_read_back() -> None:
         False,
     )
     assert parse_dumps("") == []
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize("number", ["9" * 5000, "1..2", "-1"])
+@pytest.mark.parametrize("honest", ["rank 0", "process 71", "line 3252", "1.25", "310"])
+def test_numbers_that_are_none_are_skipped(number: str, honest: str) -> None:
+    """A host may write anything."""
+    (dump,) = parse_dumps(DUMP.replace(honest, f"{honest.rpartition(' ')[0]} {number}".strip()))
+    assert dump.stacks[-1].rank == 1
+
+
+@pytest.mark.promise(12)
+def test_a_host_is_not_heard_on_the_ranks_of_another() -> None:
+    """What it says of its own counts."""
+    plan = builders.plan(1, 1)
+    report = group_run_stacks(plan, {"a": [waiting(0), waiting(1)], "b": [waiting(1, "barrier")]})
+    assert [(group.ranks, group.collective) for group in report.groups] == [
+        *(((0,), "all_reduce"), ((1,), "barrier")),
+    ]
 
 
 def test_files_are_named_as_people_name_them() -> None:
