@@ -416,12 +416,19 @@ def ranks_files(lab: Lab) -> str:
 def test_ctrl_c_while_attached_asks(
     on_lab: Launcher, detached: Start, answer: str, state: str
 ) -> None:
-    """Detach or stop; Enter alone is the harmless one, and another word is asked again."""
+    """Detach or stop, from wherever; Enter alone is harmless, and another word is asked again."""
     run_id = detached("sleep=600")
-    process, near = attached_on_a_terminal(on_lab)
+    here = on_lab
+    if state == "stopped":
+        here = on_lab.at_another_machine("elsewhere")
+        (here.folder / "conf").symlink_to(on_lab.conf)
+    process, near = attached_on_a_terminal(here)
     seen = read_until(near, b"] up", 2)
     process.send_signal(signal.SIGINT)
     seen += read_until(near, b"Type d or s")
+    assert re.search(rf"run {run_id}, task \w+, of \S+@\S+, launched \d+ s ago".encode(), seen), (
+        seen
+    )
     os.write(near, f"{answer}\n".encode())
     code = process.wait(30)
     os.close(near)
