@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.model.results import Finding
-from runner.core.shell import this_program
+from runner.core.shell import cluster_flag, this_program
 
 
 @check(130)
@@ -20,7 +20,7 @@ def code(context: CheckContext) -> Iterator[Finding]:
     if not context.code.release:
         return
     release = f"release {context.code.release[:12]}"
-    hint = f"{this_program()} deploy --cluster {context.spec.cluster}"
+    hint = f"{this_program()} deploy {cluster_flag(context.spec.cluster)}"
     for node, facts in context.ready:
         if facts.release_state == "intact":
             yield ok(node.name, f"{release} is there and intact")

@@ -9,7 +9,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node
 from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
-from runner.core.shell import this_program
+from runner.core.shell import cluster_flag, this_program
 from runner.core.text import counted, format_ranges
 
 LOW_DISK_BYTES, LOW_SHM_BYTES = 2 << 30, 1 << 30  # a run of some hours, or data loaders, may fail
@@ -109,7 +109,7 @@ def _memory_findings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding
     if free is not None and free < LOW_MEMORY_SHARE * total:
         swapped = f", {_size(machine.swapped)} is swapped out" if machine.swapped else ""
         message = f"{_size(free)} of {_size(total)} of memory is free{swapped}"
-        command = f"{this_program()} exec --cluster {cluster} -- ps aux --sort=-rss"
+        command = f"{this_program()} exec {cluster_flag(cluster)} -- ps aux --sort=-rss"
         yield warning(node.name, message, f"to see the largest processes: {command}")
 
 

@@ -30,7 +30,7 @@ from runner.cli.verb import exit_code, load_verb, print_error, verb_names
 from runner.config.overrides import hydra_value, is_override, names_file, override_key
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
-from runner.core.shell import this_program
+from runner.core.shell import line, this_program
 from runner.ui.output import name_output, note
 
 if TYPE_CHECKING:
@@ -168,10 +168,22 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
             hint = f"such as: {this_program()} {words_text}"
             raise ConfigError([Problem("--multirun", message, hint)])
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
+    if len(runs) > 1 and any(run.spec.detach for run in runs):
+        raise ConfigError([_detached_sweep(flags, for_program)])
     if note := script_above(runs[0].spec):
         print(f"note: {note}", file=sys.stderr)
     _confirm_record(runs[0], words, yes=flags.yes)
     return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
+
+
+def _detached_sweep(flags: argparse.Namespace, for_program: Sequence[str]) -> Problem:
+    typed = [word for word in flags.overrides if override_key(word) != "detach"]
+    chosen = [] if len(typed) < len(flags.overrides) else ["detach=false"]  # else the YAML has it
+    folders = [word for folder in flags.config_dir for word in ("--config-dir", folder)]
+    arguments = ["--", *for_program] if for_program else []
+    command = f"{this_program()} {line(['-m', *folders, *typed, *chosen, *arguments])}"
+    message = "the runs of a --multirun would all be started at once, on the same GPUs"
+    return Problem("detach", message, f"to detach the sweep itself: nohup {command} &")
 
 
 def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) -> None:

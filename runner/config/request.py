@@ -183,10 +183,6 @@ def as_sweep(results: Sequence[LaunchRequest | FailedRun], sweep_id: str) -> lis
         raise ConfigError([Problem("run_dir", message, "leave out run_id and run_dir")])
     if len(requests) == 1:
         return requests
-    if any(request.spec.detach for request in requests):
-        message = "the runs of a --multirun would all be started at once, on the same GPUs"
-        hint = f"leave it out, and detach the sweep itself: nohup {this_program()} -m ... &"
-        raise ConfigError([Problem("detach", message, hint)])
     common = set.intersection(*(set(request.overrides) for request in requests))
     changes = [tuple(w for w in request.overrides if w not in common) for request in requests]
     return [

@@ -32,6 +32,11 @@ def line(argv: Sequence[str], paths: int = 0) -> str:
     return " ".join([*map(path, argv[:paths]), *map(quote, argv[paths:])])
 
 
+def cluster_flag(name: str) -> str:
+    """Return the words that choose a cluster by its name, `a+b` if several files make it."""
+    return line(["--cluster", f"[{name.replace('+', ',')}]" if "+" in name else name])
+
+
 def assignments(env: Mapping[str, str], references: Iterable[str] = ()) -> str:
     """Return `A=1 B=2`, for use before a command; `references` become `NAME="$NAME"`."""
     words = [f"{name}={quote(value)}" for name, value in env.items()]

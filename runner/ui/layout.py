@@ -67,7 +67,7 @@ def message_width(descriptor: int | None = None) -> int:
 
 
 _COMMAND = re.compile(
-    r"(|.*?: | +)((?:sudo|ssh-\S+|ssh|(?:\S*/)?(?:runner|fab|python[0-9.]* -m)) \S.*)",
+    r"(|.*?: | +)((?:sudo|nohup|ssh-\S+|ssh|(?:\S*/)?(?:runner|fab|python[0-9.]* -m)) \S.*)",
 )
 """A line that is a command, perhaps after some words and a colon."""
 
@@ -84,9 +84,14 @@ def _wrap_line(line: str, width: int) -> list[str]:
     if match := _COMMAND.fullmatch(line):
         before = match[1].rstrip()
         return [*_wrap_line(before, width), f"    {match[2]}"] if before else [line]
-    wrapper = textwrap.TextWrapper(width, margin, f"{margin}    ", break_long_words=False)
+    return wrap(line.strip(), width, margin, f"{margin}    ")
+
+
+def wrap(text: str, width: int, margin: str = "", hanging_margin: str = "") -> list[str]:
+    """Return text as lines that are broken at blanks alone, so that words can be copied."""
+    wrapper = textwrap.TextWrapper(width, margin, hanging_margin, break_long_words=False)
     wrapper.break_on_hyphens = False
-    return wrapper.wrap(line.strip())
+    return wrapper.wrap(text) or [""]
 
 
 def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:

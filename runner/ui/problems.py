@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from runner.core.errors import Problem
 from runner.core.model.results import Finding, Level
 from runner.core.text import counted, printable, printable_lines
 from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
-from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH, fold_names
+from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH, fold_names, wrap
 
 BY_HAND_PREFIX = "try by hand: "  # the prefix of a hint's line that holds an example for one host
 _UNKNOWN_KEY = re.compile(r"the host key of (?P<place>.+) is not known: (?P<key>.+)")
@@ -224,9 +223,7 @@ class _Layout:
         yield from (f"{margin}  {part}" for part in more)
 
     def _wrap(self, text: str, start: int) -> list[str]:
-        """Break at blanks only, so that words can be copied."""
-        room = max(self._width - start, MIN_TEXT_WIDTH)
-        return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        return wrap(text, max(self._width - start, MIN_TEXT_WIDTH))
 
     def _coloured(self, code: bytes, text: str) -> str:
         return self._styler.sgr(code, text.encode()).decode() if self._styler else text

@@ -205,7 +205,9 @@ def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_pa
     )
     for words in ([], ["cluster=local"], ["cluster=pair"], ["-m", "cluster=pair,local"]):
         assert here(*words).err == asked
-    assert here("-m").err.startswith("error: --multirun: there is nothing to run through")
+    said = here("-m").err
+    assert said.startswith("error: --multirun: there is nothing to run through")
+    assert len(here(*said.partition("such as: runner ")[2].split()).runs) > 1
     assert here("--cfg", "job").code == here("--help").code == 0
     assert not here("cluster=pair", "task.script=train.py").run.spec.task.args
     here.write({"conf/runner.yaml": "defaults: [task: mine]\n"})
@@ -1031,13 +1033,24 @@ def test_a_sweep_says_where_each_run_stands_in_it(here: Here) -> None:
 
 
 def test_a_sweep_is_not_detached(here: Here) -> None:
-    """Its runs would compete for the same GPUs; the message has the words to use."""
-    said = here("task=mine", "cluster=pair", "task.args.lr=1,2", "detach=true", "-m")
-    assert (said.code, said.runs) == (2, [])
-    assert said.err == (
-        "error: detach: the runs of a --multirun would all be started at once, on the same GPUs\n"
-        "    leave it out, and detach the sweep itself: nohup runner -m ... &\n"
-    )
+    """Its runs would compete for the same GPUs; the message has the command to use."""
+    words = ["--config-dir", "conf", "task=mine", "cluster=pair", "task.args.lr=1,2"]
+    for detach in ("typed", "in YAML"):
+        typed = ["detach=true"] if detach == "typed" else []
+        if not typed:
+            here.write({"conf/runner.yaml": "detach: true\n"})
+        said = here(*words, *typed, "-m", "--", "a b")
+        assert (said.code, said.runs) == (2, [])
+        printed = re.fullmatch(
+            "error: detach: the runs of a --multirun would all be started at once, on the same "
+            "GPUs\n    to detach the sweep itself: nohup runner (.*) &\n",
+            said.err,
+        )
+        assert printed, said
+        runs = here(*shlex.split(printed[1])).runs
+        assert [(run.spec.detach, run.spec.task.args) for run in runs] == [
+            (False, ("--lr", lr, "a b")) for lr in "12"
+        ]
 
 
 def test_a_sweep_ends_with_a_table(here: Here) -> None:

@@ -215,6 +215,9 @@ def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
     (on_lab.conf / "task" / "collectives.yaml").write_text('command: "false"\nargs: {mode: x}\n')
     failed = on_lab("check", "--cluster", "lab", "--smoke", "cluster.only=[node1]")
     assert failed.code == 1, failed
-    assert failed.err.splitlines()[-1].startswith("lab: --smoke failed, as a launch would: mend")
+    last = failed.err.splitlines()[-1]
+    assert last.startswith("lab: --smoke failed, as a launch would: mend")
+    assert "(`python -m runner why` says it again)" in last
+    assert "run 1" in on_lab("why").out
     assert on_lab("check", "--cluster", "lab", "--smoke", "--json").code == 2
     assert lab.wait_idle() == {}

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until_idle
 
@@ -91,14 +91,51 @@ def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, plainly: Launcher
         said = plainly(verb, "--cluster", "cut")
         assert (said.code, "node1" in said.out + said.err) == (3, True), said
         commands += next_commands(said.out + said.err)
-    for words in (["why"], ["stacks", "--cluster", "mine"], ["stop", "--run", "latest"]):
+    ends = (["why"], ["stacks", "--cluster", "mine"], ["stop", "--run", "latest"])
+    for words in (*ends, ["task=valuation"], ["cluster=other"]):
         said = plainly(*words)
         assert said.code in (2, 3), said
         commands += next_commands(said.err)
-    assert len(commands) > 4, commands
+    assert len(commands) > 6, commands
     for words_ in dict.fromkeys(commands):
         done = plainly(*shlex.split(words_))
         assert done.code == 0, (words_, done)
+    (plainly.folder / "runs" / "latest" / "plan.json").write_text("{")
+    damaged = plainly("why")
+    (pull,) = next_commands(damaged.err)
+    assert (damaged.code, pull.split()[0]) == (3, "pull"), damaged
+    assert [plainly(*shlex.split(words_)).code for words_ in (pull, "why")] == [0, 0]
+
+
+def test_next_commands_of_a_check_run_as_printed(lab: Lab, plainly: Launcher) -> None:
+    """With a full disk, little memory, and pushed code that somebody changed."""
+    for name in ("one", "more"):
+        lab.write_cluster(plainly.conf, name, names=["node1"])
+    both, host = ("--cluster", "[one,more]"), lab["node1"]
+    host.sh("mkdir ~/.runner")
+    options = f"size=24M,mode=755,uid=$(id -u {LOGIN_USER})"
+    host.sh(
+        f"mount -t tmpfs -o {options} tmpfs ~{LOGIN_USER}/.runner; "
+        "sed 's/^MemAvailable.*/MemAvailable: 9 kB/' /proc/meminfo > /dev/shm/meminfo; "
+        "mount --bind /dev/shm/meminfo /proc/meminfo",
+        user="root",
+    )
+    try:
+        (plainly.folder / "train.py").write_text("print('hello')\n")
+        assert plainly("deploy", *both).code == 0
+        host.sh("cd ~/.runner/releases/*/code && chmod -R u+w . && echo 'print(1)' >> train.py")
+        words = ("cluster=[one,more]", "task.script=train.py")
+        commands = next_commands(plainly("check", *words).out)
+        (plainly.folder / "large").write_bytes(bytes(40 << 20))
+        commands += next_commands(plainly("deploy", *both).err)
+        (plainly.folder / "large").unlink()
+        expected = ["clean", "clean", "deploy", "exec"]
+        assert sorted(words_.split()[0] for words_ in commands) == expected, commands
+        for words_ in commands:
+            done = plainly(*shlex.split(words_))
+            assert done.code == 0, (words_, done)
+    finally:
+        host.sh(f"umount /proc/meminfo ~{LOGIN_USER}/.runner", user="root", check=False)
 
 
 def test_two_projects_on_one_cluster(lab: Lab, plainly: Launcher) -> None:

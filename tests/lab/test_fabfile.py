@@ -97,9 +97,11 @@ def test_words_are_those_of_the_verb(project: Launcher) -> None:
     assert sorted(line.split()[0] for line in lines[1:-1]) == [f"node{n}" for n in (1, 2, 3, 4)]
     listed = fab(project, "status", "lab", "ps", "lab")
     assert (listed.code, listed.out.count("nothing is running")) == (0, 2), listed
-    launch = fab(project, "run", "cluster=lab", "task=env")
-    said = "error: fab run: fab has no launch\n    runner cluster=lab task=env\n"
+    words = ["cluster=lab", "task=env", "dry_run=offline"]
+    launch = fab(project, "run", *words)
+    said = f"error: fab run: fab has no launch\n    runner {' '.join(words)}\n"
     assert (launch.code, launch.err) == (2, said)
+    assert project(*words).code == 0
     deployed = fab(project, "deploy", "lab")
     assert (deployed.code, "node[1-4]  stored" in deployed.out) == (0, True), deployed
 

@@ -156,7 +156,7 @@ def test_a_fault_of_the_controller_ends_no_run(plainly: Launcher, tmp_path: Path
     """One line says so, that the run goes on, and the command that follows it to its end."""
     gate = tmp_path / "gate"
     ranks = plainly.rank_overrides("print=up", f"wait={gate}", "print=done")
-    argv = [sys.executable, str(PROGRAMS / "faulty_controller.py")]
+    argv = [sys.executable, str(PROGRAMS / "faulty_controller.py"), "rank"]
     words = ["cluster=lab", "cluster.only=[node1,node2]", "run_id=faulty", *ranks]
     with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
         done = controller.wait()
@@ -184,3 +184,17 @@ def test_a_fault_of_the_controller_ends_no_run(plainly: Launcher, tmp_path: Path
     assert followed.wait().code == 0
     result = json.loads((plainly.folder / "runs/faulty/result.json").read_text())
     assert result["exit_code"] == 0
+
+
+@pytest.mark.documents("docs/commands.md")
+def test_a_fault_after_the_end_leaves_a_record_to_complete(plainly: Launcher) -> None:
+    """The command that does so is printed."""
+    argv = [sys.executable, str(PROGRAMS / "faulty_controller.py"), "end"]
+    words = ["cluster=local", "cluster.nproc_per_node=1", *plainly.rank_overrides("print=up")]
+    with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
+        done = controller.wait()
+    notice = "its attempt had ended; to complete the record: "
+    assert (done.code, notice in done.err) == (70, True), done
+    printed = shlex.split(done.err.partition(notice)[2])
+    completed = plainly(*printed[printed.index("attach") :])
+    assert (completed.code, done.result["exit_code"]) == (0, 0), completed

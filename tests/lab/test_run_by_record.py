@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import pty
 import re
 import shlex
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,8 +83,8 @@ def test_a_run_needs_nothing_of_what_launched_it(lab: Lab, user: Launcher, tmp_p
     words = ("--config-dir", str(extra), "+experiment=big", f"run_dir={tmp_path}/kept/one")
     done = detached(user, *words, env=SHELL)
     run = run_id(done)
-    commands = printed_commands(done)
-    assert commands[0] == ["attach", "--run", run], done
+    attach, *_, stop, pull = printed_commands(done)
+    assert attach == ["attach", "--run", run], done
     assert "s3cret" not in (tmp_path / "kept" / "one" / "contact.json").read_text()
     file.unlink()
     verbs: dict[str, Callable[[Result], bool]] = {
@@ -96,31 +98,51 @@ def test_a_run_needs_nothing_of_what_launched_it(lab: Lab, user: Launcher, tmp_p
     for words_, is_right in verbs.items():
         said = user(*words_.split())
         assert (said.code, is_right(said)) == (0, True), (words_, said)
+    not_ended = user("why")
+    assert not_ended.code == 3, not_ended
+    assert [attach, ["stacks", *attach[1:]]] == printed_commands(not_ended)
+    for several in (("all",), ("--run", run[:-1])):
+        assert [stop] == printed_commands(user("stop", *several))
     elsewhere = user.in_folder(tmp_path)
     refused = elsewhere("logs")
     assert (refused.code, "no run was launched from this folder" in refused.err) == (2, True)
-    (stop,) = [command for command in commands if command[0] == "stop"]
+    followed = elsewhere.start(*attach)
+    followed.until_printed("] up", 2)
     ended = elsewhere(*stop)
     assert ended.code == 0, ended
+    told = followed.wait()
+    who = rf"run {run} stopped after .* by {getpass.getuser()}@{socket.gethostname()}\n"
+    assert (told.code, re.search(who, told.err) is not None) == (130, True), told
+    assert elsewhere(*pull).code == 0
     assert f"stop: run {run}, task rank, of " in ended.err
     assert ended.out.endswith(f"run {run}: no process is left\n")
     why = user("why", "--run", run)
-    assert (why.code, f"run {run} stopped" in why.out) == (0, True), why
+    assert (why.code, re.search(who, why.out) is not None) == (0, True), why
     again = user("stop", "--run", "latest")
     assert (again.code, "no run that was launched from this folder is on" in again.err) == (2, True)
 
 
-def test_several_cluster_files_at_once(lab: Lab, user: Launcher) -> None:
+def test_several_cluster_files_at_once(lab: Lab, user: Launcher, tmp_path: Path) -> None:
     """Hydra's `cluster=[a,b]`: the printed commands find the run again."""
     lab.write_cluster(user.conf, "one", names=["node1"])
     lab.write_cluster(user.conf, "more", names=["node2"])
-    done = detached(user, "cluster=[one,more]")
+    gate = tmp_path / "gate"
+    ranks = user.rank_overrides("print=up", f"wait={gate}")
+    done = user("cluster=[one,more]", "detach=true", *ranks)
     plan = json.loads((user.folder / "runs" / "latest" / "plan.json").read_text())
     assert plan["cluster"] == "one+more"
-    for command in printed_commands(done):
-        if command[0] not in ("attach", "logs"):
-            said = user(*command)
-            assert said.code == 0, said
+    *following, stop, pull = printed_commands(done)
+    assert [command[0] for command in following] == ["attach", "logs"], done
+    readers = [user.start(*command) for command in following]
+    for reader in readers:
+        reader.until_printed("] up", 2)
+    (user.folder / "runs" / "latest").unlink()
+    others = user("ps")
+    printed = re.findall(r"^ +python -m runner (ps .*)$", others.out + others.err, re.MULTILINE)
+    assert [user(*shlex.split(command)).code for command in printed] == [0], others
+    gate.touch()
+    for said in (*(reader.wait() for reader in readers), user(*stop), user(*pull)):
+        assert said.code == 0, said
 
 
 def test_latest_is_this_folders_and_stop_takes_one_that_is_on(user: Launcher) -> None:
@@ -135,9 +157,12 @@ def test_latest_is_this_folders_and_stop_takes_one_that_is_on(user: Launcher) ->
     stopped = user("stop", "--run", "latest", "--json")
     assert (stopped.code, json.loads(stopped.out)["run_id"]) == (0, first), stopped
     again = rf"^that run had ended:\n  \S.* why  --run {first}\n  \S.* logs --run {first}$"
+    printed: set[str] = set()
     for verb in ("attach", "stacks"):
         said = user(verb, "--run", first)
         assert re.search(again, said.out + said.err, re.MULTILINE), said
+        printed |= {*re.findall(r"^  \S.* -m runner (.*)$", said.out + said.err, re.MULTILINE)}
+    assert [user(*command.split()).code for command in printed] == [0, 0]
     listed = json.loads(user("ps", "--cluster", "lab", "--json").out)["runs"]
     assert [row["run_id"] for row in listed] == [theirs]
     assert [row["folder"] for row in listed] == [str(other.folder)]

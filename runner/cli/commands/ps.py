@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import NotReady
-from runner.core.shell import line, this_program
+from runner.core.shell import cluster_flag, this_program
 from runner.core.text import join_some
 from runner.ui.output import show
 
@@ -61,8 +61,7 @@ def others_from_here(shown: str) -> list[str]:
             run_ids.setdefault(request.spec.cluster, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():
-        name = f"[{cluster.replace('+', ',')}]" if "+" in cluster else cluster
-        command = f"{this_program()} ps {line(['--cluster', name])}"
+        command = f"{this_program()} ps {cluster_flag(cluster)}"
         lines.append(f"launched from here on {cluster}, without an end on record: {join_some(ids)}")
         lines.append(f"  {command}")
     return lines

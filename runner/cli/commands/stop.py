@@ -34,7 +34,8 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
         hint = f"{_list_hint()}; --run latest is the last one that has not ended"
         raise ConfigError([Problem("--run", "no run is given", hint)])
     if run == "all" and run_index.record_folder(run) is None:
-        commands = [f"{this_program()} stop --run {each.name}" for each in run_index.unfinished()]
+        run_ids = run_index.records()
+        commands = [f"{this_program()} stop --run {run_ids[f]}" for f in run_index.unfinished()]
         message = "each run is stopped by its own id, or as the latest"
         raise ConfigError([Problem("stop all", message, "\n".join(commands[:8]) or _list_hint())])
     if run != run_index.LATEST or selection.names_cluster:

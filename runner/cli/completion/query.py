@@ -125,7 +125,7 @@ def _overrides(words: Sequence[str], current: str) -> list[str]:
 
 def _run_ids(current: str) -> list[str]:
     """Return the runs on record on this machine, the newest first."""
-    return _matching([folder.name for folder in run_index.records()], current)
+    return _matching([*run_index.records().values()], current)
 
 
 def _matching(words: Sequence[str], current: str) -> list[str]:

@@ -201,7 +201,8 @@ class RunStore:
             return decode(Plan, plan), decode(Verdict, verdict)
         except (OSError, ValueError) as error:
             message = f"the record of a run in {self.folder} cannot be read: {error}"
-            hint = f"`{this_program()} pull --run {self.folder.name}` downloads it again"
+            run_id = run_index.records().get(self.folder.resolve(), self.folder.name)
+            hint = f"`{this_program()} pull --run {run_id}` downloads it again"
             raise NotReady([Problem("", message, hint)]) from error
 
     def append(self, event: Event) -> None:

@@ -131,7 +131,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "nccl_versions",
         r"[Mm]ismatched NCCL version|NCCL version mismatch",
         "the nodes have different versions of NCCL",
-        "install the same torch on all of them: {program} exec -- PYTHON -m pip list",
+        "install the same torch on all of them: `{program} check` names the hosts that differ",
     ),
     FailurePattern(
         "nccl_no_route",

@@ -13,7 +13,7 @@ from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import unsupported_options
-from runner.core.shell import this_program
+from runner.core.shell import cluster_flag, this_program
 
 TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another disk"
 MIN_DISK_BYTES = 32 << 20
@@ -167,7 +167,7 @@ def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
 def free_space_hint(spec: Spec) -> str:
     """Return the ways to get more room below workdir."""
     return (
-        f"see what ended runs left: {this_program()} clean --cluster {spec.cluster} "
+        f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster)} "
         "--older-than 0s --dry-run\n"
         "without --dry-run that is removed; or set cluster.workdir to another disk"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import textwrap
 from collections.abc import Collection, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -26,7 +25,7 @@ from runner.core.text import (
     format_ranges,
     printable,
 )
-from runner.ui.layout import align, fold_names, message_width
+from runner.ui.layout import align, fold_names, message_width, wrap
 
 MAX_LISTED_NODES = 8  # the number of unverified nodes up to which each has a line of its own
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
@@ -272,9 +271,7 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
 
 def _wrap(title: str, text: str) -> list[str]:
     width = message_width() - 1  # a terminal may go to the next line after its last column
-    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return wrapper.wrap(f"{title}: {text}")
+    return wrap(f"{title}: {text}", width, "  ", "    ")
 
 
 def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:

@@ -1,11 +1,13 @@
-"""A controller with a bug: the record of the first event of a rank raises what nothing expects.
+"""A controller with a bug: the record of a rank's first event, or of the run's end, raises.
 
-python faulty_controller.py OVERRIDES
+python faulty_controller.py rank|end OVERRIDES
 """
+
+import sys
 
 from runner.cli.main import entry
 from runner.core.protocol.events import Event, RankStarted
-from runner.workflows.reporting import AttemptReporter
+from runner.workflows.reporting import AttemptReporter, Ending
 
 record = AttemptReporter.record
 
@@ -17,5 +19,13 @@ def fail(self: AttemptReporter, event: Event) -> None:
         raise KeyError("a bug")
 
 
-AttemptReporter.record = fail  # type: ignore[method-assign]
+def fail_at_the_end(*_: object, **__: object) -> None:
+    """Record nothing."""
+    raise KeyError("a bug")
+
+
+if sys.argv.pop(1) == "end":
+    Ending.conclude = fail_at_the_end  # type: ignore[method-assign]
+else:
+    AttemptReporter.record = fail  # type: ignore[method-assign]
 entry()
