@@ -13,7 +13,7 @@ from typing import NamedTuple
 from runner.control.attempt.node import AttemptNode, ConnectionState
 from runner.control.attempt.observer import Role
 from runner.control.attempt.peer_status import PeerStatus
-from runner.control.rpc.bootstrap import boot_limit_s
+from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.failure_detector import FailureDetector, Liveness
 from runner.core.model.spec import Spec
@@ -91,7 +91,7 @@ class NodeFailureDetector:
         if session is None:
             return ""
         if not session.handshake_done:
-            limit = max(limit, boot_limit_s(self._spec))
+            limit = max(limit, BOOT_TIMEOUT_S)
         is_silent = session.idle_s > limit
         return f"nothing was heard from it for {session.idle_s:.0f} s" if is_silent else ""
 

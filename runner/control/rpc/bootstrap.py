@@ -142,8 +142,10 @@ def boot_command(spec: Spec, node: str) -> str:
     # Neither a job of this shell nor a holder of its descriptors: nobody waits for it.
     with_setup = (
         f"exec 3>&1; __runner_watch=$({{ {watch}; }} 2>/dev/null >&3 3>&- & echo $!); exec 3>&-; "
+        'trap "builtin kill $__runner_watch" EXIT; '
         f'{folder}{{ eval "$__runner_setup"; }} </dev/null 2>&1; '
-        f"kill $__runner_watch; unset __runner_setup __runner_watch; cd; {start}"
+        "trap - EXIT; builtin kill $__runner_watch; unset __runner_setup __runner_watch; "
+        f"cd; {start}"
     )
     script = (  # dd reads byte by byte, as it is told; some `head` would take of the code as well
         f"lines=$(dd bs=1 count={len(_setup_text(spec.setup))} 2>/dev/null); "

@@ -17,6 +17,7 @@ from runner.control.rpc import bootstrap
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
+from runner.core.protocol.timing import SETUP_TIMEOUT_S
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
 
@@ -154,12 +155,14 @@ class HostSession:
                 size = 0
 
     def _skip_banner(self) -> bytes:
-        buffer = b""
+        buffer, setup_deadline = b"", time.monotonic() + SETUP_TIMEOUT_S
         while True:
             chunk = self._channel.recv()
+            if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
+                self.last_heard = time.monotonic()
             buffer += chunk
             banner, magic, rest = buffer.partition(MAGIC)
-            self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")  # those of `bootstrap`
+            self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")
             if magic:
                 self.handshake_done = True
                 self.last_heard = time.monotonic()

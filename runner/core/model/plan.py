@@ -10,13 +10,18 @@ from runner.core.model.facts import PORT
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 
 
-def _parse_login_word(text: str) -> None:
+def _parse_user(text: str) -> None:
     """Raise ValueError for what OpenSSH's client refuses: it may come to stand in a command."""
     if text.startswith("-") or not text.isprintable() or {*text} & {*" '\"`;&<>|(){}"}:
         raise ValueError(f"{abbreviate(text)} is no host or user")
 
 
-LOGIN_WORD = parsed_by(_parse_login_word)
+def _parse_host(text: str) -> None:
+    """Raise ValueError likewise; the name of a user may have that of a domain before it."""
+    _parse_user(text.replace("$", " ").replace("\\", " "))
+
+
+HOST, USER = parsed_by(_parse_host), parsed_by(_parse_user)
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class NodePlan:
     """One node's part of the plan."""
 
     node: str = field(metadata=NODE_NAME)
-    host: str = field(metadata=LOGIN_WORD)  # its SSH name or address
+    host: str = field(metadata=HOST)  # its SSH name or address
     command: Tuple[str, ...]  # plain, as a person would type it on the host
     env: Dict[str, str]  # of that command, as far as it differs from the host's
     cwd: str
@@ -95,7 +100,7 @@ class NodePlan:
     interface: str  # of the training traffic, "" when unknown
     order: Order  # for its supervisor
     nproc: int
-    user: str = field(default="", metadata=LOGIN_WORD)  # "" and 0: by the ssh configuration
+    user: str = field(default="", metadata=USER)  # "" and 0: by the ssh configuration
     port: int = field(default=0, metadata=PORT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -150,7 +151,8 @@ def copy_file(source: str, target: str, mode: int, sealed: Optional[File] = None
     try:
         from_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
-        raise (modified if sealed else error) from error
+        is_other = error.errno in (errno.ENOENT, errno.ELOOP)
+        raise (modified if sealed and is_other else error) from error
     try:
         if sealed is not None and not has_seal(os.fstat(from_fd), sealed):
             raise modified

@@ -91,6 +91,9 @@ def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
     modified = yield from _modified_files(workdir, name)
     for path in modified or ():
         os.utime(path)
+    if modified == []:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(release_folder(workdir, name), DAMAGED))
     return modified == []
 
 

@@ -158,17 +158,24 @@ class RunOwner:
     boot_id: str
     start_ticks: Dict[str, int]  # when each began, in clock ticks since that boot, by pid
     pid_namespace: str = ""  # "" where it cannot be read
+    links: Tuple[str, ...] = ()  # the hardware addresses of its network interfaces
 
     @property
     def other_host(self) -> str:
         """The name of the machine, if it is known to be another than this one; else "".
 
-        A machine may have been renamed: the same boot and PID namespace are enough.
+        A machine may have been renamed: the same boot and PID namespace are enough. Machines made
+        of one image may have one name and id, but no network interface in common.
         """
         local = _local_owner({})
         same_boot = (self.boot_id, self.pid_namespace) == (local.boot_id, local.pid_namespace)
-        same_host = (self.hostname, self.machine_id) == (local.hostname, local.machine_id)
-        return "" if same_host or (self.pid_namespace and same_boot) else self.hostname
+        if self.pid_namespace and same_boot:
+            return ""
+        if (self.hostname, self.machine_id) != (local.hostname, local.machine_id):
+            return self.hostname
+        known = self.links and local.links and self.boot_id != local.boot_id
+        is_clone = known and not {*self.links} & {*local.links}
+        return f"another machine called {self.hostname}" if is_clone else ""
 
     @property
     def from_this_boot(self) -> bool:
@@ -176,9 +183,10 @@ class RunOwner:
         return not self.other_host and self.boot_id == _local_owner({}).boot_id
 
     @property
-    def from_another_boot(self) -> bool:
-        """Whether the run was on this machine, in another boot of it, or on a clone."""
-        return not self.other_host and self.boot_id != _local_owner({}).boot_id
+    def from_earlier_boot(self) -> bool:
+        """Whether the run was on this machine, before its last boot: nothing of it can live."""
+        known = bool(self.machine_id) and not self.other_host
+        return known and self.boot_id != _local_owner({}).boot_id
 
     @property
     def is_sibling_container(self) -> bool:
@@ -195,7 +203,15 @@ def _local_owner(start_ticks: Dict[str, int]) -> RunOwner:
         pid_namespace = ""
     machine_id = procfs.read_text("/etc/machine-id").strip()
     boot_id = procfs.read_text("/proc/sys/kernel/random/boot_id").strip()
-    return RunOwner(os.uname().nodename, machine_id, boot_id, start_ticks, pid_namespace)
+    name, links = os.uname().nodename, _links()
+    return RunOwner(name, machine_id, boot_id, start_ticks, pid_namespace, links)
+
+
+def _links(root: str = "/sys/class/net") -> Tuple[str, ...]:
+    """Return the hardware addresses of this machine; not those that Docker gives out everywhere."""
+    names = os.listdir(root) if os.path.isdir(root) else []
+    found = {procfs.read_text(os.path.join(root, name, "address")).strip() for name in names}
+    return tuple(sorted(link for link in found if link.strip("0:") and link[:5] != "02:42"))
 
 
 def record(folder: RunPaths, pids: List[int]) -> None:
@@ -215,24 +231,6 @@ def heartbeat_age(folder: RunPaths) -> float:
     """Return the seconds since the last heartbeat of a run's owner, by the clock of the disk."""
     beaten_at = mtime(folder.owner_file)
     return max(0.0, time.time() - beaten_at) if beaten_at else float("inf")
-
-
-def _is_of_clone(owner: RunOwner, folder: RunPaths) -> bool:
-    """Return whether a run is on another machine made of the same image, by its heartbeats.
-
-    Name and machine-id are the same, but a run of an earlier boot has none since init began here.
-    """
-    init_began = max(0, procfs.start_ticks_of(1)) / os.sysconf("SC_CLK_TCK")  # may be hidden
-    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + init_began
-    return owner.from_another_boot and mtime(folder.owner_file) > booted_at
-
-
-def ended_by_reboot(folder: RunPaths) -> bool:
-    """Return whether a run was on this machine before its last boot: nothing of it can live."""
-    owner = read(folder)
-    if owner is None or not owner.machine_id:
-        return False
-    return owner.from_another_boot and not _is_of_clone(owner, folder)
 
 
 def read(folder: RunPaths) -> Optional[RunOwner]:
@@ -277,8 +275,6 @@ def other_host(folder: RunPaths) -> str:
         return ""
     if owner.is_sibling_container and heartbeat_age(folder) < CONTAINER_TIMEOUT_S:
         return f"another container of {owner.hostname}"
-    if _is_of_clone(owner, folder) and heartbeat_age(folder) < OWNER_TIMEOUT_S:
-        return f"another machine called {owner.hostname}"
     return owner.other_host
 
 

@@ -77,7 +77,8 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """
     processes = run_processes(folder, order)
     processes.freeze()
-    rebooted = run_owner.ended_by_reboot(folder)
+    owner = run_owner.read(folder)
+    rebooted = owner is not None and owner.from_earlier_boot
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"

@@ -120,11 +120,9 @@ def test_setup_takes_nothing_of_the_code(tmp_path: Path) -> None:
 HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 
-@contextlib.contextmanager
-def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Boot a host whose setup hangs; yield that, and the process that hangs, once it does."""
-    spec = a_spec(host_python="brought", setup=("echo first", HANG))
-    process = subprocess.Popen(
+def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Boot a host, in a session of its own."""
+    return subprocess.Popen(
         ["sh", "-c", bootstrap.boot_command(spec, "gpu1")],
         cwd=tmp_path,
         env={**os.environ, "FOLDER": str(tmp_path)},
@@ -133,6 +131,13 @@ def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+
+
+@contextlib.contextmanager
+def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Boot a host whose setup hangs; yield that, and the process that hangs, once it does."""
+    spec = a_spec(host_python="brought", setup=("echo first", HANG))
+    process = start(spec, tmp_path)
     assert process.stdin is not None
     process.stdin.write(bootstrap.boot_input(spec.setup)[:5000])
     process.stdin.flush()
@@ -140,6 +145,19 @@ def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int
     wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang", 10)
     try:
         yield process, int(hanging.read_text())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize("setup", [("set -e", "false"), ("kill() { :; }", "exit 3")])
+def test_setup_that_exits_ends_the_boot_at_once(tmp_path: Path, setup: tuple[str, ...]) -> None:
+    """Whoever waits for the end of its output may be who has to reap it."""
+    spec = a_spec(host_python="brought", setup=setup)
+    process = start(spec, tmp_path)
+    try:
+        process.communicate(bootstrap.boot_input(spec.setup), timeout=10)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

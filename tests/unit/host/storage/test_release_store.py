@@ -12,6 +12,7 @@ import pytest
 
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
+from runner.host.process.event_loop import run_steps
 from runner.host.storage import release_store
 from tests.unit.release_builders import Made, done, is_intact, left_in, release, store, write_into
 
@@ -85,6 +86,17 @@ def test_what_was_changed_is_not_held(tmp_path: Path, what: str) -> None:
     damage(TREE.code(tmp_path), what)
 
     assert not is_intact(str(tmp_path), TREE.name)
+
+
+def test_a_release_that_was_found_damaged_counts_again_once_it_is_whole(tmp_path: Path) -> None:
+    """A push that finds every file as it should be ends that."""
+    store(tmp_path, TREE)
+    release_store.mark_damaged(str(tmp_path), TREE.name)
+    assert not release_store.has_release(str(tmp_path), TREE.name)
+
+    assert run_steps(release_store.verify_content(str(tmp_path), TREE.name))
+
+    assert release_store.has_release(str(tmp_path), TREE.name)
 
 
 def test_empty_folder_belongs_to_it(tmp_path: Path) -> None:

@@ -32,9 +32,6 @@ from runner.host.supervisor.recovery import recover_unfinished
 PROGRAMS = {"shim": "#", "sitecustomize": "#"}
 
 
-BEFORE_BOOT = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - 1
-
-
 class Host:
     """A work folder with a run, and a link that looks after it."""
 
@@ -116,7 +113,6 @@ def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
     for changes in ({}, {"boot_id": "another"}, {"boot_id": "another", "machine_id": ""}):
         host.begin()
         host.kept_by(start_ticks={}, **changes)
-        os.utime(host.folder.owner_file, (BEFORE_BOOT, BEFORE_BOOT))
         recover_unfinished(host.folder)
         verified += [end.verified for end in host.ends()]
         shutil.rmtree(host.folder.root)
@@ -124,22 +120,48 @@ def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
 
 
 @pytest.mark.promise(2)
-def test_a_clone_is_not_a_reboot(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine made of the same image has the same name and id; heartbeats go on since our boot.
-
-    Long after the last one the run may be ended from here, but that proves nothing.
-    """
+@pytest.mark.parametrize(
+    ("then", "now", "verified"),
+    [
+        (("52:54:00:00:00:01",), ("52:54:00:00:00:02",), None),
+        (("52:54:00:00:00:01", "02:4c:00:00:00:07"), ("52:54:00:00:00:01",), True),
+        ((), ("52:54:00:00:00:02",), True),
+    ],
+    ids=["clone", "same machine", "no network"],
+)
+def test_a_clone_is_not_a_reboot(
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    then: tuple[str, ...],
+    now: tuple[str, ...],
+    verified: bool | None,
+) -> None:
+    """A machine made of the same image has the same name and id, and other network interfaces."""
+    monkeypatch.setattr(run_owner, "_links", lambda: now)
     host.begin()
-    host.kept_by(boot_id="another")
-    with pytest.raises(ValueError, match="run r1 is on another machine called "):
-        host.prove()
-    assert host.ends() == []
-    seen = read_run(host.folder)
-    assert seen is not None
-    assert seen.alive
-    monkeypatch.setattr(run_owner, "OWNER_TIMEOUT_S", 0.0)
-    assert host.prove()["survivors"] == []
-    assert [end.verified for end in host.ends()] == [False]
+    host.kept_by(boot_id="another", links=then)
+    if verified is None:
+        with pytest.raises(ValueError, match="run r1 is on another machine called "):
+            host.prove()
+        seen = read_run(host.folder)
+        assert seen is not None
+        assert seen.alive
+    else:
+        assert host.prove()["survivors"] == []
+    assert [end.verified for end in host.ends()] == ([] if verified is None else [verified])
+
+
+def test_links_of_a_machine_are_its_own(tmp_path: Path) -> None:
+    """Docker gives every first container of a host the same one, and `lo` has none."""
+    for name, link in (
+        ("lo", "00:" * 5 + "00"),
+        ("eth0", "52:54:00:00:00:02"),
+        ("d", "02:42:ac:11:00:02"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "address").write_text(link + "\n")
+    assert run_owner._links(str(tmp_path)) == ("52:54:00:00:00:02",)
+    assert run_owner._links(str(tmp_path / "none")) == ()
 
 
 def test_a_run_of_another_machine_is_not_ours_to_prove(host: Host) -> None:
