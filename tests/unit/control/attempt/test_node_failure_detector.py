@@ -16,6 +16,7 @@ from runner.control.attempt.node_failure_detector import NodeFailureDetector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.peer_status import PeerStatus
+from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.model.spec import Node
@@ -122,7 +123,7 @@ def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
 
 def test_a_connection_has_time_for_our_start() -> None:
     """Python may be on a slow disk; while the setup runs, the host is heard every second."""
-    spec, limit_s = replace(builders.spec(Node("a", "a")), lost_s=15.0), limits.BOOT_TIMEOUT_S
+    spec, limit_s = replace(builders.spec(Node("a", "a")), lost_s=15.0), BOOT_TIMEOUT_S
     session = SimpleNamespace(handshake_done=False, idle_s=0.0)
     node = cast("AttemptNode", SimpleNamespace(connection=SimpleNamespace(session=session)))
     detector = NodeFailureDetector(spec, {}, cast("PeerStatus", None))
