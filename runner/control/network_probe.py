@@ -10,7 +10,7 @@ from typing import Any
 from runner.control.rpc.wait import Broadcast
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
-from runner.core.model.network_probe import NameLookups, NetworkProbe, Target
+from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 
@@ -44,7 +44,7 @@ class NetworkProber:
         reachable = endpoints.keys() - probe.missing_reasons.keys()
         replies, unanswered = self._request(reachable, "probe", request, "probed", PROBE_TIMEOUT_S)
         answering = [node.name for node in nodes if node.name in replies]
-        host_probes = {name: replies[name]["result"] for name in answering}
+        host_probes = {name: _about(probe, replies[name]["result"]) for name in answering}
         missing_reasons = {**probe.missing_reasons, **unanswered}
         return replace(probe, by_node=host_probes, missing_reasons=missing_reasons)
 
@@ -74,6 +74,11 @@ class NetworkProber:
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         replies, problems = self._broadcast(names).collect(kind, data, reply, limit_s)
         return replies, {name: problem.message for name, problem in problems.items()}
+
+
+def _about(probe: NetworkProbe, told: HostProbe) -> HostProbe:
+    """Return what a host tells of the targets it was given, without any other."""
+    return replace(told, results=tuple(r for r in told.results if r.target in probe.targets))
 
 
 def _listen_addrs(probe: NetworkProbe) -> dict[str, str]:

@@ -6,7 +6,18 @@ import enum
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
+from runner.core.codec import parsed_by
 from runner.core.model.facts import Endpoint
+
+
+def _parse_address(text: str) -> None:
+    """Raise ValueError unless it is an address."""
+    import ipaddress  # noqa: PLC0415 (not needed on hosts)
+
+    ipaddress.ip_address(text)
+
+
+ADDRESS = parsed_by(_parse_address)
 
 
 class Outcome(enum.Enum):
@@ -58,9 +69,9 @@ class NameResults:
 
     queried: Tuple[str, ...] = ()  # nodes whose address was looked up
     seconds: Dict[str, float] = field(default_factory=dict)  # how long each answer took, by node
-    own_addresses: Tuple[str, ...] = ()  # of its own name
+    own_addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESS)  # of its own name
     own_name_answered: bool = False  # whether that look-up was answered
-    master_addresses: Tuple[str, ...] = ()  # of the master's name
+    master_addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESS)  # of the master's name
     master_error: str = ""  # why there are none
 
 
