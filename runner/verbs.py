@@ -45,14 +45,15 @@ class VerbTask(Task[Any]):
             flags = {to_flag(n): arg.takes_value for arg in program.core_args() for n in arg.names}
             words, named = program.core.unparsed, program.collection.task_names.items()
             tasks = {name for task_name, aliases in named for name in (task_name, *aliases)}
+            verbs = verbs_among({name: program.collection[name] for name in tasks})
             given = [arg for arg in program.core_args() if program.args[arg.name].got_value]
             try:
                 if words and words[0] in {*LAUNCH_WORDS}.difference(tasks):
                     hint = f"{this_program()} {line(words[1:])}".rstrip()
                     raise ConfigError([Problem(f"fab {words[0]}", "fab has no launch", hint)])
-                if verbs := [word for word in words if word in TASKS_BY_NAME]:
-                    _refuse_ignored(verbs[0], {to_flag(n) for arg in given for n in arg.names})
-                words[:] = words_as_flags(words, tasks, flags)
+                if verb := next((verbs[word] for word in words if word in verbs), ""):
+                    _refuse_ignored(verb, {to_flag(n) for arg in given for n in arg.names})
+                words[:] = words_as_flags(words, tasks, verbs, flags)
             except RunnerError as error:
                 raise Exit(code=print_error(error)) from error
         return super().get_arguments(ignore_unknown_help)
@@ -76,7 +77,6 @@ def make_task(verb: Verb) -> Task[Any]:
     run_verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made: Task[Any] = task(
         name=verb.name,
-        aliases=[alias for alias, name in VERB_ALIASES.items() if name == verb.name],
         klass=VerbTask,
         auto_shortflags=False,
         iterable=[option.name for option in verb.options if isinstance(option.default, tuple)],
@@ -117,20 +117,35 @@ def _refuse_ignored(verb: str, given: Collection[str]) -> None:
             raise ConfigError([Problem(f"fab {flag}", message, hint)])
 
 
+def verbs_among(tasks: Mapping[str, Task[Any]]) -> dict[str, str]:
+    """Return the verbs by what is typed for them, of a project whose tasks these are, by name.
+
+    A word that names a task of the project means that; an alias of Invoke's would replace it.
+    """
+    verbs = {name: each.name for name, each in tasks.items() if isinstance(each, VerbTask)}
+    aliases = {word: name for word, name in VERB_ALIASES.items() if word not in tasks}
+    return verbs | {word: name for word, name in aliases.items() if name in verbs}
+
+
 def words_as_flags(
-    words: Sequence[str], tasks: Collection[str], fab_flags: Mapping[str, bool]
+    words: Sequence[str],
+    tasks: Collection[str],
+    verbs: Mapping[str, str],
+    fab_flags: Mapping[str, bool],
 ) -> list[str]:
     """Return the words of `fab` with those of verbs as flags, the only form that Invoke parses.
 
-    `fab_flags` are Fabric's own, and whether each takes a value. Raises ConfigError.
+    `verbs` are those of `verbs_among`; `fab_flags` are Fabric's own, and whether each takes a
+    value. Raises ConfigError.
     """
     result: list[str] = []
     remaining = list(words)
     while remaining:
-        result.append(remaining.pop(0))
-        if result[-1] in TASKS_BY_NAME:
-            verb = load_verb(VERB_ALIASES.get(result[-1], result[-1]))
-            own, of_fab = _take_words(verb, remaining, tasks, fab_flags)
+        typed = remaining.pop(0)
+        result.append(typed if typed in tasks else verbs.get(typed, typed))
+        if typed in verbs:
+            verb = load_verb(verbs[typed])
+            own, of_fab = _take_words(verb, remaining, {*tasks, *verbs}, fab_flags)
             _refuse_ignored(verb.name, {word.partition("=")[0] for word in of_fab})
             is_help = not {"--help", "-h"}.isdisjoint(of_fab)
             result += [*of_fab, *(own if is_help else _flags(verb, own))]
@@ -191,7 +206,6 @@ def _take_words_after_separator() -> list[str]:
 
 
 _words_after_separator = _take_words_after_separator()
-_tasks = {verb.name: make_task(verb) for verb in map(load_verb, verb_names())}
-TASKS_BY_NAME = _tasks | {alias: _tasks[name] for alias, name in VERB_ALIASES.items()}
-globals().update({each.__name__: each for each in _tasks.values()})
-__all__ = [each.__name__ for each in _tasks.values()]
+TASKS = [make_task(load_verb(name)) for name in verb_names()]
+globals().update({each.__name__: each for each in TASKS})
+__all__ = [each.__name__ for each in TASKS]

@@ -6,17 +6,19 @@ import signal
 
 from runner.control.attempt.stop import user_at_host
 from runner.core.errors import Interrupted
-from runner.core.outcome.verdict import Verdict
+from runner.core.outcome.verdict import STOPPED, Verdict
 from runner.workflows.discovery import FoundRun
 
 
 def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     """Stop a run and kill what is left of it.
 
-    Return the verdict, and for each node how many processes are left, or why that is unknown.
+    It is recorded if the run is on record here. Return the verdict, and for each node how many processes are left, or why that is unknown.
     """
-    run_id = run.plan.run_id
-    monitor = run.finder.pool.monitor(run.plan)
+    run_id, store = run.plan.run_id, run.store
+    # Where the launch is on, that writes the record.
+    owns_record = store.folder.exists() and store.reopen(run.request, run.plan)
+    monitor = run.finder.pool.monitor(run.plan, *([store.append] if owns_record else []))
     monitor.attach(logs=False, read_only=run.already_ended)
     if run.already_ended:
         state = "is between two attempts" if run.relaunch_pending else "had ended"
@@ -27,13 +29,19 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     try:
         is_relaunched = monitor.peer_status.next_attempt_number  # the hosts had decided on it
         if is_relaunched and run.switch_to_next_attempt(monitor):
+            store.unlock()
             return stop(run)
     except Interrupted as error:
         message = f"interrupted; run {run_id} was asked to stop, its end was not seen"
         raise Interrupted(error.exit_code, message) from None
     if monitor.detached:  # the hosts carry on with the stop by themselves
         raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped")
-    return run.verdict(monitor), _kill_leftovers(run)
+    verdict, leftovers = run.verdict(monitor), _kill_leftovers(run)
+    is_over = verdict.state == STOPPED and not any(leftovers.values())
+    if owns_record and is_over and not store.has_result:
+        store.write_result(run.plan, verdict, run.record.info.launched_at, None)
+    store.unlock()
+    return verdict, leftovers
 
 
 def _kill_leftovers(run: FoundRun) -> dict[str, int | str]:

@@ -533,6 +533,34 @@ def test_a_module_named_runner_is_not_in_the_way(shadow: str, here: Path) -> Non
     assert (done.returncode, "deploy" in done.stdout) == (0, True), done
 
 
+OWN_TASKS = """
+from invoke import task
+
+@task
+def status(_context): print("my status")
+
+@task(aliases=["top"])
+def kill(_context, job="none"): print("my kill of", job)
+
+@task
+def logs(_context, day): print("my logs of", day)
+"""
+
+
+def test_own_tasks_called_like_verbs_or_their_aliases_stay_what_they_are(here: Path) -> None:
+    """The verbs beside them, too: `stop` is not the `kill` of the project."""
+    scaffold(interactive=False)
+    with (here / "fabfile.py").open("a") as file:
+        file.write(OWN_TASKS)
+    words = "status kill top --job 7 logs monday stop"
+    command = [str(Path(sys.executable).with_name("fab")), *words.split()]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)
+    said = "my status\nmy kill of none\nmy kill of 7\nmy logs of monday\n"
+    assert (done.returncode, done.stdout) == (2, said), done
+    assert done.stderr.startswith("error: --run: no run is given\n"), done
+
+
 @pytest.mark.parametrize(
     "text",
     ["~", "a b", "a: b", "#x", "x #y", "1e3", "007", "yes", "a,b", "[x]", "{x}", "'\"", "é", "*a"],

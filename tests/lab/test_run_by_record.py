@@ -98,6 +98,9 @@ def test_a_run_needs_nothing_of_what_launched_it(lab: Lab, user: Launcher, tmp_p
     for words_, is_right in verbs.items():
         said = user(*words_.split())
         assert (said.code, is_right(said)) == (0, True), (words_, said)
+    listed = user("ps", "ui=plain")  # on the default cluster
+    named = f"launched from here on gone, without an end on record: {run}\n"
+    assert listed.out.endswith(f"{named}  python -m runner why --run {run}\n"), listed
     not_ended = user("why")
     assert not_ended.code == 3, not_ended
     assert [attach, ["stacks", *attach[1:]]] == printed_commands(not_ended)
@@ -156,6 +159,11 @@ def test_latest_is_this_folders_and_stop_takes_one_that_is_on(user: Launcher) ->
     theirs = run_id(detached(other, "cluster=lab"))
     stopped = user("stop", "--run", "latest", "--json")
     assert (stopped.code, json.loads(stopped.out)["run_id"]) == (0, first), stopped
+    result = json.loads((user.folder / "runs" / first / "result.json").read_text())
+    assert (result["state"], result["unverified"]) == ("stopped", []), result
+    assert "launched from here" not in user("ps", "ui=plain").out  # on the default cluster
+    assert user("why", "--run", first).out.startswith("  node[1-2]")
+    assert (user.folder / "runs" / first / "logs" / "node1").is_dir()
     again = rf"^that run had ended:\n  \S.* why  --run {first}\n  \S.* logs --run {first}$"
     printed: set[str] = set()
     for verb in ("attach", "stacks"):

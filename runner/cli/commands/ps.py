@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import NotReady
-from runner.core.shell import cluster_flag, this_program
+from runner.core.shell import this_program
 from runner.core.text import join_some
 from runner.ui.output import show
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
     from runner.core.model.spec import LaunchRequest
     from runner.workflows.discovery import RunFinder
+
+MAX_COMMANDS = 3  # of each cluster
 
 
 @verb("ps", all_="include ended runs")
@@ -50,7 +52,10 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
 
 
 def others_from_here(shown: str) -> list[str]:
-    """Return a line for each other cluster with a run launched from here that may be on."""
+    """Return what is launched from here on other clusters and may be on, and what asks about it.
+
+    That goes by the record of each: their YAML may be elsewhere, or gone.
+    """
     from runner.control.record import run_index
     from runner.control.record.contact_file import read_contact
 
@@ -61,9 +66,8 @@ def others_from_here(shown: str) -> list[str]:
             run_ids.setdefault(request.spec.cluster, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():
-        command = f"{this_program()} ps {cluster_flag(cluster)}"
         lines.append(f"launched from here on {cluster}, without an end on record: {join_some(ids)}")
-        lines.append(f"  {command}")
+        lines += [f"  {this_program()} why --run {run_id}" for run_id in ids[:MAX_COMMANDS]]
     return lines
 
 

@@ -29,7 +29,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
     composed = selection.contact_for_run(run)
     store = RunStore(composed.run_dir)
-    if not store.has_result or store.has_unproven_end:
+    if not _is_whole(store):
         store = _ask_hosts(composed, store)
     if json_:
         show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
@@ -44,6 +44,13 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     return 0
 
 
+def _is_whole(store: RunStore) -> bool:
+    """Return whether the end is on record, proven, and with logs: `stop` fetches none."""
+    if not store.has_result or store.has_unproven_end:
+        return False
+    return store.has_logs or not store.read_result()[1].has_begun
+
+
 def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     """Return the record of an ended run with what its hosts can say by now.
 
@@ -55,7 +62,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            if found.store.has_result:
+            if found.store.has_result and found.store.has_logs:
                 complete_result(found)
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")

@@ -172,6 +172,11 @@ class RunStore:
         return (self.folder / RESULT_FILE).exists()
 
     @property
+    def has_logs(self) -> bool:
+        """Whether there is a log of any host."""
+        return any(self.logs.glob("*/*"))
+
+    @property
     def has_unproven_end(self) -> bool:
         """Whether the result on record names hosts that had not proven that nothing is left."""
         try:

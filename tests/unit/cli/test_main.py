@@ -253,8 +253,8 @@ def test_a_line_of_shell_is_the_command() -> None:
 
 def test_fab_has_the_same_flags() -> None:
     """Each verb is an Invoke task with the flags of its declaration."""
-    assert {task.name for task in verbs.TASKS_BY_NAME.values()} == set(verb_names())
-    for task in verbs.TASKS_BY_NAME.values():
+    assert {task.name for task in verbs.TASKS} == set(verb_names())
+    for task in verbs.TASKS:
         options = load_verb(task.name).options
         assert {arg.name for arg in task.get_arguments()} == {o.name for o in options}
 
@@ -335,7 +335,9 @@ def test_words_of_fab_become_flags() -> None:
     """Those of verbs alone; flags of Fabric and other tasks with their words stay as they are."""
     fab_flags = {"-H": True, "-d": False, "--help": True}
     words = "mine --x config -H a k=1 lost_s --cluster config deploy +y=2 -d mine z config --help"
-    result = verbs.words_as_flags(words.split(), {"config", "deploy", "mine"}, fab_flags)
+    tasks = {"config", "deploy", "mine"}
+    ours = {"config": "config", "deploy": "deploy"}
+    result = verbs.words_as_flags(words.split(), tasks, ours, fab_flags)
     assert " ".join(result) == (
         "mine --x config -H a --cluster=config --set=k=1 --key=lost_s deploy -d --set=+y=2 "
         "mine z config --help"

@@ -196,11 +196,11 @@ def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_ps_names_clusters_with_other_runs_of_this_folder(project: Path) -> None:
-    """Where an end is not on record, as of a detached run."""
+    """Where an end is not on record; what is printed needs no YAML of them."""
     assert others_from_here("gone") == []
     assert others_from_here("local") == [
         "launched from here on gone, without an end on record: first",
-        "  runner ps --cluster gone",
+        "  runner why --run first",
     ]
     (project / "runs" / "first" / "result.json").write_text("{}")
     assert others_from_here("local") == []
