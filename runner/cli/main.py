@@ -170,8 +170,8 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
     if len(runs) > 1 and any(run.spec.detach for run in runs):
         raise ConfigError([_detached_sweep(flags, for_program)])
-    if note := script_above(runs[0].spec):
-        print(f"note: {note}", file=sys.stderr)
+    if text := script_above(runs[0].spec):
+        note(text)
     _confirm_record(runs[0], words, yes=flags.yes)
     return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
 

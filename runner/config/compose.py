@@ -109,11 +109,14 @@ class Composer:
     def sweep(self, overrides: Sequence[str]) -> list[LaunchRequest]:
         """Compose every run of a `--multirun`, or raise a ConfigError with every problem of all."""
 
+        # What makes the runs is in the words of each.
+        own = [w for w in overrides if re.match(r"hydra[./](?!sweeper\b)", override_key(w))]
+
         def compose(config: DictConfig) -> LaunchRequest | FailedRun:
             hydra = HydraConfig.get()
             words = as_typed(hydra.overrides.task)
             try:
-                return self._builder.build(config, hydra, words, hydra_input)
+                return self._builder.build(config, hydra, [*own, *words], hydra_input)
             except ConfigError as error:
                 return FailedRun(f"run {hydra.job.num + 1}: {' '.join(words)}", error.problems)
 

@@ -1184,10 +1184,12 @@ def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.Monkey
         "cluster=pair task=mine task.args.lr=1,2 lost_s=20,30",
         "cluster=pair task.script=train.py 'task.args.name=a,\"b c\"' -- --flag",
         "--config-dir conf cluster=pair task=mine task.nodes=[gpu1],[gpu02,gpu03],[gpu04]",
+        "hydra.searchpath=[file://more] cluster=pair task=far task.args.lr=1,2,3",
     ],
 )
 def test_the_rest_of_a_sweep_starts_as_printed(words: str, here: Here) -> None:
     """What is printed after Ctrl-C are the very runs that were not started."""
+    here.write({"more/task/far.yaml": "defaults: [base]\ncommand: ls\n"})
     asked = here("-m", *shlex.split(words)).runs
     assert len(asked) >= 2
     commands = commands_for(asked[1:])

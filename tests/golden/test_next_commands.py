@@ -42,15 +42,14 @@ RUN_BY = {
     f"{EVERYDAY}::test_next_commands_of_a_check_run_as_printed": (
         "checks/code.py::code",
         "checks/machine.py::_memory_findings",
-        "control/code/push.py::_disk_full_hint",
         "core/planning/readiness.py::free_space_hint",
     ),
     f"{RECORD}::test_a_run_needs_nothing_of_what_launched_it": (
+        "cli/commands/ps.py::others_from_here",
         "cli/commands/stop.py::stop",
         "cli/selection.py::_record_of_shortened",
         "ui/reports/report.py::detach_notice",
     ),
-    f"{RECORD}::test_several_cluster_files_at_once": ("cli/commands/ps.py::others_from_here",),
     f"{RECORD}::test_latest_is_this_folders_and_stop_takes_one_that_is_on": (
         "ui/reports/report.py::ended_notice",
     ),

@@ -20,8 +20,8 @@ from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.model.release import release_hash, unique_contents
 from runner.core.model.spec import Spec
+from runner.core.planning.readiness import free_space_hint
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.shell import cluster_flag, this_program
 
 WINDOW = 2 << 20
 """Bytes queued for one host beyond which all hosts wait for it."""
@@ -31,6 +31,7 @@ SAMPLE = 16 << 10
 REPORT_S = 0.2
 IDLE_POLL_S, BUSY_POLL_S, SLICE_S = 0.05, 0.002, 0.02
 RETRY_HINT = "what it had is intact; see if it is up (ssh, ping), and start again"
+KEEP_HINT = "deploy.keep=0 removes older releases with the next push"
 ANSWERED_STATES = {
     "store": ("offered",),
     "absent": ("adopting",),
@@ -90,7 +91,7 @@ class CodePush(WaitLoop):
         self.targets = {name: PushTarget(session) for name, session in sessions.items()}
         self._contents = unique_contents(snapshot.manifest)
         self._release = release_hash(snapshot.encoded)
-        self._cluster = spec.cluster
+        self._disk_full_hint = f"{free_space_hint(spec)}\n{KEEP_HINT}"
         self._retention = {"keep": spec.deploy.keep}
         payload = zlib.compress(snapshot.encoded, 1)
         header = Frame("manifest", {"id": 0, **self._retention}, payload).header_bytes()
@@ -155,7 +156,7 @@ class CodePush(WaitLoop):
         if target.session.idle_s > self.lost_s:
             target.session.close()
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
-        hint = _disk_full_hint(self._cluster) if disk_full else RETRY_HINT
+        hint = self._disk_full_hint if disk_full else RETRY_HINT
         target.state, target.problem = "failed", Problem(name, reason, hint)
         self._show(name, "failed")
         self._release_shared(target.store_id, stored=False)
@@ -268,10 +269,3 @@ class StreamGroup:
                 target.total = self.total
                 target.sent += len(payload)
                 target.session.send(header, payload)
-
-
-def _disk_full_hint(cluster: str) -> str:
-    return (
-        f"`{this_program()} clean {cluster_flag(cluster)} --older-than 0s` removes what ended runs "
-        "left, deploy.keep=0 all older releases\nor set cluster.workdir to another disk"
-    )

@@ -359,7 +359,7 @@ def test_full_disk_has_a_cure(push: Push, monkeypatch: pytest.MonkeyPatch) -> No
     assert "No space left" in caught.value.problems[0].message
     hint = caught.value.problems[0].hint
     assert "cluster.workdir" in hint
-    assert "`runner clean --cluster lab --older-than 0s` removes what ended runs left" in hint
+    assert "what ended runs left: runner clean --cluster lab --older-than 0s --dry-run\n" in hint
 
 
 def test_shared_disk_is_written_by_one(push: Push) -> None:
