@@ -108,8 +108,7 @@ class Composer:
 
     def sweep(self, overrides: Sequence[str]) -> list[LaunchRequest]:
         """Compose every run of a `--multirun`, or raise a ConfigError with every problem of all."""
-
-        # What makes the runs is in the words of each.
+        # Those that make the runs are in the words of each.
         own = [w for w in overrides if re.match(r"hydra[./](?!sweeper\b)", override_key(w))]
 
         def compose(config: DictConfig) -> LaunchRequest | FailedRun:

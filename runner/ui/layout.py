@@ -12,6 +12,8 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from runner.core.shell import this_program
+
 PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
 COLUMN_GAP = 2
 
@@ -66,10 +68,10 @@ def message_width(descriptor: int | None = None) -> int:
     return UNLIMITED_WIDTH
 
 
-_COMMAND = re.compile(
-    r"(|.*?: | +)((?:sudo|nohup|ssh-\S+|ssh|(?:\S*/)?(?:runner|fab|python[0-9.]* -m)) \S.*)",
-)
-"""A line that is a command, perhaps after some words and a colon."""
+_PROGRAMS = r"sudo|ssh-\S+|ssh(?= -)|(?:\S*/)?(?:runner|fab|python[0-9.]* -m)"
+"""What commands in messages begin with, besides this program as it was typed."""
+
+_QUOTED = re.compile(r"""`[^`]*`|(?<!\w)'[^']*'(?!\w)|(?<!\w)"[^"]*"(?!\w)""")
 
 
 def wrap_lines(text: str, width: int) -> str:
@@ -81,17 +83,24 @@ def _wrap_line(line: str, width: int) -> list[str]:
     margin = line[: len(line) - len(line.lstrip())]
     if len(line) <= width or line.lstrip().startswith("| "):  # a quotation
         return [line]
-    if match := _COMMAND.fullmatch(line):
+    if match := _match_command(line):
         before = match[1].rstrip()
         return [*_wrap_line(before, width), f"    {match[2]}"] if before else [line]
     return wrap(line.strip(), width, margin, f"{margin}    ")
 
 
+def _match_command(line: str) -> re.Match[str] | None:
+    """Match a line that is a command, perhaps after some words and a colon: the two groups."""
+    programs = f"{re.escape(this_program())}|{_PROGRAMS}"
+    return re.fullmatch(rf"(|.*?: | +)((?:nohup )?(?:{programs}) \S.*)", line)
+
+
 def wrap(text: str, width: int, margin: str = "", hanging_margin: str = "") -> list[str]:
-    """Return text as lines that are broken at blanks alone, so that words can be copied."""
+    """Return text as lines that are broken at blanks outside of quotes, to be copied."""
     wrapper = textwrap.TextWrapper(width, margin, hanging_margin, break_long_words=False)
     wrapper.break_on_hyphens = False
-    return wrapper.wrap(text) or [""]
+    joined = _QUOTED.sub(lambda match: match[0].replace(" ", "\0"), text)
+    return [line.replace("\0", " ") for line in wrapper.wrap(joined)] or [""]
 
 
 def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:

@@ -6,6 +6,7 @@ import signal
 
 from runner.control.attempt.stop import user_at_host
 from runner.core.errors import Interrupted
+from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import STOPPED, Verdict
 from runner.workflows.discovery import FoundRun
 
@@ -13,12 +14,14 @@ from runner.workflows.discovery import FoundRun
 def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     """Stop a run and kill what is left of it.
 
-    It is recorded if the run is on record here. Return the verdict, and for each node how many processes are left, or why that is unknown.
+    The end is recorded if the run is on record here. Return the verdict, and for each node how many
+    processes are left, or why that is unknown.
     """
     run_id, store = run.plan.run_id, run.store
     # Where the launch is on, that writes the record.
     owns_record = store.folder.exists() and store.reopen(run.request, run.plan)
-    monitor = run.finder.pool.monitor(run.plan, *([store.append] if owns_record else []))
+    record = store.append if owns_record else lambda _: None
+    monitor = run.finder.pool.monitor(run.plan, record)
     monitor.attach(logs=False, read_only=run.already_ended)
     if run.already_ended:
         state = "is between two attempts" if run.relaunch_pending else "had ended"
@@ -39,7 +42,8 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     verdict, leftovers = run.verdict(monitor), _kill_leftovers(run)
     is_over = verdict.state == STOPPED and not any(leftovers.values())
     if owns_record and is_over and not store.has_result:
-        store.write_result(run.plan, verdict, run.record.info.launched_at, None)
+        diagnosis = diagnose(run.plan, verdict, store.tail)
+        store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
     store.unlock()
     return verdict, leftovers
 
