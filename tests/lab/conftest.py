@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,15 +20,22 @@ from tests.lab.supervising import RunStarter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+YOUNG_S = 10.0
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cgroups_as_found() -> Iterator[None]:
-    """Removes the cgroups of runs whose host lost its power, if nothing is in them."""
+    """Removes the cgroups of runs whose host lost its power, if nothing is in them.
+
+    One that was just made is that of another worker's run, whose program is about to enter it.
+    """
     folders = [Path(folder) for folder in own_folders()]
     before = {path for folder in folders for path in folder.glob("runner-*")}
     yield
     for path in {path for folder in folders for path in folder.glob("runner-*")} - before:
-        Cgroup(str(path)).remove()
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > YOUNG_S:
+                Cgroup(str(path)).remove()
 
 
 @pytest.fixture(scope="session")
