@@ -116,8 +116,7 @@ def merge_statuses(
             nodes.setdefault(status.node, {})[asked] = status
     runs, notes = [], []
     for run_id, all_nodes in claims.items():
-        nodes, others = _of_one_launch(all_nodes)
-        notes += [f"another run {run_id} is on {other}" for other in others]
+        nodes, rivals = _of_one_launch(all_nodes)
         speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
         asked_names = {node: name for node, name in speakers.items() if name}
         by_host = {node: nodes[node][name] for node, name in asked_names.items()}
@@ -126,32 +125,37 @@ def merge_statuses(
             notes.append(f"not believed: that {names} is the node {node} of {run_id}")
         if by_host:
             info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
-            runs.append(RemoteRun(info, by_host, asked_names))
+            runs.append(RemoteRun(info, by_host, asked_names, rivals))
     return sorted(runs, key=_launched_at), notes
 
 
 def _of_one_launch(
     nodes: Mapping[str, Mapping[str, HostRunStatus]],
-) -> tuple[dict[str, dict[str, HostRunStatus]], list[str]]:
-    """Return what hosts say of one of the runs that share an id, and where the others are.
+) -> tuple[dict[str, dict[str, HostRunStatus]], dict[str, str]]:
+    """Return what hosts say of one of the runs that share an id, and who says what of others.
 
-    It is the one in the workdir that was asked about, else the one on most hosts.
+    It is the one on most hosts, then one in the workdir that was asked about. A damaged record has
+    no time of launch: it is of that run if it is in the same workdir, and never outvotes one.
     """
     said = [(name, status) for by_name in nodes.values() for name, status in by_name.items()]
-    asked = {status.info.launched_at for _, status in said if not status.workdir}
-    by_host = {(name, status.info.launched_at) for name, status in said}
-    hosts = Counter(launched_at for _, launched_at in by_host)
-    meant = asked or {max(hosts, key=lambda launched_at: (hosts[launched_at], launched_at))}
-    meant.add(0.0)  # of a damaged record
+    hosts: dict[float, set[str]] = {}
+    places: dict[float, set[str]] = {}
+    for name, status in said:
+        hosts.setdefault(status.info.launched_at, set()).add(name)
+        places.setdefault(status.info.launched_at, set()).add(status.workdir)
+    meant = max(hosts, key=lambda at: (at > 0, len(hosts[at]), "" in places[at], at))
+    shared = places[meant] if meant else {min(places[meant])}
     kept: dict[str, dict[str, HostRunStatus]] = {}
-    others = []
+    rivals = {}
     for node, by_name in nodes.items():
         for name, status in by_name.items():
-            if status.info.launched_at in meant:
+            at, place = status.info.launched_at, status.workdir
+            if (meant and at == meant) or (place in shared and not (at and place)):
                 kept.setdefault(node, {})[name] = status
             else:
-                others.append(f"{name}: cluster.workdir={status.workdir} names that one")
-    return kept, sorted(set(others))
+                rivals[name] = place
+    believed = {name for by_name in kept.values() for name in by_name}
+    return kept, {name: place for name, place in rivals.items() if name not in believed}
 
 
 def _speaker(

@@ -14,7 +14,7 @@ from runner.core.model.network_probe import HostProbe
 from runner.core.model.run_info import HostRunStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import RUN_ID, WORKDIR
+from runner.core.protocol.paths import RUN_ID
 from runner.core.protocol.remote_files import MAX_INT
 
 
@@ -133,7 +133,7 @@ class RunList:
     runs: Tuple[HostRunStatus, ...]
     unreadable: int = field(metadata=COUNT)
     now: float = field(metadata=TIME)  # in seconds since 1970
-    unread: Tuple[str, ...] = field(default=(), metadata=WORKDIR)  # other workdirs, out of time
+    unread: Dict[str, str] = field(default_factory=dict)  # why not, by folder not looked at
 
 
 @dataclass(frozen=True)

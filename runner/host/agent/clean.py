@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, one_step
+from runner.host.agent.run_lookup import find_run
+from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage
+from runner.host.storage.run_folder import make_marker
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
 
@@ -26,16 +28,15 @@ class Handler(RequestHandler):
         )
         self.context.answer(frame, "cleaned", **removed)
 
-    @one_step
-    def on_kill_leftovers(self, frame: Frame) -> None:
+    def on_kill_leftovers(self, frame: Frame) -> Steps:
         """Kill what a run left after its supervisor died, name survivors, complete its record.
 
         The request ends the run: no other attempt of it begins here.
         """
-        folder = self.context.run_folder(frame)
+        folder = yield from find_run(self.context, frame)
         run_owner.require_local(folder)
-        with contextlib.suppress(OSError), open(folder.stop_marker, "w", encoding="ascii"):
-            pass  # a full disk has no room for another attempt either
+        with contextlib.suppress(OSError):  # a full disk has no room for another attempt either
+            make_marker(folder.stop_marker)
         scan, cgroup = find_leftovers(folder, frame.data["run_id"], frame.data["node"])
         killed, survivors = kill_until_gone(scan, reap_all, cgroup=cgroup)
         lock = None if survivors else run_owner.take_over(folder)

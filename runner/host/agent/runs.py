@@ -9,8 +9,10 @@ import time
 import zlib
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, one_step
+from runner.host.agent.run_lookup import find_run
+from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
+from runner.host.storage.run_folder import make_marker
 from runner.host.storage.run_list import list_runs
 from runner.host.storage.workdir_index import list_elsewhere
 
@@ -30,17 +32,12 @@ class Handler(RequestHandler):
         known = {run["info"]["run_id"] for run in listing["runs"]}
         if not run_id or run_id not in known:
             runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
-            elsewhere = [run for run in runs if run["info"]["run_id"] not in known]
-            listing["runs"] += elsewhere
-            self.context.run_workdirs.update(
-                {run["info"]["run_id"]: run["workdir"] for run in elsewhere}
-            )
+            listing["runs"] += [run for run in runs if run["info"]["run_id"] not in known]
         self.context.answer(frame, "runs", **listing)
 
-    @one_step
-    def on_run(self, frame: Frame) -> None:
+    def on_run(self, frame: Frame) -> Steps:
         """Send the order, and what is on record of the whole run."""
-        folder = self.context.run_folder(frame)
+        folder = yield from find_run(self.context, frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
         texts = {}
@@ -49,13 +46,9 @@ class Handler(RequestHandler):
                 texts[name] = file.read()
         self.context.answer(frame, "run", zlib.compress(json.dumps(texts).encode(), 1))
 
-    @one_step
-    def on_mark_relaunch_pending(self, frame: Frame) -> None:
+    def on_mark_relaunch_pending(self, frame: Frame) -> Steps:
         """Mark that a relaunch follows within `for_s`; reply whether a stop was requested."""
-        folder = self.context.run_folder(frame)
-        until = time.time() + float(frame.data.get("for_s", 0))
-        with open(folder.relaunch_marker, "w", encoding="ascii"):
-            pass
-        os.utime(folder.relaunch_marker, (until, until))
+        folder = yield from find_run(self.context, frame)
+        make_marker(folder.relaunch_marker, time.time() + float(frame.data.get("for_s", 0)))
         stop_requested = os.path.lexists(folder.stop_marker)
         self.context.answer(frame, "relaunch_pending", stop_requested=stop_requested)

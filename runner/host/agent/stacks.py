@@ -9,6 +9,7 @@ from runner.core.model.plan import Order
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent.job_queue import JobSteps
+from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.ranks import stacks
 from runner.host.storage.run_folder import read_order
@@ -23,7 +24,7 @@ class Handler(RequestHandler):
 
     def on_dump_stacks(self, frame: Frame) -> JobSteps:
         """Start a dump; its text is the answer."""
-        folder = self.context.run_folder(frame)
+        folder = yield from find_run(self.context, frame)
         order = read_order(folder)
         if order is None:
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")

@@ -41,13 +41,18 @@ SAMPLE_INTERVAL_S = 10.0 / SPEEDUP
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
 
+REPLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+"""How a record is written: never to where a link leads."""
+
+
 def write_atomic(path: str, text: str, *, durable: bool = False) -> None:
     """Write a file completely or not at all: under another name, then renamed.
 
     A `durable` file is on the disk before the rename, so that no power cut leaves it empty.
     """
     temp_path = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(temp_path, REPLACE, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         if durable:
@@ -58,7 +63,7 @@ def write_atomic(path: str, text: str, *, durable: bool = False) -> None:
 
 def append(path: str, data: bytes) -> None:
     """Append to a file in one write; OSError if not all of it could be written."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = os.open(path, APPEND, 0o600)
     try:
         if os.write(descriptor, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -74,15 +79,23 @@ def mtime(path: str) -> float:
         return 0.0
 
 
+def make_marker(path: str, until: Optional[float] = None) -> None:
+    """Make an empty file, modified at a time to come if one is given."""
+    descriptor = os.open(path, REPLACE, 0o600)
+    try:
+        if until is not None:
+            os.utime(descriptor, (until, until))
+    finally:
+        os.close(descriptor)
+
+
 def mark_unattended(folder: RunPaths, left_s: Optional[float]) -> None:
     """Show for how long the run goes on without a controller; None if it may have one."""
     with contextlib.suppress(OSError):
         if left_s is None:
             os.unlink(folder.unattended)
             return
-        with open(folder.unattended, "w", encoding="ascii"):
-            pass
-        os.utime(folder.unattended, (time.time() + left_s,) * 2)
+        make_marker(folder.unattended, time.time() + left_s)
 
 
 def create_run_folder(
@@ -244,10 +257,12 @@ class EventLog:
     def _open(self) -> None:
         """Go on where the record ends; a line that a power cut left unfinished is ended."""
         self._seq = max((event.seq for event in read_events(self._folder)), default=0)
-        with contextlib.suppress(OSError), open(self._folder.events, "rb+") as file:
-            size = file.seek(0, os.SEEK_END)
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                file.write(b"\n")
+        with contextlib.suppress(OSError):
+            with open(self._folder.events, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            if is_torn:
+                append(self._folder.events, b"\n")
 
     def append(
         self, body: EventBody, mono: Optional[float] = None, wall: Optional[float] = None

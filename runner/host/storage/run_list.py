@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -15,6 +16,8 @@ from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
+
+NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def list_runs(
@@ -51,8 +54,10 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
     """
     try:
         names = sorted(os.listdir(os.path.join(workdir, "runs", run_id)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    except OSError as error:
+        if error.errno in NO_FOLDER:
+            return []
+        raise
     folders = {name: RunPaths(workdir, run_id, name) for name in names if is_node_name(name)}
     own = folders.pop(node, None)
     if own and not run_owner.other_host(own):  # so nobody else's is

@@ -7,9 +7,10 @@ that a link leads to, may hang, and neither a start nor a list of runs is to wai
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
-from typing import Any, Callable, Collection, Dict, Generator, List, Tuple
+from typing import Any, Callable, Collection, Dict, Generator, List, Mapping, Tuple
 
 from runner.core.protocol.paths import USUAL_WORKDIR, is_workdir
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
@@ -19,7 +20,7 @@ from runner.host.storage.run_list import list_runs
 
 INDEX = "workdirs"
 MAX_LINKS = 32  # beyond which those go whose folder is gone, then those used longest ago
-LIMIT_S = 5.0  # for all of an index, and for all that its links lead to
+LIMIT_S = 5.0  # for an index, then for all that its links lead to
 
 Body = Callable[[], None]
 
@@ -27,39 +28,61 @@ Body = Callable[[], None]
 def remember(workdir: str) -> Steps:
     """Have the runs in a workdir found from now on, as far as the home folder allows."""
     if workdir != os.path.expanduser(USUAL_WORKDIR):
-        yield from _in_child(lambda: _add_link(workdir))
+        yield from _in_children({workdir: lambda: _add_link(workdir)})
 
 
 def list_elsewhere(
     workdir: str, node: str, others: Collection[str] = (), run_id: str = ""
-) -> Generator[None, None, Tuple[List[Dict[str, Any]], List[str]]]:
-    """List the runs in this user's other workdirs here, each with its own, and those not looked at.
+) -> Generator[None, None, Tuple[List[Dict[str, Any]], Dict[str, str]]]:
+    """List the runs in this user's other workdirs here, each with its own, and why not in others.
 
     Where several have a run of one id, it is the one launched last. The rest as in `list_runs`.
     """
-    found = yield from _in_child(lambda: _report_runs(workdir, node, others, run_id))
+    usual = os.path.normpath(os.path.expanduser(USUAL_WORKDIR))
+    index = os.path.join(usual, INDEX)
+    looked = yield from _in_children({index: lambda: _report_links(usual)})
+    unread = {name: problem for name, child in looked.items() if (problem := _problem(child))}
+    bodies = {
+        place: functools.partial(_report_runs, place, workdir, node, others, run_id)
+        for place in dict.fromkeys([usual, *looked[index].report().get("places", ())])
+    }
+    children = yield from _in_children(bodies)
+    found: Dict[str, Tuple[str, List[Dict[str, Any]]]] = {}  # by the folder that links lead to
+    for place, child in children.items():
+        report = child.report()
+        if "runs" in report:
+            found.setdefault(report["real"], (place, report["runs"]))
+        else:
+            unread[place] = _problem(child)
     newest: Dict[str, Tuple[float, str]] = {}
-    for place, runs in found.items():
-        for info in [run["info"] for run in runs or ()]:
+    for place, runs in found.values():
+        for info in [run["info"] for run in runs]:
             known = newest.get(info["run_id"], (-1.0, ""))
             newest[info["run_id"]] = max(known, (info["launched_at"], place))
     listed = [
         {**run, "workdir": place}
-        for place, runs in found.items()
-        for run in runs or ()
+        for place, runs in found.values()
+        for run in runs
         if newest[run["info"]["run_id"]][1] == place
     ]
-    return listed, [place for place, runs in found.items() if runs is None]
+    return listed, unread
 
 
-def _in_child(body: Body) -> Generator[None, None, Dict[str, Any]]:
-    """Do something in a child; return what it reported in time."""
-    child = BoundedChild(body, LIMIT_S)
+def _in_children(bodies: Mapping[str, Body]) -> Generator[None, None, Dict[str, BoundedChild]]:
+    """Do each thing in a child of its own, all at once; return these when they have ended."""
+    children = {name: BoundedChild(body, LIMIT_S) for name, body in bodies.items()}
     try:
-        yield from wait_all([child])
+        yield from wait_all([*children.values()])
     finally:
-        child.kill()
-    return child.report()
+        for child in children.values():
+            child.kill()
+    return children
+
+
+def _problem(child: BoundedChild) -> str:
+    if child.timed_out:
+        return "a disk there does not answer"
+    return "" if child.code == 0 else child.text or f"exit code {child.code}"
 
 
 def _add_link(workdir: str) -> None:
@@ -71,33 +94,46 @@ def _add_link(workdir: str) -> None:
     links = {os.path.join(index, name) for name in os.listdir(index)} - {link}
     if len(links) >= MAX_LINKS:
         for old in sorted(links, key=_worth)[: 1 - MAX_LINKS]:
-            os.unlink(old)
+            with contextlib.suppress(OSError):  # it is no link
+                os.unlink(old)
 
 
 def _worth(link: str) -> Tuple[bool, float]:
     return os.path.isdir(link), os.lstat(link).st_mtime
 
 
-def _report_runs(workdir: str, node: str, others: Collection[str], run_id: str) -> None:
-    """Report the runs in each of the other workdirs; None for one until it has been read."""
-    usual = os.path.expanduser(USUAL_WORKDIR)
-    report_facts(**{usual: None})
-    places = [usual, *_linked(usual)]
-    report_facts(**dict.fromkeys(places))
-    seen = {os.path.realpath(workdir)}
-    for place in places:
-        runs, real = [], os.path.realpath(place)
-        if real not in seen:
-            runs = run_steps(list_runs(place, node, others, run_id))["runs"]
-        seen.add(real)
-        report_facts(**{place: runs})
-
-
-def _linked(usual: str) -> List[str]:
-    """Return the workdirs that the index has, the one used last first; none if it is not safe."""
+def _report_links(usual: str) -> None:
+    """Report the workdirs that the index has, the one used last first; none if it is not safe."""
     index = os.path.join(usual, INDEX)
-    if not os.path.isdir(index) or find_exposure(usual):
-        return []
-    links = [os.path.join(index, name) for name in os.listdir(index)]
-    links.sort(key=lambda link: os.lstat(link).st_mtime, reverse=True)
-    return [*filter(is_workdir, map(os.readlink, links))]
+    if not os.path.isdir(index):
+        return
+    _require_safe(usual)
+    places: Dict[str, float] = {}
+    for link in [os.path.join(index, name) for name in os.listdir(index)]:
+        with contextlib.suppress(OSError):  # it is no link, or gone
+            places[os.readlink(link)] = os.lstat(link).st_mtime
+    known = sorted(filter(is_workdir, places), key=lambda place: -places[place])
+    report_facts(places=known[:MAX_LINKS])
+
+
+def _report_runs(place: str, workdir: str, node: str, others: Collection[str], run_id: str) -> None:
+    """Report the runs in a workdir, unless it is the one that was asked about."""
+    real, runs = os.path.realpath(place), []
+    if os.path.isdir(place) and real != os.path.realpath(workdir):
+        _require_safe(place)
+        runs = run_steps(list_runs(place, node, others, run_id))["runs"]
+    if runs and not is_workdir(place):
+        raise ValueError("a path with a $, a backslash or a control character cannot be named")
+    report_facts(real=real, runs=runs)
+
+
+def _require_safe(workdir: str) -> None:
+    """Raise PermissionError unless a workdir is this user's, and nobody else can change it.
+
+    Where a folder was removed, a stranger may have made another.
+    """
+    exposure = find_exposure(workdir)
+    if exposure is not None:
+        raise PermissionError(str(exposure))
+    if os.stat(workdir).st_uid != os.getuid():
+        raise PermissionError(f"{workdir} belongs to another user")

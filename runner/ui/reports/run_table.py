@@ -13,7 +13,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import RunInfo, aggregate_state, current_hosts, elastic_summary
 from runner.core.outcome.verdict import Verdict
-from runner.core.shell import this_program
+from runner.core.shell import quote, this_program
 from runner.core.text import counted, format_age, printable
 from runner.ui.layout import UNLIMITED_WIDTH, align, display_folder, fold_names, render_table
 
@@ -173,6 +173,25 @@ def _cells(row: Row) -> tuple[str, ...]:
     gpus = str(row.gpus) if row.gpus else "-"
     cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
     return (*map(printable, cells), printable(display_folder(row.folder)) or "-")
+
+
+def describe_rivals(run: RemoteRun, workdir: str) -> tuple[str, str]:
+    """Return where the runs of one id are, and the words that name each; `workdir` was asked."""
+    names_by_place: dict[str, list[str]] = {}
+    for name, place in run.rivals.items():
+        names_by_place.setdefault(place, []).append(name)
+    own_place = next(iter(run.by_host.values())).workdir
+    groups = [(own_place, [*run.asked.values()]), *names_by_place.items()]
+    everyone = {name for _, names in groups for name in names}
+    wheres, choices = [], []
+    for place, names in groups:
+        wheres.append(f"in {place or workdir} on {fold_names(sorted({*names}))}")
+        words = [f"cluster.exclude=[{','.join(sorted(everyone - {*names}))}]"]
+        if place:
+            words.insert(0, 'cluster.workdir="{}"'.format(place.replace('"', '\\"')))
+        choices.append(f"for that {wheres[-1]}: {' '.join(map(quote, words))}")
+    message = f"there is one run {run.run_id} {', and another '.join(wheres)}"
+    return message, "\nor ".join(choices)
 
 
 def describe_run(info: RunInfo, folder: str = "") -> str:

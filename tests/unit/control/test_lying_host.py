@@ -71,6 +71,7 @@ from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
+from runner.workflows import discovery
 from runner.workflows.discovery import RunFinder
 from runner.workflows.host_pool import HostPool
 from runner.workflows.preparation import Preparation
@@ -291,7 +292,12 @@ def runs(request: dict[str, Any]) -> list[Answer]:
     status = HostRunStatus(
         INFO, "ada", State.RUNNING, True, 1.7e9, node=request["node"], workdir="/data/w"
     )
-    listing = {"runs": [encode(status)], "unreadable": 1, "now": 1.7e9, "unread": ["/mnt/dead"]}
+    listing = {
+        "runs": [encode(status)],
+        "unreadable": 1,
+        "now": 1.7e9,
+        "unread": {"/mnt/dead": "gone"},
+    }
     return [Answer("runs", listing)]
 
 
@@ -728,3 +734,31 @@ def test_host_that_speaks_for_the_nodes_of_two_hosts_is_refused(
     finder._nodes[LIAR] = replace(NODES[0], name=LIAR)  # in today's YAML
     with pytest.raises(NotReady, match="x"):
         finder.load_record(replace(run, asked={LIAR: "x"}))
+
+
+@pytest.mark.usefixtures("world")
+def test_host_that_claims_an_id_in_another_workdir_wins_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stop would end and prove that one alone. Why hosts did not look everywhere is said."""
+
+    def claims(request: dict[str, Any]) -> list[Answer]:
+        (answer,) = runs(request)
+        if request["node"] == LIAR:
+            answer.data["runs"][0] |= {"workdir": "", "info": encode(RunInfo(RUN_ID))}
+        if request["run_id"] == "x":
+            answer.data["runs"] = []
+        return [answer]
+
+    monkeypatch.setitem(HONEST_ANSWERS, "runs", claims)
+    finder = finder_of(None)
+    for name in (RUN_ID, ""):
+        monkeypatch.setattr(discovery, "user_at_host", lambda: INFO.launched_by)
+        with pytest.raises(NotReady) as caught:
+            finder.find(name)
+        (problem,) = caught.value.problems
+        assert f"one run {RUN_ID} in /data/w on {HONEST}, and another in" in problem.message
+        assert f"'cluster.exclude=[{LIAR}]'" in problem.hint
+    with pytest.raises(NotReady, match="as far as they looked: see above for a,b"):
+        finder.find("x")
+    assert "a: not looked at: /mnt/dead (gone)\n" in capsys.readouterr().out

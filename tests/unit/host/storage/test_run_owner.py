@@ -303,3 +303,23 @@ def test_a_run_in_another_network_namespace_is_not_taken_over(host: Host) -> Non
     assert not RunSocket(host.folder).is_held
     assert run_owner.is_alive(host.folder)
     assert run_owner.take_over(host.folder) is None
+
+
+@pytest.mark.promise(12)
+@pytest.mark.parametrize("name", ["stop_marker", "events", "relaunch_marker", "unattended"])
+def test_a_record_is_never_written_where_a_link_leads(
+    host: Host, tmp_path: Path, name: str
+) -> None:
+    """Whoever could make a link in a run's folder would have us overwrite a file of ours."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    host.begin()
+    path = Path(getattr(host.folder, name))
+    path.unlink(missing_ok=True)
+    path.symlink_to(precious)
+    before = precious.stat().st_mtime
+    host.prove()
+    run_folder.mark_unattended(host.folder, 60.0)
+    with contextlib.suppress(OSError):
+        run_folder.make_marker(host.folder.relaunch_marker, time.time() + 60)
+    assert (precious.read_text(), precious.stat().st_mtime) == ("kept", before)
