@@ -22,6 +22,7 @@ TEMPLATES |= {"config/rerun.py::_elsewhere_hint"}
 
 NAMES = {"cli/main.py::_show_help", "cli/main.py::print_help"}
 NAMES |= {"cli/parser.py::__init__", "cli/parser.py::launch_parser"}
+NAMES |= {"ui/layout.py::_match_command"}
 """Where nothing but the program is named."""
 
 EVERYDAY, RECORD = "tests/lab/test_everyday_projects.py", "tests/lab/test_run_by_record.py"
