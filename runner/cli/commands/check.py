@@ -10,12 +10,10 @@ from dataclasses import replace
 from runner.cli.selection import Selection, open_pool
 from runner.cli.verb import exit_code, verb
 from runner.config.overrides import override_key
-from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.shell import this_program
 from runner.ui.output import show
 
-INTERRUPTED = 128
-"""Exit codes from here on are those of signals."""
 NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
 TASK_CHECKS = ("code", "packages")
@@ -83,7 +81,7 @@ def _run_collectives(flag: str, mode: str, cluster: str, selection: Selection) -
     kept = [w for w, key in keys.items() if key in NODE_KEYS or key.partition(".")[0] != "task"]
     settings = (*kept, "task=collectives", f"task.args.mode={mode}")
     code = exit_code(lambda: run(replace(selection, settings=settings).compose()))
-    if 0 < code < INTERRUPTED:
+    if 0 < code < SIGNAL_EXIT_BASE:
         message = f"{flag} failed, as a launch would: mend what is named above"
         again = f"`{this_program()} why` says it again"
         show(f"{cluster}: {message} ({again}), or leave nodes out: cluster.exclude", sys.stderr)

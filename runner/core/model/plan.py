@@ -9,16 +9,18 @@ from runner.core.codec import abbreviate, parsed_by
 from runner.core.model.facts import PORT
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 
+_REFUSED = " '\"`;&<>|(){}"
 
-def _parse_user(text: str) -> None:
+
+def _parse_user(text: str, refused: str = _REFUSED) -> None:
     """Raise ValueError for what OpenSSH's client refuses: it may come to stand in a command."""
-    if text.startswith("-") or not text.isprintable() or {*text} & {*" '\"`;&<>|(){}"}:
+    if text.startswith("-") or not text.isprintable() or {*text} & {*refused}:
         raise ValueError(f"{abbreviate(text)} is no host or user")
 
 
 def _parse_host(text: str) -> None:
     """Raise ValueError likewise; the name of a user may have that of a domain before it."""
-    _parse_user(text.replace("$", " ").replace("\\", " "))
+    _parse_user(text, _REFUSED + "$\\")
 
 
 HOST, USER = parsed_by(_parse_host), parsed_by(_parse_user)

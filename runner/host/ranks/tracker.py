@@ -179,12 +179,13 @@ class RankTracker:
 
         self._submit(self._reader.read, take)
 
-    def record_vanished(self, launcher_ended_at: float = float("inf")) -> None:
+    def record_vanished(self, launcher_ended_at: Optional[float] = None) -> None:
         """Record the exit of ranks whose shim is gone without a record, after a scan.
 
         A launcher reaps its ranks: one that could not record its end was gone before the launcher.
         """
-        self._launcher_ended_at = min(self._launcher_ended_at, launcher_ended_at)
+        if launcher_ended_at is not None:
+            self._launcher_ended_at = launcher_ended_at
         alive = procfs.descendants(os.getpid())
         self._record_vanished(k for k in self._running if self._started[k].shim_pid not in alive)
 

@@ -22,7 +22,7 @@ from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, re
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.process.procfs import list_names
 from runner.host.storage.permissions import private_folder
-from runner.host.storage.run_folder import mtime, read_state
+from runner.host.storage.run_folder import make_marker, mtime, read_state
 
 SEAL_MTIME = 1_000_000_000  # the modification time of every stored file, in seconds since the epoch
 MANIFEST, DAMAGED, STORE_ID = "manifest", "damaged", ".store"
@@ -44,7 +44,7 @@ def mark_damaged(workdir: str, name: str) -> None:
     """Have a release count as absent, so that the next launch stores it anew."""
     path = os.path.join(release_folder(workdir, name), DAMAGED)
     with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        make_marker(path)
 
 
 def check_intact(workdir: str, name: str) -> str:

@@ -237,8 +237,7 @@ class Supervisor:
 
     def _on_records_complete(self) -> None:
         """Take all that the shims have recorded: the program has ended."""
-        ended_at = self._launcher.unrecorded_end
-        self._ranks.record_vanished(float("inf") if ended_at is None else ended_at)
+        self._ranks.record_vanished(self._launcher.unrecorded_end)
         self._files.submit(int, lambda _: self._on_program_ended())  # after why ranks vanished
 
     def _on_program_ended(self) -> None:
