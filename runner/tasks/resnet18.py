@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import os
 import time
 import warnings
@@ -33,7 +34,7 @@ RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
-TRAIN_IMAGES = 1438  # every fifth image of the file is for the test
+TRAIN_IMAGES = 1437  # every fifth image of the file is for the test
 SGD: Any = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-3, "foreach": True}
 SMOOTHING = 0.1  # of labels
 LR_DECAY = 0.8  # per epoch
@@ -54,6 +55,7 @@ def parse_args() -> argparse.Namespace:
     add("--batch_size", type=int, default=64, help=batch)
     add("--lr", type=float, default=0.02, help="highest learning rate (0.02)")
     add("--seed", type=int, default=0, help="of weights, order and distortion (0)")
+    add("--log_every", type=int, default=5, help="steps from one progress line to the next (5)")
     add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
     add("--sync_bn", action="store_true", help="batch norm over all ranks (GPUs only)")
     add("--checkpoint", type=Path, metavar="PATH", help="rank 0 writes it after each epoch")
@@ -66,8 +68,9 @@ def parse_args() -> argparse.Namespace:
     gpus = torch.cuda.device_count()
     args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
     args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
-    if args.epochs < 1:
-        parser.error(f"--epochs must be at least 1, not {args.epochs}")
+    for name in ("epochs", "log_every"):
+        if (value := getattr(args, name)) < 1:
+            parser.error(f"--{name} must be at least 1, not {value}")
     if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
         parser.error(f"--batch_size must be from {2 * WORLD_SIZE} to {TRAIN_IMAGES}")
     if args.backend not in ("gloo", "nccl"):
@@ -163,10 +166,26 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     aside.replace(path)
 
 
+def load_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Return what rank 0 finds, on all ranks: the other nodes need not have the file."""
+    found: list[dict[str, Any] | None] = [None]
+    if RANK == 0 and path.is_file():
+        found = [torch.load(path, "cpu", weights_only=True)]
+    dist.broadcast_object_list(found)
+    return found[0]
+
+
 def say(line: str) -> None:
     """Print on rank 0 only."""
     if RANK == 0:
         print(line, flush=True)
+
+
+def report(step: int, steps: int, loss: Tensor, rate: float) -> None:
+    """Print the progress: the loss of this step over all ranks, and images per second."""
+    dist.all_reduce(mean := loss.detach() / WORLD_SIZE)
+    progress = {"step": step, "steps": steps, "loss": round(mean.item(), 4)}
+    say(json.dumps({**progress, "rate": round(rate, 1), "unit": "images"}))
 
 
 def train(args: argparse.Namespace) -> float:
@@ -183,15 +202,10 @@ def train(args: argparse.Namespace) -> float:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     optimizer = torch.optim.SGD(model.parameters(), args.lr, **SGD)
     done = 0  # epochs
-    if args.resume:
-        found: list[Any] = [None]
-        if RANK == 0 and args.resume.is_file():
-            found = [torch.load(args.resume, "cpu", weights_only=True)]
-        dist.broadcast_object_list(found)  # the other nodes need not have the file
-        if found[0]:
-            model.load_state_dict(found[0]["model"])
-            optimizer.load_state_dict(found[0]["optimizer"])
-            done = found[0]["epoch"]
+    if args.resume and (state := load_checkpoint(args.resume)):
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        done = state["epoch"]
     began = time.monotonic()
     for epoch in range(done, args.epochs):
         epoch_began = time.monotonic()
@@ -210,6 +224,10 @@ def train(args: argparse.Namespace) -> float:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss_sum += loss.detach()
+            if (step + 1) % args.log_every == 0 or step + 1 == args.epochs * steps:
+                images_done = (step + 1 - done * steps) * WORLD_SIZE * len(images)
+                rate = images_done / (time.monotonic() - began)
+                report(step + 1, args.epochs * steps, loss, rate)
         dist.all_reduce(loss_sum)
         right, total = evaluate(model, test_set, device).tolist()
         if args.checkpoint and RANK == 0:

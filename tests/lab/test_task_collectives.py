@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import runner
+from tests.lab.by_hand import python
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.test_launch import ONE_CORE
-from tests.lab.test_task_resnet18 import forked, python
 
 pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 
@@ -87,20 +87,6 @@ def test_alone() -> None:
 
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "world size 1, backend gloo, device cpu" in done.stdout.splitlines()
-
-
-def test_bad_flags_are_one_line_and_exit_code_2() -> None:
-    """Any rank ends alone, before it waits for another."""
-    cases = {
-        "--backend=nccl": "nccl needs a GPU for local rank 0; this host shows 0",
-        "--max_bytes=1.5G": "argument --max_bytes: '1.5G' is no size such as 4096, 64K or 1G",
-        "--max_bytes=1K": "--min_bytes must not be above --max_bytes",
-    }
-    ended = forked(SCRIPT, [([flag], 2) for flag in cases])
-    for (flag, message), (code, out, err) in zip(cases.items(), ended, strict=True):
-        assert (code, out) == (2, ""), flag
-        assert err.startswith(f"collectives.py: error: {message}"), flag
-        assert err.count("\n") == 1, flag
 
 
 def test_pairs_name_the_slow_host(lab: Lab, on_lab: Launcher) -> None:

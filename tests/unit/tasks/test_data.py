@@ -1,4 +1,4 @@
-"""The shipped digits match their description; no torch needed."""
+"""The shipped data match their descriptions; no torch needed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gzip
 import hashlib
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 import runner
 
@@ -28,15 +30,21 @@ def test_every_row_is_an_image_and_its_label() -> None:
     ]
 
 
-def test_bytes_are_those_of_the_description() -> None:
-    """digits.md names the sha256 of the file and of the text in it."""
-    packed = DIGITS.read_bytes()
-    description = (TASKS / "digits.md").read_text()
-
-    assert f"{hashlib.sha256(packed).hexdigest()}  digits.csv.gz\n" in description
-    assert f"{hashlib.sha256(gzip.decompress(packed)).hexdigest()}  digits.csv\n" in description
+PACKED = {"digits.csv.gz": "digits.md", "as_you_like_it.txt.gz": "as_you_like_it.md"}
 
 
-def test_file_holds_no_time_of_its_making() -> None:
+@pytest.mark.parametrize(("name", "description"), PACKED.items())
+def test_bytes_are_those_of_the_description(name: str, description: str) -> None:
+    """Each names the sha256 of the file and of the text in it."""
+    packed = (TASKS / name).read_bytes()
+    text = (TASKS / description).read_text()
+
+    assert f"{hashlib.sha256(packed).hexdigest()}  {name}\n" in text
+    unpacked = hashlib.sha256(gzip.decompress(packed)).hexdigest()
+    assert f"{unpacked}  {name.removesuffix('.gz')}\n" in text
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_file_holds_no_time_of_its_making(name: str) -> None:
     """Whoever makes it again gets the same bytes."""
-    assert DIGITS.read_bytes()[4:8] == bytes(4)
+    assert (TASKS / name).read_bytes()[4:8] == bytes(4)

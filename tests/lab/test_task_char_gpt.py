@@ -1,0 +1,95 @@
+"""char_gpt: it learns, and its losses do not depend on how many ranks and nodes share a batch."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.lab.by_hand import TASKS, python, torchrun
+from tests.lab.launching import Launcher
+
+pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+
+SCRIPT = str(TASKS / "char_gpt.py")
+SMALL = {"layers": 1, "heads": 2, "width": 32, "context": 32, "batch_size": 8, "sample": 20}
+"""A model and batches that take a second."""
+
+ALPHABET = 68
+ADDING_UP = 2e-4
+"""How far losses of two numbers of ranks may be apart, since they add up in another order; they
+are printed with four decimals."""
+
+
+def flags(**more: object) -> list[str]:
+    """The command line of a small model."""
+    return [f"--{name}={value}" for name, value in {**SMALL, **more}.items()]
+
+
+def trained(ranks: int, *words: str) -> list[str]:
+    """What a training prints; one rank needs no torchrun."""
+    done = torchrun(ranks, SCRIPT, *words) if ranks > 1 else python(SCRIPT, *words)
+    assert done.returncode == 0, done
+    return done.stdout.splitlines()
+
+
+def losses(lines: Sequence[str]) -> list[float]:
+    """The training losses, and the test loss after them."""
+    progress = [json.loads(line) for line in lines if line.startswith("{")]
+    last = re.match(r"test loss (\d+\.\d{4}) after \d+ steps, \d+ tokens per second$", lines[-1])
+    assert last, lines
+    assert [line["step"] for line in progress] == sorted({line["step"] for line in progress})
+    assert {line["unit"] for line in progress} == {"tokens"}
+    return [*(line["loss"] for line in progress), float(last[1])]
+
+
+def test_two_ranks_learn_what_one_does(tmp_path: Path) -> None:
+    """The first loss is that of guessing; the last one is below what single letters tell."""
+    words = flags(steps=60, log_every=1, lr=0.01)
+    alone = losses(trained(1, *words))
+    assert losses(trained(2, *words)) == pytest.approx(alone, abs=ADDING_UP)
+    assert alone[0] == pytest.approx(math.log(ALPHABET), rel=0.02)
+    assert alone[-1] < entropy_of_letters()
+    text = tmp_path / "mine.txt"
+    text.write_text("abcdefgh" * 100)
+    mine = trained(1, *flags(steps=60, data=text, lr=0.01))
+    assert losses(mine)[-1] < 0.5
+    assert set(mine[-2]) <= set("abcdefgh")
+
+
+def entropy_of_letters() -> float:
+    """The loss of who knows how often each character occurs, and nothing else, in nats."""
+    import gzip  # noqa: PLC0415
+    from collections import Counter  # noqa: PLC0415
+
+    text = gzip.decompress((TASKS / "as_you_like_it.txt.gz").read_bytes()).decode()
+    counts = Counter(text)
+    assert len(counts) == ALPHABET
+    return -sum(n / len(text) * math.log(n / len(text)) for n in counts.values())
+
+
+@pytest.mark.all
+def test_the_shipped_settings_learn_to_write() -> None:
+    """All of the default training; by hand as the docs say it."""
+    lines = trained(2)
+    assert losses(lines)[-1] < 2.0
+
+
+@pytest.mark.all
+@pytest.mark.timeout(400)
+def test_ranks_and_nodes_share_one_batch(on_lab: Launcher) -> None:
+    """Four ranks on one, two and four hosts print the same losses and the same text."""
+    args = [f"task.args.{name}={value}" for name, value in {**SMALL, "steps": 20}.items()]
+    told = []
+    for nodes in (1, 2, 4):
+        shape = (f"task.nnodes={nodes}", f"cluster.nproc_per_node={4 // nodes}")
+        words = ("cluster=lab", "cluster.env.OMP_NUM_THREADS=1", "task=char_gpt", *shape, *args)
+        done = on_lab(*words, seconds=120)
+        assert done.code == 0, done
+        lines = [line.partition("] ")[2] for line in done.out.splitlines()]
+        told.append((losses(lines), lines[-3:-1]))
+    assert told[0] == told[1] == told[2]

@@ -1,0 +1,50 @@
+"""The shipped task `pipeline`, by hand under plain torchrun."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.by_hand import torchrun
+from tests.lab.launching import PROGRAMS
+from tests.lab.training import ROUNDING, progress, train
+
+pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+
+PROGRAM = str(PROGRAMS / "pipeline_gradients.py")
+
+
+@pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.all)])
+def test_outputs_and_gradients_are_those_of_the_unsplit_model(tmp_path: Path, stages: int) -> None:
+    """By both schedules: of the first batch, value by value; and the losses of steps after it."""
+    path = tmp_path / "pipeline.pt"
+    done = torchrun(stages, PROGRAM, str(path), "--steps=6", "--log_every=1", "--seed=3")
+
+    import torch  # noqa: PLC0415 - only the tests that run may need it
+    from torch.nn.functional import cross_entropy  # noqa: PLC0415
+
+    from runner.tasks import pipeline as task  # noqa: PLC0415
+
+    model = task.build_model(3)
+    args = Namespace(seed=3, batch_size=96)
+    samples, labels = task.load_batch(1, args)
+    outputs = model(samples)
+    loss = cross_entropy(outputs, labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert len(gradients) == 16
+    every = torch.load(path, weights_only=True)
+    assert every.keys() == {"gpipe", "1f1b"}
+    for schedule, found in every.items():
+        torch.testing.assert_close(found["outputs"], outputs.detach(), msg=schedule)
+        torch.testing.assert_close(found["loss"], loss.detach(), msg=schedule)
+        torch.testing.assert_close(found["gradients"], gradients, rtol=0, atol=ROUNDING)
+
+    def compute_loss(step: int) -> torch.Tensor:
+        samples, labels = task.load_batch(step, args)
+        return cross_entropy(model(samples), labels)
+
+    expected = train(compute_loss, torch.optim.SGD(model.parameters(), 0.05), 6)
+    assert progress(done.stdout, 6) == pytest.approx(expected, abs=ROUNDING)

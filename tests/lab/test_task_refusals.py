@@ -1,0 +1,104 @@
+"""What the shipped tasks refuse: a world that does not fit, a torch that lacks their pattern."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.lab.by_hand import TASKS, python
+
+pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+
+LACKS = "error: this torch, {torch}, "
+ONE_PROCESS = "error: this trains in one process and was started as 2; ddp.py uses all"
+CASES = [
+    ("collectives", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this "),
+    ("collectives", 2, "", ["--max_bytes=1.5G"], "error: argument --max_bytes: '1.5G' is no size"),
+    ("collectives", 2, "", ["--max_bytes=1K"], "error: --min_bytes must not be above --max_bytes"),
+    ("resnet18", 2, "", ["--sync_bn"], "error: --sync_bn needs a GPU for local rank 0; this host"),
+    ("resnet18", 1, "", ["--epochs=0"], "error: --epochs must be at least 1, not 0"),
+    ("resnet18", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
+    ("resnet18", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host"),
+    ("resnet18", 1, "", ["--resume=/no/such.pt"], "error: --resume: there is no file /no/such.pt"),
+    ("char_gpt", 1, "", ["--steps=0"], "error: --steps must be at least 1, not 0"),
+    ("char_gpt", 2, "", ["--batch_size=7"], "error: --batch_size must divide by 2 ranks, --width "),
+    ("char_gpt", 1, "", ["--backend=mpi"], "error: argument --backend: invalid choice: 'mpi'"),
+    ("char_gpt", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host"),
+    ("char_gpt", 1, "", ["--data=/no/such"], "error: --data /no/such: No such file or directory"),
+    ("char_gpt", 1, "", ["--data=short.txt"], "error: --data short.txt: 9 characters are too few "),
+    ("char_gpt", 1, "", ["--data=odd.txt"], "error: --data odd.txt: 'utf-8' codec can't decode"),
+    ("single", 1, "", ["--batch_size=1438"], "error: --batch_size must be from 1 to 1437"),
+    ("single", 2, "", [], ONE_PROCESS),
+    ("data_parallel", 2, "", [], ONE_PROCESS),
+    ("ddp", 3, "", ["--accumulate=5"], "error: --batch_size must be a multiple of 15, 3 ranks tim"),
+    ("ddp", 1, "", ["--epochs=0"], "error: --epochs, --accumulate and --log_every must be at leas"),
+    ("ddp", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host shows"),
+    ("elastic", 1, "", ["--save_every=0"], "error: --epochs, --log_every, --save_every and --time"),
+    ("elastic", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
+    ("rpc_parameter_server", 1, "", [], "error: a server and its trainers take 2 ranks or more"),
+    ("rpc_parameter_server", 6, "", [], "error: --batch_size 96 must be a multiple of the 5 train"),
+    ("rpc_parameter_server", 2, "_C._rpc_init", [], LACKS + "was built without RPC"),
+    ("rpc_pipeline", 1, "", [], "error: the 8 layers go to 2 to 8 ranks, not 1"),
+    ("rpc_pipeline", 9, "", [], "error: the 8 layers go to 2 to 8 ranks, not 9"),
+    ("rpc_pipeline", 2, "", ["--microbatches=5"], "error: --batch_size 96 must be a multiple of"),
+    ("rpc_pipeline", 2, "_C._rpc_init", [], LACKS + "was built without RPC"),
+    ("pipeline", 9, "", [], "error: the 8 layers go to 8 ranks or fewer, not 9"),
+    ("pipeline", 4, "", ["--microbatches=3"], "error: --microbatches must be at least 4, the numb"),
+    ("pipeline", 2, "", ["--schedule=zb"], "error: argument --schedule: invalid choice: 'zb' (ch"),
+    ("pipeline", 2, "distributed.pipelining.PipelineStage", [], LACKS + "has no torch.distribu"),
+    ("fsdp", 5, "", [], "error: --batch_size 96 must be a multiple of the 5 ranks"),
+    ("fsdp", 2, "", ["--resume=/no/such"], "error: --resume: no checkpoint in /no/such, which all"),
+    ("fsdp", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host sho"),
+    ("fsdp", 2, "distributed.fsdp.fully_shard", [], LACKS + "has no torch.distributed.fsdp.ful"),
+    ("tensor_parallel", 3, "", [], "error: --tensor_parallel 2 must divide the 4 heads and the 3"),
+    ("tensor_parallel", 10, "", [], "error: --batch_size 24 must be a multiple of the 5 groups"),
+    ("tensor_parallel", 2, "", ["--steps=0"], "error: --steps must be at least 1, not 0"),
+    ("tensor_parallel", 2, "distributed.fsdp.fully_shard", [], LACKS + "has no torch.distribute"),
+]
+"""Task, world size, what torch lacks, flags, and the line."""
+
+
+def test_what_does_not_fit_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any rank ends alone, before it waits for another, and names what to change."""
+    monkeypatch.chdir(tmp_path)
+    Path("short.txt").write_text("too short")
+    Path("odd.txt").write_bytes(b"\xff" * 10_000)
+    done = python("-c", FORKS, str(TASKS), json.dumps(CASES))
+
+    assert done.returncode == 0, done
+    torch, *ended = json.loads(done.stdout)
+    for (task, *case, line), (code, out, err) in zip(CASES, ended, strict=True):
+        assert (code, out, err.count("\n")) == (2, "", 1), (task, case, err)
+        assert err.startswith(f"{task}.py: {line.format(torch=torch)}"), (task, case, err)
+
+
+FORKS = """
+import functools, os, runpy, sys, tempfile, json
+import torch.distributed.fsdp, torch.distributed.pipelining, torch.distributed.optim
+ended = [torch.__version__]
+for task, world_size, lacking, flags, _ in json.loads(sys.argv[2]):
+    files = [tempfile.TemporaryFile("w+") for _ in range(2)]
+    pid = os.fork()
+    if not pid:
+        os.dup2(files[0].fileno(), 1)
+        os.dup2(files[1].fileno(), 2)
+        os.environ.update(RANK=f"{world_size - 1}", WORLD_SIZE=f"{world_size}", LOCAL_RANK="0")
+        if lacking:
+            *where, name = lacking.split(".")
+            delattr(functools.reduce(getattr, where, torch), name)
+        sys.argv = [f"{sys.argv[1]}/{task}.py", *flags]
+        code = 0
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+        os._exit(code)  # to take all of torch apart costs half a second
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    ended.append([code, *(file.seek(0) or file.read() for file in files)])
+print(json.dumps(ended))
+"""

@@ -1,0 +1,123 @@
+"""Every shipped training: the same result by hand with torchrun and through the runner."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+from tests.lab.by_hand import TASKS, TORCHRUN
+from tests.lab.lab import Lab
+from tests.lab.launching import Launcher
+from tests.lab.test_launch import ONE_CORE
+
+pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+
+ACCURACY = r"test loss \d\.\d{4}, test accuracy \d+\.\d\d % after \d+ steps"
+LOSS = r"loss \d\.\d{4} after \d+ steps"
+QUICK = {"steps": 10, "log_every": 5}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One shipped training, and how it is made quick.
+
+    Attributes:
+        name: Of its task and its file.
+        result: A pattern of the part of rank 0's output that is the same in every equal run.
+        args: What is set by `task.args.NAME`, and by hand as `--NAME`.
+        ranks: Per node.
+        hosts: On how many hosts it runs.
+        by_torchrun: Whether torchrun starts it by hand; else `python` does, once.
+        in_make_test: On how many hosts `make test` runs it, if at all.
+    """
+
+    name: str
+    result: str
+    args: Mapping[str, object] = field(default_factory=dict)
+    ranks: int = 1
+    hosts: tuple[int, ...] = (1, 2, 4)
+    by_torchrun: bool = True
+    in_make_test: int = 0
+
+
+TRAININGS = (
+    Training("single", ACCURACY, {"epochs": 2}, hosts=(1,), by_torchrun=False),
+    Training("data_parallel", ACCURACY, {"epochs": 2}, hosts=(1,), by_torchrun=False),
+    Training("ddp", ACCURACY, {"epochs": 2, "accumulate": 2}, ranks=2, in_make_test=1),
+    Training("elastic", ACCURACY, {"epochs": 2}),
+    Training("resnet18", r"final test accuracy .* \(\d+/360\)", {"epochs": 1, "batch_size": 480}),
+    Training("rpc_parameter_server", LOSS, {**QUICK, "batch_size": 84}, ranks=2),
+    Training("rpc_pipeline", LOSS, QUICK, ranks=2),
+    Training("pipeline", LOSS, QUICK),
+    Training("fsdp", LOSS, QUICK),
+    Training("tensor_parallel", LOSS, QUICK, ranks=2),
+    Training("char_gpt", rf"test {LOSS}", {**QUICK, "sample": 20}),
+)
+
+
+def cases() -> Iterator[ParameterSet]:
+    """Each training on each number of hosts; `make test` takes what the table says."""
+    for training in TRAININGS:
+        for hosts in training.hosts:
+            marks = [] if hosts == training.in_make_test else [pytest.mark.all]
+            yield pytest.param(training, hosts, id=f"{training.name}-{hosts}", marks=marks)
+
+
+def by_hand(lab: Lab, training: Training, hosts: int) -> str:
+    """Start it on each host as its docstring says; return what rank 0 printed."""
+    nodes = list(lab.hosts.values())[:hosts]
+    script = [
+        str(TASKS / f"{training.name}.py"),
+        *(f"--{name}={value}" for name, value in training.args.items()),
+    ]
+    launch = [
+        *(*TORCHRUN, f"--nnodes={hosts}"),
+        *(f"--nproc_per_node={training.ranks}", f"--master_addr={nodes[0].address}"),
+    ]
+    python = ["env", "OMP_NUM_THREADS=1", "timeout", "--kill-after=15", "150", sys.executable]
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in nodes]
+        started: list[subprocess.Popen[str]] = []
+        for rank, (host, output) in enumerate(zip(nodes, outputs, strict=True)):
+            torchrun = [*launch, f"--node_rank={rank}"] if training.by_torchrun else []
+            argv = [*python, *torchrun, *script]
+            started.append(host.popen(argv, stdout=output, stderr=subprocess.STDOUT))
+        codes = [each.wait() for each in started]
+        printed = [(output.seek(0), output.read())[1] for output in outputs]
+    assert codes == [0] * hosts, printed
+    return printed[0]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("training", "hosts"), list(cases()))
+def test_by_hand_and_by_the_runner(
+    training: Training, hosts: int, lab: Lab, on_lab: Launcher
+) -> None:
+    """On as many hosts, to the last digit."""
+    expected = re.findall(training.result, by_hand(lab, training, hosts))
+    nodes = ",".join(list(lab.hosts)[:hosts])
+    done = on_lab(
+        *("cluster=lab", f"cluster.only=[{nodes}]", f"task={training.name}", ONE_CORE),
+        *([f"cluster.nproc_per_node={training.ranks}"] if training.by_torchrun else []),
+        *(f"task.args.{name}={value}" for name, value in training.args.items()),
+        seconds=200,
+    )
+
+    assert done.code == 0, done
+    assert len(expected) == 1
+    assert re.findall(training.result, done.log("node1", 0)) == expected
+
+
+def test_the_table_has_every_training() -> None:
+    """A task that is added is added there; `env` and `collectives` train nothing."""
+    files = {path.stem for path in TASKS.glob("*.py")}
+    others = {"__init__", "env", "collectives", "collectives_report"}
+    assert {training.name for training in TRAININGS} == files - others
