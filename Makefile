@@ -14,7 +14,7 @@ ONCE    := -m "not all"
 # Where it is set (some images do), each of the suite's thousand controllers would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-all check unit lab bench chaos clean system
+.PHONY: help run test test-all check unit lab gpu bench chaos clean system
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -28,7 +28,7 @@ run: $(VENV)/.run  ## train ResNet-18 on this machine (ARGS="task.args.epochs=2"
 test: check system  ## checks, and every promise and documented behaviour once
 	$(BIN)/python -m pytest $(WORKERS) $(ONCE) $(ARGS)
 
-test-all: check system  ## checks, and all tests: all combinations, chaos, every page of the docs
+test-all: check system $(VENV)/.libraries  ## checks, and all tests: all combinations, chaos, every page of the docs
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 check: $(VENV)/.test  ## ruff, mypy, import rules, Python 3.8 of the code for hosts
@@ -43,6 +43,9 @@ unit: $(VENV)/.test  ## the fast tests only
 
 lab: $(VENV)/.test system  ## make test's tests on real hosts only (ARGS="tests/lab/test_stop.py -k ctrl_c" for one)
 	$(BIN)/python -m pytest $(WORKERS) $(ONCE) $(if $(filter tests/%,$(ARGS)),,tests/lab) $(ARGS)
+
+gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; prints a table to paste into an issue (docs/gpu.md)
+	@$(BIN)/python -m tests.gpu $(ARGS)
 
 bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
@@ -68,6 +71,10 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.run constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(.ci/group test check)
+	@touch $@
+
+$(VENV)/.libraries: $(VENV)/.test constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(.ci/group libraries)
 	@touch $@
 
 system:

@@ -1,0 +1,1 @@
+"""Checks that need NVIDIA GPUs: `make gpu`."""

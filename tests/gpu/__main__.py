@@ -1,0 +1,75 @@
+"""Entry of `make gpu`: pytest over this folder and a table, or one line where no GPU is.
+
+Arguments are pytest's. Exit code 1 if a check failed, 2 without a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpu.machine import NoGpuError, find_machine
+from tests.gpu.table import Row, render
+
+FLAGS = (
+    "--verbose",
+    "--no-header",
+    "--no-summary",
+    "--tb=short",
+    "-p",
+    "no:randomly",
+    "-p",
+    "no:cacheprovider",
+)
+"""In the order of the file; failures are shown with the table, once."""
+
+
+class RowCollector:
+    """Plugin of pytest that makes a row of each check."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the outcome of a check itself, or what went wrong around it."""
+        if report.when != "call" and report.passed:
+            return
+        words, _, parameters = report.location[2].removeprefix("test_").partition("[")
+        check = words.replace("_", " ") + (f": {parameters[:-1]}" if parameters else "")
+        figure, details = str(dict(report.user_properties).get("figure", "")), ""
+        if report.skipped and isinstance(report.longrepr, tuple):
+            figure = report.longrepr[2].removeprefix("Skipped: ")
+        elif report.failed:
+            crash: Any = getattr(report.longrepr, "reprcrash", None)
+            details = report.longreprtext
+            figure = (
+                (crash.message if crash else details).partition("\n")[0].removeprefix("Failed: ")
+            )
+        result = "ok" if report.passed else report.outcome
+        self.rows.append(Row(check, result, figure, report.duration, details))
+
+
+def run_checks(*argv: str) -> tuple[int, list[Row]]:
+    """Run pytest; return our exit code, and the rows."""
+    collector = RowCollector()
+    code = pytest.main([*FLAGS, *argv], plugins=[collector])
+    return 130 if code == pytest.ExitCode.INTERRUPTED else min(int(code), 1), collector.rows
+
+
+def main() -> int:
+    """Run the checks, and print the table."""
+    try:
+        machine = find_machine()
+    except NoGpuError as error:
+        print(f"make gpu: {error}", file=sys.stderr)
+        return 2
+    code, rows = run_checks(str(Path(__file__).parent), *sys.argv[1:])
+    print(f"\n{render(machine.describe(), rows)}", end="")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

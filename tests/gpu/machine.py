@@ -1,0 +1,101 @@
+"""Inventory of this machine, by a torch process that ends: pytest itself is on no GPU."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import runner
+from runner.host.gpu import query
+from runner.host.process.bounded_child import wait_all
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).with_name("programs.py")
+
+
+class NoGpuError(Exception):
+    """There is no NVIDIA GPU here that torch can use."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What torch sees here.
+
+    Attributes:
+        torch: Its version, with the versions of CUDA and NCCL.
+        names: The models of the visible GPUs, in the order of their PCI addresses.
+        uuids: The same GPUs, as "GPU-...".
+    """
+
+    torch: str
+    names: tuple[str, ...]
+    uuids: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return the line about the machine."""
+        version = host_facts()["driver"].version or "unknown"
+        commit = _printed("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
+        parts = (
+            " and ".join(f"{count} x {name}" for name, count in Counter(self.names).items()),
+            f"driver {version}",
+            f"torch {self.torch}",
+            f"Python {platform.python_version()}",
+            f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
+            f"runner {runner.__version__}{f' ({commit})' if commit else ''}",
+            dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d"),
+        )
+        return ", ".join(parts)
+
+
+@functools.cache
+def find_machine() -> Machine:
+    """Return what torch sees here, or raise NoGpuError with one line that says why not."""
+    if not query.has_driver():
+        raise NoGpuError("no NVIDIA GPU here: there is no NVIDIA driver")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS), "devices"],
+        env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},  # as in the facts
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise NoGpuError(f"{sys.executable}: {(done.stderr.splitlines() or ['no torch'])[-1]}")
+    return read_devices(json.loads(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def read_devices(seen: dict[str, Any], visible: str | None) -> Machine:
+    """Return what torch saw with a CUDA_VISIBLE_DEVICES, or say why that is no GPU."""
+    if not seen["cuda"]:
+        raise NoGpuError(f"torch {seen['torch']} has no CUDA: install a build of it that has")
+    if not seen["names"]:
+        why = "try nvidia-smi" if visible is None else f"CUDA_VISIBLE_DEVICES is {visible!r}"
+        raise NoGpuError(f"torch {seen['torch']} sees no NVIDIA GPU here: {why}")
+    versions = f"{seen['torch']} (CUDA {seen['cuda']}, NCCL {seen['nccl'] or 'none'})"
+    return Machine(versions, tuple(seen["names"]), tuple(seen["uuids"]))
+
+
+@functools.cache
+def host_facts() -> dict[str, Any]:
+    """Return the fields of a host's facts that are about GPUs."""
+    child = query.start(30, health=True)
+    try:
+        for _ in wait_all([child]):
+            pass
+    finally:
+        child.kill()
+    return query.result(child)
+
+
+def _printed(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,90 @@
+"""Programs of the checks, each a function, by its name as the only argument."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def devices() -> None:
+    """Print the versions of torch, CUDA and NCCL, and the visible GPUs, as one line of JSON."""
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    has_nccl = gpus and dist.is_nccl_available()
+    nccl = torch.cuda.nccl.version() if has_nccl else ()  # type: ignore[no-untyped-call]
+    seen = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, nccl)),
+        "names": [gpu.name for gpu in gpus],
+        "uuids": [f"GPU-{gpu.uuid}" for gpu in gpus],
+    }
+    print(json.dumps(seen))
+
+
+def out_of_memory() -> None:
+    """Ask the GPU for more than it has."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.empty(total + (1 << 30), dtype=torch.uint8, device="cuda")
+
+
+def hold() -> None:
+    """Take 2 GiB of the GPU, and keep them until the end by a signal."""
+    held = torch.ones(2 << 30, dtype=torch.uint8, device="cuda")
+    print(f"holding {len(held) >> 20} MiB", flush=True)  # which waits for no kernel
+    signal.pause()
+
+
+def join() -> torch.device:
+    """Join the other ranks; return this one's device."""
+    on_gpu = os.environ["DIST_BACKEND"] == "nccl"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(os.environ["DIST_BACKEND"])
+    return device
+
+
+def hang() -> None:
+    """Wait for the other rank in a collective of one of two groups, and it in the other's."""
+    number = torch.ones(1, device=join())
+    groups = [dist.new_group(), dist.new_group()]
+    for group in groups:
+        dist.all_reduce(number, group=group)
+    print(f"sum {number.item()}", flush=True)
+    dist.all_reduce(number, group=groups[dist.get_rank() % 2])
+    print(f"sum {number.item()}", flush=True)
+
+
+def sync_batch_norm() -> None:
+    """Compare outputs, gradients and statistics of this rank with those of one CPU."""
+    device = join()
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    torch.manual_seed(0)
+    rows = (3 * torch.randn(8 * dist.get_world_size(), 5) + 1).requires_grad_()
+    part = rows.detach()[mine].to(device).requires_grad_()
+    whole = nn.BatchNorm1d(5)
+    synced = nn.SyncBatchNorm(5, device=device)
+    expected, found = whole(rows), synced(part)
+    (expected**3).sum().backward()
+    (found**3).sum().backward()
+    assert rows.grad is not None
+    pairs = {
+        "outputs": (found, expected[mine]),
+        "gradients": (part.grad, rows.grad[mine]),
+        "variances": (synced.running_var, whole.running_var),
+    }
+    for name, (one, other) in pairs.items():
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
+        difference = (one.cpu() - other).abs().max().item()
+        print(f"{name} within {difference:.0e}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (devices, out_of_memory, hold, hang, sync_batch_norm)}[sys.argv[1]]()
