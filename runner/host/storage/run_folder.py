@@ -229,7 +229,7 @@ class LogSampler:
         sizes: Dict[str, int] = {}
         try:
             for entry in os.scandir(self._folder.attempt_folder(self._attempt)):
-                if entry.name.endswith((".out", ".err")):
+                if entry.name.endswith((".out", ".err", ".metrics")):
                     sizes[entry.name] = entry.stat().st_size
             grown = {name: size for name, size in sizes.items() if size != self.sizes.get(name)}
             if grown:

@@ -16,6 +16,7 @@ from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
+from runner.host.storage.run_progress import read_progress
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -69,7 +70,8 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
     """Return the state of one run, None where it has no record for this node.
 
-    The commands of a dry run, pasted there, make a folder with nothing but `work`.
+    It is empty where the order did not arrive in time (`reserve_attempt`); the commands of a dry
+    run, pasted there, make a folder with nothing but `work`.
     PermissionError: it is another user's, and may not be read.
     """
     try:
@@ -77,7 +79,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         names = os.listdir(folder.root)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if names == ["work"]:
+    if names in ([], ["work"]):
         return None
     run_id, _ = folder.root.split("/")[-2:]
     info = replace(_read_run_info(folder) or RunInfo(run_id), run_id=run_id)  # it may be a copy
@@ -102,6 +104,7 @@ def read_run(folder: RunPaths) -> Optional[HostRunStatus]:
         relaunch_pending=relaunch_pending,
         lost_node=lost_node,
         unattended_left_s=max(0.0, ends_at - time.time()) if ends_at else None,
+        progress=read_progress(folder) if alive else None,
     )
 
 

@@ -215,10 +215,12 @@ def _links(root: str = "/sys/class/net") -> Tuple[str, ...]:
 
 
 def record(folder: RunPaths, pids: List[int]) -> None:
-    """Record these processes as the run's owner, if the disk has room."""
+    """Record these processes as the run's owner, or raise OSError.
+
+    It comes before anything is started: without it nothing of the run has ever run here.
+    """
     owner = _local_owner({str(pid): procfs.start_ticks_of(pid) for pid in pids})
-    with contextlib.suppress(OSError):
-        write_atomic(folder.owner_file, json.dumps(encode(owner)) + "\n")
+    write_atomic(folder.owner_file, json.dumps(encode(owner)) + "\n")
 
 
 def heartbeat(folder: RunPaths) -> None:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from runner.ui.console import plain
 from runner.ui.console.colour import LineStyler
 from runner.ui.console.control_sequences import strip_controls
-from runner.ui.console.dedup import LineDeduplicator, PendingLine, Source
+from runner.ui.console.dedup import NO_RANK, LineDeduplicator, PendingLine, Source
 from runner.ui.console.plain import Console, Writer, encode_lines
+from runner.ui.console.progress_bar import ProgressBar
 from runner.ui.console.status_area import Row, StatusArea, without_rates
 
 WRITE_INTERVAL_S = 0.05
@@ -92,6 +93,7 @@ class LiveConsole(Console):
         self._has_many_ranks = ranks is None or len(ranks) > 1
         self._next_progress = 0.0
         self._progress: dict[tuple[Source, int], str] = {}
+        self._bar = ProgressBar()
         super().__init__(ranks, folds_tracebacks=True)
 
     def message(self, text: str) -> None:
@@ -125,9 +127,23 @@ class LiveConsole(Console):
         self._writers[plain.ERR].put(plain.ERR, b"")
         super().flush_ranks(deadline_s)
 
+    def show_progress(self, pattern: str) -> None:
+        """Show a bar in place of metrics lines from now on."""
+        with self._lock:
+            self._bar = ProgressBar(pattern)
+
+    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
+        """Show in the bar what a rank appended to the file of its metrics."""
+        if self._ranks is None or rank in self._ranks:
+            with self._lock:
+                self._bar.feed(Source(node, rank), data, time.monotonic())
+
     def _put_partial_lines(self) -> None:
         super()._put_partial_lines()
         self._put_pending(self._deduplicator.pop_all())
+        if state := self._bar.pop():  # its last figures stay, as those of other bars do
+            prefix = self._styler.prefix(state.source, is_error=False)
+            self._put_prefixed(prefix, plain.ERR, "  ".join(state.texts).encode())
 
     def _open_writers(self) -> dict[int, Writer]:
         on_gone, frame, on_stop = (
@@ -144,6 +160,7 @@ class LiveConsole(Console):
             self._put_due_lines()
             self._put_pending(self._deduplicator.pop_due(now))
             self._update_progress(now)
+            self._area.bar(self._bar.state(now))
         screen = self._writers[plain.ERR]
         if not screen.waiting_pieces:
             screen.put(plain.ERR, b"")
@@ -173,7 +190,10 @@ class LiveConsole(Console):
             self._put_redrawn_lines(source, descriptor, lines)
             return
         now = time.monotonic()
-        lines = self._styler.clean(lines)
+        others = self._without_metrics(source, lines, now)
+        if others is None:
+            return
+        lines = self._styler.clean(others)
         is_behind = self._writers[plain.ERR].waiting_bytes > 0  # lines held back would accumulate
         if self._has_many_ranks and not is_behind and self._deduplicator.accepts(lines, now):
             self._deduplicator.add(source, descriptor, lines, now)
@@ -193,10 +213,17 @@ class LiveConsole(Console):
             if not line.startswith(b"\r"):
                 self._put_lines(source, descriptor, line)
                 continue
-            text = self._styler.clean(line[1:])
+            now = time.monotonic()
+            others = self._without_metrics(source, line[1:], now)
+            if others is None:
+                continue
+            text = self._styler.clean(others)
             bar = without_rates(text.decode(errors="surrogateescape"))
             same = bar.encode(errors="surrogateescape")
-            self._deduplicator.add(source, plain.OUT, text, time.monotonic(), same)
+            self._deduplicator.add(source, plain.OUT, text, now, same)
+
+    def _without_metrics(self, source: Source, lines: bytes, now: float) -> bytes | None:
+        return lines if source.rank == NO_RANK else self._bar.take(source, lines, now)
 
     def _put_pending(self, pending: list[PendingLine]) -> None:
         for line in pending:

@@ -195,6 +195,12 @@ class Console:
             if lines is not None:
                 self._take_lines(source, descriptor, lines)
 
+    def show_progress(self, pattern: str) -> None:
+        """Expect an attempt's metrics lines, also those of `pattern`: here, lines as any other."""
+
+    def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
+        """Note what a rank appended to the file of its metrics; it is no output."""
+
     def first_failure(self, node: str, rank: int | None, *, is_over: bool = False) -> None:
         """Fold tracebacks that follow from this failure, until `recovered` or `reset_lines`.
 

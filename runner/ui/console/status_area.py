@@ -17,11 +17,15 @@ from typing import Literal, NamedTuple
 from runner.core.text import counted, format_age
 from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.dedup import Source
+from runner.ui.console.progress_bar import BarState
 from runner.ui.layout import fold_names
 
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
+MIN_BAR_CELLS, MAX_BAR_CELLS = 4, 24
+BAR_SHARE = 4  # the width of a bar: at most one in this many cells of the terminal's
+DONE, LEFT = "\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
 
 _BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm ends with
@@ -47,6 +51,7 @@ class StatusArea:
         self._states = dict.fromkeys(nodes, "")
         self._phase, self._phase_began = "", clock()
         self._progress: list[tuple[Source, str]] = []
+        self._bar: BarState | None = None
         self._is_shown = self.has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
@@ -66,6 +71,11 @@ class StatusArea:
         with self._lock:
             self._progress = sorted(lines, key=lambda line: line[0].rank)
 
+    def bar(self, state: BarState | None) -> None:
+        """Set how far the ranks are, by their metrics."""
+        with self._lock:
+            self._bar = state
+
     def end(self) -> None:
         """Hide the area from now on."""
         with self._lock:
@@ -75,11 +85,15 @@ class StatusArea:
         """Return the area's rows for a terminal of that size."""
         with self._lock:
             elapsed_s = self._clock() - self._phase_began
-            is_worth_it = bool(self._progress) or not 0 <= elapsed_s <= SHOW_AFTER_S
+            is_worth_it = bool(self._progress or self._bar) or not 0 <= elapsed_s <= SHOW_AFTER_S
             self._is_shown = self._is_shown or is_worth_it
-            if self.has_ended or not self._is_shown or not (self._phase or self._progress):
+            if (
+                self.has_ended
+                or not self._is_shown
+                or not (self._phase or self._progress or self._bar)
+            ):
                 return []
-            phase, progress = self._phase, list(self._progress)
+            phase, progress, bar = self._phase, list(self._progress), self._bar
             groups: dict[str, list[str]] = {}
             for node, state in self._states.items():
                 if state:
@@ -91,10 +105,11 @@ class StatusArea:
             for names, state in states[:1]:
                 head.append((f"  {names}" if state == phase else f"  {names} {state}", ""))
             states = []
-        room = height - 1  # of which unfinished lines get at least half
+        room = height - 1 - bool(bar)  # of which unfinished lines get at least half
         bars = {without_rates(text) for _, text in progress}
         room = max(room - len(bars), room - room // 2)
         texts = [head, *_state_rows(states, room)]
+        texts += [_bar_row(bar, columns)] if bar and height > 1 else []
         texts += _progress_rows(progress, height - len(texts))
         return _render_rows(texts, max(1, columns - 1), colour=self._colour)
 
@@ -106,6 +121,18 @@ def without_rates(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return "".join(char for char in " ".join(text.split()) if char.isprintable())
+
+
+def _bar_row(bar: BarState, columns: int) -> Parts:
+    """Return how far a rank is: a bar if the number of steps is known, and its figures."""
+    label, figures = f"[{bar.source.label}] ", "  ".join(bar.texts)
+    cells = max(MIN_BAR_CELLS, min(MAX_BAR_CELLS, columns // BAR_SHARE))
+    while len(label) + cells + 1 + len(figures) >= columns and cells > MIN_BAR_CELLS:
+        cells = max(MIN_BAR_CELLS, cells // 2)  # in few steps: the figures' width changes often
+    done = round((bar.share or 0) * cells)
+    drawn = [(DONE * done, "green"), (LEFT * (cells - done) + " ", "dim")]
+    drawn = drawn if bar.share is not None else []
+    return [(label, "dim"), *drawn, (figures, "")]
 
 
 def _state_rows(states: list[tuple[str, str]], room: int) -> list[Parts]:

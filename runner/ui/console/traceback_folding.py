@@ -166,12 +166,30 @@ def _summary(traceback: Traceback, room: int) -> str:
 def _shorten(exception: str, limit: int) -> str:
     """Return an exception in `limit` characters.
 
-    Where it is too long, what stands in brackets goes first (files and addresses), then its type,
-    then the beginning of its message.
+    Where it is too long, what stands in brackets goes first (files and addresses), then what comes
+    after the first sentence of its message, then its type, then the end of that sentence.
     """
-    name, _, message = exception.partition(": ")
-    message = " ".join(_BRACKETED.sub(" ", message).split())
-    for text in (exception, f"{name}: … {message}", f"… {message}"):
+    if len(exception) <= limit:
+        return exception
+    name, _, full_message = exception.partition(": ")
+    message = " ".join(_BRACKETED.sub(" ", full_message).split()).replace(" .", ".")
+    sentence = message.partition(". ")[0]
+    if len(sentence) < MIN_EXCEPTION_CHARS:  # a number, or an abbreviation
+        sentence = message
+    if not message:
+        return _cut_end(exception, limit)
+    start = "… " if full_message.startswith("[") else ""
+    typed = (f"{name}: … {message}", f"{name}: {start}{sentence}")
+    for text in (*typed, start + sentence):
         if len(text) <= limit:
             return text
-    return f"… {exception[2 - limit :]}"
+    has_room = limit - len(f"{name}: {start}") >= MIN_EXCEPTION_CHARS
+    return _cut_end(f"{name}: {start}{sentence}" if has_room else start + sentence, limit)
+
+
+def _cut_end(text: str, limit: int) -> str:
+    """Return the beginning of a text that is too long: to a blank, or into a long word."""
+    begin = text[: limit - 1].rpartition(" ")[0]
+    if len(begin) < limit // 2:
+        return f"{text[: limit - 1]}…"
+    return f"{begin} …"

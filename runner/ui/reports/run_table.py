@@ -10,12 +10,27 @@ from typing import Any
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
+from runner.core.model.metrics import RankProgress
 from runner.core.model.results import NodeResult, RemoteRun
-from runner.core.model.run_info import RunInfo, aggregate_state, current_hosts, elastic_summary
+from runner.core.model.run_info import (
+    HostRunStatus,
+    RunInfo,
+    aggregate_state,
+    current_hosts,
+    elastic_summary,
+)
 from runner.core.outcome.verdict import Verdict
 from runner.core.shell import quote, this_program
 from runner.core.text import counted, format_age, printable
-from runner.ui.layout import UNLIMITED_WIDTH, align, display_folder, fold_names, render_table
+from runner.ui.figures import left_text, rate_text, step_text
+from runner.ui.layout import (
+    UNLIMITED_WIDTH,
+    align,
+    display_folder,
+    fitting_columns,
+    fold_names,
+    render_table,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,7 @@ class Row:
     attempt: int  # from 0
     ended: bool
     unattended_left_s: float | None = None  # until it ends for want of a controller
+    progress: RankProgress | None = None  # of the lowest rank that says how far it is
     folder: str = ""  # on this machine, that it was launched from; "" if it is not known
 
 
@@ -102,10 +118,16 @@ def rows(
                 attempt=info.attempt,
                 ended=not is_active,
                 unattended_left_s=min(unattended, default=None),
+                progress=_progress(seen.values()) if is_active else None,
                 folder=folders.get(info.run_id, ""),
             )
         )
     return table_rows[::-1]
+
+
+def _progress(statuses: Iterable[HostRunStatus]) -> RankProgress | None:
+    found = [status.progress for status in statuses if status.progress]
+    return min(found, key=lambda progress: progress.rank, default=None)
 
 
 def unattended_note(row: Row, attach_flags: str) -> str:
@@ -139,18 +161,27 @@ def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> li
     return uses
 
 
-HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "FOLDER")
-MIN_WIDTH = 80  # a narrower terminal breaks the lines itself
+HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PROGRESS", "FOLDER")
+BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER", "ATTEMPT", "GPUS")
+"""The headers; where not all have room, the first of these are columns."""
+
+WRAPPED = ("STATE", "NODES")
+SAYS_NOTHING = {"GPUS": ("-",), "ATTEMPT": ("1",), "PROGRESS": ("-",), "FOLDER": ("-", ".")}
+WORDS = {"TASK": "task", "BY": "by", "AGE": "age", "NODES": "on"}
+WORDS |= {"ATTEMPT": "attempt", "FOLDER": "from"}
+"""What stands before a cell that has no column."""
+
+MIN_WIDTH = 40  # a narrower terminal breaks the lines itself
+INDENT = "    "
 
 
-def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:
-    """Return the table as text."""
+def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH, reader: str = "") -> str:
+    """Return the table as text; what has no column in this width is on a second line of its row.
+
+    The `reader` is who launched the runs that need not be told whose they are.
+    """
     if table.rows:
-        is_elsewhere = any(display_folder(row.folder) not in ("", ".") for row in table.rows)
-        count = len(HEADERS) if is_elsewhere else len(HEADERS) - 1
-        cells = [_cells(row)[:count] for row in table.rows]
-        wrapped = ("TASK", "STATE", "NODES", "FOLDER")
-        lines = render_table(HEADERS[:count], cells, max(width, MIN_WIDTH), wrapped)
+        lines = _run_lines(table.rows, max(width, MIN_WIDTH), {**SAYS_NOTHING, "BY": (reader,)})
     else:
         scope = " on the hosts that answered" if table.unreachable else ""
         nothing = f"nothing is running{scope} (--all shows ended runs)"
@@ -166,13 +197,62 @@ def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH) -> str:
     return "\n".join(lines)
 
 
+def _run_lines(
+    table_rows: Sequence[Row], width: int, says_nothing: Mapping[str, tuple[str, ...]]
+) -> list[str]:
+    """Return the lines of the headers and the runs; columns that say nothing give way first."""
+    cells = [dict(zip(HEADERS, _cells(row), strict=True)) for row in table_rows]
+    columns = {header: [row[header] for row in cells] for header in BY_WEIGHT}
+    silent = {h for h, column in columns.items() if {*column} <= {*says_nothing.get(h, ())}}
+    for header in silent & {"PROGRESS", "FOLDER"}:
+        del columns[header]
+    widths = fitting_columns(columns, width, WRAPPED)
+    if len(widths) < len(columns):
+        columns = {h: column for h, column in columns.items() if h not in silent}
+        widths = fitting_columns(columns, width, WRAPPED)
+    ordered = {header: widths[header] for header in HEADERS if header in widths}
+    head, *blocks = render_table(ordered, [[row[h] for h in ordered] for row in cells])
+    rest = [h for h in HEADERS if h in columns and h not in widths]
+    lines = [*head]
+    for block, row in zip(blocks, cells, strict=True):
+        told = [h for h in rest if row[h] and row[h] not in says_nothing.get(h, ())]
+        lines += block + _pack([_note(h, row[h]) for h in told], width)
+    return lines
+
+
+def _pack(notes: Sequence[str], width: int) -> list[str]:
+    """Return notes in few indented lines; one that is too long, as a path, stands alone."""
+    lines: list[str] = []
+    for note in notes:
+        if lines and len(lines[-1]) + len(f"; {note}") <= width:
+            lines[-1] += f"; {note}"
+        else:
+            lines.append(f"{INDENT}{note}")
+    return lines
+
+
+def _note(header: str, cell: str) -> str:
+    """Return what a cell says outside of its column."""
+    if header == "AGE" and cell.endswith(" ago"):
+        return f"ended {cell}"
+    if header == "GPUS":
+        return f"{cell} GPU{'' if cell == '1' else 's'}"
+    return f"{WORDS[header]} {cell}" if header in WORDS else cell
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     names = fold_names(row.nodes)
     nodes = names if len(row.nodes) == row.of else f"{names} of {row.of}"
     age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
     gpus = str(row.gpus) if row.gpus else "-"
+    progress = _progress_text(row.progress) if row.progress else "-"
     cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
-    return (*map(printable, cells), printable(display_folder(row.folder)) or "-")
+    return (*map(printable, (*cells, progress)), printable(display_folder(row.folder)) or "-")
+
+
+def _progress_text(progress: RankProgress) -> str:
+    texts = (step_text(progress), rate_text(progress), left_text(progress.left_s))
+    return ", ".join(filter(None, texts))
 
 
 def describe_rivals(run: RemoteRun, workdir: str) -> tuple[str, str]:

@@ -222,6 +222,16 @@ def test_progress_bar_stands_in_the_area_until_it_ends(
     shown.close()
 
 
+def test_figures_behind_a_redrawn_line_reach_the_bar_of_the_run(terminal: Terminal) -> None:
+    """A program may print them over its own progress bar, and a pattern may be about that bar."""
+    shown = opened()
+    shown.show_progress("")
+    shown.rank_output("gpu1", 0, "out", b' 10%\r{"step": 5, "steps": 10}\n')
+    wait_until(lambda: any("5/10" in row for row in terminal.screen()), "a bar", PATIENCE_S)
+    assert not any("{" in row for row in terminal.screen())
+    shown.close()
+
+
 def test_bars_that_end_together_are_one(terminal: Terminal) -> None:
     """Their times and rates differ; other lines have to be equal to the byte."""
     shown = opened()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console.dedup import Source
+from runner.ui.console.progress_bar import BarState
 from runner.ui.console.status_area import StatusArea
 
 NODES = [f"gpu{number}" for number in range(1, 9)]
@@ -186,3 +187,19 @@ def test_equal_bars_are_one_row_whatever_their_rates(area: StatusArea, clock: Cl
         "[×3 gpu[1-3]]  45%|####     | 45/100 [00:01<00:15,  3.0it/s]",
         "[gpu4:3]       44%|###      | 44/100 [00:01<00:16]",
     ]
+
+
+def test_the_bar_of_metrics_fits_the_terminal(area: StatusArea) -> None:
+    """It gets shorter where the figures need the room, and is none without the steps in all."""
+    area.phase("running")
+    texts = ("120/240", "loss 0.1234", "812.4 samples/s", "1 m 05 s left")
+    area.bar(BarState(Source("gpu1", 0), 0.5, texts))
+    figures = "120/240  loss 0.1234  812.4 samples/s  1 m 05 s left"
+    assert look(area, columns=110)[1:] == [f"[gpu1:0] {'━' * 12}{'─' * 12} {figures}"]
+    assert look(area, columns=80)[1:] == [f"[gpu1:0] {'━' * 5}{'─' * 5} {figures}"]
+    assert look(area, columns=60)[1:] == [f"[gpu1:0] {'━' * 2}{'─' * 2} {figures}"[:58] + "…"]
+    area.bar(BarState(Source("gpu1", 0), None, ("step 3",)))
+    assert look(area)[1:] == ["[gpu1:0] step 3"]
+    assert len(look(area, rows=3)) == 1
+    area.bar(None)
+    assert len(look(area)) == 1

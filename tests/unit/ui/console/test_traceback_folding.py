@@ -146,6 +146,39 @@ def test_line_fits_the_terminal() -> None:
     assert shown.decode() == expected
 
 
+@pytest.mark.parametrize(
+    ("columns", "exception"),
+    [
+        (100, "RuntimeError: … Connection closed by peer"),
+        (80, "… Connection closed by peer"),
+        (78, "… Connection closed by …"),
+        (20, "… Connection closed by …"),
+    ],
+)
+def test_what_is_too_long_is_cut_at_its_end(columns: int, exception: str) -> None:
+    """A message begins with what happened, and advice comes last."""
+    folder = TracebackFolder(lambda: columns)
+    folder.fold_except("gpu1", 0, 0.0)
+    advice = b". This may indicate a remote worker crashed before reporting an error. GLHF!"
+    folder.feed(TWO, ERR, CLOSED + advice, 2.0)
+    (shown,) = due(folder, 3.0)
+    *_, line = shown.decode().splitlines()
+    assert line == f"4 lines of a traceback: {exception} (whole in logs)"
+
+
+def test_what_cannot_be_cut_at_a_blank_is_cut_anywhere() -> None:
+    """Such as a long path; the type stays where there is room for it, and may be all there is."""
+    folder = TracebackFolder(lambda: 100)
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(TWO, ERR, FRAMES + b"E" * 90, 2.0)
+    (shown,) = due(folder, 3.0)
+    assert shown.decode() == f"4 lines of a traceback: {'E' * 47}… (whole in logs)"
+    folder.feed(TWO, ERR, FRAMES + b"OSError: /data/" + b"x" * 90, 4.0)
+    (shown,) = due(folder, 5.0)
+    exception = f"OSError: /data/{'x' * 32}"
+    assert shown.decode() == f"4 lines of a traceback: {exception}… (whole in logs)"
+
+
 def test_flood_does_not_wait(folder: TracebackFolder) -> None:
     """Though it begins with a traceback, and in the piece of other lines."""
     flood = b"\n".join([b"x" * 100] * 2 * HOLD_LINES)

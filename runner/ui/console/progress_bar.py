@@ -1,0 +1,146 @@
+"""Progress bar: the figures of the lowest rank that prints metrics lines.
+
+Pure: the caller passes the time. Lines with nothing but figures are taken out of the output, those
+of other ranks too: they are in the log files and in `metrics.jsonl`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from typing import NamedTuple
+
+from runner.core.model.line_pattern import LinePattern
+from runner.core.model.metrics import (
+    Metrics,
+    MetricsReader,
+    compiled,
+    may_have_metrics,
+    parse_metrics,
+)
+from runner.ui.console.dedup import Source
+from runner.ui.figures import left_text, loss_text, rate_text, step_text
+
+WINDOW, MIN_PAUSE_S = 30, 1.0
+"""How many observations the time left is estimated from, and the time that each of them covers."""
+
+MIN_SPAN_S = 3.0  # between the first and the last of them, for an estimate
+HISTORY_S, HISTORY_PACE = 60.0, 5.0
+"""What was written before an attach comes at once, or quicker than a run writes: in the first time,
+what came so many times quicker than what followed it says nothing of the pace."""
+
+
+class BarState(NamedTuple):
+    """What the bar shows."""
+
+    source: Source
+    share: float | None  # of the steps that are done; None if it is not known how many there are
+    texts: tuple[str, ...]
+
+
+class StepClock:
+    """How long the steps of one rank take, by when they were seen."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=WINDOW)  # when, and the step
+        self._began: float | None = None  # the first of all
+        self._since = 0.0  # the beginning of the time that the last one covers
+
+    def note(self, step: int, now: float) -> None:
+        """Note a step; one before the last is the first of a restart."""
+        if self._began is None:
+            self._began = now
+        last = self._seen[-1][1] if self._seen else None
+        if step == last:
+            return
+        if last is not None and step < last:
+            self._seen.clear()
+        if self._seen and now - self._since < MIN_PAUSE_S:
+            self._seen[-1] = (now, step)
+        else:
+            self._since = now
+            self._seen.append((now, step))
+
+    def left_s(self, steps: int | None, now: float) -> float | None:
+        """Return the time left at `now`, None as long as it cannot be told."""
+        if steps is None or not self._seen:
+            return None
+        (began, first), (seen_at, last) = self._first(), self._seen[-1]
+        if seen_at - began < MIN_SPAN_S:
+            return None
+        left = (steps - last) * (seen_at - began) / (last - first) - (now - seen_at)
+        return max(0.0, left)
+
+    def _first(self) -> tuple[float, int]:
+        """Return the first observation that is no history."""
+        first = self._seen[0]
+        for (began, step), (ended, next_step) in itertools.pairwise(self._seen):
+            if self._began is None or began - self._began > HISTORY_S:
+                break
+            pace_s = (ended - began) / (next_step - step)
+            if step > first[1] and pace_s > HISTORY_PACE * (began - first[0]) / (step - first[1]):
+                first = began, step
+        return first
+
+
+class ProgressBar:
+    """The metrics of the ranks of one attempt."""
+
+    def __init__(self, pattern: str = "") -> None:
+        self._pattern: LinePattern | None = compiled(pattern)
+        self._readers: dict[Source, MetricsReader] = {}
+        self._source: Source | None = None
+        self._metrics: Metrics | None = None
+        self._clock = StepClock()
+
+    def take(self, source: Source, lines: bytes, now: float) -> bytes | None:
+        """Take the metrics out of whole lines; return the others, None if there are none.
+
+        Lines that say more than figures are among the others, those of a pattern as well.
+        """
+        if not may_have_metrics(lines, self._pattern):
+            return lines
+        others = []
+        for line in lines.split(b"\n"):
+            metrics = None
+            with contextlib.suppress(ValueError):  # broken: it stays output
+                metrics = parse_metrics(line, self._pattern)
+            if metrics is not None:
+                self._show(source, metrics, now)
+            if metrics is None or not metrics.is_all_figures:
+                others.append(line)
+        return b"\n".join(others) if others else None
+
+    def feed(self, source: Source, data: bytes, now: float) -> None:
+        """Take a piece of the file to which a rank appends metrics."""
+        reader = self._readers.setdefault(source, MetricsReader(self._pattern))
+        for _, metrics in reader.feed(data):
+            self._show(source, metrics, now)
+
+    def state(self, now: float) -> BarState | None:
+        """Return what is to be shown, None while there is nothing."""
+        return self._shown(self._clock.left_s(self._metrics.steps, now) if self._metrics else None)
+
+    def _shown(self, left_s: float | None) -> BarState | None:
+        metrics = self._metrics
+        if self._source is None or metrics is None:
+            return None
+        share = min(1.0, metrics.step / metrics.steps) if metrics.steps else None
+        left = left_text(left_s if share != 1 else None)
+        texts = (step_text(metrics), loss_text(metrics), rate_text(metrics), left)
+        return BarState(self._source, share, tuple(filter(None, texts)))
+
+    def pop(self) -> BarState | None:
+        """Return its last figures once, without the time that was left, and begin anew."""
+        state = self._shown(None)
+        self._source, self._metrics, self._clock = None, None, StepClock()
+        return state
+
+    def _show(self, source: Source, metrics: Metrics, now: float) -> None:
+        if self._source is not None and source.rank > self._source.rank:
+            return
+        if source != self._source:
+            self._source, self._metrics, self._clock = source, None, StepClock()
+        self._metrics = metrics.with_steps_of(self._metrics)
+        self._clock.note(metrics.step, now)

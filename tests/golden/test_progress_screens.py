@@ -1,0 +1,108 @@
+"""The bar of a run's progress on a terminal: in the middle, and at an end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from runner.ui.console import live, plain, status_area
+from runner.ui.console.live import LiveConsole
+from tests.golden.conftest import Check
+from tests.lab.waiting import wait_until
+from tests.unit.ui.console.test_live import Terminal
+
+NODES = ["gpu1", "gpu2"]
+PATIENCE_S = 10.0
+UPTIME_S = 5_000.0
+DISK_FULL = {"level": "error", "msg": "checkpoint failed: disk full", "step": 99}
+
+
+class Passing:
+    """A clock that passes when told."""
+
+    def __init__(self) -> None:
+        self.now = UPTIME_S
+
+    def monotonic(self) -> float:
+        """Return it."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    """That of the bar."""
+    made = Passing()
+    monkeypatch.setattr(live, "time", made)
+    return made
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """Where the console is shown."""
+    made = Terminal()
+    monkeypatch.setattr(plain, "OUT", made.other)
+    monkeypatch.setattr(plain, "ERR", made.theirs)
+    monkeypatch.setattr(status_area, "_clock_text", lambda _: "1 m 12 s")
+    monkeypatch.setenv("TERM", "xterm")
+    yield made
+    made.close()
+
+
+def following(pattern: str = "") -> LiveConsole:
+    """Return the console of a run on both nodes."""
+    shown = LiveConsole(None, NODES)
+    shown.phase("running")
+    for node in NODES:
+        shown.node_status(node, "running")
+    shown.show_progress(pattern)
+    return shown
+
+
+def screen_with(terminal: Terminal, text: str) -> str:
+    """Return the screen once it shows a text."""
+    wait_until(lambda: any(text in row for row in terminal.screen()), text, PATIENCE_S)
+    return "\n".join(terminal.screen()) + "\n"
+
+
+def end(shown: LiveConsole, terminal: Terminal) -> str:
+    """Return the screen after the end of a run that succeeded."""
+    shown.flush_ranks(PATIENCE_S)
+    shown.verdict("run 1-a succeeded after 2 m 24 s")
+    shown.close()
+    terminal.hang_up()
+    return "\n".join(terminal.screen()) + "\n"
+
+
+def train(shown: LiveConsole, clock: Passing, first: int, last: int) -> None:
+    """Have both ranks tell each third step, one in a second, and an error of one of them."""
+    for step in range(first, last + 1, 3):
+        clock.now += 3.0
+        figures = {"steps": 240, "loss": 1 / step, "rate": 812.4, "unit": "samples"}
+        line = json.dumps({"step": step, **figures}).encode() + b"\n"
+        for rank, node in enumerate(NODES):
+            shown.rank_output(node, rank, "out", line)
+        if step == DISK_FULL["step"]:
+            shown.rank_output("gpu2", 1, "err", json.dumps(DISK_FULL).encode() + b"\n")
+
+
+def test_the_bar_of_metrics_lines(check_screen: Check, terminal: Terminal, clock: Passing) -> None:
+    """Figures do not scroll, an error does; what ends early has no time left."""
+    shown = following()
+    train(shown, clock, 3, 120)
+    check_screen("progress-80.txt", screen_with(terminal, " 120/240"))
+    train(shown, clock, 123, 237)
+    check_screen("progress-ended-80.txt", end(shown, terminal))
+
+
+def test_the_bar_of_a_pattern(check_screen: Check, terminal: Terminal, clock: Passing) -> None:
+    """The program's own lines scroll, and their steps are in the bar."""
+    shown = following(r"epoch (\d+)/(\d+)")
+    for epoch in range(1, 4):
+        clock.now += 60.0
+        line = f"epoch {epoch}/12 train_loss {1 / epoch:.2f}\n"
+        shown.rank_output("gpu1", 0, "out", line.encode())
+        clock.now += 1.0  # a line waits that long for equal ones, at most
+    check_screen("progress-pattern-80.txt", screen_with(terminal, " 9 m 08 s left"))
+    check_screen("progress-pattern-ended-80.txt", end(shown, terminal))

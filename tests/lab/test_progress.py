@@ -1,0 +1,125 @@
+"""Metrics lines of any program: on the terminal, in `metrics.jsonl` and in `ps`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.forkserver import RUNNER_ARGV
+from tests.lab.lab import Lab
+from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.waiting import read_until, wait_until, wait_until_ended
+
+pytestmark = pytest.mark.documents("docs/progress.md")
+
+MEASURED = f"task.script={PROGRAMS / 'measured.py'}"
+NODES = ("node1", "node2")
+FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
+
+
+@pytest.fixture
+def measured(lab: Lab, plainly: Launcher, tmp_path: Path) -> list[str]:
+    """Overrides: two ranks that take 3 steps, wait for `tmp_path/go`, and take 7 more."""
+    lab.write_cluster(plainly.conf, names=NODES)
+    words = f'["3","{tmp_path / "go"}","10"]'
+    raw = ("task.args_style=raw", f"task.args={words}", "task.entry=plain")
+    return ["cluster=lab", MEASURED, *raw, "grace_s=1"]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The metrics on record, by rank and step."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted(map(json.loads, lines), key=lambda each: (each["rank"], each["step"]))
+
+
+def expected() -> list[tuple[Any, ...]]:
+    """What both ranks tell in ten steps, by `FIELDS`."""
+    losses = [*(1 / step for step in range(1, 10)), "NaN"]
+    return [
+        (0, node, rank, step, 10, loss, 64.0, "samples")
+        for rank, node in enumerate(NODES)
+        for step, loss in enumerate(losses, start=1)
+    ]
+
+
+def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
+    plainly: Launcher, measured: list[str], tmp_path: Path
+) -> None:
+    """Each line is on record once, with its rank and a time; a pipe has the lines as they are."""
+    (tmp_path / "go").touch()
+    done = plainly(*measured)
+    assert done.code == 0, done
+    kept = records(done.folder)
+    assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
+    assert all(done.result["began"] - 5 < each["time"] < done.result["ended"] + 5 for each in kept)
+    assert done.out.count('[node1:0] {"step": ') == 11
+    assert done.out.count("node2") == 1, "what a rank appends to a file is no output"
+    assert "1 broken metrics line" in done.err
+    assert done.log("node1", 0).count("\n") == 11
+
+
+def test_ps_shows_the_progress_of_a_run_nobody_follows(
+    lab: Lab, plainly: Launcher, measured: list[str], tmp_path: Path
+) -> None:
+    """Later `why` makes its record whole: the same metrics, nothing twice after an attach."""
+    done = plainly(*measured, "detach=true")
+    assert done.code == 0, done
+    run_id = done.folder.name
+
+    def progress() -> Any:
+        listed = plainly("ps", "--cluster", "lab", "--json").out
+        (row,) = (row for row in json.loads(listed)["runs"] if row["run_id"] == run_id)
+        return row["progress"]
+
+    wait_until(lambda: (progress() or {}).get("step") == 3, "the third step")
+    shown = progress()
+    assert (shown["rank"], shown["steps"], shown["rate"], shown["unit"]) == (0, 10, 64.0, "samples")
+    assert "3/10" in plainly("ps", "--cluster", "lab").out
+    follower = plainly.start("attach", "--run", run_id)
+    follower.until_printed('"step": 3,')
+    follower.send()
+    follower.wait()
+    (tmp_path / "go").touch()
+    assert len([*wait_until_ended(lab, run_id, NODES)]) == len(NODES)
+    assert plainly("why", "--run", run_id).code == 0
+    kept = records(done.folder)
+    assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
+    assert all(isinstance(each["time"], float) for each in kept)
+    assert plainly("pull", "--run", run_id).code == 0
+    assert records(done.folder) == kept
+
+
+def test_a_terminal_has_a_bar_in_place_of_the_lines(
+    plainly: Launcher, measured: list[str], tmp_path: Path
+) -> None:
+    """The lines do not scroll; what else a rank prints does, and the last figures stay."""
+    terminal, theirs = pty.openpty()
+    run = subprocess.Popen(
+        [*RUNNER_ARGV, *measured],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=plainly.folder,
+        env={**plainly.env, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    try:
+        seen = read_until(terminal, b"3/10")
+        (tmp_path / "go").touch()
+        seen += read_until(terminal, b"  logs: ")
+        assert run.wait(30) == 0, seen
+    finally:
+        run.kill()
+        os.close(terminal)
+    assert b'"step": 3' not in seen
+    assert b'{"step": 2.5}' in seen
+    assert b"a line" in seen
+    assert re.search(rb"node1:0\S* .*10/10  loss nan  64 samples/s\r\n", seen), "its last figures"

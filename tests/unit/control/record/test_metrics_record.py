@@ -1,0 +1,118 @@
+"""`metrics.jsonl`: made from logs, the same whenever that is done."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.control.record.run_store import RunStore, try_lock_folder
+from tests.golden.builders import plan
+
+PLAN = plan(1)
+LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n{"step": 3}'
+SIZES = (
+    b'{"wall": 100.5, "sizes": {"rank_0.out": 31, "program.out": 9, "../x": 5, "rank_1.out": 3}}\n'
+    b'torn{"wall\n{"wall": "soon", "sizes": {}}\n'
+    b'{"wall": 110.5, "sizes": {"rank_0.out": 72}}\n'
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """The record of a run whose logs are in `tmp_path`, and not locked."""
+    return RunStore(tmp_path)
+
+
+def records(store: RunStore) -> list[dict[str, Any]]:
+    """What is on record."""
+    return [json.loads(line) for line in (store.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def write(store: RunStore, name: str, data: bytes, node: str = "gpu1") -> None:
+    """Put down a log, as far as it is there."""
+    path = store.logs / node / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def test_lines_have_their_origin_and_the_time_of_a_sample(store: RunStore) -> None:
+    """That is the first one in which the line is whole; a torn line is none."""
+    write(store, "rank_0.out", LOG)
+    write(store, "rank_1.out", b"abc")
+    write(store, "sizes.jsonl", SIZES)
+    store.metrics.advance("gpu1", 0, "")
+    first, second = records(store)
+    assert first == {
+        **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out", "offset": 6},
+        **{"time": 100.5, "step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
+        "more": {},
+    }
+    assert (second["offset"], second["time"], second["loss"]) == (43, 110.5, "NaN")
+    store.complete_metrics(PLAN)
+    assert records(store) == [first, second]
+    assert store.metrics.broken_note == (
+        "1 broken metrics line, left among the output: rank 0 on gpu1, at byte 29 of rank_0.out, "
+        "its step is no whole number from 0"
+    )
+
+
+def test_a_log_that_is_behind_its_samples_is_awaited(store: RunStore) -> None:
+    """So its lines get their times; without samples, they have none."""
+    write(store, "sizes.jsonl", SIZES)
+    write(store, "rank_0.out", LOG)
+    store.metrics.advance("gpu1", 0, "")
+    assert not (store.folder / "metrics.jsonl").exists(), "rank 1's is not here"
+    write(store, "attempt_2/rank_7.metrics", b'{"step": 5}\n')
+    store.complete_metrics(PLAN)
+    assert [(each["attempt"], each["rank"], each["time"]) for each in records(store)] == [
+        *((0, 0, 100.5), (0, 0, 110.5)),
+        (2, 7, None),
+    ]
+    assert records(store)[2]["stream"] == "metrics"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_twice_however_it_came(store: RunStore, seed: int) -> None:
+    """Followed in pieces, by processes that come and go and may be killed while they write."""
+    write(store, "rank_0.out", LOG)
+    write(store, "sizes.jsonl", b"".join(SIZES.splitlines(keepends=True)[-1:]))
+    store.complete_metrics(PLAN)
+    expected = records(store)
+    (store.folder / "metrics.jsonl").unlink()
+
+    chance, size = random.Random(seed), 0  # noqa: S311 (a test)
+    while size < len(LOG):
+        size = min(len(LOG), size + chance.randrange(1, 40))
+        write(store, "rank_0.out", LOG[:size])
+        follower = RunStore(store.folder)
+        follower.metrics.advance("gpu1", 0, "")
+        path = store.folder / "metrics.jsonl"
+        if chance.random() < 0.5 and path.exists():
+            path.write_bytes(path.read_bytes()[:-5])  # a power cut
+    RunStore(store.folder).complete_metrics(PLAN)
+    kept = [json.loads(line) for line in whole_lines(store.folder / "metrics.jsonl")]
+    assert kept == expected
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Those of a file that a power cut did not tear."""
+    return [line for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def test_another_process_that_writes_is_left_alone(store: RunStore) -> None:
+    """Its lock is on the folder."""
+    write(store, "rank_0.out", LOG)
+    assert try_lock_folder(store.folder) is not None
+    store.complete_metrics(PLAN)
+    assert not (store.folder / "metrics.jsonl").exists()
+
+
+def test_a_pattern_is_that_of_the_run(store: RunStore) -> None:
+    """It finds steps in a program's own lines."""
+    write(store, "rank_0.err", b"epoch 1/3\nepoch 2/3\n")
+    store.metrics.complete(r"epoch (\d+)/(\d+)")
+    assert [(each["step"], each["steps"]) for each in records(store)] == [(1, 3), (2, 3)]

@@ -1,0 +1,194 @@
+"""Metrics lines: what is one, what is broken, and what stays ordinary output."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.core.model.line_pattern import MAX_CHARS, LinePattern
+from runner.core.model.metrics import MAX_LINE, Metrics, MetricsReader, parse_metrics
+
+EPOCH = LinePattern(r"epoch (\d+)/(\d+)")
+
+
+def test_all_figures_of_a_line_are_kept() -> None:
+    """Numbers and short texts that have no name of their own, too; others are left out."""
+    line = b'{"step": 20, "steps": 240, "loss": 0.5, "rate": 8, "unit": "images", "lr": 1e-3, '
+    line += b'"phase": "warm", "list": [1], "done": true, "big": "' + b"x" * 300 + b'"}\r'
+    assert parse_metrics(line) == Metrics(20, 240, 0.5, 8, "images", {"lr": 0.001, "phase": "warm"})
+    assert parse_metrics(b'  {"loss": 1, "step": 3}  ') == Metrics(3, None, 1)
+
+
+def test_what_is_not_finite_is_a_text_on_record() -> None:
+    """NaN and infinity are news of a training, and no JSON."""
+    metrics = parse_metrics(b'{"step": 1, "loss": NaN, "rate": Infinity, "grad": -1e999}')
+    assert metrics is not None
+    data = metrics.as_data()
+    assert (data["loss"], data["rate"], data["more"]) == ("NaN", "Infinity", {"grad": "-Infinity"})
+    json.dumps(data, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        pytest.param(b'{"step": 2.0}', "step is no whole number", id="float"),
+        pytest.param(b'{"step": -1}', "step is no whole number", id="negative"),
+        pytest.param(b'{"step": NaN}', "step is no whole number", id="nan"),
+        pytest.param(b'{"step": -Infinity}', "step is no whole number", id="infinite"),
+        pytest.param(b'{"step": 9007199254740992}', "step is no whole number", id="large"),
+        pytest.param(b'{"step": ' + b"9" * 4000 + b"}", "step is no whole number", id="digits"),
+        pytest.param(b'{"step": 1, "steps": "all"}', "steps is no whole number", id="steps"),
+        pytest.param(b'{"step": 1, "loss": "low"}', "loss is no number", id="loss"),
+        pytest.param(b'{"step": 1, "rate": [1]}', "rate is no number", id="rate"),
+        pytest.param(b'{"step": 1, "unit": 3}', "unit is no text", id="unit"),
+        pytest.param(b'{ "step" : 1, "loss": 0.', "is no JSON", id="torn"),
+        pytest.param(b'{"step": 1} {"step": 2}', "is no JSON", id="two"),
+        pytest.param(b'{"step": 1, "a": ' + b"[" * 4000, "nested too deeply", id="nested"),
+        pytest.param(b'{"step": 1, "a": "' + b"x" * MAX_LINE + b'"}', "longer than", id="huge"),
+        pytest.param(b'{"step": 1, "a": "\xff"}', "no UTF-8", id="binary"),
+    ],
+)
+def test_a_broken_line_says_why(line: bytes, reason: str) -> None:
+    """It begins as a metrics line does."""
+    with pytest.raises(ValueError, match=reason):
+        parse_metrics(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            b"",
+            b"{}",
+            b"step 3",
+            b'{"loss": 1}',
+            b'{"event": "step"}',
+            b'["step"]',
+            b'{"a": "step"}',
+        ),
+        *(b'{"loss": 1, "step"', b'{"a": "\\"step\\""}', b'{"a": {"step": 3}}', b"\xff\x00"),
+        *(b'{"step": "download", "status": "ok"}', b'{"step": "20"}', b'{"step": "downl'),
+        *(b'{"step": true}', b'{"step": null}', b'{"step": {"no": 3}}', b'{"step": ' + b"[" * 4000),
+    ],
+)
+def test_other_lines_are_none(line: bytes) -> None:
+    """Other JSON as well, also with a step that is no number; what is torn before it was seen."""
+    assert parse_metrics(line) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_all"),
+    [
+        (b'{"step": 1, "steps": 9, "loss": null, "rate": 3.5, "unit": "images", "lr": 1e-3}', True),
+        (b'{"level": "error", "msg": "checkpoint failed: disk full", "step": 99}', False),
+        (b'{"step": 3, "phase": "warm"}', False),
+        (b'{"step": 3, "done": true}', False),
+        (b'{"step": 3, "losses": [1, 2]}', False),
+        (b"epoch 1/3 val_acc 0.91 WARNING grad overflow", False),
+        (b"epoch 1/3", False),
+    ],
+)
+def test_a_line_is_all_figures_or_says_more(line: bytes, is_all: bool) -> None:
+    """A bar may stand for the former; what a pattern matches is never known to be."""
+    metrics = parse_metrics(line, EPOCH)
+    assert metrics is not None
+    assert metrics.is_all_figures == is_all
+
+
+def test_a_line_without_the_steps_in_all_takes_those_of_an_earlier_one() -> None:
+    """Unless it is beyond them: it counts something else."""
+    train = Metrics(10, 240, loss=0.5)
+    assert Metrics(20, loss=0.3).with_steps_of(train) == Metrics(20, 240, loss=0.3)
+    assert Metrics(20, 30).with_steps_of(train) == Metrics(20, 30)
+    assert Metrics(241).with_steps_of(train) == Metrics(241)
+    assert Metrics(20).with_steps_of(Metrics(10)) == Metrics(20).with_steps_of(None) == Metrics(20)
+
+
+@given(st.binary(max_size=200))
+def test_no_line_is_too_strange(junk: bytes) -> None:
+    """A line is metrics, broken or neither, whatever is in it."""
+    reasons: list[str] = []
+    reader = MetricsReader(EPOCH, on_broken=lambda _, reason: reasons.append(reason))
+    for line in (junk, b'{"step": ' + junk, b'{"step": 1, ' + junk + b"}"):
+        reader.feed(line + b"\n")
+    assert all(reason.isprintable() for reason in reasons)
+
+
+LINES = [b'{"step": 1}', b"", b"noise", b'{"step": 0', b'{"a": "' + b"y" * 9000, b'{"step": 7}\r']
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=8), st.lists(st.integers(0, 20_000), max_size=6))
+def test_pieces_do_not_matter(lines: list[bytes], cuts: list[int]) -> None:
+    """Where a stream is cut changes nothing of what is found, or where."""
+    text = b"".join(line + b"\n" for line in lines) + b'{"step": 9}'
+    expected, start = [], 0
+    for line in lines:
+        if line in (LINES[0], LINES[-1]):
+            expected.append((start, 1 if line is LINES[0] else 7))
+        start += len(line) + 1
+    broken: list[int] = []
+    reader = MetricsReader(on_broken=lambda offset, _: broken.append(offset))
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    found = []
+    for begin, end in itertools.pairwise(places):
+        assert reader.position == begin
+        found += [(offset, metrics.step) for offset, metrics in reader.feed(text[begin:end])]
+    assert found == expected, "the last line has no end"
+    assert len(broken) == lines.count(LINES[3])
+
+
+def test_steps_may_go_back() -> None:
+    """A restarted program begins again where its checkpoint was."""
+    found = MetricsReader().feed(b'{"step": 9}\n{"step": 3}\n{"step": 4}\n')
+    assert [metrics.step for _, metrics in found] == [9, 3, 4]
+
+
+def test_a_pattern_finds_the_steps_of_a_programs_own_lines() -> None:
+    """The last form of a line that redrew itself counts; JSON lines are metrics still."""
+    assert parse_metrics(b"train epoch 3/10, loss 0.3", EPOCH) == Metrics(3, 10)
+    assert parse_metrics(b"epoch 3/10\repoch 4/10\r", EPOCH) == Metrics(4, 10)
+    assert parse_metrics(b'{"step": 1}', EPOCH) == Metrics(1)
+    assert parse_metrics(b"epoch x/10", EPOCH) is None
+    assert parse_metrics(b"epoch " + b"9" * 400 + b"/10", EPOCH) is None
+    assert parse_metrics(b"it 5", LinePattern(r"^it[: ]+(\d+)$")) == Metrics(5)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        (r"(a+)+", "has '\\+' at character 5"),
+        (r".*(\d+)", r"has \.\* before \\d, which may match the same text"),
+        (r"(\d+)\s*:?\s*(\d+)", r"has \\d\+ before \\d"),
+        (r"(\d+),\s*:?\s(\d+)", r"has \\s\* before \\s"),
+        (r"epoch \d+", "needs one group"),
+        (r"(\d)(\d)(\d)", "needs one group"),
+        (r"(\d+", "needs one group"),
+        (r"a|(\d+)", "has '|' at character 2"),
+        (r"(?:a)(\d+)", "has '\\?' at character 2"),
+        (r"[z-a](\d+)", "bad character range"),
+        (r"()(\d+)", "has '\\)' at character 2"),
+        (r"\1(\d+)", "at character 1"),
+        ("x" * 300 + r"(\d+)", "longer than"),
+    ],
+)
+def test_a_pattern_that_might_take_long_is_none(pattern: str, reason: str) -> None:
+    """Nor is one without a group for the step."""
+    with pytest.raises(ValueError, match=reason):
+        LinePattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "char"), [(r"(\d+)x", "0"), (r"[^x]+x(\d+)", " "), (r"\s*a?b*c?(\d)", " ")]
+)
+def test_no_pattern_takes_long(pattern: str, char: str) -> None:
+    """Also on the worst of lines, a hundred take less than five seconds."""
+    compiled = LinePattern(pattern)
+    began = time.process_time()
+    for _ in range(100):
+        assert compiled.search(char * MAX_CHARS) is None
+    assert time.process_time() - began < 5.0

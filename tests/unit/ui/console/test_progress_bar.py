@@ -1,0 +1,170 @@
+"""The bar that stands for metrics lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.ui.console.dedup import Source
+from runner.ui.console.progress_bar import ProgressBar, StepClock
+
+FIRST, SECOND = Source("gpu1", 0), Source("gpu2", 1)
+
+
+def test_the_lowest_rank_that_prints_metrics_is_shown() -> None:
+    """Of all ranks the lines are taken out, and nothing else is."""
+    bar = ProgressBar()
+    assert bar.state(0.0) is None
+    assert bar.take(SECOND, b'hello\n{"step": 4, "steps": 8}\nworld', 0.0) == b"hello\nworld"
+    assert bar.take(FIRST, b'{"step": 2, "steps": 8, "loss": 0.25, "rate": 64}', 1.0) is None
+    assert bar.take(SECOND, b'{"step": 5, "steps": 8}', 2.0) is None
+    state = bar.state(2.0)
+    assert state is not None
+    assert (state.source, state.share) == (FIRST, 0.25)
+    assert state.texts == ("2/8", "loss 0.25", "64/s")
+
+
+def test_a_broken_line_stays_output() -> None:
+    """As does any other line, byte for byte."""
+    bar = ProgressBar()
+    for line in (b'{"step": 1.5}', b'{"step": "x"}', b"loss 3", b"\xff\x00", b"", b'{"step"'):
+        assert bar.take(FIRST, line, 0.0) == line
+    assert bar.state(0.0) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"level": "error", "msg": "checkpoint failed: disk full", "step": 99, "steps": 100}',
+        b"step 99/100 train_loss 0.5 val_acc 0.91 WARNING grad overflow",
+    ],
+)
+def test_a_line_that_says_more_than_figures_stays_output(line: bytes) -> None:
+    """Its step is shown in the bar all the same."""
+    bar = ProgressBar(r"step (\d+)/(\d+)")
+    assert bar.take(FIRST, b"a\n" + line + b"\nb", 0.0) == b"a\n" + line + b"\nb"
+    state = bar.state(0.0)
+    assert state is not None
+    assert state.texts == ("99/100",)
+
+
+def test_the_steps_in_all_hold_until_there_are_others() -> None:
+    """An evaluation does not name them; those of another rank are another's."""
+    bar = ProgressBar()
+    bar.take(
+        SECOND, b'{"step": 10, "steps": 240, "loss": 0.5}\n{"step": 20, "eval_loss": 0.3}', 0.0
+    )
+    state = bar.state(0.0)
+    assert state is not None
+    assert (state.share, state.texts) == (20 / 240, ("20/240",))
+    bar.take(FIRST, b'{"step": 21}', 0.0)
+    state = bar.state(0.0)
+    assert state is not None
+    assert (state.share, state.texts) == (None, ("step 21",))
+
+
+def test_a_file_of_metrics_counts_like_lines() -> None:
+    """It comes in pieces; a pattern is for both."""
+    bar = ProgressBar(r"epoch (\d+)")
+    bar.feed(FIRST, b"epoch 1", 0.0)
+    assert bar.state(0.0) is None
+    bar.feed(FIRST, b"2\n", 0.0)
+    state = bar.state(0.0)
+    assert state is not None
+    assert (state.share, state.texts) == (None, ("step 12",))
+
+
+def test_last_figures_are_given_once() -> None:
+    """Then the bar is empty."""
+    bar = ProgressBar()
+    bar.take(FIRST, b'{"step": 8, "steps": 8, "rate": 12345.6, "unit": "tokens"}', 0.0)
+    state = bar.pop()
+    assert state is not None
+    assert state.texts == ("8/8", "12,346 tokens/s")
+    assert bar.pop() is None
+
+
+def test_last_figures_of_an_unfinished_run_have_no_time_left() -> None:
+    """Nothing is left of it."""
+    bar = ProgressBar()
+    for step in range(1, 10):
+        bar.take(FIRST, b'{"step": %d, "steps": 10}' % step, 5000.0 + step)
+    state = bar.state(5009.0)
+    assert state is not None
+    assert state.texts == ("9/10", "1 s left")
+    state = bar.pop()
+    assert state is not None
+    assert state.texts == ("9/10",)
+
+
+def test_time_left_follows_the_steps() -> None:
+    """It runs down between two lines, and is never less than nothing."""
+    clock = StepClock()
+    clock.note(10, 100.0)
+    assert clock.left_s(50, 100.0) is None
+    clock.note(20, 110.0)
+    assert clock.left_s(50, 110.0) == 30.0
+    assert clock.left_s(50, 115.0) == 25.0
+    assert clock.left_s(50, 999.0) == 0.0
+    assert clock.left_s(None, 110.0) is None
+
+
+def test_what_was_written_before_an_attach_says_nothing_of_the_pace() -> None:
+    """It comes at once; nor does what came before a restart."""
+    clock = StepClock()
+    for step in range(1, 1001):
+        clock.note(step, 100.0 + step / 10_000)
+    clock.note(1010, 110.0)
+    left = clock.left_s(1020, 110.0)
+    assert left is not None
+    assert 9.0 < left < 11.0
+    clock.note(500, 111.0)
+    assert clock.left_s(1020, 111.0) is None
+    clock.note(510, 121.0)
+    assert clock.left_s(1020, 121.0) == 510.0
+
+
+@pytest.mark.parametrize("pause_s", [0.05, 0.3, 0.9, 1.0, 2.5])
+def test_time_left_of_steady_steps_runs_down_steadily(pause_s: float) -> None:
+    """However often they come; before three seconds nothing is known."""
+    clock = StepClock()
+    for step in range(400):
+        now = 100.0 + step * pause_s
+        clock.note(step, now)
+        left = clock.left_s(1000, now)
+        if now - 100.0 < 3.0:
+            assert left is None
+        elif now - 100.0 > 5.0:
+            assert left == pytest.approx((1000 - step) * pause_s)
+
+
+def test_a_history_that_takes_a_while_to_arrive_says_nothing_of_the_pace() -> None:
+    """Also where each line after it takes long, and where the history comes with pauses."""
+    clock, now = StepClock(), 100.0
+    for step in range(0, 5000, 20):
+        clock.note(step, now)
+        now += 3 / 250 if step != 3000 else 2.0
+    for step in range(5000, 5400, 20):
+        now += 20
+        clock.note(step, now)
+        assert clock.left_s(10_000, now) == pytest.approx(10_000 - step, rel=0.01)
+
+
+def test_a_pause_counts_once_a_run_is_well_under_way() -> None:
+    """Evaluations take time, too."""
+    clock, now = StepClock(), 0.0
+    for epoch in range(10):
+        for step in range(5):
+            now += 1.0
+            clock.note(epoch * 5 + step + 1, now)
+        now += 25.0
+    left = clock.left_s(100, now - 25.0)
+    assert left is not None
+    assert 200.0 < left < 350.0, "50 steps of 1 s, and 10 pauses of 25 s"
+
+
+def test_a_step_that_is_told_again_is_no_step() -> None:
+    """A pattern finds the epoch in each of its lines."""
+    clock = StepClock()
+    for second in range(120):
+        clock.note(second // 40, float(second))
+    assert clock.left_s(10, 119.0) == 8 * 40.0 - 39.0
