@@ -36,8 +36,8 @@ START_REFUSED = "could not start"
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
 
-StopTimes = Mapping[Tuple[str, int], float]
-"""When each node learned, in an attempt, that the others stop: on its own monotonic clock."""
+Stops = Mapping[Tuple[str, int], Event]
+"""The event with which each node learned, in an attempt, that the others stop."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ def find_failures(
     """Return the failures of an attempt, like its events in order of time.
 
     Failures of a node that was already stopping count only where there are no others, like ranks
-    that torch ends because nodes departed. `last` is the last membership, where torch assigns the
-    ranks.
+    that torch ends because nodes departed; what a user's stop ended is none. `last` is the last
+    membership, where torch assigns the ranks.
     """
-    stop_times = _stop_times(history)
-    hub = _live_hub(plan, stop_times)
+    stops, stopped_by_user = _stops(history), user_stop(history) is not None
+    hub = _live_hub(plan, stops)
     failures: List[TimedFailure] = []
     consequences: List[TimedFailure] = []
     departed: Set[str] = set()
@@ -70,8 +70,11 @@ def find_failures(
             continue
         failure = _failure(timed, hub, plan.launcher)
         if failure:
-            for_restart = plan.restarts_ranks and departed and _is_terminated(timed.event)
-            is_late = for_restart or _is_after_stop(timed.event, stop_times)
+            by_torch = plan.restarts_ranks and _is_terminated(timed.event)
+            stop = _stop_before(timed.event, stops)
+            if (by_torch and stopped_by_user) or _is_by_user(stop):
+                continue
+            is_late = stop is not None or (by_torch and departed)
             (consequences if is_late else failures).append(failure)
     return failures or consequences
 
@@ -96,7 +99,7 @@ def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
 
 def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
     """Return the nodes that were lost, each with the reason given by whoever noticed first."""
-    hub = _live_hub(plan, _stop_times(history))
+    hub = _live_hub(plan, _stops(history))
     lost: Dict[str, str] = {}
     for timed in history:
         found = _failure(timed, hub, plan.launcher)
@@ -169,30 +172,36 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
     return isinstance(body, (HostLost, PeerLost)) and timed.at < last.started_at
 
 
-def _live_hub(plan: Plan, stop_times: StopTimes) -> str:
+def _live_hub(plan: Plan, stops: Stops) -> str:
     """Return the hub's node if the hub was still alive to be stopped, else ""."""
     hub = plan.nodes[0].node
-    return hub if any(name == hub for name, _ in stop_times) else ""
+    return hub if any(name == hub for name, _ in stops) else ""
 
 
-def _stop_times(history: Iterable[TimedEvent]) -> StopTimes:
-    stop_times: Dict[Tuple[str, int], float] = {}
+def _stops(history: Iterable[TimedEvent]) -> Stops:
+    stops: Dict[Tuple[str, int], Event] = {}
     for timed in history:
         event, body = timed.event, timed.event.body
         if isinstance(body, Stopping) and body.cause is not StopCause.LOCAL:
-            stop_times.setdefault((event.node, event.attempt), event.mono)
-    return stop_times
+            stops.setdefault((event.node, event.attempt), event)
+    return stops
 
 
-def _is_after_stop(event: Event, stop_times: StopTimes) -> bool:
-    """Return whether a process ended when its host was already stopping it.
+def _stop_before(event: Event, stops: Stops) -> Optional[Event]:
+    """Return the stop that a host was carrying out when a process of it ended, if any.
 
-    The host's own clock decides: clocks of two hosts may differ by more than the milliseconds in
-    which a stop travels from one to the other.
+    The host's own clock decides: what is known of its offset may be wrong by more than the
+    milliseconds between a stop and what ends by it.
     """
-    if not isinstance(event.body, (RankExited, ProgramExited)):
-        return False
-    return event.mono >= stop_times.get((event.node, event.attempt), float("inf"))
+    stop = stops.get((event.node, event.attempt))
+    is_end = isinstance(event.body, (RankExited, ProgramExited))
+    return stop if is_end and stop is not None and event.mono >= stop.mono else None
+
+
+def _is_by_user(stop: Optional[Event]) -> bool:
+    return (
+        stop is not None and isinstance(stop.body, Stopping) and stop.body.cause is StopCause.USER
+    )
 
 
 def _is_terminated(event: Event) -> bool:

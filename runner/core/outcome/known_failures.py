@@ -52,24 +52,47 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "local_rank_unknown",
-        r"error: unrecognized arguments:.*--local[-_]rank",
-        "the program does not take --local-rank",
-        "have it read LOCAL_RANK from its environment, and leave the argument out: of task.args, "
-        "of task.local_rank_arg, and task.entry=launch, which passes it",
+        r"error: unrecognized arguments:.*?(?P<flag>--local[-_]rank)",
+        "the program does not take {flag}",
+        "if its usage has the name in another spelling, such as --local_rank: task.entry=torchrun "
+        "task.local_rank_arg=--local_rank; else have it read LOCAL_RANK from its environment: "
+        "task.entry=torchrun task.local_rank_arg=null passes no argument",
     ),
     FailurePattern(
         "local_rank_wanted",
-        r"error: the following arguments are required:.*--local[-_]rank",
-        "the program requires --local_rank, or --local-rank, and did not get it under that name",
-        "task.local_rank_arg=--local_rank (as the program spells it; with task.entry=torchrun, "
-        "since torch's own launch spells it --local-rank) passes it, or have the program read "
+        r"error: the following arguments are required:.*(?P<flag>--local[-_]rank)",
+        "the program requires {flag}, and did not get it",
+        "task.entry=torchrun task.local_rank_arg={flag} passes it, or have the program read "
         "LOCAL_RANK from its environment",
+    ),
+    FailurePattern(
+        "local_rank_missing",
+        r"^KeyError: '(?P<name>LOCAL_RANK|LOCAL_WORLD_SIZE)'",
+        "the program wants to be started once per GPU, and task.entry=plain starts it once per "
+        "node, without {name}",
+        "task.entry=torchrun starts a process per GPU",
+    ),
+    FailurePattern(
+        "node_rank_missing",
+        r"^KeyError: 'NODE_RANK'",
+        "the program reads NODE_RANK and starts its own workers, as with mp.spawn; torchrun starts "
+        "workers itself, and sets none",
+        "task.entry=plain starts the program once per node, with NODE_RANK",
+    ),
+    FailurePattern(
+        "lightning_size",
+        r"You set `devices=(?P<devices>\d+)` and `num_nodes=(?P<nodes>\d+)` in Lightning.*"
+        r"does not match the world size \((?P<ranks>\d+)\)",
+        "Lightning was told num_nodes={nodes} and devices={devices}, and the run has {ranks} ranks",
+        "give its Trainer num_nodes=int(os.environ['GROUP_WORLD_SIZE']) and "
+        "devices=int(os.environ['LOCAL_WORLD_SIZE']), or start what it asks for: "
+        "task.nnodes={nodes} cluster.nproc_per_node={devices}",
     ),
     FailurePattern(
         "argument_unknown",
         r"error: unrecognized arguments: .*?(?P<argument>--[\w-]+)",
         "the program does not take {argument}",
-        "keys of task.args are the program's own names of its arguments: see its usage above",
+        "words after -- and keys of task.args are the program's own arguments: see its usage above",
     ),
     FailurePattern(
         "debugger",
@@ -116,10 +139,13 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
         "no_gpu",
         r"No CUDA GPUs are available|no CUDA-capable device is detected|"
-        r"Torch not compiled with CUDA enabled|Found no NVIDIA driver",
+        r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|"
+        r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
         "torch sees no GPU there",
-        "cluster.nodes.NODE.gpus=0 and backend=gloo train without; else check the driver "
-        "(nvidia-smi), CUDA_VISIBLE_DEVICES, and whether that torch is a CUDA build",
+        "to train without, have the program use the device cpu unless torch.cuda.is_available(), "
+        "and the backend in DIST_BACKEND (cluster.backend=gloo); where there is one, nvidia-smi "
+        "tries its driver, task.env.CUDA_VISIBLE_DEVICES=null takes out what hides it, and torch "
+        "has to be a CUDA build",
     ),
     FailurePattern(
         "gpu_ordinal",
@@ -257,7 +283,7 @@ def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Expl
         match = re.search(entry.pattern, text, re.MULTILINE)
         if match:
             groups = match.groupdict()
-            remedy = entry.remedy.replace("{program}", this_program())
+            remedy = _substitute(entry.remedy, {**groups, "program": this_program()})
             return Explanation(entry.name, _substitute(entry.meaning, groups), remedy)
     if signum is not None and signum in SIGNAL_EXPLANATIONS:
         meaning, remedy = SIGNAL_EXPLANATIONS[signum]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, Mapping, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
@@ -60,6 +60,12 @@ class Verdict:
         refused = failure is not None and failure.reason.startswith(START_REFUSED)
         ran = self.past_attempts or any(result.started for result in self.ranks.values())
         return bool(ran) or not refused
+
+    @property
+    def nodes_that_ran(self) -> FrozenSet[str]:
+        """The nodes on which a rank began, or could not."""
+        results = self.ranks.values()
+        return frozenset(r.node for r in results if r.started or r.code is not None)
 
     def ranks_on(self, node: str) -> Tuple[int, ...]:
         """Return the ranks of a node; where torch assigns them, those it had in the end."""
@@ -152,7 +158,7 @@ def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeRe
         elif isinstance(body, ProgramExited):
             nodes[name] = replace(nodes[name], code=body.code, signal=body.signal)
         elif isinstance(body, Ended):
-            end = (body.verified, body.killed, body.survivors, body.reason)
+            end = (body.verified, body.killed, body.survivors, body.reason, body.left_over)
             nodes[name] = NodeResult(nodes[name].code, nodes[name].signal, *end)
     return nodes
 

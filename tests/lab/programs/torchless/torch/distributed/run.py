@@ -6,6 +6,7 @@ PET_SHUTDOWN_TIMEOUT, and exits 1 if one fails.
 
 import os
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -25,13 +26,22 @@ def environment(local: int, words: list[str]) -> dict[str, str]:
     return {**os.environ, **{name: str(value) for name, value in told.items()}}
 
 
+def substituted(local: int, program: list[str]) -> list[str]:
+    """Return the program with torchrun's macro replaced, and `$$` as `$`."""
+    return [string.Template(word).safe_substitute(local_rank=str(local)) for word in program]
+
+
 def main() -> int:
     """Run the ranks to their end."""
     at = sys.argv.index("--")
     words, program = sys.argv[1:at], sys.argv[at + 1 :]
     python = [] if "--no_python" in words else [sys.executable, "-u"]
     ranks = [
-        subprocess.Popen([*python, *program], env=environment(local, words), start_new_session=True)
+        subprocess.Popen(
+            [*python, *substituted(local, program)],
+            env=environment(local, words),
+            start_new_session=True,
+        )
         for local in range(option("nproc_per_node", words))
     ]
 

@@ -1,0 +1,264 @@
+"""The page on command lines from elsewhere: each of ours asks for what theirs does, and runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from runner.cli.main import main
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.launch_lines import LaunchLine, read_filter, read_line
+from tests.lab.launching import ROOT, Launcher
+
+pytestmark = [pytest.mark.documents("docs/command-lines.md")]
+
+PAGE = (ROOT / "docs" / "command-lines.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```yaml\n# (conf/\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PLACES = {
+    "[imagenet-folder with train and val folders]": "/data/imagenet",
+    "<DATA_DIR>": "/data/imagenet",
+    "/workspace/data/": "/data/",
+    "/workspace/examples/": "examples/",
+    "$(which fairseq-train)": "fairseq_cli.train",
+    "IP_OF_NODE0": "gpu1",
+    "FREEPORT": "29500",
+    "NUM_GPUS_YOU_HAVE": "8",
+    "$NUM_CUDA_DEVICES": "8",
+    "master_node_ip_address": "gpu1",
+}
+"""What a reader fills in on the left, as it is on the right."""
+
+STUB = """\
+import json, os, sys
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+told = {name: os.environ[name] for name in os.environ if name in names or name.startswith(OTHERS)}
+print(json.dumps({"argv": sys.argv[1:], "env": told}))
+""".replace("OTHERS", '("SLURM_", "OMPI_")')
+
+
+class Row(NamedTuple):
+    """One row of the page's tables."""
+
+    family: str
+    theirs: str
+    ours: str
+
+    @property
+    def words(self) -> list[str]:
+        """Ours, less the name of the program."""
+        return shlex.split(self.ours)[1:]
+
+    @property
+    def filled(self) -> str:
+        """Theirs, with its blanks filled in."""
+        text = self.theirs
+        for there, here in PLACES.items():
+            text = text.replace(there, here)
+        return text
+
+    @property
+    def asked(self) -> LaunchLine:
+        """What theirs asks for."""
+        return read_line(shlex.split(self.filled))
+
+
+def rows() -> list[Row]:
+    """Return the rows of the page."""
+    found, family = [], ""
+    for line in PAGE.splitlines():
+        if line.startswith("## "):
+            family = line[3:]
+        elif line.startswith("| `"):
+            theirs, ours, *_ = line.split(" | ")
+            found.append(Row(family, theirs.split("`")[1], ours.strip("` |")))
+    return found
+
+
+ROWS = rows()
+EACH = pytest.mark.parametrize("row", ROWS, ids=[row.ours[7:70] for row in ROWS])
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the files of the page, in which its reader stands."""
+    folder = tmp_path / "project"
+    write_project(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write_project(folder: Path) -> None:
+    """Write the files of the page, and every program that its lines name."""
+    programs = set(re.findall(r"[\w./-]+\.py", " ".join(row.ours for row in ROWS)))
+    texts = dict.fromkeys({*programs, "pretrain_bert.py", "fairseq_cli/train.py"}, STUB)
+    for name, text in {**FILES, **texts}.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+
+
+def test_the_page_has_every_family() -> None:
+    """Each table is read whole, and linked."""
+    assert len(ROWS) == PAGE.count("\n| `")
+    assert len({row.family for row in ROWS}) == PAGE.count("\n| there | here |")
+    for page in ("README.md", "docs/programs.md"):
+        assert "command-lines.md" in (ROOT / page).read_text(encoding="utf-8")
+
+
+@EACH
+@pytest.mark.usefixtures("project")
+def test_ours_asks_for_what_theirs_does(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same program with the same arguments, nodes, ranks, port, rendezvous and restarts."""
+    assert_plan_is_as_asked(row.words, row.asked, capsys)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            "--standalone --nproc_per_node=8 train",
+            "--node_rank=0 --master_addr=123",
+            "--rdzv_id=100",
+        ),
+        *("--rdzv_id 2299", "run_glue", "NUM_GPUS_YOU_HAVE", "--num_machines 2 --machine_rank 0"),
+        *("deepspeed --num_nodes=2", "python multigpu.py 50 10"),
+    ],
+)
+def test_theirs_typed_here_names_ours(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, and a line that asks for the same."""
+    row = next(row for row in ROWS if part in row.theirs)
+    assert main(shlex.split(row.filled)) == 2
+    said = capsys.readouterr().err
+    named = re.search(r"^    here that is: runner (.*)$", said, re.MULTILINE)
+    assert named, said
+    words = shlex.split(named[1])
+    cluster = [] if "cluster=local" in words else [row.words[0]]
+    assert ("cluster=NAME chooses the machines" in said) == bool(cluster)
+    assert_plan_is_as_asked([*cluster, *words], row.asked, capsys)
+
+
+def assert_plan_is_as_asked(
+    words: list[str], asked: LaunchLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each node of a dry run of ours is told what theirs says."""
+    assert main(["dry_run=[offline,json]", *words]) == 0, capsys.readouterr().err
+    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    for number, node in enumerate(nodes):
+        given = read_line([Path(node["command"][0]).name, *node["command"][1:]])
+        assert_same_program(asked, given, number)
+        assert_same_flags(asked, given, node)
+        if len(nodes) > 1 and "node_rank" in given.flags:
+            assert given.flags["node_rank"] == str(number)
+    if "$" not in asked.flags.get("nnodes", "$"):
+        planned = read_line(nodes[0]["command"][1:]).flags.get("nnodes", str(len(nodes)))
+        assert planned == asked.flags["nnodes"]
+    gpus = {node["node"]: set(node["gpus"]) for node in nodes}
+    if included := read_filter(asked.flags.get("include", "")):
+        assert gpus == {name: set(numbers) for name, numbers in included.items()}
+    if excluded := read_filter(asked.flags.get("exclude", "")):
+        assert gpus == {"worker-1": {0, 1, 2, 3}, "worker-2": {1, 2, 3}}
+        assert not any(set(numbers) & gpus.get(name, set()) for name, numbers in excluded.items())
+
+
+def assert_same_program(asked: LaunchLine, given: LaunchLine, number: int) -> None:
+    """Theirs is that of rank 0; ours adds a local rank, as DeepSpeed does, and the master."""
+    added = r"--local[_-]rank=.*|--master_(addr|port)=.*"
+    assert Path(given.program) == Path(asked.program)
+    args = [word for word in given.args if not re.fullmatch(added, word)]
+    assert " ".join(args) == re.sub("--rank([= ])0", rf"--rank\g<1>{number}", " ".join(asked.args))
+
+
+def assert_same_flags(asked: LaunchLine, given: LaunchLine, node: dict[str, Any]) -> None:
+    """Where theirs leaves one open, ours may say what it likes."""
+    for name in ("nproc_per_node", "master_port", "rdzv_backend", "max_restarts"):
+        wanted = asked.flags.get(name, "$")
+        if "$" not in wanted and name in given.flags:
+            assert given.flags[name] == wanted, name
+    if "CUDA_VISIBLE_DEVICES" in asked.env:
+        assert node["env"]["CUDA_VISIBLE_DEVICES"] == asked.env["CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.fixture(scope="module")
+def hosts(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+    """Two hosts, for the first two nodes of the page's clusters."""
+    with lab_factory_for_session(n=2) as lab:
+        yield lab
+
+
+@pytest.fixture
+def reader(hosts: Lab, launcher: Launcher) -> Launcher:
+    """Somebody who has the files of the page, and two hosts without a GPU."""
+    write_project(launcher.folder)
+    for name, nodes in (("mine", ("gpu1", "gpu2")), ("workers", ("worker-1", "worker-2"))):
+        cluster = hosts.cluster()
+        cluster["nodes"] = dict(zip(nodes, cluster["nodes"].values(), strict=True))
+        (launcher.conf / "cluster" / f"{name}.yaml").write_text(yaml.safe_dump(cluster))
+    return launcher
+
+
+TRIED = {
+    "--nproc_per_node=8 --nnodes=2": True,
+    "NUM_GPUS_YOU_HAVE": True,
+    "$(which fairseq-train)": False,
+    "--multiprocessing-distributed --world-size 2": True,
+    "accelerate launch --num_machines 2": False,
+    "deepspeed --num_nodes=2": False,
+    "OMPI_COMM_WORLD_RANK": False,
+    "SLURM_PROCID": False,
+    "--num-layers 24": False,
+    "torchelastic/examples": False,
+    "-j 2x4": False,
+}
+"""One line of each family by what it has, and whether `make test` runs it."""
+
+ALSO_CALLED = {
+    **{"OMPI_COMM_WORLD_RANK": "RANK", "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE"},
+    **{"OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK", "SLURM_PROCID": "RANK"},
+    **{"SLURM_GPUS_ON_NODE": "LOCAL_WORLD_SIZE"},
+}
+"""Variables of other launchers, by those that say the same here."""
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, marks=() if now else pytest.mark.all) for part, now in TRIED.items()],
+)
+def test_ours_runs(part: str, reader: Launcher) -> None:
+    """Every rank has the place and the arguments that theirs would give it."""
+    row = next(row for row in ROWS if part in f"{row.theirs} {row.ours}")
+    words = [word for word in row.words if "gpus_per_node=" not in word]  # hosts have none
+    done = reader(*words, seconds=200)
+    assert done.code == 0, done
+    plan, asked = json.loads((done.folder / "plan.json").read_text()), row.asked
+    places = [(node, local) for node in plan["nodes"] for local in range(len(node["ranks"]))]
+    each = asked.flags.get("nproc_per_node", "1")
+    assert len(places) == int(each) * len(plan["nodes"])
+    passes_rank = "local_rank" in row.ours or "entry=launch" in row.ours
+    master = {"MASTER_ADDR": plan["master_addr"], "MASTER_PORT": str(plan["master_port"])}
+    for rank, (node, local) in enumerate(places):
+        said = json.loads(done.log(node["node"], rank).splitlines()[-1])
+        place = {"RANK": rank, "LOCAL_RANK": local, "NODE_RANK": plan["nodes"].index(node)}
+        wanted = {**master, **{name: str(number) for name, number in place.items()}}
+        wanted |= {"WORLD_SIZE": str(len(places)), "LOCAL_WORLD_SIZE": each}
+        wanted["SLURM_CPUS_PER_TASK"] = "8"
+        told = said["env"]
+        assert told == {name: wanted[ALSO_CALLED.get(name, name)] for name in told}
+        assert told.keys() >= {"RANK", "WORLD_SIZE", *master}
+        assert (part in told) == (part in ALSO_CALLED)
+        given_rank = [word for word in said["argv"] if re.match("--local[_-]rank=", word)]
+        assert [word.partition("=")[2] for word in given_rank] == [str(local)] * passes_rank
+        typed = " ".join(said["argv"]).replace(":".join(master.values()), "gpu1:29500")
+        given = LaunchLine({}, {}, asked.program, tuple(typed.split(" ")) if typed else ())
+        assert_same_program(asked, given, place["NODE_RANK"])

@@ -1,0 +1,240 @@
+"""Pages on bringing a program: its files and commands are tried as they are printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.lab.lab import Lab
+from tests.lab.launching import ROOT, Launcher, Result
+
+PAGES = ROOT / "docs" / "bring"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NODES = ("gpu1", "gpu2")
+
+Follow = Callable[[str], list[Result]]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """What is `/shared` on the pages: a folder that all hosts have."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.fixture
+def cluster(lab: Lab, launcher: Launcher) -> Launcher:
+    """A user whose cluster `mine` has two hosts with two ranks each."""
+    described = lab.cluster([*lab.hosts][:2], nproc_per_node=2)
+    described["nodes"] = dict(zip(NODES, described["nodes"].values(), strict=True))
+    (launcher.conf / "cluster" / "mine.yaml").write_text(yaml.safe_dump(described))
+    return launcher
+
+
+@pytest.fixture
+def follow(cluster: Launcher, shared: Path) -> Follow:
+    """Does what a page says; returns how its commands ended.
+
+    Each must succeed, and its standard output have each line that is printed below it once; numbers
+    with a decimal point may be others.
+    """
+
+    def do(page: str) -> list[Result]:
+        write_files(page, cluster, shared)
+        done: list[Result] = []
+        for kind, text in blocks(page, shared):
+            for words in commands(text) if kind == "sh" else ():
+                done.append(cluster(*words, seconds=150))
+                assert done[-1].code == 0, done[-1]
+            for line in text.splitlines() if not kind else ():
+                pattern = re.sub(r"\d+\\\.\d+", r"\\d+\\.\\d+", re.escape(line))
+                found = re.findall(f"^{pattern}$", done[-1].out, re.MULTILINE)
+                assert len(found) == 1, (line, done[-1])
+        return done
+
+    return do
+
+
+def blocks(page: str, shared: Path) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each block of a page, "" for output, and its text."""
+    text = (PAGES / page).read_text(encoding="utf-8").replace("/shared", str(shared))
+    yield from BLOCK.findall(text)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a block, after `runner`."""
+    for line in text.splitlines():
+        program, *words = shlex.split(line, comments=True)
+        assert program == "runner"
+        yield words
+
+
+def write_files(page: str, user: Launcher, shared: Path) -> None:
+    """Write the files of a page, whose first line is `# PATH`, as a project of the user's."""
+    subprocess.run(["git", "init", "-q", str(user.folder)], check=True)
+    for kind, text in blocks(page, shared):
+        if kind in ("python", "yaml"):
+            path = user.folder / text.partition("\n")[0].removeprefix("# ")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def need(library: str) -> None:
+    """Skip a test without a library; in CI a skip would look like a pass."""
+    if importlib.util.find_spec(library) is None:
+        install = "python -m pip install -c constraints.txt $(.ci/group libraries)"
+        reason = f"no {library} here: {install}"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+def losses(*done: Result) -> list[float]:
+    """Return the losses that were printed, in order."""
+    return [
+        float(loss) for each in done for loss in re.findall(r"ranks, loss (\d+\.\d+)", each.out)
+    ]
+
+
+def assert_falling(numbers: list[float]) -> None:
+    """Each is less than the one before."""
+    assert len(numbers) > 2
+    assert numbers == sorted(set(numbers), reverse=True)
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(400)
+@pytest.mark.documents("docs/bring/argparse.md")
+def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
+    """It trains on all ranks; a second run goes on from its checkpoint, of one host alone."""
+    first, second = [*lab.hosts.values()][:2]
+    try:
+        done = follow("argparse.md")
+        assert_falling(losses(*done))
+        first.sh("test -s /tmp/line.pt")
+        second.sh("test ! -e /tmp/line.pt")
+    finally:
+        first.sh("rm -f /tmp/line.pt")
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(400)
+@pytest.mark.documents("docs/bring/hydra.md")
+def test_a_hydra_program(follow: Follow) -> None:
+    """Beside our YAML in one conf/; each rank's output folder comes home."""
+    trained, planned, swept = follow("hydra.md")
+    assert_falling(losses(trained))
+    for rank in range(4):
+        folder = trained.folder / "outputs" / NODES[rank // 2] / "outputs" / f"{rank}"
+        assert "width 32, lr 0.05" in (folder / "train.log").read_text()
+        assert "model.width=32" in (folder / ".hydra" / "overrides.yaml").read_text()
+    assert "'~steps' +epochs=3" in planned.out + planned.err
+    for rate in ("lr=0.01", "lr=0.1"):
+        assert rate in swept.out + swept.err
+
+
+@pytest.mark.parametrize("page", [path.name for path in sorted(PAGES.glob("*.md"))])
+@pytest.mark.documents(
+    "docs/bring/argparse.md",
+    "docs/bring/hydra.md",
+    "docs/bring/lightning.md",
+    "docs/bring/accelerate.md",
+    "docs/bring/trainer.md",
+)
+def test_the_plan_of_a_page(page: str, launcher: Launcher, shared: Path) -> None:
+    """Each of its commands has a plan, with the files of the page; also without the library."""
+    write_files(page, launcher, shared)
+    cluster = {"defaults": ["base"], "nproc_per_node": 2, "nodes": {node: {} for node in NODES}}
+    (launcher.conf / "cluster" / "mine.yaml").write_text(yaml.safe_dump(cluster))
+    lines = [text for kind, text in blocks(page, shared) if kind == "sh"]
+    for words in commands("".join(lines)):
+        split = words.index("--") if "--" in words else len(words)
+        done = launcher(*words[:split], "dry_run=offline", *words[split:])
+        assert done.code == 0, done
+        assert "train.py" in done.out, done
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(500)
+@pytest.mark.documents("docs/bring/lightning.md")
+def test_lightning(follow: Follow, shared: Path) -> None:
+    """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
+    need("lightning")
+    done = follow("lightning.md")
+    assert_falling(losses(*done))
+    assert (shared / "line" / "last.ckpt").stat().st_size > 0
+    assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(500)
+@pytest.mark.documents("docs/bring/lightning.md", "docs/failures.md")
+def test_lightning_with_other_sizes_than_the_run(cluster: Launcher, shared: Path) -> None:
+    """It is a known failure, and what it says to do cures it."""
+    need("lightning")
+    write_files("lightning.md", cluster, shared)
+    words = ("cluster=mine", "task=train", "task.args.epochs=1")
+    failed = cluster(*words, "task.args.nodes=1", "task.args.devices=1", seconds=150)
+    assert failed.code == 1, failed
+    assert failed.result["diagnosis"]["cause"] == "lightning_size", failed
+    cure = ("task.nnodes=1", "cluster.nproc_per_node=1")
+    assert " ".join(cure) in " ".join(failed.err.split()), failed
+    sized = cluster(*words, "task.args.nodes=1", "task.args.devices=1", *cure, seconds=150)
+    read = cluster(*words, "task.args.epochs=2", seconds=150)
+    assert [done.code for done in (sized, read)] == [0, 0], (sized, read)
+    assert "epoch 1 of 1 ranks" in sized.out
+    assert "epoch 2 of 4 ranks" in read.out
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(500)
+@pytest.mark.documents("docs/bring/accelerate.md")
+def test_accelerate(follow: Follow, shared: Path) -> None:
+    """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
+    need("accelerate")
+    done = follow("accelerate.md")
+    assert_falling(losses(*done))
+    assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
+    states = [path.name for path in (shared / "line" / "epoch_4").glob("random_states_*")]
+    assert sorted(states) == [f"random_states_{rank}.pkl" for rank in range(4)]
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.documents("docs/bring/accelerate.md")
+def test_accelerate_without_gpus_or_a_word(cluster: Launcher, shared: Path) -> None:
+    """As its page warns, each rank trains by itself."""
+    need("accelerate")
+    write_files("accelerate.md", cluster, shared)
+    words = ("cluster=mine", "task=train", "task.args.epochs=1", "task.args.folder=line")
+    done = cluster(*words, "task.env.ACCELERATE_USE_CPU=null", seconds=150)
+    assert done.code == 0, done
+    assert set(re.findall(r"of (\d) ranks", done.out)) == {"1"}
+
+
+@pytest.mark.all
+@pytest.mark.torch
+@pytest.mark.timeout(500)
+@pytest.mark.documents("docs/bring/trainer.md")
+def test_the_trainer_of_hugging_face(follow: Follow, shared: Path) -> None:
+    """It takes torchrun's ranks for its own, and goes on from its checkpoint."""
+    need("transformers")
+    trained, resumed = follow("trainer.md")
+    assert_falling(losses(resumed))
+    assert losses(resumed)[:2] == losses(trained)
+    states = (shared / "count" / "checkpoint-30").glob("rng_state_*")
+    assert sorted(path.name for path in states) == [f"rng_state_{rank}.pth" for rank in range(4)]
