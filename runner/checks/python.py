@@ -35,7 +35,8 @@ def python(context: CheckContext) -> Iterator[Finding]:
             yield warning(name, f"{other}: pickles may not be readable by both", hint)
     for node, facts in context.ready:
         own, login = facts.python, facts.login_python
-        if own.prefix and login.prefix and own.prefix != login.prefix:
+        has_less = own.torch and not login.torch
+        if own.prefix and login.prefix and own.prefix != login.prefix and not has_less:
             found = f"{context.spec.python} at {login.executable} ({_python_text(login)})"
             gets = f"the task gets {own.executable} ({_python_text(own)})"
             hint = f"to use that one: cluster.python={login.executable}"

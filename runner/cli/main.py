@@ -26,6 +26,7 @@ from runner.cli.suggestions import (
     script_above,
     unknown_verb,
 )
+from runner.cli.translation import translated
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
 from runner.config.overrides import hydra_value, is_override, names_file, override_key
 from runner.core import descriptor_limit
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[0] = "--help"
     is_launch = bool(words) and words[0] in LAUNCH_WORDS
     words = words[1:] if is_launch else words
+    is_verb = not is_launch and _verb_name(words) in verb_names()
+    if not is_verb and (problem := translated(words)):
+        return print_error(ConfigError([problem]))
     if is_launch or not words or words[0].startswith("-") or is_override(words[0]):
         return for_each_run(words)
     return exit_code(lambda: parse_verb(words))
@@ -230,10 +234,15 @@ def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
     return True
 
 
+def _verb_name(words: Sequence[str]) -> str:
+    """Return the verb that the first word is, if it is one."""
+    return VERB_ALIASES.get(words[0], words[0]) if words else ""
+
+
 def parse_verb(argv: Sequence[str]) -> int:
     """Carry out the verb that the command line names; return the exit code."""
     typed, *words = argv
-    name, names = VERB_ALIASES.get(typed, typed), verb_names()
+    name, names = _verb_name(argv), verb_names()
     if name not in names:
         is_setting = looks_like_key(name) or names_file(name)
         before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)

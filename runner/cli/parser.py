@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from runner.cli.translation import FOUND, KEYS
 from runner.cli.verb import Verb
 from runner.config.overrides import is_override
 from runner.config.validation import suggest
@@ -55,6 +56,10 @@ class LaunchParser(Parser):
         key = flag.lstrip("-").replace("-", "_")
         if key in {option.name for option in dataclasses.fields(RunnerConfig)}:
             return f"settings are written KEY=VALUE: {key}=..."
+        if key in KEYS:
+            return f"settings are written KEY=VALUE: {KEYS[key]}=..."
+        if key in FOUND:
+            return "the ranks of nodes, the master's address and a free port are found by a launch"
         return f"an argument of the program is task.args.{key}=..., or comes after `--`"
 
 

@@ -80,9 +80,10 @@ script: {script}
 # Its arguments. true makes a flag alone, a list several values, null leaves one out.
 # For one run: task.args.lr=0.2
 #args: {{lr: 0.1, epochs: 3}}  # --lr 0.1 --epochs 3
-#args_style: argparse      # hydra: lr=0.1 epochs=3; raw: a list of words
+#args_style: argparse      # equals: --lr=0.1; hydra: lr=0.1 epochs=3; raw: a list of words
 #local_rank_arg: null      # such as --local_rank, for an old script that takes it so
 #entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
+#args_expand: false        # for plain: $RANK, $MASTER_ADDR and the like in arguments are replaced
 
 # The other keys, with their defaults.
 #env: {{}}                   # environment of the ranks; DIST_BACKEND, RANK and the like are set

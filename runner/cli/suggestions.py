@@ -39,7 +39,11 @@ _SAME_MEANING = {
     "why": ("explain-failure", "inspect", "reason"),
     "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
     "dry_run=true": ("dry-run", "dryrun", "plan"),
-    "cluster=NAME task=NAME": ("sbatch", "start", "submit", "torchrun", "train", "up"),
+    "cluster=NAME task=NAME": ("sbatch", "start", "submit", "train", "up"),
+    "cluster=NAME task.script=PROGRAM": (
+        *("accelerate", "deepspeed", "docker", "horovodrun", "mpirun", "python", "srun"),
+        *("torchrun", "torchx"),
+    ),
 }
 MEANINGS = {word: meant for meant, words in _SAME_MEANING.items() for word in words}
 """What people call things elsewhere, and the word for it here."""
@@ -54,10 +58,16 @@ def unknown_verb(words: Sequence[str], verbs: Collection[str]) -> Problem:
     """Return the problem of a first word that is no verb."""
     word = words[0]
     message = f"{word!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(verbs)}"
-    near = suggest(word, [*verbs, *LAUNCH_WORDS, *VERB_ALIASES])
     meant = _meant_setting(word, words[1] if len(words) > 1 else "") or MEANINGS.get(word)
-    meant = f"did you mean {meant}?" if meant else near
-    return Problem("command line", message, meant or f"`{this_program()} --help` explains them")
+    hint = f"did you mean {meant}?" if meant else _near_verb(word, verbs)
+    return Problem("command line", message, hint or f"`{this_program()} --help` explains them")
+
+
+def _near_verb(word: str, verbs: Collection[str]) -> str:
+    """Return "did you mean VERB?" for a word that is spelled like it, or like an alias of it."""
+    hint = suggest(word, [*verbs, *LAUNCH_WORDS, *VERB_ALIASES])
+    by_alias = {f"did you mean {alias}?": verb for alias, verb in VERB_ALIASES.items()}
+    return f"did you mean {by_alias[hint]}?" if hint in by_alias else hint
 
 
 def _meant_setting(word: str, after: str) -> str:

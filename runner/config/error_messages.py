@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -23,10 +22,11 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from runner.config.hydra_settings import with_defaults
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
-from runner.config.schema import GROUPS, SECTIONS, RunnerConfig, with_defaults
-from runner.config.search_path import ConfigFiles, display_path, unmarked_file
-from runner.config.validation import suggest, unknown_key
+from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
+from runner.config.search_path import ConfigFiles, display_path, syntax_problem, unmarked_file
+from runner.config.validation import join_or, suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 
@@ -43,6 +43,11 @@ REPLACED_KEYS = {
     "stop": (".grace_s", "grace_s", "such as grace_s=30"),
 }
 """Keys and sections of earlier versions: the rest of its only key, what it is now, and a hint."""
+
+
+ROOTS = [*(option.name for option in dataclasses.fields(RunnerConfig)), "hydra"]
+ENV_KEY = re.compile(r"(?:task|cluster|cluster\.nodes\.[^.]+)\.env\.")
+"""A variable of an environment, which takes no list."""
 
 
 def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
@@ -97,7 +102,7 @@ def explain_error(error: Exception, files: ConfigFiles, overrides: Sequence[str]
     if isinstance(error, MissingConfigException):
         return _missing_option(error, files, overrides)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return _syntax_problem(error, error.problem_mark)
+        return syntax_problem(error, error.problem_mark)
     if isinstance(error, ConfigCompositionException) and isinstance(cause, OmegaConfBaseException):
         return _refused_value(error, cause, files, overrides)
     detail = cause if isinstance(cause, OmegaConfBaseException) else error
@@ -150,7 +155,9 @@ def _missing_option(
     shipped_schema = {"base"} if group in GROUPS else set()
     options = error.options or sorted(shipped_schema | stems)
     hint = [suggest(option, options, f"{group}=")]
-    if group in ("cluster", "task") and choosing_words and not hint[0]:
+    if group == "task" and names_file(option):
+        hint[0] = f"a program's file is task.script={option}"
+    elif group in ("cluster", "task") and choosing_words and not hint[0]:
         hint[0] = f"`{this_program()} init --{group} {option}` writes one"
     hint += [f"looked in {' and '.join(map(display_path, folders))}"] if folders else []
     if file := unmarked_file(name):
@@ -258,7 +265,8 @@ def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object
     sections = [name for name in SECTIONS if name and "NODE" not in name]
     has_key = [n for n in sections if any(f.name == key for f in dataclasses.fields(SECTIONS[n]))]
     hint = f"if it is for the program: task.args.{key}=…"
-    hint = f"did you mean {has_key[0]}.{key}?" if has_key else hint
+    if has_key:
+        hint = f"did you mean {join_or([f'{section}.{key}' for section in has_key])}?"
     return dataclasses.replace(problem, hint=hint)
 
 
@@ -356,8 +364,11 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
     first, _, rest = text.partition("\n")
     if match := re.fullmatch(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'.*", first):
         key, _, value = match[1].partition("=")
-        hint = f"as a list: {shlex.quote(f'{key}=[{value}]')}"
-        hint += f"\nas one text: {shlex.quote(f'{key}={hydra_value(value)}')}"
+        if (root := re.split(r"[./@]", key.lstrip("+"))[0]) not in ROOTS:
+            return dataclasses.replace(unknown_schema_key("", root, ROOTS), subject=key)
+        hint = f"as one text: {shlex.quote(f'{key}={hydra_value(value)}')}"
+        if not ENV_KEY.match(key):
+            hint = f"as a list: {shlex.quote(f'{key}=[{value}]')}\n{hint}"
         return Problem(match[1], "several values need --multirun, which makes a run of each", hint)
     if not isinstance(error, CompactHydraException):
         rest += "\nHYDRA_FULL_ERROR=1 shows where in Hydra this comes from"
@@ -369,29 +380,3 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
         subjects = [display_path(file) for file in files.find(file_match[1])]
     subject = next(iter(subjects), "configuration")
     return Problem(subject, lower_first(first).rstrip("."), rest.strip())
-
-
-_SYNTAX_REMEDIES = {
-    r"mapping values are not allowed|expected <block end>": (
-        "keys beside each other begin in one column, those below a key further in; a text with "
-        "`: ` in it is quoted"
-    ),
-    r"character '\\t' that cannot": "indent with spaces, not with tabs",
-    r"expected alphabetic or numeric": "a text that begins with * or & is quoted, such as '*.pth'",
-    r"that cannot start any token": "a text that begins so is quoted",
-    r"expected ',' or|expected the node content": "a bracket is not closed, or a comma is missing",
-    r"unexpected end of stream": "a quote is not closed",
-}
-"""What to do about PyYAML's messages."""
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
-    """Return the problem of a file that YAML cannot parse, as FILE:LINE:COLUMN."""
-    text = ", ".join(filter(None, (error.context, error.problem)))
-    remedy = next((hint for known, hint in _SYNTAX_REMEDIES.items() if re.search(known, text)), "")
-    lines: list[str] = []
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path(mark.name).read_text(encoding="utf-8").splitlines()
-    line = lines[mark.line].strip() if mark.line < len(lines) else ""
-    where = f"{display_path(Path(mark.name))}:{mark.line + 1}:{mark.column + 1}"
-    return Problem(where, text, "\n".join(filter(None, (f"there: {line}" * bool(line), remedy))))

@@ -1,15 +1,22 @@
-"""Settings of Hydra that a launch cannot honour: refused by name, with what takes their place."""
+"""Hydra's settings: the schema that it composes by, and what a launch cannot honour.
+
+The latter is refused by name, with what takes its place.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from hydra.conf import HydraConf
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
 from runner.core.errors import Problem
 
 RUNS_HINT = "run_dir=PATH/${run_id} sets where records go"
@@ -78,3 +85,34 @@ def _alternative(key: str) -> str:
 
 def _problem(setting: str, hint: str) -> Problem:
     return Problem(setting, "this setting of Hydra has no effect on a launch", hint)
+
+
+def register() -> None:
+    """Register the schema with Hydra, as `runner_base`, `cluster/base` and so on."""
+    store = ConfigStore.instance()
+    store.store(name="runner_base", node=_open_schema(RunnerConfig))
+    for group in GROUPS:
+        store.store(group=group, name="base", node=_open_schema(SECTIONS[group]))
+    # For clusters of this machine: the first python3 on PATH may lack torch.
+    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
+
+
+def with_defaults(config: Any) -> DictConfig:
+    """Return a configuration with every key of the schema, including those that ~KEY removed."""
+    merged = OmegaConf.merge(_open_schema(RunnerConfig), config)
+    assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)
+    return merged
+
+
+@functools.cache
+def _open_schema(schema: type) -> DictConfig:
+    """Return a schema that takes any key: after composition all unknown ones are reported.
+
+    It is one object for all callers, who copy it.
+    """
+    opened: DictConfig = OmegaConf.structured(schema)
+    pending = [opened]
+    for config in pending:
+        OmegaConf.set_struct(config, value=False)
+        pending += [node for node in config.values() if isinstance(node, DictConfig)]
+    return opened

@@ -86,7 +86,7 @@ def _config_layer(
     file = next((f for root in roots if (f := root / f"{path}.yaml").is_file()), None)
     try:
         node = OmegaConf.load(file) if file else ConfigStore.instance().load(f"{path}.yaml").node
-    except OSError:  # `schema.register` put no such defaults into Hydra's store
+    except OSError:  # `hydra_settings.register` put no such defaults into Hydra's store
         node = OmegaConf.create()
     content = _with_text_keys(OmegaConf.to_container(node, resolve=False))
     if isinstance(content, dict):

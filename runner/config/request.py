@@ -14,10 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import primary, rerun
 from runner.config.contact import contact_values, contact_words
 from runner.config.error_messages import resolve_to_plain, unknown_keys
-from runner.config.hydra_settings import output_folder_problems, setting_problems
+from runner.config.hydra_settings import output_folder_problems, setting_problems, with_defaults
 from runner.config.overrides import parse_overrides
 from runner.config.primary import HydraInput
-from runner.config.schema import with_defaults
 from runner.config.search_path import ConfigFiles
 from runner.config.spec_builder import build_spec
 from runner.config.task import append_arguments, new_run_id, program_name

@@ -5,13 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
 
 from runner.config.validation import Kind, Validator, join_or, kind, or_null
 from runner.core.planning.rendezvous_flags import BACKENDS
@@ -40,13 +36,16 @@ GPU_COUNT = kind("number from 0, or auto", Validator.int_or_auto, minimum=0)
 RANK_COUNT = kind("number from 1, or auto", Validator.int_or_auto, minimum=1)
 TEXTS = Kind("list of texts", Validator.text_list)
 JUMP = Kind("text, list of texts or null", Validator.text_list)
-ENV_MAPPING = Kind("mapping of names to texts, numbers or bools", Validator.env)
+ENV_MAPPING = Kind("mapping of names to texts, numbers, bools or null", Validator.env)
 GPUS = Kind("number from 0, list of devices such as [0, 2], or auto", Validator.gpus)
 RANKS = Kind("all, a rank, or a list such as [0, 3]", Validator.ranks)
 RUN_ID = Kind("up to 63 of a-z, 0-9 and '-', or null", Validator.run_id)
 OUTPUTS = Kind("list of paths or patterns such as results/*.pt", Validator.outputs)
 METRICS = Kind("list of paths or patterns such as metrics.jsonl", Validator.outputs)
 RDZV_CONF = Kind("mapping such as {join_timeout: 600}", Validator.rdzv_conf)
+LINE_PATTERN = Kind(
+    r"regular expression such as `epoch (\d+)/(\d+)`, or null", Validator.line_pattern
+)
 SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
 
 
@@ -143,7 +142,10 @@ class ClusterConfig:
     only: Any = doc("the nodes to use; empty: all", NODE_RANGES, list)
     exclude: Any = doc("nodes to leave out", NODE_RANGES, list)
     ssh: SshConfig = section(SshConfig, "how the hosts are logged in to")
-    python: str = doc("the interpreter of the task on the hosts: it has torch", PATH, "python3")
+    python: str = doc(
+        "interpreter of the task on the hosts, with torch; a path puts its folder first on PATH",
+        *(PATH, "python3"),
+    )
     host_python: str = doc(
         "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer; "
         "setup may bring it",
@@ -159,7 +161,9 @@ class ClusterConfig:
         "path or null",
     )
     workdir: str = doc("where runs are kept on the hosts", PATH, USUAL_WORKDIR)
-    env: Any = doc("environment of all ranks; null takes a name out", ENV_MAPPING, dict)
+    env: Any = doc(
+        "environment of all ranks; null takes a name out, whoever sets it", ENV_MAPPING, dict
+    )
     pass_env: Any = doc("variables to copy from your environment; on record", VARIABLE_NAMES, list)
     secrets: Any = doc("the same, but never written anywhere", VARIABLE_NAMES, list)
 
@@ -190,7 +194,12 @@ class TaskConfig:
         "a flag by which an old script takes its local rank, such as `--local_rank`", TEXT
     )
     args_style: str = choice(
-        "hydra makes `lr=0.1` of it; raw keeps words", "argparse", "hydra", "raw"
+        "equals makes `--lr=0.1` of it, hydra `lr=0.1`; raw keeps words",
+        *("argparse", "equals", "hydra", "raw"),
+    )
+    args_expand: bool = doc(
+        "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments",
+        *("true or false", False),
     )
     extra_args: Any = doc(
         "more arguments, after the others and as they are; words after `--` follow these",
@@ -298,6 +307,16 @@ class WatchConfig:
 
 
 @dataclass
+class ProgressConfig:
+    """Progress of the ranks: the bar, `ps` and `metrics.jsonl` show what they print of it."""
+
+    pattern: str | None = doc(
+        "for programs that print no metrics lines: a group for the step, one for all steps",
+        LINE_PATTERN,
+    )
+
+
+@dataclass
 class RunnerConfig:
     """The whole configuration, large on purpose: a field for each key of the top level."""
 
@@ -334,6 +353,7 @@ class RunnerConfig:
         "the ranks whose output the console shows; the files hold all of it", RANKS, "all"
     )
     watch: WatchConfig = section(WatchConfig, "the hang watchdog")
+    progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
     lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
     disconnect_s: Any = doc(
@@ -358,32 +378,6 @@ SECTIONS: Mapping[str, type] = {
     "relaunch": RelaunchConfig,
     "deploy": DeployConfig,
     "watch": WatchConfig,
+    "progress": ProgressConfig,
 }
 """Every dataclass of the schema by the key it stands below."""
-
-
-def register() -> None:
-    """Register the schema with Hydra, as `runner_base`, `cluster/base` and so on."""
-    store = ConfigStore.instance()
-    store.store(name="runner_base", node=_open_schema(RunnerConfig))
-    for group in GROUPS:
-        store.store(group=group, name="base", node=_open_schema(SECTIONS[group]))
-    # For clusters of this machine: the first python3 on PATH may lack torch.
-    OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
-
-
-def with_defaults(config: Any) -> DictConfig:
-    """Return a configuration with every key of the schema, including those that ~KEY removed."""
-    merged = OmegaConf.merge(_open_schema(RunnerConfig), config)
-    assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)
-    return merged
-
-
-def _open_schema(schema: type) -> DictConfig:
-    """Return a schema that takes any key: after composition all unknown ones are reported."""
-    opened: DictConfig = OmegaConf.structured(schema)
-    pending = [opened]
-    for config in pending:
-        OmegaConf.set_struct(config, value=False)
-        pending += [node for node in config.values() if isinstance(node, DictConfig)]
-    return opened

@@ -22,8 +22,9 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 
+from runner.config.hydra_settings import register
 from runner.config.overrides import override_key
-from runner.config.schema import GROUPS, SECTIONS, register
+from runner.config.schema import GROUPS, SECTIONS
 from runner.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -161,9 +162,7 @@ class ConfigFiles:
         for config in configs:
             chosen, *hidden = self.find(config) or [self.shipped]
             if hidden:
-                ours = self.shipped / f"{config}.yaml"
-                names = ["the shipped one" if file == ours else str(file) for file in hidden]
-                yield f"{config}: {chosen} (shadows {' and '.join(names)})"
+                yield f"{config}: {chosen} (shadows {' and '.join(map(str, hidden))})"
 
     def locate_key(self, key: str, configs: Sequence[str], overrides: Sequence[str] = ()) -> str:
         """Return `FILE:LINE: KEY` for the file that sets a key, or the key alone.
@@ -217,3 +216,29 @@ def key_lines(file: Path) -> dict[KeyPath, int]:
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return lines
+
+
+_SYNTAX_REMEDIES = {
+    r"mapping values are not allowed|expected <block end>": (
+        "keys beside each other begin in one column, those below a key further in; a text with "
+        "`: ` in it is quoted"
+    ),
+    r"character '\\t' that cannot": "indent with spaces, not with tabs",
+    r"expected alphabetic or numeric": "a text that begins with * or & is quoted, such as '*.pth'",
+    r"that cannot start any token": "a text that begins so is quoted",
+    r"expected ',' or|expected the node content": "a bracket is not closed, or a comma is missing",
+    r"unexpected end of stream": "a quote is not closed",
+}
+"""What to do about PyYAML's messages."""
+
+
+def syntax_problem(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
+    """Return the problem of a file that YAML cannot parse, as FILE:LINE:COLUMN."""
+    text = ", ".join(filter(None, (error.context, error.problem)))
+    remedy = next((hint for known, hint in _SYNTAX_REMEDIES.items() if re.search(known, text)), "")
+    lines: list[str] = []
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path(mark.name).read_text(encoding="utf-8").splitlines()
+    line = lines[mark.line].strip() if mark.line < len(lines) else ""
+    where = f"{display_path(Path(mark.name))}:{mark.line + 1}:{mark.column + 1}"
+    return Problem(where, text, "\n".join(filter(None, (f"there: {line}" * bool(line), remedy))))

@@ -45,7 +45,6 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     skipped = validator.text_list("skip_checks", top["skip_checks"])
     checks = tuple(all_checks()) if skipped else ()
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
-    watch = validator.section("watch", values["watch"], schema.WatchConfig)
     spec = Spec(
         run_id=top["run_id"],
         cluster=inputs.cluster,
@@ -74,11 +73,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         grace_s=top["grace_s"],
         lost_s=top["lost_s"],
         disconnect_s=top["disconnect_s"],
-        stall_s=watch["stall_s"],
-        stop_on_stall=watch["action"] != "report",
-        relaunch_on_stall=watch["action"] == "restart",
-        metrics=watch["metrics"],
-        stacks=watch["stacks"] == "auto",
+        **_read_watch(validator, values),
         detach=bool(values["detach"]),
     )
     _check_relaunch(validator, spec)
@@ -118,6 +113,20 @@ def _read_rendezvous(
         message = f"{serve} is not among the nodes to use: {', '.join(names)}"
         validator.add("rendezvous.serve", message)
     return rendezvous
+
+
+def _read_watch(validator: Validator, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the ranks are watched: fields of `Spec`."""
+    watch = validator.section("watch", values["watch"], schema.WatchConfig)
+    progress = validator.section("progress", values["progress"], schema.ProgressConfig)
+    return {
+        "stall_s": watch["stall_s"],
+        "stop_on_stall": watch["action"] != "report",
+        "relaunch_on_stall": watch["action"] == "restart",
+        "metrics": watch["metrics"],
+        "stacks": watch["stacks"] == "auto",
+        "progress_pattern": progress["pattern"],
+    }
 
 
 def _check_relaunch(validator: Validator, spec: Spec) -> None:
@@ -184,18 +193,22 @@ def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> st
 def _read_environment(
     validator: Validator,
     inputs: SpecInputs,
-    env: dict[str, str],
+    env: dict[str, str | None],
     nodes: Sequence[Node],
     task: Task,
-) -> tuple[dict[str, str], dict[str, Secret]]:
+) -> tuple[dict[str, str | None], dict[str, Secret]]:
     """Return the environment of all ranks, and its secret part."""
     cluster = inputs.values["cluster"]
     passed = _copy_variables(validator, "cluster.pass_env", cluster["pass_env"], inputs.environ)
     secrets = _copy_variables(validator, "cluster.secrets", cluster["secrets"], inputs.environ)
-    recorded_envs = {"cluster.pass_env": passed, "cluster.env": env, "task.env": task.env}
-    recorded_envs |= {f"cluster.nodes.{node.name}.env": node.env for node in nodes}
-    for place, names in recorded_envs.items():
-        for name in secrets.keys() & names.keys():
+    recorded_envs: dict[str, Mapping[str, str | None]] = {
+        "cluster.pass_env": passed,
+        "cluster.env": env,
+        "task.env": task.env,
+        **{f"cluster.nodes.{node.name}.env": node.env for node in nodes},
+    }
+    for place, recorded in recorded_envs.items():
+        for name in sorted(name for name in secrets if recorded.get(name) is not None):
             validator.add(place, f"{name} is a secret (cluster.secrets) and would be recorded here")
     return {**passed, **env}, {name: Secret(text) for name, text in secrets.items()}
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import secrets
 import shlex
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +22,20 @@ from runner.config.schema import TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
 from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
+
+SAYS_NOTHING = (
+    "main",
+    "train",
+    "run",
+    "start",
+    "__main__",
+    "src",
+    "scripts",
+    "code",
+    "project",
+    "",
+)
+"""Names of programs and of folders that do not tell one project from another."""
 
 PROGRAM_KEYS = ("module", "script", "command")
 REFUSED_ELSEWHERE = "max_restarts"
@@ -53,6 +68,7 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         env=task["env"],
         outputs=task["outputs"],
         entry=task["entry"],
+        expands_args=_expands_args(validator, task),
     )
 
 
@@ -83,13 +99,21 @@ def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
 
 
 def program_name(task: Mapping[str, Any]) -> str:
-    """Return a short name for the program of a task without a YAML file."""
+    """Return a short name for the program of a task without a YAML file.
+
+    That of its folder or package, where its own is one that any program may have.
+    """
     if task.get("module"):
-        return str(task["module"]).rpartition(".")[2]
-    command = task.get("command") or ""
-    words = command if isinstance(command, list) else str(command).split()
-    program = task.get("script") or (words[0] if words else "")
-    return PurePath(str(program)).stem or "task"
+        parts = str(task["module"]).split(".")
+    elif task.get("script"):
+        script = PurePath(os.path.normpath(Path.cwd() / str(task["script"])))
+        parts = [*script.parent.parts, script.stem]
+    else:
+        command = task.get("command") or ""
+        words = command if isinstance(command, list) else str(command).split()
+        parts = [PurePath(str(words[0] if words else "")).stem]
+    telling = (part for part in reversed(parts) if part.strip("/").lower() not in SAYS_NOTHING)
+    return next(telling, parts[-1]) or "task"
 
 
 def new_run_id(task: str) -> str:
@@ -103,8 +127,8 @@ def render_arguments(validator: Validator, args: object, style: str) -> list[str
     """Return `task.args` as words of a command line.
 
     argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, false and null are nothing, a list is
-    a flag with several values. hydra: `lr=0.1`, `model.depth=3`. raw: a list of words, or a text
-    that is split as a shell does.
+    a flag with several values. equals: `--lr=0.1`, `--amp=True`, null is nothing. hydra: `lr=0.1`,
+    `model.depth=3`. raw: a list of words, or a text that is split as a shell does.
     """
     if args in (None, "", [], {}):
         return []
@@ -113,7 +137,7 @@ def render_arguments(validator: Validator, args: object, style: str) -> list[str
         validator.add("task.args", f"is {args!r}", hint)
         return []
     if isinstance(args, Mapping):
-        render = _render_overrides if style == "hydra" else _render_flag
+        render = RENDERERS[style]
         words = [word for key, value in args.items() for word in render(validator, key, value)]
     else:
         words = _raw_words(validator, "task.args", args)
@@ -147,10 +171,7 @@ def _scalar_word(validator: Validator, where: str, value: object) -> str:
 
 def _render_flag(validator: Validator, key: str, value: object) -> list[str]:
     """Return `--key value`, or `--key=-value`, which argparse does not take for a flag."""
-    where = f"task.args.{key}"
-    if not re.fullmatch(r"[^\s=]+", key):
-        validator.add(where, f"{key!r} is no name for a flag")
-    flag = key if key.startswith("-") else f"--{key}"
+    where, flag = f"task.args.{key}", _flag(validator, key)
     if value is None or value is False or value == []:
         return []
     if value is True:
@@ -159,6 +180,12 @@ def _render_flag(validator: Validator, key: str, value: object) -> list[str]:
         return [flag, *(_list_item(validator, where, item) for item in value)]
     text = _scalar_word(validator, where, value)
     return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _flag(validator: Validator, key: str) -> str:
+    if not re.fullmatch(r"[^\s=]+", key):
+        validator.add(f"task.args.{key}", f"{key!r} is no name for a flag")
+    return key if key.startswith("-") else f"--{key}"
 
 
 def _list_item(validator: Validator, where: str, value: object) -> str:
@@ -181,6 +208,39 @@ def _render_overrides(validator: Validator, key: str, value: object) -> Iterator
     if not re.fullmatch(r"[+~]{0,2}[\w$@/.:-]+", key):
         validator.add(f"task.args.{key}", f"{key!r} is no key that Hydra takes")
     yield f"{key}={hydra_value(value)}"
+
+
+def _render_assignment(validator: Validator, key: str, value: object) -> Iterator[str]:
+    """Yield `--key=value`, with bools as Python writes them."""
+    where = f"task.args.{key}"
+    if value is None:
+        return
+    if isinstance(value, list):
+        hint = "task.args_style=raw passes words as they are"
+        validator.add(where, f"{value!r} has no form as one value", hint)
+        return
+    text = str(value) if isinstance(value, bool) else _scalar_word(validator, where, value)
+    yield f"{_flag(validator, key)}={text}"
+
+
+RENDERERS: Mapping[str, Callable[[Validator, str, object], Iterable[str]]] = {
+    "argparse": _render_flag,
+    "equals": _render_assignment,
+    "hydra": _render_overrides,
+}
+"""What makes words of one entry of `task.args`, by `task.args_style`."""
+
+
+def _expands_args(validator: Validator, task: Mapping[str, Any]) -> bool:
+    """Return whether `$RANK` and the like in arguments are replaced."""
+    if task["args_expand"] and task["entry"] != "plain":
+        message = f"{task['entry']} decides on the ranks after the plan is made"
+        hint = (
+            "set task.entry=plain, or leave it out: programs read RANK and the like from their "
+            "environment, and task.local_rank_arg passes the local rank"
+        )
+        validator.add("task.args_expand", message, hint)
+    return bool(task["args_expand"])
 
 
 def _local_rank_words(validator: Validator, flag: str, entry: str) -> list[str]:

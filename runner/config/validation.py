@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.control.record.run_index import LATEST
 from runner.core.errors import Problem
+from runner.core.model.line_pattern import EXAMPLE, check_pattern
 from runner.core.model.spec import PortRange
 from runner.core.protocol.paths import is_run_id
 from runner.core.protocol.remote_files import glob_problem
@@ -21,16 +22,19 @@ from runner.core.protocol.remote_files import glob_problem
 MAX_LISTED_KEYS = 5
 LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"),
-    *("ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
 )
+RUN_MARKS = ("RUNNER_RUN_ID", "RUNNER_NODE")
 RESERVED_ENV = {
     "MASTER_ADDR": "the plan chooses it; cluster.nodes.NODE.addr says how others reach a node",
     "MASTER_PORT": "cluster.master_port chooses it",
     "WORLD_SIZE": "cluster.nproc_per_node and the nodes decide it",
+    "LOCAL_RANK": "torchrun sets it: a program that reads it wants task.entry=torchrun",
     "LOCAL_WORLD_SIZE": "cluster.nproc_per_node decides it",
     "PYTHON_EXEC": "cluster.python chooses the interpreter",
-    "RUNNER_RUN_ID": "the runner needs it itself",
+    **dict.fromkeys(RUN_MARKS, "the runner finds a run by it"),
+    "RUNNER_METRICS": "the runner names a file for each rank",
     **dict.fromkeys(RANK_VARIABLES, "the launcher of the ranks sets it"),
 }
 """Environment variables that users cannot set, and the reason."""
@@ -270,6 +274,19 @@ class Validator:
                 self.add(where, f"{pattern!r} {problem}", hint)
         return patterns
 
+    def line_pattern(self, where: str, value: object) -> str:
+        """Read a pattern of progress lines, "" for null."""
+        pattern = self.optional_line(where, value) or ""
+        try:
+            check_pattern(pattern)
+        except ValueError as error:
+            hint = (
+                "it takes text, . \\d \\s \\w and sets such as [:,], each with + * or ?, and groups"
+            )
+            self.add(where, f"{pattern} {error}", f"{hint} for the step and all steps, {EXAMPLE}")
+            return ""
+        return pattern
+
     def gpus(self, where: str, value: object) -> tuple[int | None, tuple[int, ...]]:
         """Read how many GPUs, or which ones."""
         if not isinstance(value, list):
@@ -303,28 +320,33 @@ class Validator:
             self.add(where, f"{LATEST} is the name of the last run, whichever that is")
         return text
 
-    def check_env_name(self, where: str, name: str) -> None:
-        """Check the name of an environment variable."""
+    def check_env_name(self, where: str, name: str, *, removed: bool = False) -> None:
+        """Check the name of an environment variable that is set, or taken out."""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             self.add(where, f"{name!r} is no name for an environment variable")
+        elif removed:
+            if name in RUN_MARKS:
+                self.add(where, f"{name} cannot be taken out: the runner finds a run by it")
         elif name in RESERVED_ENV or name.startswith("PET_"):
             reason = RESERVED_ENV.get(name, "PET_ variables steer torchrun, and the plan does that")
             self.add(where, f"{name} cannot be set: {reason}")
 
-    def env(self, where: str, value: object) -> dict[str, str]:
-        """Read an environment; YAML's true is "true", and null is no entry."""
+    def env(self, where: str, value: object) -> dict[str, str | None]:
+        """Read an environment; YAML's true is "true", and null takes the name out."""
         if not isinstance(value, Mapping):
             if value is not None:
                 self.add(where, f"must be a mapping of names to values, not {value!r}")
             return {}
-        env = {}
+        env: dict[str, str | None] = {}
         for name, item in value.items():
-            self.check_env_name(f"{where}.{name}", name)
+            self.check_env_name(f"{where}.{name}", name, removed=item is None)
             text = scalar_text(item)
             unclear = isinstance(item, float) and not math.isfinite(item)
             if text is not None and "\0" not in text and not unclear:
                 env[name] = text
-            elif item is not None:
+            elif item is None:
+                env[name] = None
+            else:
                 self.add(f"{where}.{name}", f"must be a text, a number or a bool, not {item!r}")
         return env
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
+import itertools
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from runner.core.shell import this_program
 
 PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
 COLUMN_GAP = 2
+WRAPPED_WIDTH = 16  # of a column of longer cells, if there is no room for more
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -110,19 +111,46 @@ def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40
     return [(indent + "  ".join(cells)).rstrip() for cells in padded]
 
 
-def render_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, wrapped: Collection[str]
-) -> list[str]:
-    """Return a table of this width at most; cells below the headers in `wrapped` may break."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def fitting_columns(
+    columns: Mapping[str, Sequence[str]], width: int, wrapped: Collection[str]
+) -> dict[str, int]:
+    """Return those columns, by their headers, that fit beside each other, and their widths.
 
-    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="")
-    for header in headers:
-        table.add_column(header, no_wrap=header not in wrapped, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, legacy_windows=False).print(table)
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
+    The first is among them, and of the others the earlier comes before the later. Cells below the
+    headers in `wrapped` may be broken at blanks.
+    """
+    from rich.cells import cell_len
+
+    widths, full_widths, left = dict[str, int](), dict[str, int](), width + COLUMN_GAP
+    for header, cells in columns.items():
+        full = least = max(map(cell_len, (header, *cells)))
+        if header in wrapped and full > WRAPPED_WIDTH:
+            words = (word for cell in (header, *cells) for word in cell.split())
+            least = max(WRAPPED_WIDTH, *map(cell_len, words))
+        if least + COLUMN_GAP <= left or not widths:
+            widths[header], full_widths[header] = least, full
+            left -= least + COLUMN_GAP
+    for header, full in full_widths.items():
+        more = min(full - widths[header], max(left, 0))
+        widths[header] += more
+        left -= more
+    return widths
+
+
+def render_table(widths: Mapping[str, int], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the lines of the headers, whose columns have these widths, and of each row."""
+    from rich.cells import cell_len
+
+    blocks = []
+    for row in (tuple(widths), *rows):
+        sized = [*zip(row, widths.values(), strict=True)]
+        columns = [wrap(cell, n) if cell_len(cell) > n else [cell] for cell, n in sized]
+        lines = []
+        for cells in itertools.zip_longest(*columns, fillvalue=""):
+            padded = (
+                cell + " " * (n + COLUMN_GAP - cell_len(cell))
+                for cell, n in zip(cells, widths.values(), strict=True)
+            )
+            lines.append("".join(padded).rstrip())
+        blocks.append(lines)
+    return blocks

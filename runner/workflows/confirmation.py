@@ -19,7 +19,7 @@ POLL_S = 0.1
 def confirm(
     pool: HostPool, verb: str, runs: Sequence[RunInfo], *, yes: bool, is_latest: bool = False
 ) -> None:
-    """Name the runs that are about to be ended or removed; ask about those not on record here.
+    """Name the runs that are about to be ended or removed; ask about those not launched here.
 
     With `is_latest` the run was not named by its id: one of another folder is asked about as well.
     `yes` is the answer to that question, as without a terminal there must be one.
@@ -31,8 +31,8 @@ def confirm(
     folders = {run.run_id: run_index.other_folder(run) for run in runs}
     for run in runs:
         pool.console.message(f"{verb}: {describe_run(run, folders[run.run_id])}")
-    asked = [run for run in runs if run_index.record_of(run) is None]
-    which = f"{counted(len(asked), 'run')} without a record on this machine"
+    asked = [run for run in runs if not run_index.was_launched_here(run)]
+    which = f"{counted(len(asked), 'run')} without a launch on record on this machine"
     if is_latest and not asked:
         asked = [run for run in runs if folders[run.run_id]]
         which = "the latest run, which was launched from another folder"

@@ -90,8 +90,10 @@ def dry_run(request: LaunchRequest) -> None:
         for text in request.notes:
             note(text)
         spec, facts, assumptions = assumed_facts(request.spec, fold_names)
-        code = open_code_source(request).code
-        plan = build_plan(spec, facts, code=code, fold_names=fold_names)
+        source = open_code_source(request)
+        for text in source.notes:
+            note(text)
+        plan = build_plan(spec, facts, code=source.code, fold_names=fold_names)
         plan = replace(plan, rendezvous_reason="assumed")
     else:
         source = open_code_source(request)

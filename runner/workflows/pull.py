@@ -32,6 +32,8 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
+    if has_ended:
+        store.complete_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):
         diagnosis = diagnose(run.plan, verdict, store.tail)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)

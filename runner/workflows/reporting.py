@@ -16,7 +16,13 @@ from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
-from runner.core.protocol.paths import is_rank_source, local_log_name, source_rank
+from runner.core.protocol.paths import (
+    METRICS_STREAM,
+    SIZES_LOG,
+    is_rank_source,
+    local_log_name,
+    source_rank,
+)
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console
@@ -45,6 +51,7 @@ class AttemptReporter:
         self._plan, self._console, self._store = plan, console, store
         self._on_reader_gone = on_reader_gone
         self._stalls: tables.StallReporter | None = None
+        console.show_progress(plan.progress_pattern)
         if store and report_stalls:
             read_stacks = functools.partial(store.stacks, plan.attempt)
             self._stalls = tables.StallReporter(plan, console.message, read_stacks)
@@ -61,9 +68,13 @@ class AttemptReporter:
         if self._store:
             name = local_log_name(self._plan.attempt, source, stream)
             self._store.write_log(node, name, offset, data)
+            if source == SIZES_LOG:
+                self._store.metrics.advance(node, self._plan.attempt, self._plan.progress_pattern)
         if self._stalls:
             self._stalls.on_log(source)
-        if is_rank_source(source):
+        if is_rank_source(source) and stream == METRICS_STREAM:
+            self._console.rank_metrics(node, source_rank(source), data)
+        elif is_rank_source(source):
             self._console.rank_output(node, source_rank(source), stream, data)
         if self._console.reader_gone:
             self._on_reader_gone()
@@ -89,6 +100,7 @@ class Ending:
     ) -> None:
         """Record the result if `launched_at` is given, download, and show the final report."""
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
+        self.store.complete_metrics(plan)
         diagnosis = diagnose(plan, verdict, self.store.tail)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
@@ -97,7 +109,10 @@ class Ending:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
         if LOG in kinds:  # there is more to diagnose by
+            self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
+        if note := self.store.metrics.broken_note:
+            self.console.message(f"note: {note}")
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
         # Supervisors that were not reached wait that long for a controller.

@@ -8,6 +8,7 @@ from runner.control.attempt.stop import user_at_host
 from runner.core.errors import Interrupted
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import STOPPED, Verdict
+from runner.ui.layout import fold_names
 from runner.workflows.discovery import FoundRun
 
 
@@ -38,7 +39,9 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
         message = f"interrupted; run {run_id} was asked to stop, its end was not seen"
         raise Interrupted(error.exit_code, message) from None
     if monitor.detached:  # the hosts carry on with the stop by themselves
-        raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped")
+        unconfirmed = fold_names(monitor.stop_unconfirmed)
+        doubt = f", which is not confirmed by {unconfirmed}" if unconfirmed else ""
+        raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped{doubt}")
     verdict, leftovers = run.verdict(monitor), _kill_leftovers(run)
     is_over = verdict.state == STOPPED and not any(leftovers.values())
     if owns_record and is_over and not store.has_result:

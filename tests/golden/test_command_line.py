@@ -30,6 +30,7 @@ from runner.core.planning.build_plan import build_plan
 from runner.workflows.sweep import commands_for
 
 CONF = Path(__file__).parents[2] / "conf"
+SHIPPED_TASKS = sorted(path.stem for path in (CONF / "task").iterdir())
 SWEPT: Any = SimpleNamespace(
     spec=SimpleNamespace(run_id="r", pushes_code=True, task=SimpleNamespace(shipped_file="")),
     dry_run=DryRun.OFF,
@@ -171,15 +172,16 @@ def test_the_conf_of_another_program_is_not_ours(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A project of Hydra may have a `conf/task` of its own; a runner.yaml, or one file of ours."""
-    here.write({"rl/conf/task/cart.yaml": "defaults: [base]\nname: cart\nenv: {}\n"})
+    here.write({"rl/conf/task/hopper.yaml": "defaults: [base]\nname: hopper\nenv: {}\n"})
     here.write({"rl/conf/task/base.yaml": "name: ???\n", "rl/conf/cluster/x.yaml": "walltime: 3\n"})
     monkeypatch.chdir(here.folder / "rl")
     theirs, mine = here.folder / "rl" / "conf", here.folder / "conf"
     assert conf_folders([]) == [mine, CONF]
-    said = here("task=cart")
+    every = sorted(["base", "mine", *SHIPPED_TASKS])
+    said = here("task=hopper")
     assert said.err == (
-        "error: task=cart: there is no task 'cart'; there are base, collectives, env, mine, "
-        "resnet18\n    `runner init --task cart` writes one\n"
+        f"error: task=hopper: there is no task 'hopper'; there are {', '.join(every)}\n"
+        "    `runner init --task hopper` writes one\n"
         f"    looked in {mine}/task and {CONF}/task\n"
         "    not in conf, which is another program's: an empty conf/runner.yaml adds it\n"
     )
@@ -198,8 +200,9 @@ def test_the_conf_of_another_program_is_not_ours(
 
 def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shipped one is for a first try; a runner.yaml may choose one for all runs."""
+    tasks = ", ".join(["mine", *SHIPPED_TASKS])
     asked = (
-        "error: task: there is no task to launch; choose one of mine, collectives, env, resnet18\n"
+        f"error: task: there is no task to launch; choose one of {tasks}\n"
         "    runner cluster=pair task=mine\n"
         "    or a program: task.script=train.py; conf/runner.yaml may choose for all\n"
     )
@@ -225,11 +228,11 @@ def test_a_users_file_wins_over_the_shipped_one(here: Here) -> None:
     chosen = here("cluster=lab3", "task=mine").run
     assert [node.name for node in chosen.spec.nodes] == ["mine"]
     own = f"{here.folder}/conf/cluster/lab3.yaml"
-    assert chosen.notes == (f"cluster/lab3: {own} (shadows the shipped one)",)
+    assert chosen.notes == (f"cluster/lab3: {own} (shadows {CONF}/cluster/lab3.yaml)",)
     chosen = here("cluster=lab3", "--config-dir", "given", "task=mine").run
     assert [node.name for node in chosen.spec.nodes] == ["given"]
     given = f"{here.folder}/given/cluster/lab3.yaml"
-    assert chosen.notes == (f"cluster/lab3: {given} (shadows {own} and the shipped one)",)
+    assert chosen.notes == (f"cluster/lab3: {given} (shadows {own} and {CONF}/cluster/lab3.yaml)",)
 
 
 def test_a_users_file_may_build_on_a_shipped_one(here: Here) -> None:
@@ -486,6 +489,17 @@ def test_a_program_on_the_command_line_stands_alone(here: Here) -> None:
     assert run.notes == ()
 
 
+def test_a_task_that_is_a_file_is_a_script(here: Here) -> None:
+    """What was typed names a program, not a YAML file."""
+    Path("lit.py").touch()
+    said = here("cluster=pair", "task=lit.py")
+    Path("lit.py").unlink()
+    assert said.code == 2
+    assert "there is no task 'lit.py'" in said.err
+    assert "\n    a program's file is task.script=lit.py\n" in said.err
+    assert here("cluster=pair", "task.script=lit.py").run.spec.task.target == "lit.py"
+
+
 WORDS = {
     "unknown option": (
         ["cluster=lab9"],
@@ -537,7 +551,7 @@ WORDS = {
     "keys of a section, at the top": (
         ["cluster=pair", "nnodes=2", "lr=0.1"],
         (
-            "nnodes: there is no such key; near it: rendezvous, disconnect_s\n"
+            "nnodes: there is no such key; near it: rendezvous, disconnect_s, progress\n"
             "    did you mean task.nnodes?\n"
             "error: lr: there is no such key; near it: cluster\n"
             "    if it is for the program: task.args.lr=…"
@@ -643,6 +657,20 @@ WORDS = {
             "task.args.lr=1,2: several values need --multirun, which makes a run of each\n"
             "    as a list: 'task.args.lr=[1,2]'\n"
             "    as one text: 'task.args.lr=\"1,2\"'"
+        ),
+    ),
+    "several values of a variable": (
+        ["task.env.CUDA_VISIBLE_DEVICES=0,1"],
+        (
+            "task.env.CUDA_VISIBLE_DEVICES=0,1: several values need --multirun, which makes a run "
+            "of each\n    as one text: 'task.env.CUDA_VISIBLE_DEVICES=\"0,1\"'"
+        ),
+    ),
+    "several values of no key": (
+        ["env.X=0,1"],
+        (
+            "env.X: there is no such key; near it: rerun, rendezvous\n"
+            "    did you mean cluster.env or task.env?"
         ),
     ),
     "nothing to delete": (

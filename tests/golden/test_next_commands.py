@@ -37,6 +37,7 @@ RUN_BY = {
     f"{EVERYDAY}::test_next_commands_of_other_verbs_run_as_printed": (
         "cli/scaffold.py::_print_next_steps",
         "config/error_messages.py::_missing_option",
+        "control/rpc/bootstrap.py::boot_problem",
         "control/record/run_store.py::read_result",
         "workflows/discovery.py::_run_not_found",
     ),
@@ -71,6 +72,9 @@ RUN_BY = {
         "cli/suggestions.py::misplaced_words",
         "cli/suggestions.py::unknown_verb",
         "config/error_messages.py::_unreadable_override",
+    ),
+    "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
+        "cli/translation.py::translated",
     ),
     "tests/golden/test_next_commands.py::test_a_remedy_names_a_verb": (
         "core/outcome/known_failures.py::explain",

@@ -19,7 +19,7 @@ combinations, which are marked "all" here. This page is made from the tests' mar
 
 """
 TESTS = list(marked_tests())
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
 REPORTS = {"docs/benchmarks.md", "docs/promises.md"}
 """Pages that report measurements or tests, and so document no behaviour."""
 

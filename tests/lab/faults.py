@@ -343,7 +343,7 @@ FAULTS = (
     ),
     check_fault(
         "pushed code that somebody changed on one host",
-        (),
+        ("task.script=train.py",),
         ("node3", "has files that differ from what was pushed", "runner deploy"),
         release_changed,
         code=0,

@@ -51,9 +51,9 @@ def session(
         lab.write_cluster(launcher.conf, ssh={"user": USER})
         session = Session(lab, launcher, seed=4, evidence=folder)
         yield session
-        problems = session.close()
+        last = session.close()
         launcher.close()
-    assert not problems, "\n".join(problems)
+    assert last is None, "\n".join(last.problems)
 
 
 @pytest.mark.parametrize(

@@ -37,28 +37,29 @@ def gpus(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-def stranger(gpus: Lab, tmp_path: Path) -> dict[str, str]:
-    """Somebody who can `ssh gpu1`, stands in a project of theirs, and has the environment."""
-    home, project = tmp_path / "home", tmp_path / "project"
+def at_home(lab: Lab, home: Path) -> dict[str, str]:
+    """Make a home from which `ssh NAME` reaches each host; return an environment for it."""
     (home / ".ssh").mkdir(parents=True)
-    project.mkdir()
-    (project / "train.py").write_text(TRAIN)
-    subprocess.run(["git", "init", "-q", str(project)], check=True)
-    (home / ".ssh" / "known_hosts").write_text(gpus.known_hosts.read_text())
+    (home / ".ssh" / "known_hosts").write_text(lab.known_hosts.read_text())
     (home / "ssh_config").write_text(
         "".join(
             f"Host {name}\n  HostName {host.address}\n  User {LOGIN_USER}\n"
-            f"  IdentityFile {gpus.key}\n"
-            for name, host in gpus.hosts.items()
+            f"  IdentityFile {lab.key}\n"
+            for name, host in lab.hosts.items()
         )
     )
-    return {
-        "HOME": str(home),
-        "PWD": str(project),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def stranger(gpus: Lab, tmp_path: Path) -> dict[str, str]:
+    """Somebody who can `ssh gpu1`, stands in a project of theirs, and has the environment."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(TRAIN)
+    subprocess.run(["git", "init", "-q", str(project)], check=True)
+    return {**at_home(gpus, tmp_path / "home"), "PWD": str(project)}
 
 
 def commands(page: str) -> list[str]:

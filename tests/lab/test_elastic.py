@@ -146,6 +146,7 @@ def toy(on_lab: Launcher, hurry: Path) -> Controller:
     return controller
 
 
+@pytest.mark.all  # `make test` does it with the shipped task (test_task_elastic.py)
 def test_the_node_of_rank_0_leaves_and_comes_back(lab: Lab, toy: Controller, hurry: Path) -> None:
     """3 -> 2 -> 3 nodes by a power cut; no finished step is repeated or left out."""
     assert "[node1:0]" in toy.out

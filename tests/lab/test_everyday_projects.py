@@ -77,9 +77,10 @@ def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: L
 
 
 def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, plainly: Launcher) -> None:
-    """Those of a new project, of a host out of reach, and where there is nothing to look at."""
+    """Those of a new project, of hosts out of reach, and where there is nothing to look at."""
     lab.write_cluster(plainly.conf, "mine", names=["node1"])
     lab.write_cluster(plainly.conf, "cut", names=["node1"], ssh={"port": 9})
+    lab.write_cluster(plainly.conf, "bare", names=["node1"], host_python="/no/python")
     (plainly.conf / "task").mkdir()
     task = "defaults: [base]\ncommand: 'true'\nentry: plain\n"
     (plainly.conf / "task" / "train.yaml").write_text(task)
@@ -91,6 +92,8 @@ def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, plainly: Launcher
         said = plainly(verb, "--cluster", "cut")
         assert (said.code, "node1" in said.out + said.err) == (3, True), said
         commands += next_commands(said.out + said.err)
+    commands += next_commands(plainly("ps", "--cluster", "bare").err)
+    assert commands[-1] == "explain cluster.host_python --cluster bare", commands
     ends = (["why"], ["stacks", "--cluster", "mine"], ["stop", "--run", "latest"])
     for words in (*ends, ["task=valuation"], ["cluster=other"]):
         said = plainly(*words)

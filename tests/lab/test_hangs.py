@@ -81,11 +81,11 @@ def test_nobody_is_accused_while_the_ranks_move(lab: Lab, plainly: Launcher) -> 
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     (package / "distributed_c10d.py").write_text(C10D)
-    (plainly.folder / "train.py").write_text(
+    (plainly.folder / "reduce.py").write_text(
         "import sys\nfrom torch.distributed.distributed_c10d import all_reduce\n"
         "all_reduce(float(sys.argv[1]))\n"
     )
-    task = ["task.script=train.py", "task.args_style=raw", PLAIN_ENTRY, "detach=true"]
+    task = ["task.script=reduce.py", "task.args_style=raw", PLAIN_ENTRY, "detach=true"]
     where = ["cluster=lab", "cluster.only=[node1,node2]"]
     for run_id, busy_s in ("hung", "0"), ("healthy", "0.02"):
         started = plainly(*where, *task, f"task.args=['{busy_s}']", f"run_id={run_id}")
@@ -98,7 +98,7 @@ def test_nobody_is_accused_while_the_ranks_move(lab: Lab, plainly: Launcher) -> 
     wait_until(each_rank_is_up, "both runs")
     healthy = plainly("stacks", "--cluster", "lab")
     assert healthy.out.startswith("ranks 0-1 are moving, in all_reduce\n"), healthy
-    assert "note: this is run healthy (train), the latest; also running: --run hung (train)" in (
+    assert "note: this is run healthy (reduce), the latest; also running: --run hung (reduce)" in (
         healthy.err
     )
     hung = plainly("stacks", "--cluster", "lab", "--run", "hung")

@@ -56,14 +56,14 @@ def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
 @pytest.mark.timeout(400)
 def test_resnet18_trains_on_two_hosts(on_lab: Launcher) -> None:
     """The shipped task learns over gloo on hosts that have no copy of our code."""
-    limits = ("task.args.epochs=2", "task.args.target_accuracy=80")
+    limits = ("task.args.epochs=2", "task.args.target_accuracy=60")  # a guess has 10
     words = (*TWO, "task=resnet18", *limits, ONE_CORE)
     done = on_lab(*words, seconds=350)
     assert done.code == 0, done
     assert re.search(r"epoch 1/2 .* s  \d+ s left\n", done.out), done
     accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
     assert accuracy, done
-    assert float(accuracy[1]) >= 80, done
+    assert float(accuracy[1]) >= 60, done
     assert done.result["ranks"].keys() == {"0", "1"}
 
 

@@ -73,9 +73,52 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
     for rank, told in shown(done, {"node1": 0, "node2": 1}).items():
         assert told == {
             **{"RANK": str(rank), "NODE_RANK": str(rank), "WORLD_SIZE": "2"},
-            **{"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "None"},
+            **{"LOCAL_RANK": "None", "LOCAL_WORLD_SIZE": "None", "TORCHELASTIC_RUN_ID": "None"},
             **{"MASTER_ADDR": plan["master_addr"], "MASTER_PORT": str(plan["master_port"])},
         }
+
+
+@pytest.mark.parametrize("entry", ["plain", pytest.param("torchrun", marks=pytest.mark.all)])
+def test_null_takes_a_name_out_whoever_sets_it(entry: str, on_lab: Launcher) -> None:
+    """The host, setup lines, the cluster, the runner or torchrun; another node keeps its own."""
+    on_lab.entry = entry
+    shown_names = ("RANK", "HOME", "FROM_SETUP", "FROM_CLUSTER", "DIST_BACKEND", "KEPT")
+    taken = [f"task.env.{name}=null" for name in shown_names[:-1]]
+    setup = ("cluster.setup=['export FROM_SETUP=1 KEPT=1']", "cluster.env.FROM_CLUSTER=1")
+    own = ("cluster.nodes.node1.env.KEPT=2", "cluster.nodes.node2.env.KEPT=null")
+    ranks = on_lab.rank_overrides(*(f"env={name}" for name in shown_names))
+    done = on_lab(*TWO, *ranks, *taken, *setup, *own)
+    assert done.code == 0, done
+    for rank, told in shown(done, {"node1": 0, "node2": 1}).items():
+        kept = "None" if rank else "2"
+        assert told == {**dict.fromkeys(shown_names, "None"), "KEPT": kept}
+
+
+def test_a_program_beside_the_interpreter_is_found(lab: Lab, on_lab: Launcher) -> None:
+    """As `accelerate` in the environment of cluster.python, before another one on the PATH."""
+    both = [lab[name] for name in ("node1", "node2")]
+    for host in both:
+        host.sh(
+            "mkdir -p ~/venv/bin ~/other/bin; ln -sf /usr/bin/python3 ~/venv/bin/python; "
+            "printf '#!/bin/sh\necho right $*\n' > ~/venv/bin/tool; "
+            "printf '#!/bin/sh\necho wrong\n' > ~/other/bin/tool; chmod +x ~/*/bin/tool"
+        )
+    words = ("cluster.python=~/venv/bin/python", "cluster.setup=['PATH=~/other/bin:$PATH']")
+    args = ("task.args_style=raw", "task.args=[$RANK,$WORLD_SIZE,$HOME]", "task.args_expand=true")
+    done = on_lab(*TWO, *words, PLAIN_ENTRY, "task.command=tool", *args)
+    assert done.code == 0, done
+    for rank, node in enumerate(("node1", "node2")):
+        assert done.log(node, rank) == f"right {rank} 2 $HOME\n"
+
+
+def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
+    """It is ended with the run, and who wonders where it went reads that at the end."""
+    code = "import subprocess as s; s.Popen(['sleep', '600'], start_new_session=True)"
+    command = f"task.command={json.dumps([sys.executable, '-c', code])}"
+    done = on_lab("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, command)
+    assert done.code == 0, done
+    assert "what it had left running was ended: 'sleep'; 0 processes left" in done.err, done
+    assert done.result["nodes"]["node1"]["left_over"] == ["sleep"]
 
 
 def test_a_plain_shell_script_needs_no_torch(on_lab: Launcher) -> None:
@@ -101,9 +144,10 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
     """Ctrl-C: TERM reaches the program and what it started in its session, once each."""
     script = tmp_path / "parent.sh"
     script.write_text(
+        "trap 'echo parent told; wait; exit 0' TERM\n"
         'sh -c \'trap "echo worker told; exit 0" TERM; echo worker on; '
         "while :; do sleep 0.1; done' &\n"
-        "trap 'echo parent told; wait; exit 0' TERM; wait; wait\n"
+        "wait; wait\n"
     )
     going = on_lab.start(*TWO, PLAIN_ENTRY, f"task.command=[sh,{script}]", "grace_s=20")
     going.until_printed("worker on", 2)

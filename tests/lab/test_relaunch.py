@@ -322,7 +322,7 @@ def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: L
     assert attached.code == 1, attached
     assert "  attempt 3" in attached.err
     assert "after 2 relaunches:" in attached.err
-    stopped = said("stop", "--run", done.folder.name)
+    stopped = said("stop", "--run", done.folder.name, "--yes")
     assert stopped.code == 0, stopped
     again = on_lab(f"rerun={done.folder.name}", "relaunch.max=0", seconds=60)
     assert again.code == 1, again

@@ -55,6 +55,19 @@ def test_a_run_ends_as_it_should(
     assert lab.wait_idle() == {}
 
 
+def test_why_a_program_never_began_is_shown_where_torch_assigns_the_ranks(
+    on_lab: Launcher,
+) -> None:
+    """Nobody knew the rank before, and it never started: its log is followed by its end."""
+    words = ("cluster.only=[node1]", "task.nnodes=1", "cluster.nproc_per_node=1")
+    done = on_lab("cluster=lab", *words, "rendezvous=c10d", "task.command=[/no/such/program]")
+    assert done.code == 1, done
+    assert "/no/such/program: No such file or directory" in done.err, done
+    assert "/no/such/program: No such file or directory" in done.log("node1", 0, "err")
+    again = on_lab("logs", "--run", "latest")
+    assert "/no/such/program: No such file or directory" in again.out + again.err, again
+
+
 def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None:
     """All that work without GPUs; a signal that torchrun hands on is heard by every rank."""
     running = on_lab.start(
@@ -72,6 +85,10 @@ def test_options_of_torchruns_reach_torchrun(lab: Lab, on_lab: Launcher) -> None
             if "-m torch.distributed.run" in each.cmdline
         )
         assert "--rdzv_conf=join_timeout=300,is_host=" in torchrun.cmdline
+        quieted = {each.pid for each in lab[name].processes("TORCH_CPP_LOG_LEVEL=ERROR")}
+        ranks = {each.pid for each in lab[name].processes("usr1.py") if each.ppid in quieted}
+        assert torchrun.pid in quieted, "it prints no stack trace when its store is gone"
+        assert ranks - quieted, "and its ranks are told nothing of that"
         lab[name].kill(torchrun.pid, signal.SIGUSR1)
     done = running.wait(60)
     for rank, name in enumerate(("node1", "node1", "node2", "node2")):

@@ -134,7 +134,7 @@ def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_p
     done = sweep.wait()
 
     assert done.code == 0, done
-    (record,) = (project.folder / "runs").glob("*-sweep-*/sweep.json")
+    (record,) = (project.folder / "runs").glob("????-????-sweep-*/sweep.json")
     told = json.loads(record.read_text())
     runs = [project.folder / "runs" / run["run_id"] for run in told["runs"]]
     assert [run["exit_code"] for run in told["runs"]] == [0, 0]
@@ -225,7 +225,7 @@ def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> No
     assert "#  node2      ssh " in refused.out
     assert "launch this by the record that came from node1, node2" in refused.err
     assert "--yes is the answer" in refused.err
-    assert not list((elsewhere.folder / "runs").glob("*-train-*"))
+    assert not list((elsewhere.folder / "runs").glob("[0-9]*-[0-9]*-*"))
     checked = elsewhere("check", "rerun=first")
     assert checked.code == 2, checked
     assert "its record came from node1, node2, not from a launch" in checked.err

@@ -140,6 +140,8 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     assert none.err.endswith(f"run {run_id}: no line matches\n"), none
     none = on_lab("logs", run_id, "--cluster", "lab", "--since", "0s")
     assert none.err.endswith(f"run {run_id}: nothing was written in the last 0s\n"), none
+    none = on_lab("logs", run_id, "--cluster", "lab", "--since", "0s", "--rank", "1")
+    assert none.err.endswith(f"run {run_id}: rank 1 wrote nothing in the last 0s\n"), none
 
 
 @pytest.mark.all

@@ -54,8 +54,8 @@ def test_workdir_may_be_on_a_mount_that_executes_nothing(
 @pytest.mark.promise(11)
 @pytest.mark.documents("docs/how-it-works.md")
 def test_host_with_a_slow_disk_answers_while_it_copies(plainly: Launcher, tmp_path: Path) -> None:
-    """Whatever file its agent touches between two requests takes 5 ms; `lost_s` is 3 s."""
-    for number in range(200):
+    """Whatever file its agent touches between two requests takes 5 ms; `lost_s` is 5 s."""
+    for number in range(430):
         (plainly.folder / f"part{number}.py").write_text(f"x = {number}\n")
     where = ("cluster=lab", "cluster.only=[node1,node2]")
     assert plainly("deploy", *where).code == 0
@@ -64,14 +64,16 @@ def test_host_with_a_slow_disk_answers_while_it_copies(plainly: Launcher, tmp_pa
     delay = f"-e trace={calls} -e inject={calls}:delay_enter=5000"
     slow_python.write_text(
         f'#!/bin/sh\n[ "$(hostname)" = node2 ] || exec {sys.executable} "$@"\n'
-        f'exec strace -qq -o /dev/null {delay} {sys.executable} "$@"\n'
+        f'exec strace -f -qq -o /dev/null {delay} {sys.executable} "$@"\n'
     )
     slow_python.chmod(0o755)
     slow = f"cluster.host_python={slow_python}"
-    done = plainly(*where, slow, "lost_s=3", *plainly.rank_overrides("print=ran"))
+    done = plainly(*where, slow, "lost_s=5", *plainly.rank_overrides("print=ran"))
     assert done.code == 0, done
     assert done.out.count("ran") == 2, done
     assert "nothing was heard" not in done.err, done
+    started = {e["node"]: e["wall"] for e in done.events if e["kind"] == "program_started"}
+    assert started["node2"] - started["node1"] > 5, done  # the copy took longer than `lost_s`
 
 
 @pytest.mark.promise(5)

@@ -228,10 +228,10 @@ def test_a_program_that_is_not_there_is_a_clear_failure(start: RunStarter) -> No
 
 
 def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
-    """As a shell would say it, and in the rank's own error file."""
+    """As a shell would say it, and in the rank's own error file; it was never started."""
     run = start(ranks=1, program=("/no/such/interpreter",))
     run.wait_ended()
-    assert run.bodies(RankExited)[0].code == 127
+    assert ([b.code for b in run.bodies(RankExited)], run.bodies(RankStarted)) == ([127], [])
     assert (
         "/no/such/interpreter: No such file"
         in (Path(run.folder.attempt_folder(0)) / "rank_0.err").read_text()

@@ -410,10 +410,11 @@ def test_explain_names_file_and_line(on_lab: Launcher) -> None:
     assert plain.code == 0, plain
     key, *settings = plain.out.splitlines()
     assert key == f"cluster.python: {sys.executable}"
+    torch = "interpreter of the task on the hosts, with torch"
     assert settings == [
         f"  conf/cluster/lab.yaml:{at}",
         "  default (overridden: python3)",
-        "  # the interpreter of the task on the hosts: it has torch (path)",
+        f"  # {torch}; a path puts its folder first on PATH (path)",
     ]
     over = on_lab("explain", "cluster.python", "cluster=lab", "cluster.python=/mine", "--json")
     (origin,) = json.loads(over.out)

@@ -12,6 +12,7 @@ from runner.cli.selection import Selection
 from runner.cli.verb import parse_duration, parse_line_count, verb
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
+from runner.core.text import format_ranges
 
 if TYPE_CHECKING:
     from runner.workflows.logs import OutputSink
@@ -62,8 +63,9 @@ def logs(
             grep_filter.finish()
         if not code and not follow:
             if not rank_logs.has_output:
-                when = f" in the last {since}" if since else ""
-                console.message(f"run {found.plan.run_id}: nothing was written{when}")
+                chosen = select(found.plan) if rank or node else ()
+                told = nothing_written(chosen, node, since)
+                console.message(f"run {found.plan.run_id}: {told}")
             elif grep and not grep_filter.has_match:
                 console.message(f"run {found.plan.run_id}: no line matches")
         inbox = finder.pool.inbox
@@ -71,6 +73,12 @@ def logs(
             deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: signal_pending(inbox)
         )
     return code
+
+
+def nothing_written(chosen: Sequence[int], node: str, since: str) -> str:
+    """Return that these ranks wrote nothing, or that nothing was written if none were chosen."""
+    told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
+    return told + (f" on {node}" if node else "") + (f" in the last {since}" if since else "")
 
 
 def log_start(tail: str, since: str) -> dict[str, float]:

@@ -29,6 +29,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
 
     Yours, and those of other users whose folders are readable.
     """
+    from runner.control.attempt.stop import user_at_host
     from runner.control.record import run_index
     from runner.ui.layout import terminal_width
     from runner.ui.reports import run_table
@@ -44,7 +45,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         rows = run_table.rows(runs, ends, all_=all_, clock_offsets=offsets, folders=folders)
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
-    text = run_table.render(table, all_=all_, width=terminal_width())
+    text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
     notes = [run_table.unattended_note(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster)
     show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))

@@ -37,7 +37,8 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     if json_:
         show(json.dumps(encode(pulled)))
     else:
-        show_prose(tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs))
+        told = tables.render_pull(pulled, str(found.store.display_path), found.plan.outputs)
+        show_prose("\n".join(filter(None, (told, tables.outputs_left(found.plan)))))
     if problems:
         show(render_problems(problems), file=sys.stderr)
     return 3 if missing or not all(result.is_complete for result in pulled.values()) else 0

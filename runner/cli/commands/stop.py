@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @verb(
     "stop",
     run="the run's id, or latest: the last run that has not ended",
-    yes="end a run without asking that is not on record here, or is another folder's latest",
+    yes="end without asking, also a run that was not launched here or another folder's latest",
 )
 def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = False) -> int:
     """End a run on every host, and prove that nothing of it is left.

@@ -46,9 +46,12 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
 def _is_whole(store: RunStore) -> bool:
     """Return whether the end is on record, proven, and with logs: `stop` fetches none."""
-    if not store.has_result or store.has_unproven_end:
-        return False
-    return store.has_logs or not store.read_result()[1].has_begun
+    return store.has_result and not store.has_unproven_end and _has_logs(store)
+
+
+def _has_logs(store: RunStore) -> bool:
+    verdict = store.read_result()[1]
+    return not verdict.has_begun or store.has_logs_of(verdict.nodes_that_ran)
 
 
 def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
@@ -62,7 +65,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            if found.store.has_result and found.store.has_logs:
+            if found.store.has_result and _has_logs(found.store):
                 complete_result(found)
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")

@@ -124,7 +124,8 @@ class AttemptMonitor(WaitLoop):
         return ()  # the node monitor judges silent nodes
 
     def _is_finished(self) -> bool:
-        return self.detached or all(node.is_finished for node in self._nodes.values())
+        is_over = all(node.is_finished for node in self._nodes.values())
+        return is_over or (self.detached and self._stop.may_leave)
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
@@ -208,6 +209,11 @@ class AttemptMonitor(WaitLoop):
     def order_refused(self) -> bool:
         """Whether a host refused its order."""
         return self._node_monitor.order_refused
+
+    @property
+    def stop_unconfirmed(self) -> list[str]:
+        """The nodes that have neither ended nor said that they stop."""
+        return self._stop.unconfirmed
 
     @property
     def interrupted(self) -> bool:
@@ -308,6 +314,7 @@ class AttemptMonitor(WaitLoop):
         elif isinstance(body, events.PortTaken):
             self._node_monitor.stop_all(f"port {body.port} on {name} was taken")
         elif isinstance(body, events.Stopping):
+            self._stop.confirm(name)
             self._node_monitor.stop_all(body.reason, cause=body.cause)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)

@@ -26,8 +26,8 @@ FIRST_FAILURE_S = 0.5
 SKIP_LOGS_AFTER = 2
 """After more signals than this, the rest of the logs is skipped too."""
 
-DETACH_TIMEOUT_S = 2.0
-"""How long hosts may take to confirm the detach."""
+CONFIRM_TIMEOUT_S = 3.0
+"""How long hosts may take to confirm a stop or the detach before the controller leaves."""
 
 
 class StopSequence:
@@ -43,6 +43,8 @@ class StopSequence:
         self.requested: Stopping | None = None
         self.signal_count = 0  # how often the user asked by a signal
         self.deadline = float("inf")  # when every host must have reported its end
+        self._confirmed: set[str] = set()  # the nodes that have said that they stop
+        self._confirm_by = float("inf")
         self._is_extended = False
         self._unnamed = ""  # the reason of a stop that is not shown yet
         self._name_at = float("inf")
@@ -56,6 +58,7 @@ class StopSequence:
         if self.requested is not None:
             if is_user and self.requested.cause is not StopCause.USER:
                 self.requested = Stopping(reason, cause)  # which rules out a relaunch too
+                self._confirmed.clear()
                 self._send_to_all()
             return
         self.requested = Stopping(reason, StopCause.USER if is_user else StopCause.PEER)
@@ -113,6 +116,23 @@ class StopSequence:
         self._observer.message(f"killing what is left on {names or 'no node'}")
         return self.signal_count > SKIP_LOGS_AFTER
 
+    def confirm(self, name: str) -> None:
+        """Note that a node has said that it stops."""
+        self._confirmed.add(name)
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """The nodes that have neither ended nor said that they stop."""
+        nodes = self._nodes.items()
+        running = (name for name, node in nodes if not (node.has_ended or node.is_lost))
+        return [name for name in running if name not in self._confirmed]
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the hosts do without this controller: all know of the stop, or had time to."""
+        had_time = time.monotonic() >= self._confirm_by
+        return self.requested is None or had_time or not self.unconfirmed
+
     def send_to(self, session: HostSession) -> None:
         """Send the stop to one host, if one is requested."""
         if self.requested is not None:
@@ -120,6 +140,7 @@ class StopSequence:
             send_stop(session, self.requested.reason, self.requested.cause, command)
 
     def _send_to_all(self) -> None:
+        self._confirm_by = time.monotonic() + CONFIRM_TIMEOUT_S
         for node in self._nodes.values():
             if not node.has_ended and node.live_session:
                 self.send_to(node.live_session)
@@ -167,7 +188,7 @@ class DetachSequence:
 
     def begin(self, exclude: Iterable[str]) -> None:
         """Tell every host but `exclude`, to which the hub will forward it."""
-        self._deadline = time.monotonic() + DETACH_TIMEOUT_S
+        self._deadline = time.monotonic() + CONFIRM_TIMEOUT_S
         for name, node in self._nodes.items():
             is_excluded = name in self._peer_status.detached or name in exclude
             if node.live_session and not is_excluded:

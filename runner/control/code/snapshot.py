@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from runner.control.code import worktree
+from runner.control.code import unpushed, worktree
 from runner.control.code.code_store import CHUNK, CodeKeeper, CodeStore, read_verified
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
@@ -51,6 +51,7 @@ class Snapshot:
             hint = f"stand in another folder of {source_tree.root}"
             raise ConfigError([Problem("deploy", message, hint)])
         _note_missing_module(source_tree, spec)
+        source_tree.notes += unpushed.notes(source_tree, cwd, spec.task.args)
         return Snapshot(source_tree, cwd, _resolve_script(source_tree, cwd, spec))
 
     def for_task(self, spec: Spec, cwd: Path) -> Snapshot:

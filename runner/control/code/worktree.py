@@ -316,7 +316,7 @@ def _subfolders(root: Path, folder: str) -> list[str]:
     except OSError:
         return []
     paths = [PurePosixPath(folder, name) for name in names if name not in (".git", "__pycache__")]
-    return [str(path) for path in paths if not _is_no_code(root / path)]
+    return [str(path) for path in paths if not is_no_code(root / path)]
 
 
 # Without git
@@ -339,7 +339,7 @@ def _walk(
         is_folder = entry.is_dir(follow_symlinks=False)
         if _is_ignored(f"{path}/" if is_folder else path, specs):
             continue
-        if is_folder and (entry.name in IGNORED_FOLDERS or _is_no_code(tree.root / path)):
+        if is_folder and (entry.name in IGNORED_FOLDERS or is_no_code(tree.root / path)):
             continue
         yield path
         if is_folder:
@@ -355,7 +355,7 @@ def _is_ignored(path: str, specs: tuple[tuple[str, GitIgnoreSpec], ...]) -> bool
     return False
 
 
-def _is_no_code(folder: Path) -> bool:
+def is_no_code(folder: Path) -> bool:
     """Return whether a folder is an environment or a record, or ignores all of it as caches do."""
     try:
         if (folder / "pyvenv.cfg").is_file() or _is_record(folder):

@@ -13,7 +13,7 @@ from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.plan import NodePlan
-from runner.core.protocol.events import RankStarted, parse
+from runner.core.protocol.events import RankExited, RankStarted, parse
 from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.paths import STREAMS, rank_source
 
@@ -36,7 +36,7 @@ class RankDiscovery(WaitLoop):
             _follow(self.sessions[name], node_plan)
             self._events[name].request(self.sessions[name], wait=False)
         self.wait()
-        return {each.node: self._started_ranks(each) for each in connected}
+        return {each.node: self._ranks_with_logs(each) for each in connected}
 
     def _pending(self) -> list[str]:
         return [name for name, file in self._events.items() if not file.is_complete]
@@ -58,14 +58,14 @@ class RankDiscovery(WaitLoop):
                 file.request(self.sessions[name], wait=False)
         return file.is_complete or bool(frame.payload)
 
-    def _started_ranks(self, node_plan: NodePlan) -> tuple[int, ...]:
+    def _ranks_with_logs(self, node_plan: NodePlan) -> tuple[int, ...]:
         ranks = set()
         for line in self._text[node_plan.node].decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = parse(line)
                 is_current = event.attempt == node_plan.order.attempt
                 is_ours = is_current and is_own_event(event, node_plan)
-                if is_ours and isinstance(event.body, RankStarted):
+                if is_ours and isinstance(event.body, (RankStarted, RankExited)):
                     ranks.add(event.body.rank)
         return tuple(sorted(ranks))
 

@@ -42,6 +42,17 @@ def is_record_of(folder: Path, run: RunInfo) -> bool:
     return contact is None or contact.launched_at == run.launched_at
 
 
+def was_launched_here(run: RunInfo) -> bool:
+    """Return whether this machine has the record of a run's launch, as far as older ones say.
+
+    One that `attach` or `pull` has begun says nothing of it.
+    """
+    if (record := record_of(run)) is None:
+        return False
+    contact = read_contact(record)
+    return contact is None or bool(contact.launched_from)
+
+
 def folder_of(run: RunInfo) -> Path | None:
     """Return the folder on this machine that a run was launched from, None if it is not known."""
     record = record_of(run)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runner.control.record.files import (
     RESULT_FILE,
     SWEEP_FILE,
 )
+from runner.control.record.metrics_record import MetricsRecord
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
@@ -59,6 +61,7 @@ class RunStore:
         self._known_events: set[tuple[Any, ...]] | None = None
         self._lock_fd: int | None = None
         self._has_torn_line = False
+        self.metrics = MetricsRecord(folder, self._append)
 
     @property
     def display_path(self) -> Path:
@@ -135,6 +138,7 @@ class RunStore:
             self.write_error = f"cannot write in {self.folder}: {reason}"
             return False
         self._known_events = set()
+        self.metrics.forget_position()
         with contextlib.suppress(OSError):
             for line in (self.folder / "events.jsonl").read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
@@ -171,10 +175,9 @@ class RunStore:
         """Whether the end of the run is on record."""
         return (self.folder / RESULT_FILE).exists()
 
-    @property
-    def has_logs(self) -> bool:
-        """Whether there is a log of any host."""
-        return any(self.logs.glob("*/*"))
+    def has_logs_of(self, nodes: Iterable[str]) -> bool:
+        """Return whether there is a log of each of these nodes."""
+        return all(any((self.logs / node).glob("*")) for node in nodes)
 
     @property
     def has_unproven_end(self) -> bool:
@@ -230,6 +233,17 @@ class RunStore:
             # If it was written in part, the next chunk is beyond a gap; `pull` fills it.
             local_size = offset + len(data) if is_complete else _file_size(path)
         self._sizes[path] = local_size
+
+    def complete_metrics(self, plan: Plan) -> None:
+        """Record the metrics that are left in the logs, unless another process writes here."""
+        with contextlib.suppress(OSError):  # there is no record
+            descriptor = None if self._lock_fd is not None else try_lock_folder(self.folder)
+            if descriptor is not None:
+                self.metrics.forget_position()
+            if descriptor is not None or self._lock_fd is not None:
+                self.metrics.complete(plan.progress_pattern)
+            if descriptor is not None:
+                os.close(descriptor)
 
     def tail(self, node: str, name: str, lines: int) -> list[str]:
         """Return the last lines of one stream."""

@@ -169,7 +169,7 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
         is_same = spec.host_python == spec.python
         key = "cluster.python" if is_same else "cluster.host_python"
         hint = f"set {key} to a Python 3.8 or newer there\nwhat sets it: "
-        hint += f"python -m runner explain {key} cluster={shell.quote(spec.cluster)}"
+        hint += f"{shell.this_program()} explain {key} {shell.cluster_flag(spec.cluster)}"
         message = f"there is no {spec.host_python}{where}"
         return Problem(node, message, f"{_output_of_setup(text)}{hint}")
     if "runner-boot: setup-timeout" in text:

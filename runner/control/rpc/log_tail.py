@@ -15,12 +15,26 @@ from runner.control.rpc.session import HostSession
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.events import Event, RankExited, RankStarted, parse
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, STREAMS, rank_source
+from runner.core.protocol.paths import (
+    METRICS_STREAM,
+    PROGRAM_LOG,
+    SIZES_LOG,
+    SIZES_STREAM,
+    STACKS_LOG,
+    STREAMS,
+    rank_source,
+)
 from runner.core.protocol.remote_files import CHUNK
 
 MAX_EVENT_BYTES, MAX_EVENTS_BYTES = 4 << 20, 64 << 20
 MAX_DISCOVERED_RANKS = 4096
 """Bytes of one event, and of all, and ranks the plan did not assign, that a node may report."""
+
+RUN_LOGS = (
+    *((PROGRAM_LOG, stream) for stream in STREAMS),
+    *((STACKS_LOG, "out"), (SIZES_LOG, SIZES_STREAM)),
+)
+"""The logs of a node beside those of its ranks."""
 
 MAX_OUTSTANDING, MIN_CHUNK = 64 << 20, 4 << 10
 """Bytes that all hosts together may have been asked for: unread answers are kept in memory."""
@@ -28,7 +42,8 @@ MAX_OUTSTANDING, MIN_CHUNK = 64 << 20, 4 << 10
 
 def chunk_bytes(plan: Plan) -> int:
     """Return how much to read of each file at once, where all files of a run are read."""
-    file_count = sum(len(STREAMS) * (node.nproc + 1) + 2 for node in plan.nodes)
+    per_rank, others = len(STREAMS) + 1, len(RUN_LOGS) + 1  # with the events
+    file_count = sum(per_rank * node.nproc + others for node in plan.nodes)
     return max(MIN_CHUNK, min(CHUNK, MAX_OUTSTANDING // max(1, file_count)))
 
 
@@ -92,9 +107,9 @@ class LogTailer:
         self._events = LogFile("events", "", self._attempt)
         self._logs, self._ranks, self._max_bytes = logs, ranks, max_bytes
         chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
-        sources = [*([PROGRAM_LOG] if ranks is None else []), *map(rank_source, chosen_ranks)]
-        log_streams = [*itertools.product(sources, STREAMS)] if logs else []
-        log_streams += [(STACKS_LOG, "out")] if logs and ranks is None else []
+        sources = map(rank_source, chosen_ranks)
+        log_streams = [*itertools.product(sources, self._rank_streams)] if logs else []
+        log_streams += RUN_LOGS if logs and ranks is None else ()
         self._files = [self._events, *(LogFile(*pair, self._attempt) for pair in log_streams)]
         self._discovered_ranks: set[int] = set()
         self._pending_reads: dict[int, LogFile] = {}
@@ -135,19 +150,28 @@ class LogTailer:
         elif not eof:
             self._request(session, file)
 
+    @property
+    def _rank_streams(self) -> tuple[str, ...]:
+        return (*STREAMS, METRICS_STREAM) if self._ranks is None else STREAMS
+
     def _is_wanted(self, rank: int) -> bool:
         return self._ranks is None or rank in self._ranks
 
     def _discover_rank(self, session: HostSession, event: Event) -> None:
-        """Follow the logs of a rank that the plan did not assign to this node."""
+        """Follow the logs of a rank that the plan did not assign to this node.
+
+        One whose program cannot be executed has an end without a start.
+        """
         body = event.body
-        if not isinstance(body, RankStarted) or not self._logs or not self._is_wanted(body.rank):
+        if not isinstance(body, (RankStarted, RankExited)) or not self._logs:
+            return
+        if not self._is_wanted(body.rank):
             return
         if body.rank not in {*self._node_plan.ranks, *self._discovered_ranks}:
             self._discovered_ranks.add(body.rank)
             if len(self._discovered_ranks) > MAX_DISCOVERED_RANKS:
                 raise FrameError(f"events of more than {MAX_DISCOVERED_RANKS} ranks")
-            for stream in STREAMS:
+            for stream in self._rank_streams:
                 self._files.append(LogFile(rank_source(body.rank), stream, self._attempt))
                 self._request(session, self._files[-1])
 
@@ -163,7 +187,7 @@ class LogTailer:
             self._request(session, file)
 
     def _request(self, session: HostSession, file: LogFile) -> None:
-        is_log = file is not self._events and file.source != STACKS_LOG
+        is_log = file is not self._events and file.source not in (STACKS_LOG, SIZES_LOG)
         start_at = self._start_at if is_log else {}
         request_id = file.request(session, start_at, max_bytes=self._max_bytes)
         self._pending_reads[request_id] = file

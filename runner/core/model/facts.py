@@ -26,6 +26,7 @@ MANAGED_ENV = (
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
     "OMP_NUM_THREADS",
+    "TORCH_CPP_LOG_LEVEL",
     "TP_SOCKET_IFNAME",
 )
 """Variables that the plan sets unless the user did."""

@@ -7,6 +7,7 @@ from typing import Dict, Optional, Tuple
 
 from runner.core.codec import abbreviate, parsed_by
 from runner.core.model.facts import PORT
+from runner.core.model.line_pattern import check_pattern
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 
 _REFUSED = " '\"`;&<>|(){}"
@@ -23,6 +24,7 @@ def _parse_host(text: str) -> None:
     _parse_user(text, _REFUSED + "$\\")
 
 
+PATTERN = parsed_by(check_pattern)
 HOST, USER = parsed_by(_parse_host), parsed_by(_parse_user)
 
 
@@ -74,7 +76,9 @@ class Order:
     stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
     stop_on_stall: bool = False  # whether a stalled attempt is stopped
     metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count
+    progress_pattern: str = field(default="", metadata=PATTERN)  # of the program's own lines
     stacks: bool = False  # whether ranks are prepared to dump their Python stacks
+    path_folder: str = ""  # put first on the PATH of the program, "" for none
     launcher: str = "torchrun"  # starts the ranks, forwards TERM; "" if `argv` is the one rank
     nproc: int = 0  # ranks that it starts here
     restarts_ranks: bool = False  # whether the program restarts failed ranks itself
@@ -142,6 +146,11 @@ class Plan:
     def restarts_ranks(self) -> bool:
         """Whether torch restarts failed ranks, and the attempt goes on."""
         return any(node_plan.order.restarts_ranks for node_plan in self.nodes)
+
+    @property
+    def progress_pattern(self) -> str:
+        """That of the program's own progress lines, "" for none."""
+        return self.nodes[0].order.progress_pattern
 
     @property
     def node_of_rank(self) -> Dict[int, str]:

@@ -33,6 +33,7 @@ class NodeResult:
     killed: int = 0
     survivors: Tuple[int, ...] = ()  # pids that could not be killed
     end_reason: str = ""
+    left_over: Tuple[str, ...] = ()  # commands that it had left running, and that were ended
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
+from runner.core.model.metrics import RankProgress
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID, WORKDIR
 from runner.core.protocol.states import State
@@ -62,6 +63,7 @@ class HostRunStatus:
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
     workdir: str = field(default="", metadata=WORKDIR)  # if it is not in the one asked about
+    progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
 
     @property
     def is_active(self) -> bool:

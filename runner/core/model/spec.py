@@ -96,7 +96,7 @@ class Node:
     gpu_count: Optional[int] = None  # None for all
     gpu_ids: Tuple[int, ...] = ()  # empty unless chosen one by one
     nproc: Optional[int] = None  # ranks on this node; None for one per GPU
-    env: Dict[str, str] = field(default_factory=dict)
+    env: Dict[str, Optional[str]] = field(default_factory=dict)  # None takes a name out
     interface: Optional[str] = None  # of the training traffic, if not derived
 
 
@@ -171,9 +171,10 @@ class Task:
     kind: str  # "module", "script" or "command"
     target: str  # the module's dotted name, the script's path, or the program
     args: Tuple[str, ...] = ()  # as the program receives them, before torchrun's templates
-    env: Dict[str, str] = field(default_factory=dict)  # overrides the cluster's
+    env: Dict[str, Optional[str]] = field(default_factory=dict)  # overrides the cluster's
     outputs: Tuple[str, ...] = ()  # paths or patterns in its working folder, to be downloaded
     entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`) or "plain"
+    expands_args: bool = False  # whether `$RANK` and the like in `args` are replaced
 
     @property
     def is_plain(self) -> bool:
@@ -213,7 +214,7 @@ class Spec:
     deploy: Deploy = Deploy()
     pull_outputs: bool = True  # whether `Task.outputs` are downloaded at the end
     skip_checks: Tuple[str, ...] = ()
-    env: Dict[str, str] = field(default_factory=dict)  # of all ranks (`pass_env` included)
+    env: Dict[str, Optional[str]] = field(default_factory=dict)  # of all ranks, with `pass_env`
     secrets: Dict[str, Secret] = field(default_factory=dict)  # never written to disk
     grace_s: float = 15.0  # between TERM and KILL
     lost_s: float = 15.0  # of silence, after which a host is declared lost
@@ -222,6 +223,7 @@ class Spec:
     stop_on_stall: bool = False  # stops the run (with `relaunch_on_stall`: the attempt)
     relaunch_on_stall: bool = False
     metrics: Tuple[str, ...] = ()  # paths or patterns of files that grow with each step
+    progress_pattern: str = ""  # of the program's own progress lines; "" for none
     stacks: bool = True  # whether ranks are prepared to dump their Python stacks
     detach: bool = False  # whether the launch exits once every rank runs
 
@@ -232,7 +234,13 @@ class Spec:
 
     def env_of(self, node: Node) -> Dict[str, str]:
         """Return what the user sets for the ranks of a node: the task overrides the node."""
-        return {**self.env, **node.env, **self.task.env}
+        env = {**self.env, **node.env, **self.task.env}
+        return {name: value for name, value in env.items() if value is not None}
+
+    def removed_env_of(self, node: Node) -> Tuple[str, ...]:
+        """Return the names that the user takes out of the environment of a node's ranks."""
+        env = {**self.env, **node.env, **self.task.env}
+        return tuple(name for name, value in env.items() if value is None)
 
     @property
     def is_single_node(self) -> bool:

@@ -16,9 +16,16 @@ from runner.core.planning.launch_command import (
     LaunchCommand,
     flight_recorder_env,
     launch_command,
+    path_folder,
     rank_environment,
 )
-from runner.core.planning.readiness import TMP_HINT, is_tmp_full, problems_of, visible_gpus
+from runner.core.planning.readiness import (
+    TMP_HINT,
+    is_tmp_full,
+    problems_of,
+    visible_gpus,
+    without_removed_env,
+)
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
 from runner.core.text import counted, join_some
@@ -57,6 +64,7 @@ def build_plan(
     Raises:
         NotReady: With all problems of all hosts.
     """
+    facts = {n.name: without_removed_env(spec, n, facts[n.name]) for n in spec.nodes}
     problems = [p for node in spec.nodes for p in problems_of(spec, node, facts[node.name])]
     if problems:
         raise NotReady(problems)
@@ -160,7 +168,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         attempt=attempt.number,
     )
     script = _script(spec, facts, attempt.code)
-    launch = launch_command(spec, position, facts, script=script, run_paths=run_paths)
+    launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
     env = {
         **(NO_SHARED_STORE if spec.elastic else {}),
         **launch.env,
@@ -168,11 +176,12 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
     }
     env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(attempt.number)), **env}
     order = _order(attempt, node, facts, run_paths, launch)
+    removed = spec.removed_env_of(node)
     return NodePlan(
         node=node.name,
         host=node.host,
         command=launch.command,
-        env=env,
+        env={name: value for name, value in env.items() if name not in removed},
         cwd=order.cwd,
         ranks=order.ranks,
         gpus=gpus,
@@ -199,6 +208,7 @@ def _order(
         cwd=_cwd(spec, run_paths, facts, attempt.code),
         ranks=attempt.ranks[node.name],
         rank_prefix=launch.rank_prefix,
+        path_folder=path_folder(spec, node, facts),
         launcher=launch.launcher,
         release=attempt.code.release,
         reserve_port=chosen.reserved_port(node, spec),
@@ -209,6 +219,7 @@ def _order(
         stall_s=spec.stall_s,
         stop_on_stall=spec.stop_on_stall,
         metrics=spec.metrics,
+        progress_pattern=spec.progress_pattern,
         stacks=spec.stacks,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],

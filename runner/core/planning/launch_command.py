@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
@@ -20,8 +21,8 @@ LAUNCHERS = {
 }
 """The launcher's name in messages, and its module, by `Task.entry`."""
 
-INTERNAL_ENV = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
-"""Variables for torchrun that are hidden from ranks and left out of pasted commands."""
+CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+"""torch's own variable for the least severe messages of its C++ code that are printed."""
 
 TORCHRUN_EXTRA_GRACE_S = 10
 """torchrun kills rank shims with their ranks: its timeout is longer than ours, so that shims can
@@ -29,6 +30,9 @@ record how their ranks ended."""
 
 DASHED_SINCE = (2, 0)
 """The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
+
+ENV_PROGRAM, REMOVE_OPTION = "env", "-u"
+"""The program that takes names out of an environment, and its option, in commands to paste."""
 
 UNBUFFERED = "-u"
 """torchrun starts Python with this option, too: output reaches the log at once."""
@@ -47,7 +51,13 @@ class LaunchCommand:
 
 
 def launch_command(
-    spec: Spec, position: NodePosition, facts: Facts, *, script: str, run_paths: RunPaths
+    spec: Spec,
+    node: Node,
+    position: NodePosition,
+    facts: Facts,
+    *,
+    script: str,
+    run_paths: RunPaths,
 ) -> LaunchCommand:
     """Return the launch command of a node.
 
@@ -56,25 +66,27 @@ def launch_command(
     task, python = spec.task, facts.python
     prefix = () if task.kind == "command" else (python.executable,)
     program = (*prefix, *_program(task, script))
+    removed = spec.removed_env_of(node)
     attempt_folder = run_paths.attempt_folder(position.attempt)
+    internal_env = {} if task.is_plain else _internal_env(spec, node, facts, attempt_folder)
     shim = (
         *(facts.host_python or spec.host_python, "-I", "-S", run_paths.shim, attempt_folder),
-        *(run_paths.site if spec.stacks else "", "" if task.is_plain else ",".join(INTERNAL_ENV)),
+        *(run_paths.site if spec.stacks else "", ",".join((*internal_env, *removed))),
     )
     if task.is_plain:
-        command, env = (*program, *task.args), _rendezvous_env(spec, position)
-        return LaunchCommand(command, (*shim, *command), prefix, env=env)
+        env = _rendezvous_env(spec, position)
+        command = (*program, *(_expand(task.args, env) if task.expands_args else task.args))
+        return LaunchCommand((*env_command(removed), *command), (*shim, *command), prefix, env=env)
     launcher_name, module = LAUNCHERS[task.entry]
     launcher = (python.executable, "-m", module, *flags(spec, position))
     local_rank = local_rank_argument(task, python.torch)
     words = map(escape, (*shim[1:], *program, *local_rank, *task.args))
-    timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
-    internal_env = {
-        "PET_LOG_DIR": posixpath.join(attempt_folder, "torchrun"),
-        "PET_SHUTDOWN_TIMEOUT": str(timeout),
-    }
+    shown = torchrun_program(task, script)
+    if removed:  # torchrun may set them itself, just before
+        without = (*env_command(removed), *program, *local_rank, *task.args)
+        shown = (*_program_options(task), *map(escape, without))
     return LaunchCommand(
-        command=(*launcher, *torchrun_program(task, script)),
+        command=(*launcher, *shown),
         argv=(*launcher, *_program_options(task), shim[0], *words),
         rank_prefix=prefix,
         launcher=launcher_name,
@@ -82,17 +94,60 @@ def launch_command(
     )
 
 
-def user_args_index(command: Sequence[str], order: Order) -> int:
+def _internal_env(spec: Spec, node: Node, facts: Facts, attempt_folder: str) -> Dict[str, str]:
+    """Return variables for torchrun, hidden from ranks and left out of pasted commands.
+
+    With c10d the store ends with the master's torchrun. The others then print C++ stack traces of
+    connections that were closed or have broken pipes, also where every rank has succeeded.
+    """
+    timeout = spec.torchrun.shutdown_timeout or round(spec.grace_s) + TORCHRUN_EXTRA_GRACE_S
+    env = {
+        "PET_LOG_DIR": posixpath.join(attempt_folder, "torchrun"),
+        "PET_SHUTDOWN_TIMEOUT": str(timeout),
+    }
+    is_own = CPP_LOG_LEVEL in facts.preset_env or CPP_LOG_LEVEL in spec.env_of(node)
+    if spec.rendezvous.backend == "c10d" and not is_own:
+        env[CPP_LOG_LEVEL] = "ERROR"
+    return env
+
+
+def user_args_index(command: Tuple[str, ...], order: Order) -> int:
     """Return where the task's own arguments begin in the command of `order`."""
+    first = 0
     if order.launcher:
         options = len(("python", "-m", "torch.distributed.run"))
-        words = enumerate(command[options:], start=options + 1)
-        return next(index for index, word in words if not word.startswith("-"))
-    program = len(order.rank_prefix)
-    if not program:
-        return 1
+        words = enumerate(command[options:], start=options)
+        first = next(index for index, word in words if not word.startswith("-"))
+    env_length = _env_command_length(command[first:])
+    program = first + env_length + len(order.rank_prefix)
+    if not order.rank_prefix or (order.launcher and not env_length):
+        return first + env_length + 1
     options = len((UNBUFFERED, "-m") if command[program + 1] == "-m" else (UNBUFFERED,))
     return program + options + 1
+
+
+def env_command(removed: Sequence[str]) -> Tuple[str, ...]:
+    """Return the words before a program that take names out of its environment."""
+    options = [word for name in removed for word in (REMOVE_OPTION, name)]
+    return (ENV_PROGRAM, *options) if options else ()
+
+
+def _env_command_length(words: Tuple[str, ...]) -> int:
+    """Return how many words at the beginning are those of `env_command`."""
+    length = 1
+    while words[0] == ENV_PROGRAM and words[length : length + 1] == (REMOVE_OPTION,):
+        length += len((REMOVE_OPTION, "NAME"))
+    return length if length > 1 else 0
+
+
+def _expand(args: Sequence[str], env: Mapping[str, str]) -> Tuple[str, ...]:
+    """Return arguments with `$NAME` and `${NAME}` of the rendezvous replaced; others stay."""
+    values = {**env, "LOCAL_RANK": "0"}
+
+    def value(reference: "re.Match[str]") -> str:
+        return values.get(reference[1] or reference[2], reference[0])
+
+    return tuple(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, arg) for arg in args)
 
 
 def _program(task: Task, script: str) -> Tuple[str, ...]:
@@ -114,9 +169,11 @@ def local_rank_argument(task: Task, torch: str) -> Tuple[str, ...]:
 
 
 def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
-    """Return the variables that torchrun would set for its one rank.
+    """Return the variables by which the one process of a node finds the others.
 
-    TORCHELASTIC_* is left out: ranks would look for a store that torchrun serves.
+    Of what torchrun sets, LOCAL_RANK and LOCAL_WORLD_SIZE are left out: by them libraries that
+    start their own workers (Lightning, accelerate) conclude that somebody else has. TORCHELASTIC_*
+    is left out as well: ranks would look for a store that torchrun serves.
     """
     return {
         "MASTER_ADDR": position.addr,
@@ -124,8 +181,6 @@ def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
         "NODE_RANK": str(position.index),
         "RANK": str(position.index),
         "WORLD_SIZE": str(len(spec.nodes)),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
     }
 
 
@@ -154,6 +209,17 @@ def escape(arg: str) -> str:
     """
     parts = arg.split(LOCAL_RANK_MACRO)
     return LOCAL_RANK_MACRO.join(part.replace("$", "$$") for part in parts)
+
+
+def path_folder(spec: Spec, node: Node, facts: Facts) -> str:
+    """Return the folder of the task's interpreter, which comes first on the PATH of programs.
+
+    "" where a PATH of the user's says what is found, and where the interpreter was itself found on
+    the host's: a folder such as /usr/bin must not come before what `cluster.setup` put there.
+    """
+    if "/" not in spec.python or "PATH" in spec.env_of(node):
+        return ""
+    return posixpath.dirname(facts.python.executable)
 
 
 RECORDER_SIZE_VARS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")

@@ -6,6 +6,7 @@ The launch refuses what stands here, and the checks report it as errors, each it
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
@@ -84,6 +85,13 @@ def store_risk(spec: Spec) -> str:
 def needs_python(task: Task) -> bool:
     """Return whether the task, or its launcher, runs in the task's interpreter."""
     return not (task.is_plain and task.kind == "command")
+
+
+def without_removed_env(spec: Spec, node: Node, facts: Facts) -> Facts:
+    """Return the facts as ranks meet them whose environment lacks what the user takes out."""
+    removed = spec.removed_env_of(node)
+    preset = {name: value for name, value in facts.preset_env.items() if name not in removed}
+    return replace(facts, preset_env=preset)
 
 
 def visible_gpus(facts: Facts) -> Tuple[int, ...]:
@@ -282,6 +290,7 @@ def requirement_problems(check: str, spec: Spec, node: Node, facts: Facts) -> Li
 
 def problems_of(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
     """Return every requirement that a host does not meet; a failed setup hides the others."""
+    facts = without_removed_env(spec, node, facts)
     return setup_problems(node, facts) or [
         problem for required in REQUIREMENTS.values() for problem in required(spec, node, facts)
     ]

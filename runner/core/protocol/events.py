@@ -126,6 +126,7 @@ class Ended(EventBody):
     killed: int = field(default=0, metadata=COUNT)  # how many processes had to be
     survivors: Tuple[int, ...] = ()  # pids that could not be killed
     verified: bool = True  # the search that found nothing else could see every process of the run
+    left_over: Tuple[str, ...] = ()  # what the program had left running when it ended by itself
 
 
 @dataclass(frozen=True)

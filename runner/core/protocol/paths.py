@@ -24,6 +24,12 @@ CODE_FOLDER = "code"
 
 STREAMS = ("out", "err")
 
+METRICS_STREAM = "metrics"
+"""The stream of a rank that appends its metrics to the file that `RUNNER_METRICS` names."""
+
+SIZES_LOG, SIZES_STREAM = "sizes", "jsonl"
+"""The log of an attempt's log sizes over time: a line of JSON every few seconds."""
+
 RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}"), re.compile(r"\w[\w.-]*")
 
 RUN_ID, NODE_NAME = matching(RUN_ID_PATTERN), matching(NODE_PATTERN)
@@ -105,8 +111,8 @@ class RunPaths:
         return posixpath.join(self.root, name)
 
     def log_sizes(self, attempt: int) -> str:
-        """Return the file of an attempt's log sizes over time: a line of JSON every few seconds."""
-        return posixpath.join(self.attempt_folder(attempt), "sizes.jsonl")
+        """Return the file of an attempt's log sizes over time."""
+        return self.stream_log(attempt, SIZES_LOG, SIZES_STREAM)
 
     def flight_recorder_prefix(self, attempt: int) -> str:
         """Return the path prefix of torch's flight recorder: each rank appends its number."""

@@ -37,7 +37,9 @@ MAX_INT = 1 << 62
 """Larger than any size in bytes and any time in nanoseconds."""
 
 LOG_PATH = re.compile(
-    r"attempt_([0-9]{1,6})/((?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err)|flight_[0-9]{1,9})"
+    r"attempt_([0-9]{1,6})/("
+    r"(?:rank_[0-9]{1,9}|program|stacks)\.(?:out|err)|rank_[0-9]{1,9}\.metrics"
+    r"|sizes\.jsonl|flight_[0-9]{1,9})"
 )
 
 GlobParts = Tuple[str, ...]

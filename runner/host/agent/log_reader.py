@@ -71,7 +71,7 @@ class LogReader:
         else:
             path = self._folder.stream_log(request["attempt"], request["source"], request["stream"])
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
         except FileNotFoundError:
             return b""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import AbstractSet, Dict, Iterable, Iterator, List, NamedTuple, Opti
 from runner.core import descriptor_limit
 
 _MAX_COMMAND = 100
+_INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|z)?sh|perl|ruby|node")
 _DEFAULT_SIGNALS = (
     *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP),
     *(signal.SIGINT, signal.SIGPIPE, signal.SIGTERM),
@@ -167,7 +169,7 @@ def process_owner(pid: int) -> str:
 
 
 def process_command(pid: int, root: str = "/") -> str:
-    """Return program and script of a process, "" when they are hidden.
+    """Return the program of a process, and the script of an interpreter; "" when they are hidden.
 
     The rest of its command line is left out: it may hold secrets.
     """
@@ -176,8 +178,8 @@ def process_command(pid: int, root: str = "/") -> str:
     if not args:
         return read_text(os.path.join(folder, "comm")).strip()
     shown = [os.path.basename(args[0])]
-    for word in args[1:]:
-        if word == "-c":
+    for word in args[1:] if _INTERPRETER.fullmatch(shown[0]) else ():
+        if word in ("-c", "-e"):
             break
         shown.append(word)
         if not word.startswith("-"):

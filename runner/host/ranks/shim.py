@@ -2,11 +2,12 @@
 
     PYTHON -I -S rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PROGRAM [ARG...]
 
-It names the rank's output files by global rank, removes torchrun's own variables from the rank's
-environment, records exit code or signal, time and peak memory, and ends the same way. A rank that
-torch restarts here continues in the same output files; its records get a number. SITE is a folder
-to put first on the rank's PYTHONPATH; it may be empty. The shim is a file that Python reads, not a
-program to execute: the run folder may be on a `noexec` mount.
+It names the rank's output files, and that of its metrics, by global rank, removes torchrun's own
+variables, and those that the user takes out, from the rank's environment, records exit code or
+signal, time and peak memory, and ends the same way. A rank that torch restarts here continues in
+the same output files; its records get a number. SITE is a folder to put first on the rank's
+PYTHONPATH; it may be empty. The shim is a file that Python reads, not a program to execute: the run
+folder may be on a `noexec` mount.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ scheduler may warn of a time limit by one."""
 
 def main(argv: List[str]) -> NoReturn:
     """Run one rank to its end."""
-    folder, site_folder, hidden_env, *program = argv
+    folder, site_folder, removed_env, *program = argv
     base = os.path.join(folder, f"rank_{os.environ['RANK']}")
     record_base = free_record_base(base)
     torch_info = membership(os.environ)
-    for name in hidden_env.split(","):
+    os.environ["RUNNER_METRICS"] = f"{base}.metrics"
+    for name in removed_env.split(","):
         os.environ.pop(name, None)
     if site_folder:
         user_path = os.environ.get("PYTHONPATH")
@@ -48,14 +50,17 @@ def main(argv: List[str]) -> NoReturn:
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
     for forwarded in FORWARDED_SIGNALS:
         signal.signal(forwarded, lambda *_: None)
+    reader, writer = os.pipe()  # closed by the exec
     rank_pid = os.fork()
     if rank_pid == 0:
-        _exec_rank(program, base, old_mask, traced=bool(site_folder))
+        _exec_rank(program, base, old_mask, writer, traced=bool(site_folder))
+    os.close(writer)
     for pending in signal.sigpending().intersection(FORWARDED_SIGNALS):
         os.kill(rank_pid, pending)
     signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    write_json(f"{record_base}.start", {"pid": rank_pid, "shim": os.getpid(), **torch_info})
+    if not os.read(reader, 1):
+        write_json(f"{record_base}.start", {"pid": rank_pid, "shim": os.getpid(), **torch_info})
     _, status, usage = os.wait4(rank_pid, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
@@ -73,7 +78,7 @@ def main(argv: List[str]) -> NoReturn:
 def free_record_base(base: str) -> str:
     """Return `base`, with a number from 2 on where this rank was started here before."""
     number, name = 1, base
-    while os.path.exists(f"{name}.start"):
+    while os.path.exists(f"{name}.start") or os.path.exists(f"{name}.exit"):
         number += 1
         name = f"{base}.{number}"
     return name
@@ -95,8 +100,10 @@ def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     return info
 
 
-def _exec_rank(program: List[str], base: str, mask: Collection[int], *, traced: bool) -> NoReturn:
-    """Execute the rank's program; it dies with its shim (prctl(2)).
+def _exec_rank(
+    program: List[str], base: str, mask: Collection[int], failed_fd: int, *, traced: bool
+) -> NoReturn:
+    """Execute the rank's program, or write to `failed_fd`; it dies with its shim (prctl(2)).
 
     If `traced`, py-spy of the same user may read it even where Yama restricts ptrace to parents.
     """
@@ -118,6 +125,7 @@ def _exec_rank(program: List[str], base: str, mask: Collection[int], *, traced: 
         os.dup2(os.open(f"{base}.err", flags, 0o600), 2)
         os.execvp(program[0], program)
     except OSError as error:
+        os.write(failed_fd, b"1")
         os.write(2, f"{program[0]}: {error.strerror}\n".encode(errors="backslashreplace"))
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.model.plan import Order, Sidecar
 from runner.core.protocol.events import ProgramExited, ProgramStarted
@@ -71,7 +71,7 @@ class LauncherProcess:
     def start(self, environ: Dict[str, str], then: Callable[[], object]) -> None:
         """Have the program started; call `then` once it runs or that failed."""
         self.is_starting = True
-        start = functools.partial(self._start, {**environ, **self._order.env})
+        start = functools.partial(self._start, environment(self._order, environ))
         self._submit(start, functools.partial(self._on_start, then))
 
     def _start(self, environ: Dict[str, str]) -> StartResult:
@@ -242,6 +242,14 @@ class SidecarProcess:
     def _log_path(self, stream: str) -> str:
         name = self._sidecar.name if self._sidecar is not None else ""
         return self._folder.stream_log(self._order.attempt, name, stream)
+
+
+def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment of the program of an order, over what it inherits."""
+    env = {**inherited, **order.env}
+    if order.path_folder:
+        env["PATH"] = os.pathsep.join(filter(None, (order.path_folder, env.get("PATH"))))
+    return env
 
 
 def _start(

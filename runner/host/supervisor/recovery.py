@@ -72,17 +72,19 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup, or by a boot since then: a process can clear the tags in its
-    environment and leave its ancestors.
+    The end is verified by a cgroup, by a boot since then, or where no owner is on record, since
+    nothing was started: a process can clear the tags in its environment and leave its ancestors.
     """
     processes = run_processes(folder, order)
     processes.freeze()
     owner = run_owner.read(folder)
     rebooted = owner is not None and owner.from_earlier_boot
+    was_owned = os.path.lexists(folder.owner_file)
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
-    finalise_record(folder, order, reason, processes.scan, verified=rebooted)
+    verified = rebooted or not was_owned
+    finalise_record(folder, order, reason, processes.scan, verified=verified)
 
 
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:

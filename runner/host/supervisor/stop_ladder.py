@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
-from typing import Iterable, Optional, Sequence, Set
+from typing import Dict, Iterable, Optional, Sequence, Set
 
 from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause, Stopping
@@ -12,6 +13,19 @@ from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
+
+SHORT_LIVED = re.compile(r"multiprocessing\.(resource_tracker|forkserver)|torch_shm_manager")
+"""Helpers of Python and torch that end by themselves a moment after the program they serve."""
+
+
+def left_over_commands(pids: Iterable[int]) -> Dict[int, str]:
+    """Return the commands of processes that a program left running, without its helpers."""
+    commands = {}
+    for pid in pids:
+        words = procfs.read_text(f"/proc/{pid}/cmdline")
+        if not SHORT_LIVED.search(words) and (command := procfs.process_command(pid)):
+            commands[pid] = command
+    return commands
 
 
 class StopLadder:
@@ -24,6 +38,7 @@ class StopLadder:
             stop.
         user_stopped: Whether a user wanted the end, perhaps after another reason.
         deferred_reason: Why to stop once the stacks of the ranks are written.
+        left_over: What the program had left running when it ended by itself, by pid.
     """
 
     def __init__(self, order: Order, launcher: LauncherProcess, journal: EventLog) -> None:
@@ -33,6 +48,7 @@ class StopLadder:
         self.failed_at: Optional[float] = None
         self.user_stopped = False
         self.deferred_reason = ""
+        self.left_over: Dict[int, str] = {}
         self._order, self._launcher, self._journal = order, launcher, journal
         self._kill_at = float("inf")
         self._term_sent: Set[int] = set()
@@ -95,6 +111,7 @@ class StopLadder:
     def drain(self, leftovers: Sequence[int]) -> None:
         """End what a program that is gone left behind: TERM once, then the rest of the grace."""
         if self.phase is StopPhase.WATCHING and leftovers:
+            self.left_over.update(left_over_commands(leftovers))
             self.move(StopPhase.DRAINING)
             self._kill_at = time.monotonic() + self._order.grace_s
             self._record_stopping()

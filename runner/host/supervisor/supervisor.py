@@ -37,6 +37,7 @@ from runner.host.supervisor.progress import ProgressMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
+MAX_LEFT_OVER = 8  # commands that are named
 HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host began to stop
 
 
@@ -61,6 +62,7 @@ class Supervisor:
             args.folder, order, journal, self._launcher, submit, self._fail
         )
         self._sidecar = SidecarProcess(args.folder, order, submit)
+        self._is_on_record = False  # before that nothing is started
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
         self._port_reservation = ports.PortReservation(
@@ -73,12 +75,9 @@ class Supervisor:
         subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
-        owner_pids = [self._guardian_pid, os.getpid()]
-        self._files.submit(functools.partial(run_owner.record, args.folder, owner_pids))
+        self._files.submit(self._record_owner, self._on_owner_recorded)
         self._control_socket.open()
         self._launcher.create_cgroup()
-        preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
-        self._sidecar.start(args.environ, preexec_fn)
         self._peers.join(args.reserved_ports.hub, args.token, self._loop)
         if args.election_context is not None and args.order.voter_count:
             self._election = LeaderElection(
@@ -146,12 +145,28 @@ class Supervisor:
                 self._ladder.skip_grace()
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
+    def _record_owner(self) -> str:
+        """Put guardian and supervisor on record; return why that was not possible."""
+        try:
+            run_owner.record(self._args.folder, [self._guardian_pid, os.getpid()])
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+        return ""
+
+    def _on_owner_recorded(self, problem: str) -> None:
+        if problem:
+            self.stop(f"cannot write its record: {problem}")
+            return
+        self._is_on_record = True
+        preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
+        self._sidecar.start(self._args.environ, preexec_fn)
+
     def _start_when_ready(self) -> None:
         """Start the program, if there is one, once the sidecar is ready."""
         if self.order.is_standby:
             if self._journal.state is State.STARTING:
                 self._journal.set_state(State.RUNNING)
-        elif self._launcher.may_start and self._sidecar.is_ready():
+        elif self._is_on_record and self._launcher.may_start and self._sidecar.is_ready():
             self._launcher.start(self._args.environ, self._on_program_started)
 
     def _on_program_started(self) -> None:
@@ -292,7 +307,9 @@ class Supervisor:
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
         reason = self._journal.write_error or ladder.local_reason
-        self._journal.finalise(Ended(state, reason, len(killed), survivors, verified))
+        left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
+        end = Ended(state, reason, len(killed), survivors, verified, left_over)
+        self._journal.finalise(end)
         ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()

@@ -88,6 +88,9 @@ def _script(plan: Plan, node_plan: NodePlan) -> list[_Part]:
         # Not `path`, which zsh ties to PATH.
         variable = variable if variable.startswith("node_") else f"node_{variable}"
         script += [f"{name}=", _Text(value, variable), " "]
+    if order.path_folder:
+        folder = _Text(order.path_folder, "node_path", is_path=True)
+        script += ["PATH=", folder, ':"$PATH" ']
     script += [f"{shell.assignments({}, references=plan.secrets)} " if plan.secrets else "", "\\\n"]
     path_count = user_args_index(node_plan.command, order)
     for index, word in enumerate(node_plan.command):

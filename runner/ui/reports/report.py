@@ -23,6 +23,7 @@ from runner.core.text import (
     describe_exit,
     format_duration,
     format_ranges,
+    join_some,
     printable,
 )
 from runner.ui.layout import align, fold_names, message_width, wrap
@@ -306,6 +307,9 @@ def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]
 
 def _cleanup_note(result: NodeResult) -> str:
     text = ""
+    if result.left_over:
+        commands = join_some([repr(command) for command in result.left_over], limit=3)
+        text = f"; what it had left running was ended: {commands}"
     if result.end_verified and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
     if result.end_reason:

@@ -23,7 +23,7 @@ from runner.core.outcome.stacks import (
     summary,
 )
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
-from runner.core.protocol.paths import STACKS_LOG
+from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.core.text import (
     counted,
     describe_exit,
@@ -235,6 +235,17 @@ def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequenc
         if (unnamed := result.failed_count - len(result.problems)) > 0:
             lines.append(f"  {name}: {counted(unnamed, 'file')} more could not be fetched")
     return "\n".join(lines)
+
+
+def outputs_left(plan: Plan) -> str:
+    """Return where the files of ranks stay if no key names them, "" if one does."""
+    if plan.outputs:
+        return ""
+    work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
+    places = {work if plan.release else share.cwd for share in plan.nodes}
+    place = f"in {places.pop()} " if len(places) == 1 else ""
+    where = f"on {plan.nodes[0].node}" if len(plan.nodes) == 1 else "on each host"
+    return f"  task.outputs names nothing: what the ranks wrote stays {place}{where}"
 
 
 def _per_node_counts(results: Mapping[str, PullResult]) -> str:

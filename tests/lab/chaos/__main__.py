@@ -90,11 +90,10 @@ def run_part(options: argparse.Namespace) -> int:
             print(json.dumps(outcome.as_data()), file=record, flush=True)
 
         run_events(session, numbers, on_outcome, kinds if options.only or options.each else [])
-        problems = session.close()
-        if problems:
-            print("at the end:", *problems, sep="\n      ", flush=True)
+        if last := session.close():
+            on_outcome(last)
         launcher.close()
-    return 1 if problems else 0
+    return 1 if last else 0
 
 
 def _lines(path: Path) -> list[str]:

@@ -21,6 +21,11 @@ from tests.lab.launching import Launcher
 
 TORCH_EVERY = 20
 LIST_EVERY = 15
+"""After so many events of a lab `ps` is asked about all of its runs."""
+
+LAST = -1
+"""The number of what is wrong after all events."""
+
 BYSTANDER_EVENTS = 40
 """After so many events a bystander ends, and its successor comes."""
 
@@ -68,7 +73,7 @@ class Session:
         self._victim: Run | None = None
         self._bystander: Run | None = None
         self._launches = 0
-        self._age = 0
+        self._age = self._count = 0
         self._unlisted: list[Run] = []
 
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
@@ -89,23 +94,29 @@ class Session:
             self._judge(scene, expect, outcome, happened)
         except Exception as error:  # noqa: BLE001 (evidence first; the next event may do better)
             outcome.problems.append(f"{type(error).__name__}: {error}")
-        if number % LIST_EVERY == LIST_EVERY - 1 and not outcome.problems:
+        self._count += 1
+        if self._count % LIST_EVERY == 0 and not outcome.problems:
             outcome.problems += self._check_ps()
+            runs = [*self._unlisted]
         outcome.total_s = time.monotonic() - began
         if outcome.problems:
             self._save_evidence(outcome, runs)
             self._reset_lab()
         return outcome
 
-    def close(self) -> list[str]:
-        """End what is on; return what is wrong with it."""
-        problems = []
+    def close(self) -> Outcome | None:
+        """End what is on; return what is wrong with it, if anything is."""
+        outcome = Outcome(LAST, self._seed, "the end of all runs")
         for run in (self._victim, self._bystander):
             if run is not None:
-                problems += self._finish(run)
+                outcome.problems += self._finish(run)
         self._victim = self._bystander = None
-        problems += self._check_ps()
-        return problems + judge.await_clean(self._lab, [])[1]
+        outcome.problems += self._check_ps()
+        outcome.problems += judge.await_clean(self._lab, [])[1]
+        if not outcome.problems:
+            return None
+        self._save_evidence(outcome, self._unlisted)
+        return outcome
 
     # What is on
 
@@ -270,7 +281,7 @@ class Session:
 
 def _check_row(run: Run, row: dict[str, object] | None, *, is_active: bool) -> list[str]:
     if row is None:
-        started = any(run.folder(node).exists() for node in run.lab.hosts)
+        started = any((run.folder(node) / "format").exists() for node in run.lab.hosts)
         return [f"{run.name}: ps does not list it"] if started else []
     if is_active and row["state"] != "running":
         return [f"{run.name}: it runs, but ps says {row['state']}"]

@@ -169,14 +169,16 @@ def test_a_plain_program_may_do_without_torch(kind: str, level: Level | None) ->
 
 
 def test_another_python_in_a_login_shell_is_a_warning() -> None:
-    """If it is another environment; the same one by another path is none."""
+    """If it is another environment, with torch if the task has it."""
     conda = Interpreter("/opt/conda/bin/python3", "3.12.1", "2.5.0", prefix="/opt/conda")
     ours = replace(TORCH, executable="/usr/bin/python3", prefix="/usr", torch="")
     same = replace(ours, executable="/bin/python3")
     looked_at = case(
         a=host("a", python=ours, login_python=conda),
         b=host("b", python=ours, login_python=same),
-        c=host("c", python=ours),
+        c=host(
+            "c", python=replace(conda, version="3.11.7"), login_python=ours
+        ),  # which has no torch
     )
     assert bad("python", looked_at) == [
         (

@@ -185,6 +185,8 @@ def test_words_that_other_tools_have(capsys: pytest.CaptureFixture[str]) -> None
         "cancel": "stop",
         "squeue": "ps",
         "lgos": "logs",
+        "stats": "ps",
+        "lanch": "launch",
         "restart": "rerun=latest",
     }.items():
         said = refused(capsys, word)
@@ -209,13 +211,12 @@ def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]
     )
     assert refused(capsys, "task.args.lr", "0.1", "cluster=hy") == pair
     assert refused(capsys, "cluster=hy", "task.args.lr", "0.1", "-m") == pair
-    said = refused(capsys, "cluster=hy", "train.py", "ps", "=x")
+    said = refused(capsys, "cluster=hy", "task=mine", "-m", "train.py", "ps", "=x")
     assert [line for line in said.splitlines() if not line.startswith("error")] == [
         "    a program to run is task.script=train.py, and its arguments come after `--`",
         "    a verb comes first: runner ps",
         general.strip("\n"),
     ]
-    assert "task.script=train.py" in refused(capsys, "train.py", "--lr", "0.1")
     for flag in ("--config-name", "--config-path"):
         said = refused(capsys, flag, "x", "cluster=hy", "task=mine")
         assert said.startswith(f"error: command line: there is no flag '{flag}'\n    cluster=NAME ")
@@ -223,6 +224,91 @@ def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]
     assert "dry_run=..." in refused(capsys, "--dry-run")
     assert "task.args.lr=..., or comes after `--`" in refused(capsys, "--lr", "0.1")
     assert refused(capsys, "init", "a=1").startswith("error: command line: init takes flags alone")
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("train.py --lr 0.1", "task.script=train.py -- --lr 0.1"),
+        ("run train.py -- --lr 0.1", "task.script=train.py -- --lr 0.1"),
+        ("cluster=hy train.py lost_s=9 x=1", "cluster=hy lost_s=9 task.script=train.py -- x=1"),
+        ("--nnodes 2 cluster=hy train.py", "cluster=hy task.nnodes=2 task.script=train.py"),
+        ("--nnodes 2 --cluster hy train.py", "task.nnodes=2 cluster=hy task.script=train.py"),
+        ("python -m package.train --lr 1", "task.module=package.train -- --lr 1"),
+        ("python3 -u train.py", "task.script=train.py"),
+        ("-m torch.distributed.run -m package.train", "cluster=local task.module=package.train"),
+        ("torchrun --nproc-per-node=gpu --no-python ./go.sh", "cluster=local task.command=./go.sh"),
+        (
+            "torchrun --rdzv-backend etcd --rdzv-endpoint e:1 train.py",
+            "rendezvous=etcd rendezvous.endpoint=e:1 task.script=train.py",
+        ),
+        (
+            "torchrun train.py task=cifar ~deploy",
+            "cluster=local task.script=train.py -- task=cifar '~deploy'",
+        ),
+        ("torchrun --nnodes=2 ~deploy a.py", "'~deploy' task.nnodes=2 task.script=a.py"),
+        ("torchrun --standalone --nnodes=1 a.py", "cluster=local task.nnodes=1 task.script=a.py"),
+        ("torchrun --rdzv_endpoint=fe80::1 train.py", "task.script=train.py"),
+        ("torchrun a(1),b.py", "cluster=local 'task.script=\"a(1),b.py\"'"),
+        (
+            "torchrun --rdzv-conf a=1,b=x train.py",
+            """cluster=local 'torchrun.rdzv_conf={a:"1",b:x}' task.script=train.py""",
+        ),
+        (
+            "torchrun --signals-to-handle=SIGTERM,SIGUSR1 train.py",
+            "cluster=local 'torchrun.signals_to_handle=[SIGTERM,SIGUSR1]' task.script=train.py",
+        ),
+        (
+            "python -m torch.distributed.launch train.py",
+            "cluster=local task.entry=launch task.script=train.py",
+        ),
+        (
+            "python -m torch.distributed.launch --use_env train.py",
+            "cluster=local task.script=train.py",
+        ),
+        (
+            "accelerate launch --multi_gpu --mixed_precision=fp16 train.py",
+            "cluster=local task.env.ACCELERATE_MIXED_PRECISION=fp16 task.script=train.py",
+        ),
+        (
+            "accelerate launch --num_machines 0 --num_processes 4 train.py",
+            "task.nnodes=0 cluster.nproc_per_node=4 task.script=train.py",
+        ),
+    ],
+)
+def test_words_of_another_launcher_are_translated(
+    typed: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line to type is named whole, and where its machines are chosen."""
+    said = refused(capsys, *typed.split())
+    assert f"    here that is: runner {named}\n" in said
+    assert ("and cluster=NAME chooses the machines" in said) == ("cluster=" not in named)
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("torchrun", "did you mean cluster=NAME task.script=PROGRAM?"),
+        ("torchrun --log_dir x train.py", "to start; --log_dir has no counterpart here\n"),
+        ("deepspeed --include=a:0 train.py", "to start; --include=a:0 has no counterpart here\n"),
+        (
+            "accelerate launch --num_machines=2 --num_processes=3 train.py",
+            "3 ranks cannot be the same number on each of 2 nodes",
+        ),
+        ("cluster=hy --nnodes=2 task=mine", "settings are written KEY=VALUE: task.nnodes=..."),
+        ("--node-rank=1 task=mine", "the master's address and a free port are found by a launch"),
+        ("--lr 0.1", "task.args.lr=..., or comes after `--`"),
+        ("-m train.py", "a program to run is task.script=train.py"),
+        ("nowhere.py --lr 0.1", "'nowhere.py' is neither KEY=VALUE nor a verb"),
+    ],
+)
+def test_words_without_a_counterpart_are_not(
+    typed: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They get the hint that there is."""
+    said = refused(capsys, *typed.split())
+    assert named in said
+    assert "here that is" not in said
 
 
 def test_flags_stand_anywhere_and_once() -> None:

@@ -185,7 +185,7 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         ),
         (
             {"task.args_style": "click"},
-            "task.args_style: 'click' is not legal; choose argparse, hydra or raw",
+            "task.args_style: 'click' is not legal; choose argparse, equals, hydra or raw",
         ),
         (
             {"lost_s": float("nan")},
@@ -237,6 +237,10 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         (
             {"cluster.env": {"A-B": 1}},
             "cluster.env.A-B: 'A-B' is no name for an environment variable",
+        ),
+        (
+            {"task.env": {"RUNNER_NODE": None}},
+            "task.env.RUNNER_NODE: RUNNER_NODE cannot be taken out: the runner finds a run by it",
         ),
         (
             {"task.env": {"A": [1]}},
@@ -307,10 +311,10 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_environment_values_are_texts() -> None:
-    """Numbers keep their spelling, true is "true", text stays to the letter, null is no entry."""
+    """Numbers keep their spelling, true is "true", text stays to the letter, null takes out."""
     text = "a b\n$HOME 'x' \"y\""
     env = {"S": text, "I": 8, "F": 0.1, "T": True, "N": None, "NAN": "nan", "E": ""}
-    wanted = {"S": text, "I": "8", "F": "0.1", "T": "true", "NAN": "nan", "E": ""}
+    wanted = {"S": text, "I": "8", "F": "0.1", "T": "true", "N": None, "NAN": "nan", "E": ""}
     assert spec_of({"task.env": env}).task.env == wanted
 
 
@@ -377,7 +381,12 @@ def test_programs(program: dict[str, Any], kind: str, target: str, args: tuple[s
 @pytest.mark.parametrize(
     ("task", "name"),
     [
-        ({"script": "a/train.py"}, "train"),
+        ({"script": "a/fit.py"}, "fit"),
+        ({"script": "digits/train.py"}, "digits"),
+        ({"script": "digits/src/main.py"}, "digits"),
+        ({"script": "/main.py"}, "main"),
+        ({"module": "package.train"}, "package"),
+        ({"module": "train"}, "train"),
         ({"module": "package.fit"}, "fit"),
         ({"command": "/bin/run.sh --fast"}, "run"),
         ({"command": ["./go"]}, "go"),
@@ -385,7 +394,7 @@ def test_programs(program: dict[str, Any], kind: str, target: str, args: tuple[s
     ],
 )
 def test_a_program_without_yaml_has_a_name(task: dict[str, Any], name: str) -> None:
-    """The run id needs one."""
+    """The run id needs one; where any program may have it, that of its folder tells more."""
     assert program_name(task) == name
 
 
@@ -523,7 +532,7 @@ def test_the_keys_are_these() -> None:
         *("cluster.setup", "cluster.project", "cluster.workdir"),
         *("cluster.env", "cluster.pass_env", "cluster.secrets"),
         *("task.module", "task.script", "task.command", "task.args", "task.entry"),
-        *("task.local_rank_arg", "task.args_style", "task.extra_args"),
+        *("task.local_rank_arg", "task.args_style", "task.args_expand", "task.extra_args"),
         *("task.env", "task.outputs", "task.nodes", "task.nnodes"),
         *("rendezvous.backend", "rendezvous.endpoint", "rendezvous.serve"),
         *("torchrun.max_restarts", "torchrun.monitor_interval", "torchrun.rdzv_conf"),
@@ -532,7 +541,7 @@ def test_the_keys_are_these() -> None:
         *("relaunch.max", "relaunch.backoff_s"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
-        *("grace_s", "lost_s", "disconnect_s", "detach"),
+        *("progress.pattern", "grace_s", "lost_s", "disconnect_s", "detach"),
     ]
 
 
@@ -540,3 +549,12 @@ def test_the_keys_are_these() -> None:
 def test_a_section_with_an_unknown_key_is_read(section: str) -> None:
     """The key is reported with the others; the values that are known are read."""
     assert spec_of({f"{section}.unknown": 1}) == spec_of({})
+
+
+def test_a_pattern_of_progress_lines_reaches_the_spec() -> None:
+    """One that might take long on some line is refused, with what is possible."""
+    assert spec_of({"progress.pattern": r"epoch (\d+)/(\d+)"}).progress_pattern
+    (problem,) = problems_of({"progress.pattern": r"epoch.*(\d+)"})
+    assert problem.startswith(r"progress.pattern: epoch.*(\d+) has .* before \d, which may match")
+    assert r"such as epoch (\d+)/(\d+)" in problem
+    assert "needs one group" in problems_of({"progress.pattern": "epoch"})[0]

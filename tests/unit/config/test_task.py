@@ -95,6 +95,20 @@ def test_hydra_style(args: object, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        ({"lr": 1e-05, "n": 1, "name": "a b"}, ["--lr=1e-05", "--n=1", "--name=a b"]),
+        ({"compile": False, "eval_only": True}, ["--compile=False", "--eval_only=True"]),
+        ({"null": None, "text": "", "x": -1, "true": "true"}, ["--text=", "--x=-1", "--true=true"]),
+        ({"-x": 1}, ["-x=1"]),
+    ],
+)
+def test_equals_style(args: object, words: list[str]) -> None:
+    """One word for each, as scripts read them that have no argparse; bools are Python's."""
+    assert words_of(args, "equals") == words
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
         (["--x", 1, "a b"], ["--x", "1", "a b"]),
         ("--x 1 'a b' $HOME", ["--x", "1", "a b", "$HOME"]),
         ([], []),
@@ -122,6 +136,14 @@ def test_raw_style(args: object, words: list[str]) -> None:
             "argparse",
             (
                 "task.args.x: a program would take '-a' in a list for a flag\n"
+                "    task.args_style=raw passes words as they are"
+            ),
+        ),
+        (
+            {"x": [1, 2]},
+            "equals",
+            (
+                "task.args.x: [1, 2] has no form as one value\n"
                 "    task.args_style=raw passes words as they are"
             ),
         ),
@@ -278,6 +300,14 @@ def test_the_local_rank_comes_before_the_other_arguments(
             (
                 "torchrun.rdzv_conf: entry plain starts no torchrun\n"
                 "    leave it out, or set task.entry=torchrun"
+            ),
+        ),
+        (
+            {"task.args_expand": True, "task.entry": "launch"},
+            (
+                "task.args_expand: launch decides on the ranks after the plan is made\n"
+                "    set task.entry=plain, or leave it out: programs read RANK and the like from "
+                "their environment, and task.local_rank_arg passes the local rank"
             ),
         ),
         (

@@ -46,6 +46,7 @@ from runner.control.rpc.wait import Broadcast, WaitLoop
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
+from runner.core.model.metrics import RankProgress
 from runner.core.model.network_probe import (
     HostProbe,
     NameResults,
@@ -282,7 +283,7 @@ def journal(node: str) -> bytes:
 def read(request: dict[str, Any]) -> list[Answer]:
     """Answer with a chunk, then with the end."""
     is_first = request["offset"] == 0
-    text = journal(LIAR) if request["source"] == "events" else LOG
+    text = {"events": journal(LIAR), "sizes": SIZES}.get(request["source"], LOG)
     chunk = {"offset": request["offset"], "eof": not is_first, "error": ""}
     return [Answer("data", chunk, text if is_first else b"")]
 
@@ -290,7 +291,10 @@ def read(request: dict[str, Any]) -> list[Answer]:
 def runs(request: dict[str, Any]) -> list[Answer]:
     """List one run."""
     status = HostRunStatus(
-        INFO, "ada", State.RUNNING, True, 1.7e9, node=request["node"], workdir="/data/w"
+        *(INFO, "ada", State.RUNNING, True, 1.7e9),
+        node=request["node"],
+        workdir="/data/w",
+        progress=RankProgress(1, 20, 240, 812.5, "samples", 60.0),
     )
     listing = {
         "runs": [encode(status)],
@@ -337,7 +341,8 @@ def probed(request: dict[str, Any]) -> list[Answer]:
     return [Answer("probed", {"result": encode(HostProbe(tuple(results), names))})]
 
 
-LOG = b"step 1\nTraceback (most recent call last):\n"
+LOG = b'{"step": 1, "rate": 2.5}\nTraceback (most recent call last):\n'
+SIZES = b'{"wall": 1.7e9, "sizes": {"rank_0.out": 25, "rank_1.out": 60, "program.out": 1}}\n'
 FETCHED = {"size": 5, "mtime_ns": 7, "compressed": False}
 EXITED = {"code": 0, "survivors": [], "timed_out": False}
 PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
@@ -457,6 +462,8 @@ def run_of_a_liar(chance: random.Random, world: World) -> None:
 
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
+        if source == "sizes":
+            store.metrics.advance(node, 0, "")
 
     observer = RunObserver(
         record=store.append,
@@ -477,6 +484,7 @@ def run_of_a_liar(chance: random.Random, world: World) -> None:
     verdict = fold_events(briefly.plan, briefly.timed_events, 1.0)
     diagnosis = diagnose(plan, verdict, store.tail)
     store.write_result(plan, verdict, 1.7e9, diagnosis)
+    store.complete_metrics(plan)
     store.unlock()
     RunStore(world.folder).read_result()
     shown(

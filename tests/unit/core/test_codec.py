@@ -37,7 +37,7 @@ DATA = [
     *(Order, NodePlan, Plan, Verdict, NodeResult, RankResult, Failure),
     *EVENT_TYPES.values(),
 ]
-PARSED = ["10.0.0.1/24", "fe80::/64", "ada"]
+PARSED = ["10.0.0.1/24", "fe80::/64", "ada", r"epoch (\d+)/(\d+)"]
 TEXT = st.text("".join(map(chr, range(256))) + "ß→🙂", max_size=6)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXT,
@@ -112,6 +112,7 @@ def test_encoded_data_is_plain() -> None:
             "killed": 2,
             "survivors": [7, 8],
             "verified": True,
+            "left_over": [],
         }
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.layout import UNLIMITED_WIDTH, align, message_width, render_table
+from runner.ui.layout import UNLIMITED_WIDTH, align, fitting_columns, message_width, render_table
 
 HEADERS = ("RUN", "STATE", "AGE")
 ROWS = [("1122-2359-resnet18-ab12", "running, 3 of 4 nodes", "42 min"), ("0314", "[bold]", "3 d")]
@@ -27,9 +27,13 @@ def test_rows_are_aligned_but_for_long_names() -> None:
     ]
 
 
+COLUMNS = dict(zip(HEADERS, zip(*ROWS, strict=True), strict=True))
+
+
 def test_table_in_a_pipe_has_a_line_per_row() -> None:
     """Whatever a terminal would make of it; and brackets are text."""
-    assert render_table(HEADERS, ROWS, UNLIMITED_WIDTH, ("STATE",)) == [
+    widths = fitting_columns(COLUMNS, UNLIMITED_WIDTH, ("STATE",))
+    assert [line for (line,) in render_table(widths, ROWS)] == [
         "RUN                      STATE                  AGE",
         "1122-2359-resnet18-ab12  running, 3 of 4 nodes  42 min",
         "0314                     [bold]                 3 d",
@@ -37,13 +41,23 @@ def test_table_in_a_pipe_has_a_line_per_row() -> None:
 
 
 def test_table_fits_a_terminal() -> None:
-    """Cells of some columns break; a run id, which is copied, never does."""
-    assert render_table(HEADERS, ROWS, 46, ("STATE",)) == [
-        "RUN                      STATE          AGE",
-        "1122-2359-resnet18-ab12  running, 3 of  42 min",
-        "                         4 nodes",
-        "0314                     [bold]         3 d",
+    """Cells of some columns break at blanks; a run id, which is copied, never does."""
+    widths = fitting_columns(COLUMNS, 50, ("STATE",))
+    assert render_table(widths, ROWS) == [
+        ["RUN                      STATE              AGE"],
+        [
+            "1122-2359-resnet18-ab12  running, 3 of 4    42 min",
+            "                         nodes",
+        ],
+        ["0314                     [bold]             3 d"],
     ]
+
+
+def test_columns_without_room_are_left_out() -> None:
+    """The first never is, and a later one that is narrow may fit where another does not."""
+    assert fitting_columns(COLUMNS, 40, ("STATE",)) == {"RUN": 23, "AGE": 6}
+    assert fitting_columns(COLUMNS, 10, ()) == {"RUN": 23}
+    assert fitting_columns({"A": ["四角"], "B": ["x" * 20, "y y"]}, 24, ("B",)) == {"A": 4}
 
 
 def test_notes_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ def test_the_key_that_was_set_is_named(python: str, key: str) -> None:
 
     assert problem.message == "there is no /nope/python"
     assert problem.hint.startswith(f"set {key} to a Python 3.8 or newer there")
-    assert problem.hint.endswith(f"python -m runner explain {key} cluster=lab")
+    assert problem.hint.endswith(f"runner explain {key} --cluster lab")
 
 
 def a_spec(**fields: Any) -> Spec:

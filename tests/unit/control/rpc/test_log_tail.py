@@ -89,7 +89,7 @@ def events(count: int) -> tuple[list[Event], bytes]:
 
 
 def test_every_file_is_asked_for_from_its_beginning() -> None:
-    """The events, torchrun's own output, and two streams for every rank."""
+    """The events, torchrun's own output, each rank's streams and metrics, stacks and sizes."""
     followed = Followed()
 
     ask = {"attempt": 0, "offset": 0, "n": CHUNK}
@@ -98,7 +98,9 @@ def test_every_file_is_asked_for_from_its_beginning() -> None:
         for key in [
             EVENTS,
             *(("program", "out"), ("program", "err"), ("rank_0", "out"), ("rank_0", "err")),
+            ("rank_0", "metrics"),
             ("stacks", "out"),
+            ("sizes", "jsonl"),
         ]
     }
 
@@ -170,13 +172,15 @@ def test_a_tail_is_asked_for_once() -> None:
     followed = Followed(tail=10)
     assert followed.session.reads[RANK_0]["tail"] == 10
     assert "tail" not in followed.session.reads[EVENTS]
+    asked = len(followed.session.reads)
     number = followed.session.reads.pop(RANK_0)["id"]
     followed.logs[RANK_0] = b"x" * 500  # so far unread
 
     end = reply(number, 500, b"end")
     list(followed.tailer.on_data(followed.session, end, hold_back=False))
 
-    assert followed.session.reads[RANK_0] == {"id": 7, "attempt": 0, "offset": 503, "n": CHUNK}
+    again = {"id": asked + 1, "attempt": 0, "offset": 503, "n": CHUNK}
+    assert followed.session.reads[RANK_0] == again
 
 
 def test_each_answer_asks_for_what_follows() -> None:
@@ -227,12 +231,13 @@ def test_log_that_must_wait_is_not_asked_for() -> None:
 def test_resuming_twice_asks_once() -> None:
     """One read of a file at a time."""
     followed = Followed()
+    asked = len(followed.session.reads)
     followed.answer(RANK_0, b"one", hold_back=True)
 
     followed.tailer.resume_held_back(followed.session)
     followed.tailer.resume_held_back(followed.session)
 
-    assert followed.session.reads[RANK_0]["id"] == 7
+    assert followed.session.reads[RANK_0]["id"] == asked + 1
 
 
 def test_events_never_wait() -> None:

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANATIONS, explain
+from tests.lab.cures import CURES, NOT_TRIED, TRIED_BY
 
+LAB = Path(__file__).parents[3] / "lab"
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 MEANS = {
     "unattended": "the hosts then stop a run that is not detached",
     "memory": "memory ran out on that host",
     "local_rank_unknown": "does not take --local-rank",
     "local_rank_wanted": "requires --local_rank",
+    "local_rank_missing": "task.entry=plain starts it once per node, without LOCAL_RANK",
+    "node_rank_missing": "starts its own workers",
+    "lightning_size": "told num_nodes=1 and devices=1, and the run has 4 ranks",
     "argument_unknown": "does not take --fail_rank",
     "debugger": "ranks have no terminal",
     "port_taken": "port 29511 was already taken",
@@ -88,3 +93,13 @@ def test_a_failure_at_either_end_of_a_long_line_is_known() -> None:
     padding = "x" * 100_000
     for line in (f"CUDA error: invalid device ordinal {padding}", f"{padding} [Errno 28]"):
         assert explain([line]) is not None
+
+
+def test_every_cure_is_tried_or_has_a_reason_why_not() -> None:
+    """By `tests/lab/test_cures.py`, or by a test that is named and is there."""
+    tried = {*(cure.cause for cure in CURES), *TRIED_BY}
+    assert tried.isdisjoint(NOT_TRIED)
+    assert tried | NOT_TRIED.keys() == MEANS.keys()
+    for place in TRIED_BY.values():
+        file, _, test = place.partition("::")
+        assert f"\ndef {test}(" in (LAB / file).read_text(), place

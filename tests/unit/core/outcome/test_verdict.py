@@ -385,6 +385,18 @@ def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
     assert told.first_failure is None
 
 
+def test_what_a_users_stop_ended_is_no_failure_whenever_it_seems_to_have_been() -> None:
+    """A better guess of a host's clock, made in between, has moved the end before the stop."""
+    told = verdict(
+        seen(5.0, "a", Stopping("stopped by ada@desk", StopCause.USER), mono=100.0),
+        seen(4.8, "a", RankExited(0, signal=TERM), ProgramExited(code=1), OK, mono=100.2),
+        seen(5.1, "b", Stopping("stopped by ada@desk", StopCause.USER)),
+        terminated("b", 7),
+    )
+
+    assert (outcome(told), told.first_failure) == (("stopped", 130), None)
+
+
 def test_host_lost_after_a_failure_does_not_change_the_cause() -> None:
     """The first failure gives the code; the lost host is named all the same."""
     told = verdict(

@@ -140,6 +140,15 @@ def test_ranks_that_torch_ends_for_a_restart_are_no_failure() -> None:
     assert (told.state, told.exit_code) == ("lost", 4)
 
 
+def test_ranks_that_torch_ends_during_a_stop_are_no_failure() -> None:
+    """The other node left first, and its stop seems to have been later than that."""
+    termed = seen(6, "a", RankExited(0, signal=15))
+    stopped = Stopping("stop", StopCause.USER)
+    stops = [*seen(7, "a", stopped), *seen(6.1, "b", stopped), *seen(6.1, "c", stopped)]
+    told = folded(member(1, 1, "abc"), termed, stops, ended(8, "abc", code=1))
+    assert (told.state, told.first_failure) == ("stopped", None)
+
+
 @pytest.mark.parametrize("signum", [2, 15])
 def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     """Also of one that was lost before."""

@@ -12,7 +12,6 @@ from runner.core.model.facts import EtcdFacts, Interpreter
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.launch_command import INTERNAL_ENV
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
@@ -116,8 +115,9 @@ def test_plumbing_is_hidden_from_ranks_and_from_people() -> None:
     """torchrun needs it; the pasted command and the rank's own environment do not have it."""
     share = plan(1).node("a")
 
-    assert set(share.order.env) - set(share.env) == set(INTERNAL_ENV)
-    assert ",".join(INTERNAL_ENV) in share.order.argv  # for the shim
+    internal = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
+    assert set(share.order.env) - set(share.env) == set(internal)
+    assert ",".join(internal) in share.order.argv  # for the shim
 
 
 def test_torchruns_own_ladder_ends_after_ours() -> None:

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.core.model.plan import NodePlan
-from runner.core.model.spec import Node, Task
+from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.launch_command import (
-    INTERNAL_ENV,
+    CPP_LOG_LEVEL,
     LOCAL_RANK_MACRO,
     escape,
     torchrun_program,
@@ -21,6 +21,7 @@ from runner.core.planning.launch_command import (
 )
 from tests.golden.builders import facts, spec
 
+INTERNAL_ENV = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
 PROGRAMS = [
     ("script", "train.py", ("/opt/venv/bin/python", "-u", "train.py")),
     ("module", "my.train", ("/opt/venv/bin/python", "-u", "-m", "my.train")),
@@ -100,9 +101,107 @@ def test_a_plain_program_has_its_place_and_all_gpus() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in share.env
     assert share.order.env == share.env
     wanted = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29512", "RANK": "1", "NODE_RANK": "1"}
-    wanted |= {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    wanted |= {"WORLD_SIZE": "2"}
     assert share.env.items() >= wanted.items()
-    assert not any(name.startswith(("TORCHELASTIC_", "PET_")) for name in share.order.env)
+    torchruns = ("LOCAL_", "TORCHELASTIC_", "PET_")
+    assert not any(name.startswith(torchruns) for name in share.order.env)
+
+
+@pytest.mark.parametrize(("kind", "target", "start"), PROGRAMS)
+@pytest.mark.parametrize("entry", ["torchrun", "launch", "plain"])
+def test_names_are_taken_out_just_before_the_program(
+    kind: str, target: str, start: tuple[str, ...], entry: str
+) -> None:
+    """By the shim, and by env in what is pasted: torchrun sets some of them itself."""
+    removed: dict[str, str | None] = {"RANK": None, "DIST_BACKEND": None, "MY": None}
+    share = second(Task("t", kind, target, ("-u", "MY"), env=removed, entry=entry))
+    env_words = ("env", *(word for name in removed for word in ("-u", name)))
+    local_rank = ("--local-rank=${local_rank}",) * (entry == "launch" and kind != "command")
+    assert share.command[-len((*env_words, *start, *local_rank, "-u", "MY")) :] == (
+        *(*env_words, *start),
+        *(*local_rank, "-u", "MY"),
+    )
+    assert share.command[user_args_index(share.command, share.order) :] == (
+        *(*local_rank, "-u", "MY"),
+    )
+    hidden = share.order.argv[share.order.argv.index("-S") + 4]
+    assert hidden.split(",")[-3:] == list(removed)
+    assert removed.keys().isdisjoint(share.env)
+    assert ("RANK" in share.order.env) == (entry == "plain"), "the shim files its logs by it"
+
+
+def test_what_is_taken_out_is_no_setting_of_the_host_either() -> None:
+    """All GPUs count where the host's own choice of them is taken out, and a later layer wins."""
+    node = Node("a", "10.0.0.1", env={"CUDA_VISIBLE_DEVICES": None, "X": None, "Y": "1"})
+    host = facts("a", "eth0 10.0.0.1/24", gpu_count=4)
+    host = replace(host, preset_env={"CUDA_VISIBLE_DEVICES": "0"})
+    task = Task("t", "script", "t.py", env={"X": "2", "Y": None})
+    share = build_plan(spec(node, task=task), {"a": host}).node("a")
+    assert share.gpus == (0, 1, 2, 3)
+    assert share.env["X"] == "2"
+    hidden = share.order.argv[-len(("HIDE", "python", "-u", "t.py"))]
+    assert {*hidden.split(",")} - {*INTERNAL_ENV} == {"Y", "CUDA_VISIBLE_DEVICES"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "host_has", "user_sets", "level"),
+    [
+        ("c10d", {}, {}, "ERROR"),
+        ("static", {}, {}, None),
+        ("c10d", {CPP_LOG_LEVEL: "INFO"}, {}, None),
+        ("c10d", {}, {CPP_LOG_LEVEL: "INFO"}, "INFO"),
+    ],
+    ids=["c10d", "static", "the host's own", "the user's own"],
+)
+def test_stack_traces_of_torchruns_store_are_left_out(
+    backend: str, host_has: dict[str, str], user_sets: dict[str, str | None], level: str | None
+) -> None:
+    """Where the store ends before those who use it; the ranks' own messages stay as they are."""
+    task = Task("t", "script", "t.py", env=user_sets)
+    host = replace(facts("a", "eth0 10.0.0.1/24"), preset_env=host_has)
+    run = spec(Node("a", "10.0.0.1"), task=task, rendezvous=Rendezvous(backend))
+    share = build_plan(run, {"a": host}).node("a")
+    hidden = share.order.argv[-len(("HIDE", "python", "-u", "t.py"))].split(",")
+    assert share.order.env.get(CPP_LOG_LEVEL) == level
+    assert (CPP_LOG_LEVEL in hidden) == (level == "ERROR")
+
+
+def test_places_in_arguments_are_filled_in() -> None:
+    """With what the plan knows, in words of any form; other names stay, and nothing without it."""
+    args: tuple[str, ...] = (
+        "--rank=$NODE_RANK",
+        "tcp://$MASTER_ADDR:${MASTER_PORT}",
+        "$RANK_ID",
+        "$HOME",
+        "$$",
+    )
+    args += ("$RANK/$WORLD_SIZE", "$LOCAL_RANK")
+    task = Task("t", "script", "t.py", args, entry="plain")
+    assert second(task).command[-len(args) :] == args
+    expanded = second(replace(task, expands_args=True))
+    values = ("--rank=1", "tcp://10.0.0.1:29512", "$RANK_ID", "$HOME", "$$", "1/2", "0")
+    assert expanded.command[-len(args) :] == values
+    assert expanded.order.argv[-len(args) :] == values
+
+
+@pytest.mark.parametrize(
+    ("python", "env", "folder"),
+    [
+        ("~/venv/bin/python", {}, "/opt/venv/bin"),
+        ("python3", {}, ""),
+        ("~/venv/bin/python", {"PATH": "/usr/bin"}, ""),
+        ("~/venv/bin/python", {"PATH": None}, "/opt/venv/bin"),
+    ],
+    ids=["a path", "a name", "a PATH of the user's", "no PATH"],
+)
+def test_the_folder_of_the_interpreter_comes_first_on_path(
+    python: str, env: dict[str, str | None], folder: str
+) -> None:
+    """Where it is named by its path: a name was found on the host's PATH already."""
+    host = facts("a", "eth0 10.0.0.1/24")
+    task = Task("t", "command", "accelerate", env=env, entry="plain")
+    plan = build_plan(spec(Node("a", "10.0.0.1"), task=task, python=python), {"a": host})
+    assert plan.node("a").order.path_folder == folder
 
 
 def test_launch_is_torchrun_by_another_name() -> None:

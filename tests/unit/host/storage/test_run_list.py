@@ -11,7 +11,7 @@ import pytest
 
 from runner.core.protocol.paths import RunPaths
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import mark_unattended
+from runner.host.storage.run_folder import mark_unattended, reserve_attempt
 from runner.host.storage.run_list import host_folders, list_runs, read_run
 
 
@@ -27,12 +27,20 @@ def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
     assert status.state is None
 
 
+def test_a_host_whose_order_did_not_arrive_says_nothing_of_the_run(tmp_path: Path) -> None:
+    """Its folder is taken and empty: the run is judged by the hosts that have a record."""
+    folder = RunPaths(str(tmp_path), "r1", "gpu1")
+    assert reserve_attempt(folder, 0)
+    assert read_run(folder) is None
+
+
 def test_a_run_without_a_controller_says_how_long_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until one is back, and not once it has ended."""
     folder = RunPaths(str(tmp_path), "r1", "gpu1")
     Path(folder.root).mkdir(parents=True)
+    Path(folder.format).write_text("1\n")
     monkeypatch.setattr(run_owner, "is_alive", lambda *_: True)
 
     def left_s() -> float | None:

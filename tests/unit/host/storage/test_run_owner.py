@@ -151,6 +151,15 @@ def test_a_clone_is_not_a_reboot(
     assert [end.verified for end in host.ends()] == ([] if verified is None else [verified])
 
 
+def test_a_start_that_was_cut_off_before_its_owner_was_on_record_has_left_nothing(
+    host: Host,
+) -> None:
+    """No program can have begun."""
+    run_steps(run_folder.create_run_folder(host.folder, host.order, PROGRAMS, {}))
+    assert host.prove()["survivors"] == []
+    assert [(end.verified, end.reason) for end in host.ends()] == [(True, "its start was cut off")]
+
+
 def test_links_of_a_machine_are_its_own(tmp_path: Path) -> None:
     """Docker gives every first container of a host the same one, and `lo` has none."""
     for name, link in (

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -242,6 +243,19 @@ def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> No
     assert [event.body for event in run.events] == [
         Stopping("told to", StopCause.USER),
         Ended(State.STOPPED),
+    ]
+
+
+@pytest.mark.promise(2)
+def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path) -> None:
+    """What finds no owner on record proves by that that nothing was started."""
+    folder = RunPaths(str(tmp_path), tmp_path.name, str(os.getpid()))
+    blocked = partial(os.mkdir, folder.owner_file)
+    run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=blocked)
+    reason = "cannot write its record: Is a directory"
+    assert [event.body for event in run.events] == [
+        Stopping(reason, StopCause.LOCAL),
+        Ended(State.STOPPED, reason),
     ]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runner.core.codec import encode
+from runner.core.model.metrics import RankProgress
 from runner.core.model.run_info import RunInfo
 from runner.ui.reports.run_table import Row, Table, describe_run, render
 
@@ -39,3 +42,19 @@ def test_a_run_is_described_with_its_folder() -> None:
     aged = RunInfo("run-a", task="train", launched_at=time.time() - 9)
     told = r"run run-a, task train, launched \d+ s ago from /p"
     assert re.fullmatch(told, describe_run(aged, "/p"))
+
+
+def test_progress_has_a_column_where_a_run_tells_it() -> None:
+    """What a host says of units is printable; JSON has the figures."""
+    assert "PROGRESS" not in render(Table([row("run-a", "")], (), {}, {}), all_=False)
+    progress = RankProgress(0, 120, 240, 812.4, "im\x1bages", 65.5)
+    told = replace(row("run-a", ""), progress=progress)
+    bare = replace(row("run-b", ""), progress=RankProgress(3, 7))
+    table = Table([told, bare, row("run-c", "")], (), {}, {})
+    lines = render(table, all_=False).splitlines()
+    assert [re.split("  +", line)[-1] for line in lines] == [
+        *("PROGRESS", "120/240, 812.4 im\\x1bages/s, 1 m 05 s left", "step 7", "-")
+    ]
+    assert [each["progress"] for each in table.as_data()["runs"]] == [
+        *(encode(progress), encode(bare.progress), None)
+    ]

@@ -13,6 +13,7 @@ from runner.core.model.results import CommandResult, Origin, PullResult, Setting
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
 from runner.ui.reports.tables import CleanResult, PushResult
+from tests.golden.builders import plan
 
 
 def answer(
@@ -206,6 +207,24 @@ def test_nothing_new_and_nothing_at_all() -> None:
     assert "matched" not in tables.render_pull(there, "runs/x", ["*.pth", "out"])
     one = {"gpu1": PullResult(new_count=1, fetched_bytes=5, is_finished=True)}
     assert tables.render_pull(one, "runs/x") == "pulled 1 file, 5 B, into runs/x (gpu1)"
+
+
+def test_outputs_that_no_key_names_stay_on_the_hosts() -> None:
+    """In the working copies, or in the project's folder if that was not pushed."""
+    made = plan(1, 1)
+    first, second = (replace(share, cwd="/p") for share in made.nodes)
+    stays = "  task.outputs names nothing: what the ranks wrote stays"
+    work = f"{made.nodes[0].order.workdir}/runs/{made.run_id}/NODE/work"
+    told = tables.outputs_left(replace(made, release="abc"))
+    assert told == f"{stays} in {work} on each host"
+    for nodes, where in (
+        ((first, second), "in /p on each host"),
+        ((first,), f"in /p on {first.node}"),
+        ((first, replace(second, cwd="/q")), "on each host"),
+    ):
+        told = tables.outputs_left(replace(made, release="", nodes=nodes))
+        assert told == f"{stays} {where}"
+    assert tables.outputs_left(replace(made, outputs=("*.pt",))) == ""
 
 
 @pytest.mark.parametrize(
