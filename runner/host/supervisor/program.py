@@ -245,7 +245,10 @@ class SidecarProcess:
 
 
 def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of the program of an order, over what it inherits."""
+    """Return the environment of the program of an order, over what it inherits.
+
+    Names that the user takes out are removed by the shim of each rank: torchrun may set them.
+    """
     env = {**inherited, **order.env}
     if order.path_folder:
         env["PATH"] = os.pathsep.join(filter(None, (order.path_folder, env.get("PATH"))))

@@ -33,7 +33,7 @@ from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
-from runner.host.supervisor.progress import ProgressMonitor
+from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
@@ -58,7 +58,7 @@ class Supervisor:
         self._ranks = RankTracker(
             args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
         )
-        self._progress = ProgressMonitor(
+        self._stall_monitor = StallMonitor(
             args.folder, order, journal, self._launcher, submit, self._fail
         )
         self._sidecar = SidecarProcess(args.folder, order, submit)
@@ -114,7 +114,7 @@ class Supervisor:
             ladder.user_stopped = True
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
             return
-        if cause is StopCause.PEER and self._progress.is_dumping:
+        if cause is StopCause.PEER and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
             return
         stopped_at = time.monotonic()  # before anything ends by it
@@ -185,7 +185,7 @@ class Supervisor:
         if self._port_reservation.check_due:
             self._release_port_if_listening()
         if self._keep_house():
-            self._progress.sample()
+            self._stall_monitor.sample()
         self._reap()
         ended_at = self._launcher.unrecorded_end
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
@@ -195,7 +195,7 @@ class Supervisor:
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
-        self._check_progress(self._peers.tick(self._progress.stalled_s))
+        self._check_progress(self._peers.tick(self._stall_monitor.stalled_s))
         if self._election is not None:
             self._election.tick()
         if lease_expiry := self._peers.lease_expiry:
@@ -205,7 +205,7 @@ class Supervisor:
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
-        is_due = self._progress.is_due()
+        is_due = self._stall_monitor.is_due()
         if is_due:
             folder, left_s = self._args.folder, self._peers.lease.unattended_left_s
             self._files.submit(functools.partial(run_owner.heartbeat, folder))
@@ -214,13 +214,13 @@ class Supervisor:
 
     def _check_progress(self, stalled_s: Optional[float]) -> None:
         """Act on a stall of the whole run, and on a stop that waits for the stacks of our ranks."""
-        self._progress.check(stalled_s, is_stopping=self._ladder.is_stopping)
-        if self._ladder.deferred_reason and not self._progress.is_dumping:
+        self._stall_monitor.check(stalled_s, is_stopping=self._ladder.is_stopping)
+        if self._ladder.deferred_reason and not self._stall_monitor.is_dumping:
             self.stop(self._ladder.deferred_reason, StopCause.PEER)
 
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
-        helper_pids = {*self._progress.child_pids, self._sidecar.pid}
+        helper_pids = {*self._stall_monitor.child_pids, self._sidecar.pid}
         return [pid for pid in subreaper.own_descendants() if pid not in helper_pids]
 
     def _restart_ranks(self, node_count: int) -> None:
@@ -289,7 +289,7 @@ class Supervisor:
     def _finish(self) -> State:
         ladder, cgroup = self._ladder, self._launcher.cgroup
         ladder.move(StopPhase.KILLING)
-        self._progress.close()
+        self._stall_monitor.close()
         self._sidecar.stop(self._reap)
         killed, survivors = kill_until_gone(
             *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
@@ -297,7 +297,7 @@ class Supervisor:
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._files.submit(functools.partial(remove_sidecar_data, self._args.folder, self.order))
-        self._progress.sample_logs()
+        self._stall_monitor.sample_logs()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
         verified = is_proven(cgroup, survivors, self._no_children_left)
@@ -317,7 +317,7 @@ class Supervisor:
         return state
 
     def _no_children_left(self) -> bool:
-        return subreaper.no_children_left() or bool(self._progress.child_pids)
+        return subreaper.no_children_left() or bool(self._stall_monitor.child_pids)
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""

@@ -1,7 +1,4 @@
-"""Authentication of both sides of a login: the host's key, and the user's keys.
-
-The keys come from files and from the ssh agent, and are offered in the order of OpenSSH.
-"""
+"""Public key authentication: keys of files and of the ssh agent, offered in OpenSSH's order."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from runner.core.model.spec import Ssh
 from runner.transport.ssh.config import Endpoint, expand_home
 from runner.transport.ssh.deadline import SLACK_S, DeadlineTask
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
-from runner.transport.ssh.known_hosts import HostKey, KeyStatus, KnownHosts
+from runner.transport.ssh.known_hosts import KnownHosts
 
 
 @dataclass(frozen=True)
@@ -108,39 +105,6 @@ class SshContext:
         self.accept_new = ssh.host_keys == "accept-new"
         self.on_note = on_note
         self.timeout = ssh.connect_timeout
-
-
-@dataclass(frozen=True)
-class HostKeyPolicy:
-    """Checks the host key of one machine; paramiko asks between key exchange and login."""
-
-    context: SshContext
-    endpoint: Endpoint
-    messages: FailureMessages
-
-    def missing_host_key(self, _client: object, _name: str, key: Any) -> None:
-        """Accept a key, or raise LoginFailure; paramiko's own lists stay empty."""
-        endpoint, messages = self.endpoint, self.messages
-        shown = HostKey(key.get_name(), key.asbytes())
-        names = endpoint.lookup_names
-        result = self.context.known_hosts.check(names, shown, endpoint.known_hosts_files)
-        if result.status is KeyStatus.REVOKED:
-            raise messages.key_revoked(shown, result.entries[0])
-        if result.status is KeyStatus.CHANGED:
-            raise messages.key_changed(shown, result.entries, names[0])
-        if result.status is KeyStatus.UNKNOWN:
-            if not self.context.accept_new:
-                raise messages.key_unknown(shown)
-            self._add_key(names[0], shown)
-
-    def _add_key(self, name: str, key: HostKey) -> None:
-        file = self.context.new_keys_file
-        note = f"{file}: added {name} {key.type} {key.fingerprint}"
-        try:
-            self.context.known_hosts.add(name, key, file)
-        except OSError as error:
-            note = f"{file}: cannot be written ({error.strerror}); the key of {name} is not added"
-        self.context.on_note(note)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel
 from runner.transport.ssh import protocol as ssh_protocol
-from runner.transport.ssh.auth import HostKeyPolicy, PublicKeyAuth, SshContext
+from runner.transport.ssh.auth import PublicKeyAuth, SshContext
 from runner.transport.ssh.config import Endpoint, Resolver
 from runner.transport.ssh.deadline import SLACK_S, ConnectionLost, DeadlineTask, LoginFailure
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
+from runner.transport.ssh.host_key_policy import HostKeyPolicy
 from runner.transport.ssh.protocol import SshChannel
 
 CLOSE_TIMEOUT_S = 2.0

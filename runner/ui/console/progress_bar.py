@@ -30,6 +30,13 @@ HISTORY_S, HISTORY_PACE = 60.0, 5.0
 """What was written before an attach comes at once, or quicker than a run writes: in the first time,
 what came so many times quicker than what followed it says nothing of the pace."""
 
+MIN_CELLS, MAX_CELLS = 4, 24
+CELLS_SHARE = 4  # the width of a bar: at most one in this many cells of the terminal's
+DONE, LEFT = "\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+
+Parts = list[tuple[str, str]]
+"""The pieces of a row, each with its style for Rich."""
+
 
 class BarState(NamedTuple):
     """What the bar shows."""
@@ -144,3 +151,15 @@ class ProgressBar:
             self._source, self._metrics, self._clock = source, None, StepClock()
         self._metrics = metrics.with_steps_of(self._metrics)
         self._clock.note(metrics.step, now)
+
+
+def bar_row(bar: BarState, columns: int) -> Parts:
+    """Return how far a rank is: a bar if the number of steps is known, and its figures."""
+    label, figures = f"[{bar.source.label}] ", "  ".join(bar.texts)
+    cells = max(MIN_CELLS, min(MAX_CELLS, columns // CELLS_SHARE))
+    while len(label) + cells + 1 + len(figures) >= columns and cells > MIN_CELLS:
+        cells = max(MIN_CELLS, cells // 2)  # in few steps: the figures' width changes often
+    done = round((bar.share or 0) * cells)
+    drawn = [(DONE * done, "green"), (LEFT * (cells - done) + " ", "dim")]
+    drawn = drawn if bar.share is not None else []
+    return [(label, "dim"), *drawn, (figures, "")]

@@ -17,20 +17,15 @@ from typing import Literal, NamedTuple
 from runner.core.text import counted, format_age
 from runner.ui.console.colour import TIMES_SIGN
 from runner.ui.console.dedup import Source
-from runner.ui.console.progress_bar import BarState
+from runner.ui.console.progress_bar import BarState, Parts, bar_row
 from runner.ui.layout import fold_names
 
 SHOW_AFTER_S = 1.0  # a run shorter than this needs no area
 SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
-MIN_BAR_CELLS, MAX_BAR_CELLS = 4, 24
-BAR_SHARE = 4  # the width of a bar: at most one in this many cells of the terminal's
-DONE, LEFT = "\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
 
 _BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm ends with
-
-Parts = list[tuple[str, str]]  # the pieces of a row, each with its style for Rich
 
 
 class Row(NamedTuple):
@@ -109,7 +104,7 @@ class StatusArea:
         bars = {without_rates(text) for _, text in progress}
         room = max(room - len(bars), room - room // 2)
         texts = [head, *_state_rows(states, room)]
-        texts += [_bar_row(bar, columns)] if bar and height > 1 else []
+        texts += [bar_row(bar, columns)] if bar and height > 1 else []
         texts += _progress_rows(progress, height - len(texts))
         return _render_rows(texts, max(1, columns - 1), colour=self._colour)
 
@@ -121,18 +116,6 @@ def without_rates(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return "".join(char for char in " ".join(text.split()) if char.isprintable())
-
-
-def _bar_row(bar: BarState, columns: int) -> Parts:
-    """Return how far a rank is: a bar if the number of steps is known, and its figures."""
-    label, figures = f"[{bar.source.label}] ", "  ".join(bar.texts)
-    cells = max(MIN_BAR_CELLS, min(MAX_BAR_CELLS, columns // BAR_SHARE))
-    while len(label) + cells + 1 + len(figures) >= columns and cells > MIN_BAR_CELLS:
-        cells = max(MIN_BAR_CELLS, cells // 2)  # in few steps: the figures' width changes often
-    done = round((bar.share or 0) * cells)
-    drawn = [(DONE * done, "green"), (LEFT * (cells - done) + " ", "dim")]
-    drawn = drawn if bar.share is not None else []
-    return [(label, "dim"), *drawn, (figures, "")]
 
 
 def _state_rows(states: list[tuple[str, str]], room: int) -> list[Parts]:

@@ -212,7 +212,7 @@ def test_a_host_without_ranks_leaves_a_standstill_to_the_others(tmp_path: Path) 
     def script(supervisor: Supervisor) -> bool:
         has_ended = supervisor._launcher.exit_status is not None
         with notes.open("a") as file:
-            file.write(f"{has_ended} {supervisor._progress.stalled_s}\n")
+            file.write(f"{has_ended} {supervisor._stall_monitor.stalled_s}\n")
         return False
 
     Supervised(tmp_path, "exit 0", script, stall_s=60.0)

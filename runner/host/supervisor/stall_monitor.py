@@ -1,4 +1,4 @@
-"""Progress monitor of a supervisor: samples of logs and metrics, and the watchdog they feed."""
+"""Stall monitor of a supervisor: samples of growing files, and the watchdog that they feed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.host.storage.run_folder import EventLog, LogSampler
 from runner.host.supervisor.program import LauncherProcess
 
 
-class ProgressMonitor:
+class StallMonitor:
     """The progress of the ranks here; where they are stalled, `fail` is called with the reason."""
 
     def __init__(
