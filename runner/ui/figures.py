@@ -30,6 +30,12 @@ def loss_text(metrics: Metrics) -> str:
     return "" if metrics.loss is None else f"loss {_number(metrics.loss)}"
 
 
+def more_texts(metrics: Metrics) -> tuple[str, ...]:
+    """Return "lr 0.001" for each other number."""
+    numbers = ((name, value) for name, value in metrics.more.items() if not isinstance(value, str))
+    return tuple(f"{name} {_number(value)}" for name, value in numbers)
+
+
 def left_text(left_s: float | None) -> str:
     """Return "1 m 26 s left", "" if that is not known."""
     return "" if left_s is None else f"{format_age(left_s)} left"

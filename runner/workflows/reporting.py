@@ -68,7 +68,7 @@ class AttemptReporter:
         if self._store:
             name = local_log_name(self._plan.attempt, source, stream)
             self._store.write_log(node, name, offset, data)
-            if source == SIZES_LOG:
+            if source == SIZES_LOG or self._store.metrics.has_backlog(node):
                 self._store.metrics.advance(node, self._plan.attempt, self._plan.progress_pattern)
         if self._stalls:
             self._stalls.on_log(source)
@@ -111,7 +111,7 @@ class Ending:
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
-        if note := self.store.metrics.broken_note:
+        for note in self.store.metrics.notes:
             self.console.message(f"note: {note}")
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")

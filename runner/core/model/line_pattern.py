@@ -3,7 +3,7 @@ r"""Line patterns: the regular expressions by which a program's own progress lin
 A pattern may come from a host, and so may the lines, so no pattern may take long on any line. It
 is text with `.`, `\d`, `\s`, `\w` and sets such as `[:,]`, each of which may repeat (`+`, `*`, `?`)
 unless what follows could match the same character. With that rule nothing is tried twice from one
-place: a line of n characters takes n² steps at most.
+place: with r parts that repeat, a line of n characters takes n · (n + r) steps at most.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import FrozenSet, List, NamedTuple, Optional, Tuple
 MAX_PATTERN, MAX_CHARS = 200, 200
 """Characters of a pattern, and of a line it is searched in: the rest of the line is cut."""
 
+MAX_REPEATS = 12  # parts that repeat
 MAX_DIGITS = 15
 EXAMPLE = r"such as epoch (\d+)/(\d+)"
+
+_SET_OPERATION = re.compile(r"\[|--|&&|~~|\|\|")
+"""What Python may come to read as an operation on sets, and warns of."""
 
 _TOKEN = re.compile(
     r"(?P<atom>\\(?:[dDwWsSt]|[^\w\s])|\[\^?\]?(?:\\[dDwWsSt]|\\[^\w\s]|[^\]\\])*\]"
@@ -43,6 +47,11 @@ class LinePattern:
             if atom.repeat and (rival := _overlapping(atom, atoms[index + 1 :])):
                 repeated = f"{atom.text}{atom.repeat}"
                 raise ValueError(f"has {repeated} before {rival}, which may match the same text")
+        if sum(bool(atom.repeat) for atom in atoms) > MAX_REPEATS:
+            raise ValueError(f"has more than {MAX_REPEATS} parts that repeat")
+        self.literal = _longest_literal(atoms).encode()
+        """The longest text that is in every line it matches."""
+
         self._regex = re.compile(text, re.ASCII)
 
     def search(self, line: str) -> Optional[Tuple[int, Optional[int]]]:
@@ -76,6 +85,9 @@ def _parse(text: str) -> List[_Atom]:
             token = _TOKEN.match(text, position, end)
             if token is None or (char == "[" and not token["atom"].isascii()):
                 raise ValueError(f"has {char!r} at character {position + 1}, which is not possible")
+            if char == "[" and _SET_OPERATION.search(token["atom"], 1):
+                escape = r"\[, \-, \&, \~ and \| for the characters themselves"
+                raise ValueError(f"has {token['atom']}, which takes {escape}")
             try:
                 regex = re.compile(token["atom"], re.ASCII)
             except re.error as error:
@@ -87,6 +99,17 @@ def _parse(text: str) -> List[_Atom]:
     if depth or not 1 <= group_count <= 2:  # noqa: PLR2004 (the step, and all steps)
         raise ValueError("needs one group for the step, and may have one for all steps")
     return atoms
+
+
+def _longest_literal(atoms: List[_Atom]) -> str:
+    texts = [""]
+    for atom in atoms:
+        is_plain = len(atom.text) == 1 and atom.text != "."
+        if is_plain and atom.repeat in ("", "+"):
+            texts[-1] += atom.text
+        if not is_plain or atom.repeat:
+            texts.append("")
+    return max(texts, key=len)
 
 
 def _overlapping(atom: _Atom, followers: List[_Atom]) -> str:

@@ -47,6 +47,18 @@ class Metrics:
     more: Mapping[str, Figure] = field(default_factory=dict)
     is_all_figures: bool = field(default=False, compare=False)  # of the line: it says nothing else
 
+    def updating(self, earlier: Optional[Metrics]) -> Metrics:
+        """Return the same with those figures of an earlier line that this one does not have."""
+        if earlier is None:
+            return self
+        new = self.with_steps_of(earlier)
+        if new.loss is None:
+            new = replace(new, loss=earlier.loss)
+        if new.rate is None:
+            new = replace(new, rate=earlier.rate, unit=earlier.unit)
+        more = {**earlier.more, **new.more}
+        return replace(new, more=more) if len(more) <= MAX_MORE else new
+
     def with_steps_of(self, earlier: Optional[Metrics]) -> Metrics:
         """Return the same with the steps in all of an earlier line, if there are none here.
 
@@ -89,14 +101,14 @@ class LogSizes:
 
 
 @functools.lru_cache(maxsize=16)
-def compiled(pattern: str) -> Optional[LinePattern]:
+def compile_pattern(pattern: str) -> Optional[LinePattern]:
     """Return the pattern of a run, None for none; raise ValueError if it is not legal."""
     return LinePattern(pattern) if pattern else None
 
 
 def may_have_metrics(data: bytes, pattern: Optional[LinePattern]) -> bool:
     """Return whether a look at each line is worth it: in most output, by far, it is not."""
-    return pattern is not None or _STEP_KEY in data
+    return _STEP_KEY in data or (pattern is not None and pattern.literal in data)
 
 
 def parse_metrics(line: bytes, pattern: Optional[LinePattern] = None) -> Optional[Metrics]:
@@ -105,7 +117,7 @@ def parse_metrics(line: bytes, pattern: Optional[LinePattern] = None) -> Optiona
     Raises:
         ValueError: It looks like a metrics line and is broken.
     """
-    line = line.rstrip(b"\r").rpartition(b"\r")[2].strip()
+    line = _last_drawn(line).strip()
     if line.startswith(b"{") and _STEP_KEY in line:
         is_meant = _LOOKS_LIKE_ONE.match(line) is not None
         try:
@@ -113,12 +125,21 @@ def parse_metrics(line: bytes, pattern: Optional[LinePattern] = None) -> Optiona
                 raise ValueError(f"is longer than {MAX_LINE} bytes")
             data = parse_json(line.decode())
             if is_meant or "step" in data:
+                is_meant |= type(data["step"]) in (int, float)
                 return _from_json(data)
         except ValueError as error:
             if is_meant:
                 raise ValueError(_reason(error)) from None
-    found = pattern.search(line[: 4 * MAX_CHARS].decode(errors="replace")) if pattern else None
+    if pattern is None or pattern.literal not in line:
+        return None
+    found = pattern.search(line[: 4 * MAX_CHARS].decode(errors="replace"))
     return Metrics(*found) if found else None
+
+
+def _last_drawn(line: bytes) -> bytes:
+    """Return what a line that redraws itself shows last; a carriage return at its end stays."""
+    drawn = line.rstrip(b"\r")
+    return line[drawn.rfind(b"\r") + 1 :]
 
 
 def _reason(error: ValueError) -> str:
@@ -150,9 +171,10 @@ def _from_json(data: Mapping[str, Any]) -> Metrics:
 def _whole(name: str, value: object, *, is_optional: bool = False) -> Optional[int]:
     if value is None and is_optional:
         return None
-    if type(value) is not int or not 0 <= value < MAX_STEP:
+    is_whole = type(value) is int or (type(value) is float and value.is_integer())
+    if not is_whole or not 0 <= value < MAX_STEP:  # type: ignore[operator]  # checked
         raise ValueError(f"its {name} is no whole number from 0")
-    return value
+    return int(value)  # type: ignore[call-overload,no-any-return]  # checked
 
 
 def _number(name: str, value: object) -> Optional[float]:
@@ -202,12 +224,12 @@ class MetricsReader:
             end_of_lines = data.rfind(b"\n") + 1
             if end_of_lines:
                 self._line_start, self._partial = line_end + end_of_lines, b""
-            self._partial = (self._partial + data[end_of_lines:])[: MAX_LINE + 1]
+            self._partial = _last_drawn(self._partial + data[end_of_lines:])[: MAX_LINE + 1]
             return []
         *lines, rest = data.split(b"\n")
         found = []
         for line in lines:
-            start, text = self._line_start, (self._partial + line)[: MAX_LINE + 1]
+            start, text = self._line_start, _last_drawn(self._partial + line)[: MAX_LINE + 1]
             line_end += len(line) + 1
             self._line_start, self._partial = line_end, b""
             try:
@@ -217,5 +239,5 @@ class MetricsReader:
                 continue
             if metrics is not None:
                 found.append((start, metrics))
-        self._partial = (self._partial + rest)[: MAX_LINE + 1]
+        self._partial = _last_drawn(self._partial + rest)[: MAX_LINE + 1]
         return found

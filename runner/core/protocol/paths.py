@@ -27,6 +27,9 @@ STREAMS = ("out", "err")
 METRICS_STREAM = "metrics"
 """The stream of a rank that appends its metrics to the file that `RUNNER_METRICS` names."""
 
+RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
+"""The name of a log of a rank in an attempt's folder: the rank, and the stream."""
+
 SIZES_LOG, SIZES_STREAM = "sizes", "jsonl"
 """The log of an attempt's log sizes over time: a line of JSON every few seconds."""
 

@@ -6,8 +6,8 @@ Nothing is kept for it while the run goes on: it is read when somebody asks.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import re
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 from runner.core.model.line_pattern import LinePattern
@@ -16,11 +16,11 @@ from runner.core.model.metrics import (
     LogSizes,
     Metrics,
     RankProgress,
-    compiled,
+    compile_pattern,
     may_have_metrics,
     parse_metrics,
 )
-from runner.core.protocol.paths import METRICS_STREAM, STREAMS, RunPaths, rank_source
+from runner.core.protocol.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.storage.run_folder import mtime, read_order
 
@@ -33,38 +33,46 @@ MAX_SAMPLES, SAMPLE_TAIL = 90, 16 << 10
 
 MAX_LEFT_S = 1e10
 
-_RANK_LOG = re.compile(r"rank_([0-9]{1,9})\.(?:out|err|metrics)")
-
 
 def read_progress(folder: RunPaths) -> Optional[RankProgress]:
-    """Return how far the lowest rank here is that writes metrics lines, None if none does."""
+    """Return how far the lowest rank here is that says how many steps there are.
+
+    Where none does, the lowest that writes metrics lines; None if there is none.
+    """
     order = read_order(folder)
     if order is None:
         return None
-    pattern, attempt_folder = compiled(order.progress_pattern), folder.attempt_folder(order.attempt)
-    matches = map(_RANK_LOG.fullmatch, procfs.list_names(attempt_folder))
-    ranks = sorted({int(match[1]) for match in matches if match})
-    for rank in ranks[:MAX_RANKS]:
+    pattern = compile_pattern(order.progress_pattern)
+    attempt_folder = folder.attempt_folder(order.attempt)
+    matches = map(RANK_LOG.fullmatch, procfs.list_names(attempt_folder))
+    lowest: Optional[RankProgress] = None
+    for rank in sorted({int(match[1]) for match in matches if match})[:MAX_RANKS]:
         newest: Optional[Tuple[float, str, Metrics]] = None
         for stream in (*STREAMS, METRICS_STREAM):
             path = folder.stream_log(order.attempt, rank_source(rank), stream)
-            metrics = _newest_metrics(path, pattern)
+            metrics = _newest_metrics(_metrics_back(path, None, pattern))
             if metrics is not None and (newest is None or mtime(path) > newest[0]):
                 newest = mtime(path), path, metrics
         if newest is not None:
-            samples = _samples(folder.log_sizes(order.attempt), os.path.basename(newest[1]))
             _, path, metrics = newest
-            return _progress(rank, metrics, _steps_per_s(path, metrics.step, samples, pattern))
-    return None
+            if metrics.steps is not None:
+                samples = _samples(folder.log_sizes(order.attempt), os.path.basename(path))
+                pace = _steps_per_s(path, metrics.step, samples, pattern)
+                return _progress(rank, metrics, pace)
+            lowest = lowest or _progress(rank, metrics, 0.0)
+    return lowest
 
 
-def _newest_metrics(path: str, pattern: Optional[LinePattern]) -> Optional[Metrics]:
-    """Return the last metrics in a log, with the steps in all of an earlier line if need be."""
-    metrics_back = _metrics_back(path, None, pattern)
+def _newest_metrics(metrics_back: Iterator[Metrics]) -> Optional[Metrics]:
+    """Return the last metrics of a log, of the lines with the steps in all if there are such.
+
+    A single one tells them for those after it.
+    """
     newest = next(metrics_back, None)
     if newest is None or newest.steps is not None:
         return newest
-    return newest.with_steps_of(next((each for each in metrics_back if each.steps), None))
+    told = [*itertools.islice((each for each in metrics_back if each.steps is not None), 2)]
+    return told[0] if len(told) > 1 else newest.with_steps_of(next(iter(told), None))
 
 
 def _progress(rank: int, metrics: Metrics, steps_per_s: float) -> RankProgress:
@@ -85,7 +93,7 @@ def _steps_per_s(
     """
     seen: List[Tuple[float, int]] = []  # when, and the step; the newest first
     for wall, size in samples[:: -max(1, len(samples) // MAX_SAMPLES)]:
-        metrics = next(_metrics_back(path, size, pattern, SAMPLE_TAIL), None)
+        metrics = _newest_metrics(_metrics_back(path, size, pattern, SAMPLE_TAIL))
         if metrics is not None and metrics.step > step:
             break
         if metrics is not None:

@@ -1,7 +1,8 @@
 """Progress bar: the figures of the lowest rank that prints metrics lines.
 
 Pure: the caller passes the time. Lines with nothing but figures are taken out of the output, those
-of other ranks too: they are in the log files and in `metrics.jsonl`.
+of other ranks too: they are in the log files and in `metrics.jsonl`. Not so what counts something
+else, as an evaluation does, in a program whose other lines say how many steps there are.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from runner.core.model.line_pattern import LinePattern
 from runner.core.model.metrics import (
     Metrics,
     MetricsReader,
-    compiled,
+    compile_pattern,
     may_have_metrics,
     parse_metrics,
 )
 from runner.ui.console.dedup import Source
-from runner.ui.figures import left_text, loss_text, rate_text, step_text
+from runner.ui.figures import left_text, loss_text, more_texts, rate_text, step_text
 
 WINDOW, MIN_PAUSE_S = 30, 1.0
 """How many observations the time left is estimated from, and the time that each of them covers."""
@@ -38,12 +39,22 @@ Parts = list[tuple[str, str]]
 """The pieces of a row, each with its style for Rich."""
 
 
+SILENT_S = 60.0  # after which another rank is shown
+
+
 class BarState(NamedTuple):
     """What the bar shows."""
 
     source: Source
     share: float | None  # of the steps that are done; None if it is not known how many there are
-    texts: tuple[str, ...]
+    step: str
+    figures: tuple[str, ...] = ()  # what matters most is first
+    left: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that is shown beside the bar."""
+        return tuple(filter(None, (self.step, *self.figures, self.left)))
 
 
 class StepClock:
@@ -95,11 +106,12 @@ class ProgressBar:
     """The metrics of the ranks of one attempt."""
 
     def __init__(self, pattern: str = "") -> None:
-        self._pattern: LinePattern | None = compiled(pattern)
+        self._pattern: LinePattern | None = compile_pattern(pattern)
         self._readers: dict[Source, MetricsReader] = {}
+        self._told_steps: dict[Source, int] = {}  # how many lines had the steps in all
         self._source: Source | None = None
         self._metrics: Metrics | None = None
-        self._clock = StepClock()
+        self._clock, self._seen_at = StepClock(), 0.0
 
     def take(self, source: Source, lines: bytes, now: float) -> bytes | None:
         """Take the metrics out of whole lines; return the others, None if there are none.
@@ -113,17 +125,17 @@ class ProgressBar:
             metrics = None
             with contextlib.suppress(ValueError):  # broken: it stays output
                 metrics = parse_metrics(line, self._pattern)
-            if metrics is not None:
-                self._show(source, metrics, now)
-            if metrics is None or not metrics.is_all_figures:
+            is_shown = metrics is not None and self._note(source, metrics, now)
+            if metrics is None or not (is_shown and metrics.is_all_figures):
                 others.append(line)
         return b"\n".join(others) if others else None
 
     def feed(self, source: Source, data: bytes, now: float) -> None:
         """Take a piece of the file to which a rank appends metrics."""
-        reader = self._readers.setdefault(source, MetricsReader(self._pattern))
-        for _, metrics in reader.feed(data):
-            self._show(source, metrics, now)
+        if source not in self._readers:
+            self._readers[source] = MetricsReader(self._pattern)
+        for _, metrics in self._readers[source].feed(data):
+            self._note(source, metrics, now)
 
     def state(self, now: float) -> BarState | None:
         """Return what is to be shown, None while there is nothing."""
@@ -134,32 +146,66 @@ class ProgressBar:
         if self._source is None or metrics is None:
             return None
         share = min(1.0, metrics.step / metrics.steps) if metrics.steps else None
+        figures = (loss_text(metrics), rate_text(metrics), *more_texts(metrics))
         left = left_text(left_s if share != 1 else None)
-        texts = (step_text(metrics), loss_text(metrics), rate_text(metrics), left)
-        return BarState(self._source, share, tuple(filter(None, texts)))
+        return BarState(self._source, share, step_text(metrics), tuple(filter(None, figures)), left)
 
     def pop(self) -> BarState | None:
         """Return its last figures once, without the time that was left, and begin anew."""
         state = self._shown(None)
         self._source, self._metrics, self._clock = None, None, StepClock()
+        self._told_steps.clear()
         return state
 
-    def _show(self, source: Source, metrics: Metrics, now: float) -> None:
-        if self._source is not None and source.rank > self._source.rank:
-            return
-        if source != self._source:
-            self._source, self._metrics, self._clock = source, None, StepClock()
-        self._metrics = metrics.with_steps_of(self._metrics)
-        self._clock.note(metrics.step, now)
+    def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
+        """Take a line of a rank; return whether it counts the rank's steps.
+
+        Where lines say how many there are, one that does not counts something else; a single one
+        tells it for those after it.
+        """
+        told = self._told_steps.get(source, 0)
+        if metrics.steps is not None:
+            self._told_steps[source] = told + 1
+        elif told > 1:
+            return False
+        if self._source is None or source == self._source or self._replaces(source, metrics, now):
+            if source != self._source:
+                self._source, self._metrics, self._clock = source, None, StepClock()
+            self._metrics, self._seen_at = metrics.updating(self._metrics), now
+            self._clock.note(metrics.step, now)
+        return True
+
+    def _replaces(self, source: Source, metrics: Metrics, now: float) -> bool:
+        """Return whether another rank is to be shown from now on."""
+        assert self._source is not None  # noqa: S101 (for mypy)
+        assert self._metrics is not None  # noqa: S101 (for mypy)
+        if (metrics.steps is None) != (self._metrics.steps is None):
+            return self._metrics.steps is None
+        return source.rank < self._source.rank or now - self._seen_at > SILENT_S
 
 
 def bar_row(bar: BarState, columns: int) -> Parts:
-    """Return how far a rank is: a bar if the number of steps is known, and its figures."""
-    label, figures = f"[{bar.source.label}] ", "  ".join(bar.texts)
-    cells = max(MIN_CELLS, min(MAX_CELLS, columns // CELLS_SHARE))
-    while len(label) + cells + 1 + len(figures) >= columns and cells > MIN_CELLS:
+    """Return how far a rank is: a bar if the number of steps is known, and its figures.
+
+    Where they have no room, the bar is shortened first; then figures are left out, the last ones
+    first, and the bar.
+    """
+    label, figures = f"[{bar.source.label}] ", [*bar.figures]
+    cells = 0
+    if bar.share is not None:
+        cells = max(MIN_CELLS, min(MAX_CELLS, columns // CELLS_SHARE))
+
+    def text() -> str:
+        return "  ".join(filter(None, (bar.step, *figures, bar.left)))
+
+    def is_too_wide() -> bool:
+        return len(label) + cells + bool(cells) + len(text()) >= columns
+
+    while is_too_wide() and cells > MIN_CELLS:
         cells = max(MIN_CELLS, cells // 2)  # in few steps: the figures' width changes often
+    while is_too_wide() and figures:
+        figures.pop()
+    cells = 0 if is_too_wide() else cells
     done = round((bar.share or 0) * cells)
-    drawn = [(DONE * done, "green"), (LEFT * (cells - done) + " ", "dim")]
-    drawn = drawn if bar.share is not None else []
-    return [(label, "dim"), *drawn, (figures, "")]
+    drawn = [(DONE * done, "green"), (LEFT * (cells - done) + " ", "dim")] if cells else []
+    return [(label, "dim"), *drawn, (text(), "")]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from runner.control.record import metrics_record
+from runner.control.record.metrics_record import BLOCK
 from runner.control.record.run_store import RunStore, try_lock_folder
 from tests.golden.builders import plan
 
@@ -54,10 +56,38 @@ def test_lines_have_their_origin_and_the_time_of_a_sample(store: RunStore) -> No
     assert (second["offset"], second["time"], second["loss"]) == (43, 110.5, "NaN")
     store.complete_metrics(PLAN)
     assert records(store) == [first, second]
-    assert store.metrics.broken_note == (
+    (note,) = store.metrics.notes
+    assert note == (
         "1 broken metrics line, left among the output: rank 0 on gpu1, at byte 29 of rank_0.out, "
         "its step is no whole number from 0"
     )
+
+
+def test_other_hosts_do_not_wait_for_long_logs(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call looks at one block; the next one goes on there, until a note says that it is full."""
+    line = b'{"step": 1, "loss": 2}\n'
+    write(store, "rank_0.out", line * (4 * BLOCK // len(line)))
+    size = (store.logs / "gpu1" / "rank_0.out").stat().st_size
+    write(store, "sizes.jsonl", b'{"wall": 1.5, "sizes": {"rank_0.out": %d}}\n' % size)
+    seen = []
+    store.metrics.advance("gpu1", 0, "")
+    while store.metrics.has_backlog("gpu1"):
+        seen.append(len(records(store)))
+        store.metrics.advance("gpu1", 0, "")
+    assert seen == sorted({*seen})
+    assert len(seen) == 3
+    assert len(records(store)) == size // len(line)
+    assert not store.metrics.notes
+    monkeypatch.setattr(metrics_record, "MAX_SIZE", 4 << 20)
+    write(store, "attempt_1/rank_0.out", line * 100_000)
+    store.complete_metrics(PLAN)
+    assert 4 << 20 <= (store.folder / "metrics.jsonl").stat().st_size < 5 << 20
+    full = "metrics.jsonl ends at 4 MiB: later metrics lines are in the logs only"
+    assert store.metrics.notes == [full]
+    store.complete_metrics(PLAN)
+    assert store.metrics.notes == [full]
 
 
 def test_a_log_that_is_behind_its_samples_is_awaited(store: RunStore) -> None:

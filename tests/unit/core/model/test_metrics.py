@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.core.model.line_pattern import MAX_CHARS, LinePattern
-from runner.core.model.metrics import MAX_LINE, Metrics, MetricsReader, parse_metrics
+from runner.core.model.metrics import (
+    MAX_LINE,
+    MAX_MORE,
+    Metrics,
+    MetricsReader,
+    may_have_metrics,
+    parse_metrics,
+)
 
 EPOCH = LinePattern(r"epoch (\d+)/(\d+)")
 
@@ -22,6 +29,7 @@ def test_all_figures_of_a_line_are_kept() -> None:
     line += b'"phase": "warm", "list": [1], "done": true, "big": "' + b"x" * 300 + b'"}\r'
     assert parse_metrics(line) == Metrics(20, 240, 0.5, 8, "images", {"lr": 0.001, "phase": "warm"})
     assert parse_metrics(b'  {"loss": 1, "step": 3}  ') == Metrics(3, None, 1)
+    assert parse_metrics(b'{"step": 5.0, "steps": 1e3}') == Metrics(5, 1000)
 
 
 def test_what_is_not_finite_is_a_text_on_record() -> None:
@@ -36,7 +44,8 @@ def test_what_is_not_finite_is_a_text_on_record() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        pytest.param(b'{"step": 2.0}', "step is no whole number", id="float"),
+        pytest.param(b'{"step": 2.5}', "step is no whole number", id="float"),
+        pytest.param(b'{"epoch": 1, "step": 2.5}', "step is no whole number", id="later"),
         pytest.param(b'{"step": -1}', "step is no whole number", id="negative"),
         pytest.param(b'{"step": NaN}', "step is no whole number", id="nan"),
         pytest.param(b'{"step": -Infinity}', "step is no whole number", id="infinite"),
@@ -119,6 +128,30 @@ def test_no_line_is_too_strange(junk: bytes) -> None:
     assert all(reason.isprintable() for reason in reasons)
 
 
+def test_what_is_drawn_last_counts_however_much_was_drawn_before_it() -> None:
+    """A line of tqdm that redrew itself for long has the metrics at its end."""
+    drawn = b"\r 50%|#####     |" * 1000
+    whole, pieces = MetricsReader(), MetricsReader()
+    line = drawn + b'\r{"step": 7}\r\r\n'
+    assert [each.step for _, each in whole.feed(line)] == [7]
+    found = [each for index in range(0, len(line), 99) for each in pieces.feed(line[index:][:99])]
+    assert [(offset, each.step) for offset, each in found] == [(0, 7)]
+
+
+def test_what_a_line_does_not_say_is_that_of_an_earlier_one() -> None:
+    """The bar has one place for each figure."""
+    train = Metrics(10, 240, 0.5, 64, "images", {"lr": 0.1})
+    both = {"lr": 0.1, "acc": 0.9}
+    assert Metrics(20, more={"acc": 0.9}).updating(train) == Metrics(
+        20, 240, 0.5, 64, "images", both
+    )
+    other = Metrics(20, 30, 0.25, 8, more={"lr": 0.2})
+    assert other.updating(train) == other
+    assert train.updating(None) == train
+    many = {str(number): number for number in range(MAX_MORE)}
+    assert Metrics(20, more=many).updating(train).more == many
+
+
 LINES = [b'{"step": 1}', b"", b"noise", b'{"step": 0', b'{"a": "' + b"y" * 9000, b'{"step": 7}\r']
 
 
@@ -159,6 +192,21 @@ def test_a_pattern_finds_the_steps_of_a_programs_own_lines() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        *((r"epoch (\d+)/(\d+)", b"epoch "), (r"^it[: ]+(\d+)$", b"it"), (r"(\d+)", b"")),
+        *((r"ab?c+d:(\d+)", b"d:"), (r"(\d+)/é+(\d+)", "/é".encode()), (r"\[(\d+)\]xy", b"xy")),
+    ],
+)
+def test_lines_without_the_text_of_a_pattern_cost_nothing(pattern: str, literal: bytes) -> None:
+    """What every line has that it matches is looked for first, in whole pieces of a log."""
+    compiled = LinePattern(pattern)
+    assert compiled.literal == literal
+    assert may_have_metrics(b"x" + literal + b"x", compiled)
+    assert may_have_metrics(b"loss 3", compiled) == (not literal)
+
+
+@pytest.mark.parametrize(
     ("pattern", "reason"),
     [
         (r"(a+)+", "has '\\+' at character 5"),
@@ -174,6 +222,9 @@ def test_a_pattern_finds_the_steps_of_a_programs_own_lines() -> None:
         (r"()(\d+)", "has '\\)' at character 2"),
         (r"\1(\d+)", "at character 1"),
         ("x" * 300 + r"(\d+)", "longer than"),
+        ("a*b*c*d*e*f*g*h*i*j*k*l*m*(\\d)", "more than 12 parts that repeat"),
+        (r"[[](\d+)/(\d+)", r"has \[\[\], which takes"),
+        (r"[a--b](\d+)", r"has \[a--b\], which takes"),
     ],
 )
 def test_a_pattern_that_might_take_long_is_none(pattern: str, reason: str) -> None:
@@ -183,7 +234,11 @@ def test_a_pattern_that_might_take_long_is_none(pattern: str, reason: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("pattern", "char"), [(r"(\d+)x", "0"), (r"[^x]+x(\d+)", " "), (r"\s*a?b*c?(\d)", " ")]
+    ("pattern", "char"),
+    [
+        *((r"(\d+)x", "0"), (r"[^x]+x(\d+)", " "), (r"\s*a?b*c?(\d)", " ")),
+        (r"a*b*c*d*e*f*g*h*i*j*k*(\d)$", "k"),
+    ],
 )
 def test_no_pattern_takes_long(pattern: str, char: str) -> None:
     """Also on the worst of lines, a hundred take less than five seconds."""

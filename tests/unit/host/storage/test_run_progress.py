@@ -38,12 +38,13 @@ def write(folder: RunPaths, name: str, text: str) -> None:
 
 
 def test_the_last_line_of_the_lowest_rank_counts(folder: RunPaths) -> None:
-    """Of the ranks that write any; a torn line is none, a broken one is passed over."""
+    """A torn line is none, a broken one is passed over."""
     assert read_progress(folder) is None
     write(folder, "rank_0.out", "hello\n")
     write(folder, "rank_2.out", '{"step": 1}\n{"step": 2, "steps": 9, "rate": 64, "unit": "s"}\n')
     write(folder, "rank_10.out", '{"step": 77}\n')
     assert read_progress(folder) == RankProgress(2, 2, 9, 64, "s")
+    (Path(folder.attempt_folder(1)) / "rank_10.out").unlink()
     write(folder, "rank_2.out", "x" * 2 * TAIL + '\n{"step": 3}\n{"step": 4.5}\n{"step": 5}')
     assert read_progress(folder) == RankProgress(2, 3)
     write(folder, "rank_2.out", '{"step": 3, "rate": NaN}\n')
@@ -106,6 +107,21 @@ def test_the_steps_in_all_are_those_of_an_earlier_line(folder: RunPaths) -> None
     """Where the last one, of an evaluation, does not name them."""
     write(folder, "rank_0.out", '{"step": 2, "steps": 9, "rate": 64}\n{"step": 3, "eval": 0.5}\n')
     assert read_progress(folder) == RankProgress(0, 3, 9)
+
+
+def test_an_evaluation_that_counts_its_own_steps_is_passed_over(folder: RunPaths) -> None:
+    """As in the bar: where the training says in each line how many there are."""
+    train = '{"step": 2, "steps": 9}\n{"step": 3, "steps": 9}\n'
+    write(folder, "rank_0.out", train + '{"step": 1, "val_loss": 0.5}\n')
+    assert read_progress(folder) == RankProgress(0, 3, 9)
+
+
+def test_a_rank_that_tells_how_many_steps_there_are_comes_first(folder: RunPaths) -> None:
+    """One below it may have said something once."""
+    write(folder, "rank_0.out", '{"step": 0, "event": "init done"}\n')
+    assert read_progress(folder) == RankProgress(0, 0)
+    write(folder, "rank_1.out", '{"step": 5, "steps": 9}\n')
+    assert read_progress(folder) == RankProgress(1, 5, 9)
 
 
 def test_a_pattern_is_that_of_the_order(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console.dedup import Source
-from runner.ui.console.progress_bar import ProgressBar, StepClock
+from runner.ui.console.progress_bar import SILENT_S, BarState, ProgressBar, StepClock, bar_row
 
 FIRST, SECOND = Source("gpu1", 0), Source("gpu2", 1)
 
@@ -47,19 +47,64 @@ def test_a_line_that_says_more_than_figures_stays_output(line: bytes) -> None:
     assert state.texts == ("99/100",)
 
 
-def test_the_steps_in_all_hold_until_there_are_others() -> None:
-    """An evaluation does not name them; those of another rank are another's."""
+def shown(bar: ProgressBar, now: float = 0.0) -> tuple[Source, tuple[str, ...]]:
+    """Return whose figures are shown, and these."""
+    state = bar.state(now)
+    assert state is not None
+    return state.source, state.texts
+
+
+def test_the_steps_in_all_may_be_told_once() -> None:
+    """They hold for later lines; other figures stay until there are new ones."""
     bar = ProgressBar()
-    bar.take(
-        SECOND, b'{"step": 10, "steps": 240, "loss": 0.5}\n{"step": 20, "eval_loss": 0.3}', 0.0
-    )
-    state = bar.state(0.0)
-    assert state is not None
-    assert (state.share, state.texts) == (20 / 240, ("20/240",))
-    bar.take(FIRST, b'{"step": 21}', 0.0)
-    state = bar.state(0.0)
-    assert state is not None
-    assert (state.share, state.texts) == (None, ("step 21",))
+    bar.take(FIRST, b'{"step": 10, "steps": 240, "loss": 0.5}\n{"step": 20, "acc": 0.75}', 0.0)
+    assert shown(bar) == (FIRST, ("20/240", "loss 0.5", "acc 0.75"))
+    bar.take(FIRST, b'{"step": 30, "loss": 0.25}', 0.0)
+    assert shown(bar) == (FIRST, ("30/240", "loss 0.25", "acc 0.75"))
+
+
+def test_an_evaluation_that_counts_its_own_steps_does_not_move_the_bar() -> None:
+    """Where the training says in each line how many there are; it scrolls."""
+    bar = ProgressBar()
+    bar.take(FIRST, b'{"step": 1, "steps": 100}\n{"step": 2, "steps": 100}', 0.0)
+    evaluation = b'{"step": 1, "val_loss": 0.3}'
+    assert bar.take(FIRST, evaluation, 1.0) == evaluation
+    assert shown(bar) == (FIRST, ("2/100",))
+
+
+def test_a_rank_that_tells_how_many_steps_there_are_is_shown_rather() -> None:
+    """One that said something once is no obstacle, nor one that is silent."""
+    bar = ProgressBar()
+    bar.take(FIRST, b'{"step": 0, "event": "init done"}', 0.0)
+    assert shown(bar) == (FIRST, ("step 0",))
+    bar.take(SECOND, b'{"step": 1, "steps": 100}', 1.0)
+    assert shown(bar) == (SECOND, ("1/100",))
+    bar.take(FIRST, b'{"step": 21}', 2.0)
+    assert shown(bar) == (SECOND, ("1/100",))
+    bar.take(FIRST, b'{"step": 22, "steps": 100}', 3.0)
+    bar.take(SECOND, b'{"step": 2, "steps": 100}', 3.0 + SILENT_S)
+    assert shown(bar) == (FIRST, ("22/100",))
+    bar.take(SECOND, b'{"step": 3, "steps": 100}', 4.0 + SILENT_S)
+    assert shown(bar) == (SECOND, ("3/100",))
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (100, f"[gpu1:0] {'━' * 12}{'─' * 12} 5/10  loss 0.25  8/s  lr 0.1  1 m 05 s left"),
+        (70, f"[gpu1:0] {'━' * 4}{'─' * 4} 5/10  loss 0.25  8/s  lr 0.1  1 m 05 s left"),
+        (60, f"[gpu1:0] {'━' * 2}{'─' * 2} 5/10  loss 0.25  8/s  lr 0.1  1 m 05 s left"),
+        (48, "[gpu1:0] ━━── 5/10  loss 0.25  1 m 05 s left"),
+        (36, "[gpu1:0] ━━── 5/10  1 m 05 s left"),
+        (30, "[gpu1:0] 5/10  1 m 05 s left"),
+    ],
+)
+def test_what_matters_most_stays_in_a_narrow_terminal(columns: int, expected: str) -> None:
+    """The step and the time left; then the bar, the loss and the rate."""
+    figures = ("loss 0.25", "8/s", "lr 0.1")
+    row = bar_row(BarState(FIRST, 0.5, "5/10", figures, "1 m 05 s left"), columns)
+    assert "".join(text for text, _ in row) == expected
+    assert len(expected) < columns
 
 
 def test_a_file_of_metrics_counts_like_lines() -> None:

@@ -192,13 +192,15 @@ def test_equal_bars_are_one_row_whatever_their_rates(area: StatusArea, clock: Cl
 def test_the_bar_of_metrics_fits_the_terminal(area: StatusArea) -> None:
     """It gets shorter where the figures need the room, and is none without the steps in all."""
     area.phase("running")
-    texts = ("120/240", "loss 0.1234", "812.4 samples/s", "1 m 05 s left")
-    area.bar(BarState(Source("gpu1", 0), 0.5, texts))
-    figures = "120/240  loss 0.1234  812.4 samples/s  1 m 05 s left"
-    assert look(area, columns=110)[1:] == [f"[gpu1:0] {'━' * 12}{'─' * 12} {figures}"]
-    assert look(area, columns=80)[1:] == [f"[gpu1:0] {'━' * 5}{'─' * 5} {figures}"]
-    assert look(area, columns=60)[1:] == [f"[gpu1:0] {'━' * 2}{'─' * 2} {figures}"[:58] + "…"]
-    area.bar(BarState(Source("gpu1", 0), None, ("step 3",)))
+    figures = ("loss 0.1234", "812.4 samples/s")
+    area.bar(BarState(Source("gpu1", 0), 0.5, "120/240", figures, "1 m 05 s left"))
+    texts = "120/240  loss 0.1234  812.4 samples/s  1 m 05 s left"
+    assert look(area, columns=110)[1:] == [f"[gpu1:0] {'━' * 12}{'─' * 12} {texts}"]
+    assert look(area, columns=80)[1:] == [f"[gpu1:0] {'━' * 5}{'─' * 5} {texts}"]
+    assert look(area, columns=60)[1:] == [
+        f"[gpu1:0] {'━' * 2}{'─' * 2} 120/240  loss 0.1234  1 m 05 s left"
+    ]
+    area.bar(BarState(Source("gpu1", 0), None, "step 3"))
     assert look(area)[1:] == ["[gpu1:0] step 3"]
     assert len(look(area, rows=3)) == 1
     area.bar(None)
