@@ -18,6 +18,7 @@ import json
 import os
 import time
 import warnings
+import zlib
 from pathlib import Path
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # not needed here
@@ -31,8 +32,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
-
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 SHIPPED_TEXT = Path(__file__).with_name("as_you_like_it.txt.gz")  # Shakespeare
 HELD_OUT = 0.1  # of the text, its end: for the test
 TEST_BATCHES = 8
@@ -44,31 +44,34 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, default=SHIPPED_TEXT, help="text (.gz or not) that every rank reads")
     add("--steps", type=int, default=300, help="optimizer steps (300)")
-    add("--batch_size", type=int, default=32, help="sequences per step of all ranks (32)")
+    add("--batch_size", type=int, default=24, help="sequences per step of all ranks (24)")
     add("--context", type=int, default=64, help="characters that a prediction may look at (64)")
     add("--layers", type=int, default=4, help="transformer blocks (4)")
     add("--heads", type=int, default=4, help="attention heads of each (4)")
     add("--width", type=int, default=128, help="of the model, a multiple of the heads (128)")
     add("--lr", type=float, default=3e-3, help="highest learning rate (0.003)")
     add("--seed", type=int, default=0, help="of weights, batches and the sample (0)")
-    add("--backend", choices=("gloo", "nccl"), help="$DIST_BACKEND, or by what there is")
+    add("--backend", help="nccl on GPUs or gloo on CPUs ($DIST_BACKEND, else by the GPUs)")
     add("--log_every", type=int, default=10, help="steps between two lines of progress (10)")
     add("--sample", type=int, default=300, help="characters to write at the end (300)")
     args = parser.parse_args()
     gpus = torch.cuda.device_count()
-    args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
-    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
+    found = "nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) else "gloo"
+    args.backend = args.backend or os.environ.get("DIST_BACKEND") or found
+    args.device = torch.device(f"cuda:{LOCAL_RANK}" if args.backend == "nccl" else "cpu")
     for name in ("steps", "batch_size", "context", "layers", "heads", "width", "log_every"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} must be at least 1, not {getattr(args, name)}")
-    if args.batch_size % WORLD_SIZE or args.width % args.heads:
-        parser.error(f"--batch_size must divide by {WORLD_SIZE} ranks, --width by --heads")
-    if args.backend == "nccl" and args.device.type == "cpu":
+    if args.batch_size % WORLD_SIZE or args.width % args.heads or not args.lr > 0:
+        parser.error(f"--batch_size must divide by {WORLD_SIZE} ranks, --width by heads; --lr > 0")
+    if args.backend not in ("gloo", "nccl"):
+        parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
+    if args.backend == "nccl" and gpus <= LOCAL_RANK:
         parser.error(f"nccl needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
     try:
         packed = args.data.read_bytes()
         args.text = (gzip.decompress(packed) if args.data.suffix == ".gz" else packed).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         parser.error(f"--data {args.data}: {getattr(error, 'strerror', None) or error}")
     if int(len(args.text) * HELD_OUT) <= args.context:
         parser.error(f"--data {args.data}: {len(args.text)} characters are too few for --context")
@@ -150,7 +153,8 @@ def train(args: argparse.Namespace) -> None:
     model = CharGPT(len(alphabet), args.context, args.width, args.heads, args.layers)
     parallel = DistributedDataParallel(model.to(args.device), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), args.lr, betas=(0.9, 0.99))
-    schedule = OneCycleLR(optimizer, args.lr, args.steps + 1, pct_start=0.1)
+    rise = max(0.1, 2 / (args.steps + 1))  # a tenth of the steps, and at least one
+    schedule = OneCycleLR(optimizer, args.lr, args.steps + 1, pct_start=rise)
     began, tokens, rate = time.monotonic(), args.batch_size * args.context, 0.0
     for step in range(args.steps):
         loss = batch_loss(parallel, train_text, args.seed * 10**6 + step, args)
@@ -164,7 +168,6 @@ def train(args: argparse.Namespace) -> None:
             line = {"step": done, "steps": args.steps, "loss": round(mean_of_ranks(loss), 4)}
             rate = done * tokens / (time.monotonic() - began)
             say(json.dumps({**line, "rate": round(rate, 1), "unit": "tokens"}))
-
     with torch.no_grad():
         losses = [batch_loss(model, test_text, -1 - batch, args) for batch in range(TEST_BATCHES)]
     test_loss = mean_of_ranks(torch.stack(losses).mean())
@@ -184,11 +187,8 @@ def main() -> None:
     args = parse_args()
     if args.device.type == "cuda":
         torch.cuda.set_device(args.device)
-    if "RANK" in os.environ:
-        dist.init_process_group(args.backend)
-    else:
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(args.backend, store=store, rank=0, world_size=1)
+    url = "env://" if "RANK" in os.environ else "tcp://127.0.0.1:0"
+    dist.init_process_group(args.backend, url, rank=RANK, world_size=WORLD_SIZE)
     say(f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}")
     train(args)
     dist.destroy_process_group()

@@ -3,7 +3,8 @@
     python data_parallel.py
 
 It is single.py with the model wrapped: `diff single.py data_parallel.py`. The process copies the
-model to every GPU in every step; ddp.py does not, and is faster also on one machine.
+model to every GPU in every step; ddp.py does not, and is faster also on one machine. Without a GPU
+there is nothing to split over: nn.DataParallel calls the model as it is, so this is then single.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--epochs", type=int, default=10, help="passes over the training set (10)")
-    add("--batch_size", type=int, default=64, help="images per step (64)")
+    add("--batch_size", type=int, default=48, help="images per step (48)")
     add("--lr", type=float, default=0.1, help="learning rate (0.1)")
     add("--seed", type=int, default=0, help="of weights and order (0)")
     add("--log_every", type=int, default=20, help="steps from one progress line to the next (20)")
@@ -43,6 +44,8 @@ def parse_args() -> argparse.Namespace:
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if min(args.epochs, args.log_every) < 1:
         parser.error("--epochs and --log_every must be at least 1")
+    if not args.lr > 0:
+        parser.error(f"--lr must be above 0, not {args.lr}")
     if not 1 <= args.batch_size <= TRAIN_IMAGES:
         parser.error(f"--batch_size must be from 1 to {TRAIN_IMAGES}")
     if WORLD_SIZE > 1:

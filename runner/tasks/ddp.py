@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 TRAIN_IMAGES = 1437  # every fifth image of the file is for the test
 
 
@@ -42,21 +42,24 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description="train on many devices")
     add = parser.add_argument
     add("--epochs", type=int, default=10, help="passes over the training set (10)")
-    add("--batch_size", type=int, default=64, help="images per step of all ranks together (64)")
+    add("--batch_size", type=int, default=48, help="images per step of all ranks together (48)")
     add("--accumulate", type=int, default=1, help="parts in which a rank takes its images (1)")
     add("--lr", type=float, default=0.1, help="learning rate (0.1)")
     add("--seed", type=int, default=0, help="of weights and order (0)")
     add("--log_every", type=int, default=20, help="steps from one progress line to the next (20)")
-    add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
+    add("--backend", help="nccl on GPUs or gloo on CPUs ($DIST_BACKEND, else by the GPUs)")
     checkpoint = "rank 0 writes it after each epoch, and begins with it where it is there"
     add("--checkpoint", type=Path, metavar="PATH", help=checkpoint)
     args = parser.parse_args()
 
     gpus = torch.cuda.device_count()
-    args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
-    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
+    found = "nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) else "gloo"
+    args.backend = args.backend or os.environ.get("DIST_BACKEND") or found
+    args.device = torch.device(f"cuda:{LOCAL_RANK}" if args.backend == "nccl" else "cpu")
     if min(args.epochs, args.accumulate, args.log_every) < 1:
         parser.error("--epochs, --accumulate and --log_every must be at least 1")
+    if not args.lr > 0:
+        parser.error(f"--lr must be above 0, not {args.lr}")
     if not 1 <= args.batch_size <= TRAIN_IMAGES:
         parser.error(f"--batch_size must be from 1 to {TRAIN_IMAGES}")
     if args.batch_size % (parts := WORLD_SIZE * args.accumulate):
@@ -64,8 +67,12 @@ def parse_args() -> argparse.Namespace:
         parser.error(f"--batch_size must be a multiple of {parts}, {what}, not {args.batch_size}")
     if args.backend not in ("gloo", "nccl"):
         parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
-    if args.backend == "nccl" and args.device.type == "cpu":
+    if args.backend == "nccl" and gpus <= LOCAL_RANK:
         parser.error(f"nccl needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
+    try:
+        args.state = load_checkpoint(args.checkpoint) if args.checkpoint and RANK == 0 else None
+    except (OSError, ValueError) as error:
+        parser.error(f"--checkpoint: {error}")
     return args
 
 
@@ -94,7 +101,6 @@ def evaluate(model: nn.Module, test_set: TensorDataset, device: torch.device) ->
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a new file, then rename it: a reader finds the old file or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     with aside.open("wb") as file:
         torch.save(state, file)
@@ -104,12 +110,19 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return what rank 0 finds, on all ranks: the other nodes need not have the file."""
-    found: list[dict[str, Any] | None] = [None]
-    if RANK == 0 and path.is_file():
-        found = [torch.load(path, "cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    return found[0]
+    """Return what an earlier start left; raise where it is no checkpoint, or none can be left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".tmp")
+    aside.touch()  # what cannot be written shall fail now, not after an epoch
+    aside.unlink()
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, "cpu", weights_only=True)
+        make_model().load_state_dict(state["model"])
+        return {name: state[name] for name in ("model", "optimizer", "epoch", "step")}
+    except Exception as error:  # noqa: BLE001 - a foreign file may hold anything
+        raise ValueError(f"{path} is no checkpoint of ddp.py ({type(error).__name__})") from None
 
 
 def say(line: str) -> None:
@@ -122,21 +135,21 @@ def train(args: argparse.Namespace) -> None:
     """Train, test and save; print the progress and the result."""
     device = args.device
     train_set, test_set = load_digits()
-    sampler = DistributedSampler[Any](train_set, WORLD_SIZE, RANK, seed=args.seed)
+    sampler = DistributedSampler[Any](train_set, WORLD_SIZE, RANK, seed=args.seed, drop_last=True)
     batches = DataLoader(train_set, args.batch_size // WORLD_SIZE, sampler=sampler, drop_last=True)
 
     torch.manual_seed(args.seed)
     model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
-    epochs_done = 0
-    if args.checkpoint and (state := load_checkpoint(args.checkpoint)):
+    first_step, epochs_done = 0, 0
+    dist.broadcast_object_list(found := [args.state])  # of rank 0: other nodes lack the file
+    if state := found[0]:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        epochs_done = state["epoch"]
+        first_step, epochs_done = state["step"], state["epoch"]
         say(f"goes on after epoch {epochs_done} of {args.epochs}, from {args.checkpoint}")
     parallel = DistributedDataParallel(model)
-    first_step, steps = epochs_done * len(batches), args.epochs * len(batches)
-    step = first_step
+    step, steps = first_step, first_step + (args.epochs - epochs_done) * len(batches)
 
     began = time.monotonic()
     for epoch in range(epochs_done, args.epochs):
@@ -148,11 +161,9 @@ def train(args: argparse.Namespace) -> None:
             for number, (inputs, targets) in enumerate(parts, 1):
                 # Gradients add up in each rank; only the last backward averages over the ranks.
                 with nullcontext() if number == len(parts) else parallel.no_sync():
-                    part = cross_entropy(parallel(inputs.to(device)), targets.to(device)) / len(
-                        parts
-                    )
-                    part.backward()  # type: ignore[no-untyped-call]
-                loss += part.detach() / WORLD_SIZE
+                    part = cross_entropy(parallel(inputs.to(device)), targets.to(device))
+                    (part / len(parts)).backward()  # type: ignore[no-untyped-call]
+                loss += part.detach() / len(parts) / WORLD_SIZE
             optimizer.step()
             step += 1
             if step % args.log_every == 0 or step == steps:
@@ -162,7 +173,7 @@ def train(args: argparse.Namespace) -> None:
                 say(json.dumps({**progress, "rate": round(rate, 1), "unit": "images"}))
         if args.checkpoint and RANK == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            save_checkpoint(args.checkpoint, {**state, "epoch": epoch + 1})
+            save_checkpoint(args.checkpoint, {**state, "epoch": epoch + 1, "step": step})
     say(f"{evaluate(model, test_set, device)} after {step} steps")
 
 
@@ -179,9 +190,7 @@ def main() -> int:
     say(f"world size {WORLD_SIZE}, backend {args.backend}, device {args.device}")
     train(args)
     dist.destroy_process_group()
-    # Gloo's threads let go of their last tensors only now and need the interpreter for it; one
-    # that is already shutting down would abort the process (pytorch/pytorch#179291).
-    time.sleep(0.2)
+    time.sleep(0.2)  # gloo's threads need the interpreter to let go (pytorch/pytorch#179291)
     return 0
 
 

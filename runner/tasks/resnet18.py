@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 TRAIN_IMAGES = 1437  # every fifth image of the file is for the test
 SGD: Any = {"momentum": 0.9, "nesterov": True, "weight_decay": 5e-3, "foreach": True}
@@ -56,7 +56,7 @@ def parse_args() -> argparse.Namespace:
     add("--lr", type=float, default=0.02, help="highest learning rate (0.02)")
     add("--seed", type=int, default=0, help="of weights, order and distortion (0)")
     add("--log_every", type=int, default=5, help="steps from one progress line to the next (5)")
-    add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
+    add("--backend", help="nccl on GPUs or gloo on CPUs ($DIST_BACKEND, else by the GPUs)")
     add("--sync_bn", action="store_true", help="batch norm over all ranks (GPUs only)")
     add("--checkpoint", type=Path, metavar="PATH", help="rank 0 writes it after each epoch")
     resume = "go on from there; only rank 0 reads it; "
@@ -66,21 +66,26 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
 
     gpus = torch.cuda.device_count()
-    args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
-    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
+    found = "nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) else "gloo"
+    args.backend = args.backend or os.environ.get("DIST_BACKEND") or found
+    args.device = torch.device(f"cuda:{LOCAL_RANK}" if args.backend == "nccl" else "cpu")
     for name in ("epochs", "log_every"):
         if (value := getattr(args, name)) < 1:
             parser.error(f"--{name} must be at least 1, not {value}")
+    if not args.lr > 0:
+        parser.error(f"--lr must be above 0, not {args.lr}")
     if not 2 * WORLD_SIZE <= args.batch_size <= TRAIN_IMAGES:
         parser.error(f"--batch_size must be from {2 * WORLD_SIZE} to {TRAIN_IMAGES}")
     if args.backend not in ("gloo", "nccl"):
         parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
-    for needs_gpu, what in ((args.backend == "nccl", "nccl"), (args.sync_bn, "--sync_bn")):
-        if needs_gpu and args.device.type == "cpu":
-            parser.error(f"{what} needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
-    begins_there = args.resume == args.checkpoint  # it may be our first start, or a later one
-    if args.resume and RANK == 0 and not begins_there and not args.resume.is_file():
-        parser.error(f"--resume: there is no file {args.resume}")
+    if args.backend == "nccl" and gpus <= LOCAL_RANK:
+        parser.error(f"nccl needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
+    if args.sync_bn and args.backend != "nccl":
+        parser.error("--sync_bn needs nccl and a GPU for each rank; this is gloo, on CPUs")
+    try:
+        args.state = look_at_files(args) if RANK == 0 else None
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     return args
 
 
@@ -157,7 +162,6 @@ def evaluate(model: nn.Module, test_set: TensorDataset, device: torch.device) ->
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a new file, then rename it: a reader finds the old file or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     with aside.open("wb") as file:
         torch.save(state, file)
@@ -166,13 +170,28 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     aside.replace(path)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return what rank 0 finds, on all ranks: the other nodes need not have the file."""
-    found: list[dict[str, Any] | None] = [None]
-    if RANK == 0 and path.is_file():
-        found = [torch.load(path, "cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    return found[0]
+def look_at_files(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return what to go on from; raise for a foreign file, or where no checkpoint can be left."""
+    if path := args.checkpoint:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise ValueError(f"--checkpoint: {path} is a folder")
+        aside = path.with_name(path.name + ".tmp")
+        aside.touch()  # what cannot be written shall fail now, not after an epoch
+        aside.unlink()
+    if not args.resume:
+        return None
+    if not args.resume.exists():
+        if args.resume == args.checkpoint:  # the first start, or one before the first epoch's end
+            return None
+        raise ValueError(f"--resume: there is no file {args.resume}")
+    try:
+        state = torch.load(args.resume, "cpu", weights_only=True)
+        resnet18().load_state_dict(state["model"])
+        return {name: state[name] for name in ("model", "optimizer", "epoch")}
+    except Exception as error:  # noqa: BLE001 - a foreign file may hold anything
+        why = f"{args.resume} is no checkpoint of resnet18.py ({type(error).__name__})"
+        raise ValueError(f"--resume: {why}") from None
 
 
 def say(line: str) -> None:
@@ -202,7 +221,8 @@ def train(args: argparse.Namespace) -> float:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     optimizer = torch.optim.SGD(model.parameters(), args.lr, **SGD)
     done = 0  # epochs
-    if args.resume and (state := load_checkpoint(args.resume)):
+    dist.broadcast_object_list(found := [args.state])  # of rank 0: other nodes lack the file
+    if state := found[0]:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         done = state["epoch"]

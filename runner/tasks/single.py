@@ -32,7 +32,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, description="train on one device")
     add = parser.add_argument
     add("--epochs", type=int, default=10, help="passes over the training set (10)")
-    add("--batch_size", type=int, default=64, help="images per step (64)")
+    add("--batch_size", type=int, default=48, help="images per step (48)")
     add("--lr", type=float, default=0.1, help="learning rate (0.1)")
     add("--seed", type=int, default=0, help="of weights and order (0)")
     add("--log_every", type=int, default=20, help="steps from one progress line to the next (20)")
@@ -41,6 +41,8 @@ def parse_args() -> argparse.Namespace:
     args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if min(args.epochs, args.log_every) < 1:
         parser.error("--epochs and --log_every must be at least 1")
+    if not args.lr > 0:
+        parser.error(f"--lr must be above 0, not {args.lr}")
     if not 1 <= args.batch_size <= TRAIN_IMAGES:
         parser.error(f"--batch_size must be from 1 to {TRAIN_IMAGES}")
     if WORLD_SIZE > 1:

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 
 EPOCHS = "--epochs=2"
-STEPS = 44
+STEPS = 58
 RESULT = re.compile(r"test loss (\d\.\d{4}), test accuracy (\d+\.\d\d) % after (\d+) steps")
 
 
 @dataclass
 class Training:
-    """What one training printed, and the gradients of its steps by rank."""
+    """What one training printed, and by rank the gradients of its steps and how often averaged."""
 
     lines: list[str]
     gradients: list[list[list[Tensor]]]
+    averaged: list[list[int]]
 
     @property
     def result(self) -> list[float]:
@@ -51,8 +52,9 @@ def train(folder: Path, name: str, *flags: str, ranks: int = 0) -> Training:
     script = (str(PROGRAMS / "gradients.py"), str(folder), str(TASKS / f"{name}.py"))
     done = torchrun(ranks, *script, *flags) if ranks else python(*script, *flags)
     assert done.returncode == 0, done
-    kept = sorted(folder.glob("rank_*.pt"))
-    return Training(done.stdout.splitlines(), [torch.load(path) for path in kept])
+    kept = [torch.load(path) for path in sorted(folder.glob("rank_*.pt"))]
+    gradients, averaged = zip(*kept, strict=True)
+    return Training(done.stdout.splitlines(), list(gradients), list(averaged))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_one_device_learns(single: Training) -> None:
     assert accuracy > 85
     assert steps == len(single.gradients[0]) == STEPS
     assert single.lines[0] == "one process, device cpu"
-    for line, step in zip(single.progress, (20, 40, 44), strict=True):
+    for line, step in zip(single.progress, (20, 40, 58), strict=True):
         assert line.keys() == {"step", "steps", "loss", "rate", "unit"}
         assert (line["step"], line["steps"], line["unit"]) == (step, STEPS, "images")
         assert line["rate"] > 0
@@ -112,6 +114,27 @@ def test_gradients_are_those_of_the_joined_batch(single: Training, ddp: Training
         (line["step"], pytest.approx(line["loss"], abs=2e-4)) for line in single.progress
     ]
     assert ddp.result == pytest.approx(single.result, abs=2e-4)
+
+
+def test_gradients_are_averaged_once_per_step(single: Training, ddp: Training) -> None:
+    """Also where a rank takes its images in two parts: the first of them leaves it out."""
+    assert ddp.averaged == [[1] * STEPS] * 2
+    assert single.averaged == [[0] * STEPS]
+
+
+def test_images_that_do_not_fill_a_step_are_left_out() -> None:
+    """No rank makes up for the odd image of 1,437: two ranks take the steps of one process."""
+    done = torchrun(2, str(TASKS / "ddp.py"), "--epochs=1", "--batch_size=2", "--log_every=1000")
+    assert " after 718 steps" in done.stdout
+
+
+def test_a_checkpoint_goes_on_with_other_batches(folder: Path) -> None:
+    """The steps are then those of both trainings, not those that all epochs would have had."""
+    words = (str(TASKS / "ddp.py"), f"--checkpoint={folder / 'batches.pt'}")
+    assert " after 29 steps" in python(*words, "--epochs=1").stdout
+    progress, result = python(*words, EPOCHS, "--batch_size=96").stdout.splitlines()[-2:]
+    assert '"step": 43, "steps": 43' in progress
+    assert " after 43 steps" in result
 
 
 @pytest.mark.all

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import TASKS
+from tests.lab.by_hand import TASKS, python
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.test_elastic import ELASTIC
@@ -17,7 +19,7 @@ from tests.lab.test_launch import ONE_CORE
 
 pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/elastic.md", "docs/tasks.md")]
 
-EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 10, 22, 64, 5
+EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 10, 29, 48, 5
 STEPS = EPOCHS * PER_EPOCH
 
 
@@ -73,7 +75,7 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
     assert 0 < begins(training)[1][1] < begins(training)[2][1]
     assert set(steps(training)) == set(range(1, STEPS + 1))
     result = re.search(
-        r"test loss (\d\.\d{4}), test accuracy \d+\.\d\d % after 220 steps\n", done.out
+        r"test loss (\d\.\d{4}), test accuracy \d+\.\d\d % after 290 steps\n", done.out
     )
     assert result, done
     snapshots = sorted(done.folder.glob("outputs/*/elastic.pt"))
@@ -108,3 +110,37 @@ def assert_undisturbed(snapshots: list[Path], test_loss: float) -> None:
         assert snapshot["step"] == STEPS
         torch.testing.assert_close(snapshot["counts"], counts, rtol=0, atol=0)
         torch.testing.assert_close(snapshot["model"], model.state_dict(), rtol=1e-2, atol=1e-3)
+
+
+def test_two_nodes_of_one_name_share_a_snapshot(tmp_path: Path) -> None:
+    """As two agents on one machine do: neither renames what the other is still writing."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    flags = ("--epochs=2", "--save_every=1", f"--snapshot={tmp_path / 'shared.pt'}")
+    words = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with ThreadPoolExecutor() as pool:
+        ranks = [
+            pool.submit(python, str(TASKS / "elastic.py"), *flags, **words, RANK=rank)
+            for rank in "01"
+        ]
+    for rank in ranks:
+        assert rank.result().returncode == 0, rank.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["shared.pt"]
+
+
+def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path) -> None:
+    """Other batches, fewer epochs, or a checkpoint of `ddp`: one line each, exit code 2."""
+    snapshot, checkpoint = tmp_path / "elastic.pt", tmp_path / "ddp.pt"
+    begun = python(str(TASKS / "elastic.py"), "--epochs=2", f"--snapshot={snapshot}")
+    assert begun.returncode == 0, begun
+    python(str(TASKS / "ddp.py"), "--epochs=1", f"--checkpoint={checkpoint}")
+    of_58 = """ValueError("it is of step 58 with {'batch_size': 48, 'seed': 0}")"""
+    for path, flag, why in (
+        (snapshot, "--batch_size=96", of_58),
+        (snapshot, "--epochs=1", of_58),
+        (checkpoint, "--epochs=2", "KeyError('order')"),
+    ):
+        done = python(str(TASKS / "elastic.py"), flag, f"--snapshot={path}")
+        line = f"elastic.py: error: --snapshot {path} is of no use here: {why}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)

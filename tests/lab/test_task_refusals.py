@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -17,24 +18,40 @@ CASES = [
     ("collectives", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this "),
     ("collectives", 2, "", ["--max_bytes=1.5G"], "error: argument --max_bytes: '1.5G' is no size"),
     ("collectives", 2, "", ["--max_bytes=1K"], "error: --min_bytes must not be above --max_bytes"),
-    ("resnet18", 2, "", ["--sync_bn"], "error: --sync_bn needs a GPU for local rank 0; this host"),
+    ("resnet18", 2, "", ["--sync_bn"], "error: --sync_bn needs nccl and a GPU for each rank; this"),
+    ("resnet18", 1, "", ["--lr=-1"], "error: --lr must be above 0, not -1.0"),
     ("resnet18", 1, "", ["--epochs=0"], "error: --epochs must be at least 1, not 0"),
     ("resnet18", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
     ("resnet18", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host"),
     ("resnet18", 1, "", ["--resume=/no/such.pt"], "error: --resume: there is no file /no/such.pt"),
+    ("resnet18", 1, "", ["--resume=odd.txt"], "error: --resume: odd.txt is no checkpoint of resn"),
+    ("resnet18", 1, "", ["--checkpoint=folder"], "error: --checkpoint: folder is a folder"),
+    ("resnet18", 1, "", ["--checkpoint=/proc/x.pt"], "error: [Errno 2] No such file or directory:"),
     ("char_gpt", 1, "", ["--steps=0"], "error: --steps must be at least 1, not 0"),
     ("char_gpt", 2, "", ["--batch_size=7"], "error: --batch_size must divide by 2 ranks, --width "),
-    ("char_gpt", 1, "", ["--backend=mpi"], "error: argument --backend: invalid choice: 'mpi'"),
+    ("char_gpt", 1, "", ["--lr=nan"], "error: --batch_size must divide by 1 ranks, --width by hea"),
+    ("char_gpt", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
     ("char_gpt", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host"),
     ("char_gpt", 1, "", ["--data=/no/such"], "error: --data /no/such: No such file or directory"),
     ("char_gpt", 1, "", ["--data=short.txt"], "error: --data short.txt: 9 characters are too few "),
     ("char_gpt", 1, "", ["--data=odd.txt"], "error: --data odd.txt: 'utf-8' codec can't decode"),
+    ("char_gpt", 1, "", ["--data=torn.gz"], "error: --data torn.gz: Error -3 while decompressing"),
+    ("single", 1, "", ["--lr=-1"], "error: --lr must be above 0, not -1.0"),
+    ("data_parallel", 1, "", ["--lr=0"], "error: --lr must be above 0, not 0.0"),
     ("single", 1, "", ["--batch_size=1438"], "error: --batch_size must be from 1 to 1437"),
     ("single", 2, "", [], ONE_PROCESS),
     ("data_parallel", 2, "", [], ONE_PROCESS),
     ("ddp", 3, "", ["--accumulate=5"], "error: --batch_size must be a multiple of 15, 3 ranks tim"),
     ("ddp", 1, "", ["--epochs=0"], "error: --epochs, --accumulate and --log_every must be at leas"),
     ("ddp", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host shows"),
+    ("ddp", 1, "", ["--lr=-1"], "error: --lr must be above 0, not -1.0"),
+    ("ddp", 1, "", ["--checkpoint=folder"], "error: --checkpoint: folder is no checkpoint of ddp."),
+    ("ddp", 1, "", ["--checkpoint=odd.txt"], "error: --checkpoint: odd.txt is no checkpoint of dd"),
+    ("ddp", 1, "", ["--checkpoint=/proc/x.pt"], "error: --checkpoint: [Errno 2] No such file or d"),
+    ("elastic", 1, "", ["--lr=-1"], "error: --batch_size must be from 1 to 1437, and --lr above 0"),
+    ("elastic", 1, "", ["--snapshot=folder"], "error: --snapshot folder is of no use here: IsADi"),
+    ("elastic", 1, "", ["--snapshot=odd.txt"], "error: --snapshot odd.txt is of no use here: Unpi"),
+    ("elastic", 2, "", ["--snapshot=/proc/x.pt"], "error: --snapshot /proc/x.pt is of no use here"),
     ("elastic", 1, "", ["--save_every=0"], "error: --epochs, --log_every, --save_every and --time"),
     ("elastic", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
     ("rpc_parameter_server", 1, "", [], "error: a server and its trainers take 2 ranks or more"),
@@ -67,6 +84,8 @@ def test_what_does_not_fit_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     Path("short.txt").write_text("too short")
     Path("odd.txt").write_bytes(b"\xff" * 10_000)
+    Path("torn.gz").write_bytes(gzip.compress(b"torn", mtime=0)[:10] + b"\xff" * 100)
+    Path("folder").mkdir()
     done = python("-c", FORKS, str(TASKS), json.dumps(CASES))
 
     assert done.returncode == 0, done

@@ -1,0 +1,81 @@
+"""Ranks, backend and device of the shipped trainings, by the environment and the GPUs of a host."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runner
+
+pytestmark = pytest.mark.torch
+
+TASKS = Path(runner.__file__).parent / "tasks"
+TRAININGS = ("ddp", "elastic", "char_gpt", "resnet18")
+RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "DIST_BACKEND")
+SECOND = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+
+CASES = {
+    "GPUs": (2, SECOND, [], ["nccl", "cuda:1", 2]),
+    "gloo by an argument": (2, SECOND, ["--backend=gloo"], ["gloo", "cpu", 2]),
+    "gloo by the plan": (2, {**SECOND, "DIST_BACKEND": "gloo"}, [], ["gloo", "cpu", 2]),
+    "nccl by an argument": (
+        *(2, {**SECOND, "DIST_BACKEND": "gloo"}, ["--backend=nccl"]),
+        ["nccl", "cuda:1", 2],
+    ),
+    "a GPU for one of two ranks": (1, {**SECOND, "LOCAL_RANK": "0"}, [], ["gloo", "cpu", 2]),
+    "no GPU": (0, SECOND, [], ["gloo", "cpu", 2]),
+    "a world size without a rank": (0, {"WORLD_SIZE": "2"}, [], ["gloo", "cpu", 1]),
+    "no torchrun, a GPU": (1, {}, [], ["nccl", "cuda:0", 1]),
+    "a foreign backend": (0, {"DIST_BACKEND": "mpi"}, [], 2),
+    **{
+        f"{ranks} ranks": (0, {"RANK": "0", "WORLD_SIZE": f"{ranks}"}, [], ["gloo", "cpu", ranks])
+        for ranks in (1, 2, 3, 4, 6, 8)
+    },
+}
+"""GPUs, environment, arguments; and backend, device and world size, or the exit code."""
+
+
+@functools.cache
+def told() -> dict[str, dict[str, object]]:
+    """Parse the arguments of each training in each case, in one process that imports torch once."""
+    env = {name: value for name, value in os.environ.items() if name not in RANKS}
+    command = [sys.executable, "-c", PARSES, str(TASKS), json.dumps([TRAININGS, CASES])]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    found: dict[str, dict[str, object]] = json.loads(done.stdout)
+    return found
+
+
+PARSES = """
+import json, os, runpy, sys, tempfile
+import torch
+
+os.chdir(tempfile.mkdtemp())
+clean, folder, (trainings, cases) = dict(os.environ), sys.argv[1], json.loads(sys.argv[2])
+found = {case: {} for case in cases}
+for case, (gpus, env, flags, _) in cases.items():
+    torch.cuda.device_count = lambda: gpus
+    os.environ.clear()
+    os.environ.update(clean, **env)
+    for training in trainings:
+        task = runpy.run_path(f"{folder}/{training}.py")
+        sys.argv = [training, *flags]
+        try:
+            args = task["parse_args"]()
+            found[case][training] = [args.backend, str(args.device), task["WORLD_SIZE"]]
+        except SystemExit as end:
+            found[case][training] = end.code
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_backend_decides_the_device(case: str, training: str) -> None:
+    """gloo means CPUs also where there are GPUs; and no rank means one process, so all the data."""
+    assert told()[case][training] == CASES[case][3]
