@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from runner.cli.launch_flags import (
+    NoCounterpartError,
+    check_values,
+    choose_rendezvous,
+    chosen_gpus,
+    count_ranks,
+    is_for_one_machine,
+)
 from runner.config.overrides import hydra_value, is_override, names_file
 from runner.core.errors import Problem
 from runner.core.shell import line, this_program
@@ -36,39 +45,46 @@ KEYS = {
 FOUND = ("node_rank", "machine_rank", "master_addr", "main_process_ip", "local_addr", "rdzv_id")
 """Flags for what the plan decides."""
 
+PAGE = "docs/command-lines.md"
 ELSEWHERE = "this is how another launcher is told what to start"
 NO_COUNTERPART = (
     "leave it out, and the line to type is shown; what sets it here, if anything does, is one of\n"
-    "`runner config`; a program's own arguments follow the program"
+    f"`runner config`, and {PAGE} has more lines; a program's own arguments follow the program"
 )
+ON_THE_PAGE = f"{PAGE} has lines of many launchers, each with what to type here"
 
-_LOCAL, _LAUNCH = "cluster=local", "task.entry=launch"
-_ALONE = {"standalone": _LOCAL, "multi_gpu": "", "use_env": f"~{_LAUNCH}", "u": ""}
-_KINDS = {"m": "task.module", "module": "task.module", "no_python": "task.command"}
-_DEFAULTS = {"cluster.nproc_per_node=gpu", "cluster.nproc_per_node=auto", "rendezvous=static"}
+_LOCAL, _LAUNCH, _PLAIN = "cluster=local", "task.entry=launch", "task.entry=plain"
+_ONE, _PER_GPU = "cluster.nproc_per_node=1", "cluster.nproc_per_node=auto"
+_LOCAL_RANK = "task.local_rank_arg=--local_rank"
 _LAUNCHERS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("torchrun",): (_LOCAL,),
-    ("torch.distributed.run",): (_LOCAL,),
-    ("torchelastic.distributed.launch",): (),
-    ("torch.distributed.launch",): (_LOCAL, _LAUNCH),
-    ("accelerate", "launch"): (_LOCAL,),
-    ("deepspeed",): ("task.local_rank_arg=--local_rank",),
-    ("python",): (),
-    ("python3",): (),
+    ("torchrun",): (_ONE,),
+    ("torch.distributed.run",): (_ONE,),
+    ("torchelastic.distributed.launch",): (_ONE,),
+    ("torch.distributed.launch",): (_ONE, _LAUNCH),
+    ("accelerate", "launch"): (_PER_GPU,),
+    ("accelerate.commands.launch",): (_PER_GPU,),
+    ("deepspeed",): (_PER_GPU, _LOCAL_RANK),
+    ("deepspeed.launcher.runner",): (_PER_GPU, _LOCAL_RANK),
 }
-"""How a line begins, after `python -m` where that is there, and what it takes here.
+"""How a line begins, after `python -m` where that is there, and what it means by itself.
 
-Unless a flag takes that back, by the same word after a `~`.
+Unless a flag sets the same key, or takes it back by the same word after a `~`.
 """
 
-_OF_MACHINES = {"nnodes", "num_machines", "rdzv_endpoint", "cluster", "hostfile", *FOUND[:4]}
-"""Flags of a line that is typed on several machines, or that chooses them."""
+_OTHERS = {"mpirun", "mpiexec", "horovodrun", "srun", "torchx", "fabric", "lightning", "colossalai"}
+_OTHERS |= {"bash", "docker", "pdsh"}
+_ALONE = {"standalone": "", "multi_gpu": "", "same_network": "", "use_env": f"~{_LAUNCH}"}
+_ALONE |= {"no_local_rank": f"~{_LOCAL_RANK}"}
+_KINDS = {"m": "task.module", "module": "task.module", "no_python": "task.command"}
+_VALUED = {*KEYS, *FOUND, "hostfile", "num_processes", "gpu_ids"}
+_VARIABLES = {"CUDA_VISIBLE_DEVICES": "gpu_ids", "MASTER_PORT": "master_port"}
+_OF_RANKS = {"MASTER_ADDR": "master_addr", "NODE_RANK": "node_rank", "RANK": "node_rank"}
+_OF_RANKS |= {"WORLD_SIZE": "nnodes", "LOCAL_RANK": "rdzv_id"}
+"""Variables by the flags that say the same: any launcher sets those of ranks itself."""
 
+_GRAMMAR = ("rdzv_conf", "signals_to_handle")
 _BARE = re.compile(r"[\w./~@%+-]+")
-
-
-class _NoCounterpartError(ValueError):
-    """A flag of another launcher that nothing here says."""
+_PYTHON_OPTION = re.compile(r"-([WX])(.*)|-[bBdEiIOPqsSuvx]+")
 
 
 def translated(words: Sequence[str]) -> Problem | None:
@@ -76,32 +92,37 @@ def translated(words: Sequence[str]) -> Problem | None:
 
     Or with the flag that has no counterpart; None if it names no launcher and no file here.
     """
-    left, ours = list(words), list[str]()
+    left, assigned = list(words), list[str]()
     while left and is_override(left[0]):
-        ours.append(left.pop(0))
-    typed, launcher = left[:1], _take_launcher(left)
+        assigned.append(left.pop(0))
+    typed = left[:1]
+    if typed and Path(typed[0]).name in _OTHERS:
+        on_hosts = f"\n`{this_program()} exec -- COMMAND` runs a command on every host"
+        hint = ON_THE_PAGE + on_hosts * (typed == ["pdsh"])
+        return Problem("command line", ELSEWHERE, hint)
+    launcher: tuple[str, ...] | None = ()
     try:
-        settings, kind = _take_flags(left, {} if launcher is None else _KINDS)
-    except _NoCounterpartError as error:
+        launcher = _take_launcher(left)
+        ours, flags = _split_assigned(assigned, launcher)
+        kind = _take_flags(left, flags, ours, {} if launcher is None else _KINDS)
+        if not left or (launcher is None and not names_file(left[0])):
+            return None
+        program, *args = left
+        if kind != "task.script" and Path(program).name in {names[0] for names in _LAUNCHERS}:
+            raise NoCounterpartError(f"{program} is a launcher itself")
+        args = _take_ours(args, ours) if launcher is None else args
+        chosen = _settings(flags, ours, launcher)
+    except NoCounterpartError as error:
         if launcher is None:
             return None
         return Problem("command line", f"{ELSEWHERE}; {error}", NO_COUNTERPART)
-    if not left or (launcher is None and not names_file(left[0])):
-        return None
-    program, *rest = left
-    is_ours = _is_setting if launcher is None else lambda _: False
-    args = [word for word in rest if not is_ours(word)]
-    args = args[1:] if launcher is None and args[:1] == ["--"] else args
-    taken_back = [f"~{word}" for word in (_LOCAL, _LAUNCH) if f"~{word}" in settings]
-    if any(word.startswith("cluster=") for word in [*ours, *settings]):
-        taken_back.append(f"~{_LOCAL}")
-    takes = [word for word in launcher or () if f"~{word}" not in taken_back]
-    settings = [word for word in settings if word not in taken_back]
-    value = program if _BARE.fullmatch(program) else hydra_value(program)
-    found = [*ours, *takes, *settings, *filter(is_ours, rest), f"{kind}={value}"]
-    chosen = [*dict.fromkeys(filter(None, found))]
+    is_bare = _BARE.fullmatch(program) is not None
+    one_word: str | list[str] = [program] if kind == "task.command" else program  # a text is split
+    chosen.append(f"{kind}={program if is_bare else hydra_value(one_word)}")
     hint = f"here that is: {this_program()} {line([*chosen, *(['--', *args] if args else [])])}"
-    if _LOCAL in chosen:
+    if _PLAIN in chosen:
+        hint += f"\nwhich is one process; {_PER_GPU} in place of {_PLAIN} is one per GPU"
+    if _LOCAL in chosen and not any(word.startswith("cluster.nodes.") for word in chosen):
         hint += "\ncluster=NAME in its place takes other machines"
     elif not any(word.startswith("cluster=") for word in chosen):
         hint += "\nand cluster=NAME chooses the machines"
@@ -111,66 +132,95 @@ def translated(words: Sequence[str]) -> Problem | None:
 
 
 def _take_launcher(left: list[str]) -> tuple[str, ...] | None:
-    """Take the name of a launcher off the words; return what it takes here, None without one."""
-    module = 2 if left[1:2] == ["-m"] and left[0].startswith("python") else left[:1].count("-m")
-    for start in (module, 0):
-        for names, takes in _LAUNCHERS.items():
-            end = start + len(names)
-            if tuple(left[start:end]) == names:
-                del left[:end]
-                return takes
-    return None
+    """Take the name of a launcher off the words; return what it means, None without one."""
+    is_python = re.fullmatch(r"python[\d.]*", Path(*left[:1]).name) is not None
+    python, options = left.pop(0) if is_python else "", list[str]()
+    while python and left and (option := _PYTHON_OPTION.fullmatch(left[0])):
+        options.append(left.pop(0))
+        if option[1] and not option[2]:
+            options += [left.pop(0)] if left else []
+    path = [f"cluster.python={python}"] if "/" in python else []
+    start = left[:1].count("-m")
+    for names, means in _LAUNCHERS.items():
+        if tuple(Path(word).name for word in left[start : start + len(names)]) == names:
+            del left[: start + len(names)]
+            return (*path, *means)  # it hands no option of Python on to the ranks
+    if lost := [option for option in options if option != "-u"]:
+        raise NoCounterpartError(f"{lost[0]} has no counterpart here")
+    return (*path, _PLAIN) if python else None
 
 
-def _take_flags(left: list[str], kinds: dict[str, str]) -> tuple[list[str], str]:
-    """Take the flags before the program; return them as settings, and the program's key.
+def _split_assigned(
+    assigned: Sequence[str], launcher: tuple[str, ...] | None
+) -> tuple[list[str], dict[str, str]]:
+    """Return settings from what is assigned before a launcher, and what a flag says as well."""
+    ours, flags = list[str](), dict[str, str]()
+    of_flags = _VARIABLES | (_OF_RANKS if _PLAIN in (launcher or ()) else {})
+    of_shell = "[A-Z_][A-Z0-9_]*" if launcher is None else r"[A-Za-z_]\w*"
+    for word in assigned:
+        name, _, value = word.partition("=")
+        if not re.fullmatch(of_shell, name) or _is_setting(word):
+            ours.append(word)
+        elif name in of_flags:
+            flags[of_flags[name]] = value
+        elif name not in _OF_RANKS:
+            is_number = re.fullmatch(r"0|[1-9]\d*", value) is not None
+            ours.append(f"task.env.{name}={value if is_number else hydra_value(value)}")
+    return ours, flags
 
-    Raises:
-        _NoCounterpartError: One has no counterpart here.
-    """
-    settings, kind, flags = list[str](), "task.script", dict[str, str]()
+
+def _take_flags(
+    left: list[str], flags: dict[str, str], ours: list[str], kinds: Mapping[str, str]
+) -> str:
+    """Take the flags and settings before the program; return the key of the program."""
+    kind = "task.script"
     while left and (left[0].startswith("-") or is_override(left[0])):
         word = left.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
+        if word == "--" and kinds:
+            break
         if is_override(word):
-            settings.append(word)
+            ours.append(word)
         elif name in kinds:
             kind = kinds[name]
         elif name in _ALONE:
-            settings.append(_ALONE[name])
-        elif name in {*KEYS, *FOUND, "hostfile", "num_processes"} and (equals or left):
+            flags[name] = ""
+        elif name in _VALUED and (equals or left):
             flags[name] = value if equals else left.pop(0)
         else:
-            raise _NoCounterpartError(f"{word} has no counterpart here")
-    if flags.keys() & _OF_MACHINES:
-        settings.append(f"~{_LOCAL}")
-    return [*settings, *_settings(flags)], kind
+            raise NoCounterpartError(f"{word} has no counterpart here")
+    return kind
 
 
-def _settings(flags: dict[str, str]) -> list[str]:
-    """Return flags of a launcher as settings."""
-    if not flags.get("rdzv_backend", "").startswith("etcd"):
-        endpoint = re.fullmatch(r"(?:\[.*\]|[^:]*):(\d+)", flags.pop("rdzv_endpoint", ""))
-        flags |= {"master_port": endpoint[1]} if endpoint else {}
-    if (count := flags.pop("num_processes", "")).isdecimal():
-        machines = flags.get("num_machines", "1")
-        each, rest = divmod(int(count), max(1, int(machines)) if machines.isdecimal() else 1)
-        if rest or not each:
-            why = f"{count} ranks cannot be the same number on each of {machines} nodes"
-            raise _NoCounterpartError(why)
-        flags["nproc_per_node"] = str(each)
-    if conf := flags.get("rdzv_conf"):
-        pairs = (pair.partition("=") for pair in conf.split(","))
-        flags["rdzv_conf"] = hydra_value({name: value for name, _, value in pairs})
-    if signals := flags.get("signals_to_handle"):
-        flags["signals_to_handle"] = f"[{signals}]"
-    settings = [f"{KEYS[name]}={value}" for name, value in flags.items() if name in KEYS]
-    return [setting for setting in settings if setting not in _DEFAULTS]
+def _take_ours(args: list[str], ours: list[str]) -> list[str]:
+    """Take settings of ours off words after a program; what follows `--` is the program's."""
+    end = args.index("--") if "--" in args else len(args)
+    ours += filter(_is_setting, args[:end])
+    return [word for word in args[:end] if not _is_setting(word)] + args[end + 1 :]
+
+
+def _settings(flags: dict[str, str], ours: list[str], launcher: Sequence[str] | None) -> list[str]:
+    """Return ours, what a launcher means by itself, and its flags, as settings."""
+    check_values(flags)
+    typed = {key: value for key, _, value in (word.partition("=") for word in ours)}
+    is_one = is_for_one_machine(flags) and "cluster" not in {*flags, *typed}
+    is_local = is_one and (launcher is not None or "standalone" in flags)
+    taken_back = {f"{_ALONE.get(name)}" for name in flags}
+    count_ranks(flags)
+    said = choose_rendezvous(flags, typed, is_local=is_local)
+    said += chosen_gpus(flags, is_local=is_local)
+    for name in filter(KEYS.get, flags):
+        is_bare = name in _GRAMMAR or re.fullmatch(r"[\w.:/-]+", flags[name])
+        said.append(f"{KEYS[name]}={flags[name] if is_bare else hydra_value(flags[name])}")
+    keys = {word.partition("=")[0] for word in [*ours, *said]}
+    means = [*[_LOCAL] * is_local, *(launcher or ())]
+    means = [w for w in means if w.partition("=")[0] not in keys and f"~{w}" not in taken_back]
+    return [*dict.fromkeys([*ours, *means, *said])]
 
 
 def _is_setting(word: str) -> bool:
-    """Return whether a word after the program is a setting of ours all the same."""
+    """Return whether a word is a setting of ours, wherever it stands."""
     from runner.config.schema import RunnerConfig  # noqa: PLC0415 (brings Hydra)
 
     section = word.lstrip("+~").partition("=")[0].partition(".")[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 LAUNCHERS = {
     *("torchrun", "srun", "accelerate", "launch", "deepspeed", "mpirun", "horovodrun", "torchx"),
+    *("fabric", "colossalai"),
     *(
         "run",
         "dist.ddp",
@@ -25,12 +26,21 @@ LAUNCHERS = {
     *("torch.distributed.run", "torch.distributed.launch", "torchelastic.distributed.launch"),
 }
 ALONE = {"--standalone": ("nnodes", "1"), "--multi_gpu": ("nnodes", "1")}
-"""Flags without a value, and what they say of the nodes."""
+ALONE |= {"--use_env": ("use_env", "")}
+"""Flags without a value, and what they say."""
+
+RANKS = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), "1"),
+    **{"torchelastic.distributed.launch": "1", "fabric": "1"},
+    **dict.fromkeys(("accelerate", "deepspeed"), "gpu"),
+}
+"""Launchers by the ranks of a node, if a line does not say how many they are."""
 
 SAME = {
     **dict.fromkeys(("num_machines", "num_nodes", "nodes"), "nnodes"),
     **{"ntasks_per_node": "nproc_per_node", "machine_rank": "node_rank"},
-    **{"main_process_port": "master_port"},
+    **dict.fromkeys(("main_process_port", "main_port"), "master_port"),
+    **dict.fromkeys(("devices", "num_gpus"), "nproc_per_node"),
 }
 """Names of flags elsewhere, by those of torchrun."""
 
@@ -57,6 +67,8 @@ def read_line(words: Sequence[str]) -> LaunchLine:
     left, flags, env, program = list(words), dict[str, str](), dict[str, str](), ""
     while left and not program:
         word = left.pop(0)
+        if word in RANKS:
+            flags.setdefault("nproc_per_node", RANKS[word])
         if assigned := re.fullmatch(r"([A-Z_]+)=(.*)", word):
             env[assigned[1]] = assigned[2]
         elif word in ALONE:
@@ -82,6 +94,8 @@ def _counted(flags: Mapping[str, str]) -> dict[str, str]:
     if "H" in flags:
         slots = [host.partition(":")[2] for host in flags["H"].split(",")]
         counted["nnodes"], counted["nproc_per_node"] = str(len(slots)), slots[0]
+    if "host" in flags:
+        counted["nnodes"] = str(len(flags["host"].split(",")))
     if "num_processes" in flags:
         each = int(flags["num_processes"]) // int(flags.get("nnodes", 1))
         counted["nproc_per_node"] = str(each)

@@ -36,6 +36,13 @@ PLACES = {
 }
 """What a reader fills in on the left, as it is on the right."""
 
+SHELL = {
+    **{"$NUM_TRAINERS": "8", "$WORKERS_PER_NODE": "8", "$NUM_NODES": "2", "$JOB_ID": "1"},
+    **{"$HOST_NODE_ADDR": "gpu1:29400", "$MASTER_ADDR": "gpu1"},
+    **{"$ETCD_HOST": "etcd1", "$ETCD_PORT": "2379"},
+}
+"""What a shell fills in."""
+
 STUB = """\
 import json, os, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -98,7 +105,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_project(folder: Path) -> None:
     """Write the files of the page, and every program that its lines name."""
     programs = set(re.findall(r"[\w./-]+\.py", " ".join(row.ours for row in ROWS)))
-    texts = dict.fromkeys({*programs, "pretrain_bert.py", "fairseq_cli/train.py"}, STUB)
+    programs |= {"pretrain_bert.py", "fairseq_cli/train.py", PLACES["$(which fairseq-train)"]}
+    texts = dict.fromkeys(programs, STUB)
     for name, text in {**FILES, **texts}.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,30 +129,100 @@ def test_ours_asks_for_what_theirs_does(row: Row, capsys: pytest.CaptureFixture[
     assert_plan_is_as_asked(row.words, row.asked, capsys)
 
 
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    "part",
-    [
-        *(
-            "--standalone --nproc_per_node=8 train",
-            "--node_rank=0 --master_addr=123",
-            "--rdzv_id=100",
-        ),
-        *("--rdzv_id 2299", "run_glue", "NUM_GPUS_YOU_HAVE", "--num_machines 2 --machine_rank 0"),
-        *("deepspeed --num_nodes=2", "python multigpu.py 50 10"),
-    ],
+TRANSLATED = (
+    r"(\S+=\S+ )*(torchrun|python|accelerate launch|deepspeed) (?!.*--(config_file|.*clude)\b)"
 )
-def test_theirs_typed_here_names_ours(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2, and a line that asks for the same."""
-    row = next(row for row in ROWS if part in row.theirs)
-    assert main(shlex.split(row.filled)) == 2
+"""Lines of these are answered with ours, and the others with the name of the page."""
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("row", [row for row in ROWS if row.theirs[0] != "#"])
+def test_theirs_typed_here_names_ours(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2, and a line that asks for the same; or the page that has it."""
+    named = typed_here(row.filled, capsys)
+    assert bool(named) == bool(re.match(TRANSLATED, row.theirs))
+    if named:
+        cluster = [] if chooses_cluster(named) else [row.words[0]]
+        assert_plan_is_as_asked([*cluster, *named], row.asked, capsys)
+
+
+def typed_here(theirs: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the words that are named in place of a line from elsewhere; none but the page's."""
+    for there, here in SHELL.items():
+        theirs = theirs.replace(there, here)
+    assert main(shlex.split(theirs)) == 2
     said = capsys.readouterr().err
     named = re.search(r"^    here that is: runner (.*)$", said, re.MULTILINE)
-    assert named, said
-    words = shlex.split(named[1])
-    cluster = [] if "cluster=local" in words else [row.words[0]]
-    assert ("cluster=NAME chooses the machines" in said) == bool(cluster)
-    assert_plan_is_as_asked([*cluster, *words], row.asked, capsys)
+    assert named or "docs/command-lines.md has" in said
+    words = shlex.split(named[1]) if named else []
+    is_open = bool(words) and not chooses_cluster(words)
+    assert ("cluster=NAME chooses the machines" in said) == is_open
+    return words
+
+
+def chooses_cluster(words: list[str]) -> bool:
+    """Whether a line of ours says where it runs."""
+    settings = words[: words.index("--")] if "--" in words else words
+    return any(word.startswith("cluster=") for word in settings)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("theirs", "ranks"),
+    [
+        ("torchrun --nnodes=2 train.py", 1),
+        ("torchrun --nproc_per_node=auto train.py", 1),
+        ("cluster=mine torchrun --nproc_per_node=auto train.py", 8),
+        ("torchrun --standalone --nnodes=2 --nproc_per_node=3 train.py", 3),
+        ("torchrun --nnodes=1:1 --master_addr=localhost --master_port=0 train.py", 1),
+        ("torchrun --rdzv_backend=c10d --rdzv_endpoint=localhost:0 --nproc_per_node=2 train.py", 2),
+        ("torchrun --nnodes=2 --rdzv_backend=etcd-v2 --rdzv_endpoint=etcd1 train.py", 1),
+        ("torchrun --max_restarts=3 --master_port=1234 train.py", 1),
+        ("torchrun --nnodes=2 --nproc_per_node=2 --max_restarts=3 train.py", 2),
+        ("torchrun --nproc_per_node=2 --role=a,b --rdzv_conf=timeout=5,x=y train.py", 2),
+        ("torchrun --nproc_per_node=2 --monitor_interval=0.5 --start_method=fork train.py", 2),
+        ("torchrun --nproc_per_node=2 --no_python './my (prog)' -x", 2),
+        ("torchrun --nproc_per_node=2 -m package.train --lr 1", 2),
+        ("torchrun --nproc_per_node=2 -- train.py --lr 1", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node=2 train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=2,3 accelerate launch train.py", 2),
+        ("CUDA_VISIBLE_DEVICES=2,3 python train.py", "plain"),
+        ("CUDA_VISIBLE_DEVICES= python train.py", "plain"),
+        ("NOTE='a, \"b\"' X=1 E= torchrun --nproc_per_node=2 train.py", 2),
+        ("MASTER_ADDR=localhost MASTER_PORT=0 RANK=0 WORLD_SIZE=1 python train.py", "plain"),
+        ("python -u -m torch.distributed.run --nproc_per_node=2 train.py", 2),
+        ("python3 -W ignore -m torch.distributed.launch train.py", 1),
+        ("./venv/bin/python train.py", "plain"),
+        ("python -m package.train", "plain"),
+        ("accelerate launch train.py", 1),
+        ("accelerate launch --gpu_ids=0,1 train.py", 2),
+        ("accelerate launch --num_machines=1 --num_processes=4 train.py", 4),
+        ("deepspeed train.py", 1),
+        ("deepspeed --num_gpus=4 --no_local_rank train.py", 4),
+        ("deepspeed --num_nodes=2 --num_gpus=2 train.py", 2),
+        ("deepspeed --hostfile=workers train.py", 8),
+        ("train.py -- --lr 1 cluster=lab", 8),
+        ("--nnodes 2 train.py", 8),
+    ],
+)
+def test_what_is_named_is_planned(
+    theirs: str, ranks: int | str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With as many processes on each node as the launcher would start."""
+    named = typed_here(theirs, capsys)
+    assert (
+        main(
+            [
+                "dry_run=[offline,json]",
+                *([] if chooses_cluster(named) else ["cluster=mine"]),
+                *named,
+            ]
+        )
+        == 0
+    ), capsys.readouterr().err
+    for node in json.loads(capsys.readouterr().out)["nodes"]:
+        assert given_to(node).flags.get("nproc_per_node", "plain") == str(ranks)
+        assert len(node["ranks"]) in (0, 1 if ranks == "plain" else ranks)  # 0: torch assigns them
 
 
 def assert_plan_is_as_asked(
@@ -154,7 +232,7 @@ def assert_plan_is_as_asked(
     assert main(["dry_run=[offline,json]", *words]) == 0, capsys.readouterr().err
     nodes = json.loads(capsys.readouterr().out)["nodes"]
     for number, node in enumerate(nodes):
-        given = read_line([Path(node["command"][0]).name, *node["command"][1:]])
+        given = given_to(node)
         assert_same_program(asked, given, number)
         assert_same_flags(asked, given, node)
         if len(nodes) > 1 and "node_rank" in given.flags:
@@ -170,18 +248,25 @@ def assert_plan_is_as_asked(
         assert not any(set(numbers) & gpus.get(name, set()) for name, numbers in excluded.items())
 
 
+def given_to(node: dict[str, Any]) -> LaunchLine:
+    """Read the command that a node is given."""
+    return read_line([Path(node["command"][0]).name, *node["command"][1:]])
+
+
 def assert_same_program(asked: LaunchLine, given: LaunchLine, number: int) -> None:
     """Theirs is that of rank 0; ours adds a local rank, as DeepSpeed does, and the master."""
     added = r"--local[_-]rank=.*|--master_(addr|port)=.*"
     assert Path(given.program) == Path(asked.program)
     args = [word for word in given.args if not re.fullmatch(added, word)]
-    assert " ".join(args) == re.sub("--rank([= ])0", rf"--rank\g<1>{number}", " ".join(asked.args))
+    typed = re.sub("(--rank[= ]|-nr )0", rf"\g<1>{number}", " ".join(asked.args))
+    assert " ".join(args) == typed
 
 
 def assert_same_flags(asked: LaunchLine, given: LaunchLine, node: dict[str, Any]) -> None:
     """Where theirs leaves one open, ours may say what it likes."""
     for name in ("nproc_per_node", "master_port", "rdzv_backend", "max_restarts"):
         wanted = asked.flags.get(name, "$")
+        wanted = str(len(node["gpus"]) or 1) if wanted == "gpu" else wanted
         if "$" not in wanted and name in given.flags:
             assert given.flags[name] == wanted, name
     if "CUDA_VISIBLE_DEVICES" in asked.env:
@@ -211,8 +296,11 @@ TRIED = {
     "NUM_GPUS_YOU_HAVE": True,
     "$(which fairseq-train)": False,
     "--multiprocessing-distributed --world-size 2": True,
+    "-nr 0": False,
     "accelerate launch --num_machines 2": False,
+    "fabric run": False,
     "deepspeed --num_nodes=2": False,
+    "colossalai run": False,
     "OMPI_COMM_WORLD_RANK": False,
     "SLURM_PROCID": False,
     "--num-layers 24": False,
@@ -243,7 +331,7 @@ def test_ours_runs(part: str, reader: Launcher) -> None:
     assert done.code == 0, done
     plan, asked = json.loads((done.folder / "plan.json").read_text()), row.asked
     places = [(node, local) for node in plan["nodes"] for local in range(len(node["ranks"]))]
-    each = asked.flags.get("nproc_per_node", "1")
+    each = asked.flags.get("nproc_per_node", "1").replace("gpu", "1")  # hosts have none
     assert len(places) == int(each) * len(plan["nodes"])
     passes_rank = "local_rank" in row.ours or "entry=launch" in row.ours
     master = {"MASTER_ADDR": plan["master_addr"], "MASTER_PORT": str(plan["master_port"])}

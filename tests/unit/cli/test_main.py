@@ -18,6 +18,7 @@ from runner import verbs
 from runner.cli.completion.query import candidates
 from runner.cli.main import main
 from runner.cli.parser import VerbParser
+from runner.cli.translation import NO_COUNTERPART, ON_THE_PAGE
 from runner.cli.verb import load_verb, verb_names
 from runner.config.overrides import is_override
 from runner.core.errors import ConfigError
@@ -151,6 +152,7 @@ def test_words_after_two_dashes_are_the_programs(capsys: pytest.CaptureFixture[s
     plan = printed(capsys, *words, "--", "foo=bar", "--lr", "0.2", "--", "ps", "-m", "${run_id}")
     own = " train.py --lr 0.1 --steps 3 foo=bar --lr 0.2 -- ps -m"
     assert f"{own} '$${{run_id}}'\n" in plan
+    assert "train.py --lr 0.1 --steps 3 train.py" in printed(capsys, *words, "--", "train.py")
     assert main((*words, "--")) == 0
     assert main(("config", *words, "--", "x")) == 2
 
@@ -226,6 +228,11 @@ def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]
     assert refused(capsys, "init", "a=1").startswith("error: command line: init takes flags alone")
 
 
+ONE, AUTO = (f"cluster=local cluster.nproc_per_node={count}" for count in (1, "auto"))
+PLAIN = "cluster=local task.entry=plain"
+EIGHT_GPUS = "cluster.gpus_per_node=8 cluster.nproc_per_node=8"
+
+
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
@@ -234,45 +241,96 @@ def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]
         ("cluster=hy train.py lost_s=9 x=1", "cluster=hy lost_s=9 task.script=train.py -- x=1"),
         ("--nnodes 2 cluster=hy train.py", "cluster=hy task.nnodes=2 task.script=train.py"),
         ("--nnodes 2 --cluster hy train.py", "task.nnodes=2 cluster=hy task.script=train.py"),
-        ("python -m package.train --lr 1", "task.module=package.train -- --lr 1"),
-        ("python3 -u train.py", "task.script=train.py"),
-        ("-m torch.distributed.run -m package.train", "cluster=local task.module=package.train"),
-        ("torchrun --nproc-per-node=gpu --no-python ./go.sh", "cluster=local task.command=./go.sh"),
+        ("train.py -- --lr 1 cluster=lab", "task.script=train.py -- --lr 1 cluster=lab"),
+        ("train.py lost_s=9 -- lost_s=8", "lost_s=9 task.script=train.py -- lost_s=8"),
+        ("OMP_NUM_THREADS=4 train.py", "task.env.OMP_NUM_THREADS=4 task.script=train.py"),
+        ("--standalone train.py", "cluster=local task.script=train.py"),
+        ("python -m package.train --lr 1", f"{PLAIN} task.module=package.train -- --lr 1"),
+        ("python3.11 -u train.py", f"{PLAIN} task.script=train.py"),
         (
-            "torchrun --rdzv-backend etcd --rdzv-endpoint e:1 train.py",
-            "rendezvous=etcd rendezvous.endpoint=e:1 task.script=train.py",
+            "./venv/bin/python train.py",
+            f"cluster=local cluster.python=./venv/bin/python {PLAIN[14:]} task.script=train.py",
+        ),
+        ("-m torch.distributed.run -m package.train", f"{ONE} task.module=package.train"),
+        ("python -uB -m torch.distributed.run train.py", f"{ONE} task.script=train.py"),
+        ("python3 -W ignore -Xdev -m torch.distributed.run a.py", f"{ONE} task.script=a.py"),
+        ("python /opt/bin/torchrun --standalone train.py", f"{ONE} task.script=train.py"),
+        ("torchrun --nproc-per-node=gpu --no-python ./go.sh", f"{AUTO} task.command=./go.sh"),
+        ("torchrun --no_python my(prog) -x", f"{ONE} 'task.command=[\"my(prog)\"]' -- -x"),
+        ("torchrun -- train.py --lr 1", f"{ONE} task.script=train.py -- --lr 1"),
+        (
+            "torchrun --rdzv-backend etcd --rdzv-endpoint e train.py",
+            f"{ONE[14:]} rendezvous=etcd rendezvous.endpoint=e:2379 task.script=train.py",
+        ),
+        (
+            "rendezvous.serve=a torchrun --nnodes=2 --rdzv-backend etcd-v2 train.py",
+            f"rendezvous.serve=a {ONE[14:]} task.nnodes=2 rendezvous=etcd-v2 task.script=train.py",
         ),
         (
             "torchrun train.py task=cifar ~deploy",
-            "cluster=local task.script=train.py -- task=cifar '~deploy'",
+            f"{ONE} task.script=train.py -- task=cifar '~deploy'",
         ),
-        ("torchrun --nnodes=2 ~deploy a.py", "'~deploy' task.nnodes=2 task.script=a.py"),
-        ("torchrun --standalone --nnodes=1 a.py", "cluster=local task.nnodes=1 task.script=a.py"),
-        ("torchrun --rdzv_endpoint=fe80::1 train.py", "task.script=train.py"),
-        ("torchrun a(1),b.py", "cluster=local 'task.script=\"a(1),b.py\"'"),
+        (
+            "torchrun --nnodes=2 ~deploy a.py",
+            f"'~deploy' {ONE[14:]} task.nnodes=2 task.script=a.py",
+        ),
+        ("torchrun --nnodes=1 a.py", f"{ONE} task.nnodes=1 task.script=a.py"),
+        ("torchrun --nnodes=1:1 --master_port=0 a.py", f"{ONE} task.nnodes=1 task.script=a.py"),
+        (
+            "torchrun --standalone --nnodes=2 train.py",
+            f"{ONE[14:]} task.nnodes=2 task.script=train.py",
+        ),
+        ("torchrun --rdzv_endpoint=fe80::1 train.py", f"{ONE[14:]} task.script=train.py"),
+        (
+            "torchrun --rdzv_backend=c10d --rdzv_endpoint=localhost:0 train.py",
+            f"{ONE} rendezvous=c10d task.script=train.py",
+        ),
+        (
+            "torchrun --max_restarts=3 train.py",
+            f"{ONE} rendezvous=standalone torchrun.max_restarts=3 task.script=train.py",
+        ),
+        (
+            "torchrun --nnodes=2 --max_restarts=3 train.py",
+            f"{ONE[14:]} relaunch.max=3 task.nnodes=2 task.script=train.py",
+        ),
+        ("torchrun a(1),b.py", f"{ONE} 'task.script=\"a(1),b.py\"'"),
         (
             "torchrun --rdzv-conf a=1,b=x train.py",
-            """cluster=local 'torchrun.rdzv_conf={a:"1",b:x}' task.script=train.py""",
+            f"""{ONE} 'torchrun.rdzv_conf={{a:"1",b:x}}' task.script=train.py""",
         ),
         (
             "torchrun --signals-to-handle=SIGTERM,SIGUSR1 train.py",
-            "cluster=local 'torchrun.signals_to_handle=[SIGTERM,SIGUSR1]' task.script=train.py",
+            f"{ONE} 'torchrun.signals_to_handle=[SIGTERM,SIGUSR1]' task.script=train.py",
+        ),
+        (
+            "X=x Y=1 Z=a,b MASTER_PORT=0 RANK=0 torchrun train.py",
+            f"""task.env.X=x task.env.Y=1 'task.env.Z="a,b"' {ONE} task.script=train.py""",
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node=2 train.py",
+            "cluster=local cluster.gpus_per_node=2 cluster.nproc_per_node=2 task.script=train.py",
+        ),
+        (
+            "CUDA_VISIBLE_DEVICES=2,3 accelerate launch train.py",
+            f"{AUTO} 'cluster.nodes.local.gpus=[2,3]' task.script=train.py",
         ),
         (
             "python -m torch.distributed.launch train.py",
-            "cluster=local task.entry=launch task.script=train.py",
+            f"{ONE} task.entry=launch task.script=train.py",
         ),
-        (
-            "python -m torch.distributed.launch --use_env train.py",
-            "cluster=local task.script=train.py",
-        ),
+        ("python -m torch.distributed.launch --use_env train.py", f"{ONE} task.script=train.py"),
         (
             "accelerate launch --multi_gpu --mixed_precision=fp16 train.py",
-            "cluster=local task.env.ACCELERATE_MIXED_PRECISION=fp16 task.script=train.py",
+            f"{AUTO} task.env.ACCELERATE_MIXED_PRECISION=fp16 task.script=train.py",
         ),
         (
-            "accelerate launch --num_machines 0 --num_processes 4 train.py",
-            "task.nnodes=0 cluster.nproc_per_node=4 task.script=train.py",
+            "deepspeed --num_gpus=8 train.py",
+            f"cluster=local task.local_rank_arg=--local_rank {EIGHT_GPUS} task.script=train.py",
+        ),
+        ("deepspeed --no_local_rank train.py", f"{AUTO} task.script=train.py"),
+        (
+            "MASTER_ADDR=10.0.0.1 MASTER_PORT=2950 WORLD_SIZE=2 NODE_RANK=0 python train.py",
+            f"{PLAIN[14:]} cluster.master_port=2950 task.nnodes=2 task.script=train.py",
         ),
     ],
 )
@@ -282,14 +340,46 @@ def test_words_of_another_launcher_are_translated(
     """The line to type is named whole, and where its machines are chosen."""
     said = refused(capsys, *typed.split())
     assert f"    here that is: runner {named}\n" in said
-    assert ("and cluster=NAME chooses the machines" in said) == ("cluster=" not in named)
+    settings = named.partition(" -- ")[0]
+    assert ("and cluster=NAME chooses the machines" in said) == ("cluster=" not in settings)
+    is_for_any = "cluster=local" in named and "nodes.local" not in named
+    assert ("cluster=NAME in its place" in said) == is_for_any
+    hint = "cluster.nproc_per_node=auto in place of task.entry=plain is one per GPU"
+    assert (hint in said) == ("task.entry=plain" in named)
+
+
+ONWARDS = "".join(f"    {part}\n" for part in NO_COUNTERPART.splitlines())
 
 
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
         ("torchrun", "did you mean cluster=NAME task.script=PROGRAM?"),
-        ("torchrun --log_dir x train.py", "to start; --log_dir has no counterpart here\n"),
+        (
+            "torchrun --log_dir x train.py",
+            f"to start; --log_dir has no counterpart here\n{ONWARDS}",
+        ),
+        ("torchrun --tee 3 train.py", f"to start; --tee has no counterpart here\n{ONWARDS}"),
+        ("accelerate launch --use_fsdp train.py", f"--use_fsdp has no counterpart here\n{ONWARDS}"),
+        ("python -O train.py", f"-O has no counterpart here\n{ONWARDS}"),
+        ("torchrun --nproc_per_node=cpu a.py", "here, where it is a number from 1, gpu or auto\n"),
+        ("accelerate launch --num_machines=0 a.py", "--num_machines=0 has no counterpart here"),
+        ("accelerate launch --num_machines=2 a.py", "for 2 nodes it takes --num_processes"),
+        ("torchrun --rdzv_backend=x a.py", "where it is static, c10d, etcd or etcd-v2\n"),
+        ("torchrun --nnodes=2 --rdzv_backend=etcd-v2 a.py", "takes --rdzv_endpoint=HOST:PORT"),
+        ("torchrun --nnodes=1:4 a.py", "--nnodes=1:4 takes an --rdzv_backend such as c10d\n"),
+        (
+            "CUDA_VISIBLE_DEVICES=2,3 torchrun --nnodes=2 a.py",
+            "the GPUs 2,3 are chosen here by their numbers on each node: 'cluster.nodes.NODE.gpus",
+        ),
+        ("torchrun -m torch.distributed.run a.py", "torch.distributed.run is a launcher itself\n"),
+        ("torchrun --no_python torchrun a.py", "torchrun is a launcher itself\n"),
+        *(
+            (f"{launcher} -n 2 train.py", f"what to start\n    {ON_THE_PAGE}\n")
+            for launcher in ("mpirun", "horovodrun", "/usr/bin/srun", "torchx run", "fabric run")
+        ),
+        ("A=1 colossalai run train.py", f"what to start\n    {ON_THE_PAGE}\n"),
+        ("pdsh -w gpu[1-2] hostname", f"{ON_THE_PAGE}\n    `runner exec -- COMMAND` runs"),
         ("deepspeed --include=a:0 train.py", "to start; --include=a:0 has no counterpart here\n"),
         (
             "accelerate launch --num_machines=2 --num_processes=3 train.py",
@@ -305,7 +395,9 @@ def test_words_of_another_launcher_are_translated(
 def test_words_without_a_counterpart_are_not(
     typed: str, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They get the hint that there is."""
+    """They get the hint that there is, and the page that has more lines."""
+    assert "docs/command-lines.md" in NO_COUNTERPART
+    assert "docs/command-lines.md" in ON_THE_PAGE
     said = refused(capsys, *typed.split())
     assert named in said
     assert "here that is" not in said
