@@ -212,7 +212,7 @@ class AttemptMonitor(WaitLoop):
 
     @property
     def stop_unconfirmed(self) -> list[str]:
-        """The nodes that have neither ended nor said that they stop."""
+        """The nodes that have neither ended nor been handed the stop."""
         return self._stop.unconfirmed
 
     @property
@@ -283,6 +283,8 @@ class AttemptMonitor(WaitLoop):
             self._node_monitor.on_following(node, session)
         elif frame.kind == "pong":
             self._node_monitor.on_pong(node, frame.data["disk_wait_s"])
+        elif frame.kind == "command_sent":
+            self._stop.on_command_sent(node.name, frame.data["id"])
         elif frame.kind == "in_progress":
             node.last_data = time.monotonic()
         elif frame.kind == "refused":
@@ -314,7 +316,6 @@ class AttemptMonitor(WaitLoop):
         elif isinstance(body, events.PortTaken):
             self._node_monitor.stop_all(f"port {body.port} on {name} was taken")
         elif isinstance(body, events.Stopping):
-            self._stop.confirm(name)
             self._node_monitor.stop_all(body.reason, cause=body.cause)
         elif isinstance(body, events.Ended):
             self._node_monitor.on_ended(node, body)

@@ -43,7 +43,8 @@ class StopSequence:
         self.requested: Stopping | None = None
         self.signal_count = 0  # how often the user asked by a signal
         self.deadline = float("inf")  # when every host must have reported its end
-        self._confirmed: set[str] = set()  # the nodes that have said that they stop
+        self._sent: dict[str, int] = {}  # the last request to each node
+        self._confirmed: set[str] = set()  # the nodes whose supervisor was handed that
         self._confirm_by = float("inf")
         self._is_extended = False
         self._unnamed = ""  # the reason of a stop that is not shown yet
@@ -58,7 +59,6 @@ class StopSequence:
         if self.requested is not None:
             if is_user and self.requested.cause is not StopCause.USER:
                 self.requested = Stopping(reason, cause)  # which rules out a relaunch too
-                self._confirmed.clear()
                 self._send_to_all()
             return
         self.requested = Stopping(reason, StopCause.USER if is_user else StopCause.PEER)
@@ -116,13 +116,14 @@ class StopSequence:
         self._observer.message(f"killing what is left on {names or 'no node'}")
         return self.signal_count > SKIP_LOGS_AFTER
 
-    def confirm(self, name: str) -> None:
-        """Note that a node has said that it stops."""
-        self._confirmed.add(name)
+    def on_command_sent(self, name: str, request_id: int) -> None:
+        """Note that a node's agent has handed a command to the supervisor."""
+        if self._sent.get(name) == request_id:
+            self._confirmed.add(name)
 
     @property
     def unconfirmed(self) -> list[str]:
-        """The nodes that have neither ended nor said that they stop."""
+        """The nodes that have neither ended nor been handed the stop."""
         nodes = self._nodes.items()
         running = (name for name, node in nodes if not (node.has_ended or node.is_lost))
         return [name for name in running if name not in self._confirmed]
@@ -136,8 +137,10 @@ class StopSequence:
     def send_to(self, session: HostSession) -> None:
         """Send the stop to one host, if one is requested."""
         if self.requested is not None:
-            command = "kill" if self.signal_count > 1 else "stop"
-            send_stop(session, self.requested.reason, self.requested.cause, command)
+            command, name = "kill" if self.signal_count > 1 else "stop", session.node.name
+            reason, cause = self.requested.reason, self.requested.cause
+            self._sent[name] = send_stop(session, reason, cause, command)
+            self._confirmed.discard(name)
 
     def _send_to_all(self) -> None:
         self._confirm_by = time.monotonic() + CONFIRM_TIMEOUT_S
@@ -156,9 +159,12 @@ def user_at_host() -> str:
 
 def send_stop(
     session: HostSession, reason: str, cause: StopCause = StopCause.PEER, command: str = "stop"
-) -> None:
-    """Ask the supervisor of one host to stop, or to kill at once with `command` "kill"."""
-    session.request("command", {"command": command, "reason": reason, "cause": cause.value})
+) -> int:
+    """Ask the supervisor of one host to stop, or to kill at once with `command` "kill".
+
+    Return the id of the request.
+    """
+    return session.request("command", {"command": command, "reason": reason, "cause": cause.value})
 
 
 class DetachSequence:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -93,12 +93,13 @@ class Handler(RequestHandler):
 
     def _pass_on(self, frame: Frame) -> None:
         command = frame.data["command"]
+        answer = functools.partial(self.context.answer, frame, "command_sent")
         if self.context.jobs and self._run is None and command != "detach":
             self.context.jobs.cancel_all("a stop was requested before its start")
+            answer()
             return
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
-        self._require_run().send_command(command, **fields)
-        self.context.answer(frame, "command_sent")
+        self._require_run().send_command(command, answer, **fields)
 
     @property
     def busy(self) -> bool:
@@ -177,11 +178,13 @@ class FollowedRun:
         self._next_connect = 0.0
         self._unresponsive_at: Optional[float] = None
         self._user_stop = self._term_sent = False
-        self._pending: List[bytes] = []
+        self._pending: List[Tuple[bytes, Callable[[], object]]] = []
         self.ended = ended
 
-    def send_command(self, command: str, **fields: Any) -> None:
-        """Send a command to the supervisor, now or when it can be reached.
+    def send_command(
+        self, command: str, on_sent: Callable[[], object] = int, **fields: Any
+    ) -> None:
+        """Send a command to the supervisor, now or when it can be reached; call `on_sent` then.
 
         The renewal of the lease is sent now or not at all.
         """
@@ -195,15 +198,16 @@ class FollowedRun:
         message = json.dumps({"command": command, "attempt": self._order.attempt, **fields})
         line = message.encode() + b"\n"
         if command != "renew_lease":
-            self._pending.append(line)
+            self._pending.append((line, on_sent))
             self._next_connect = 0.0
         elif not self._pending:
             self._send(line)
         self._flush()
 
     def _flush(self) -> None:
-        while self._pending and self._send(self._pending[0]):
-            del self._pending[0]
+        while self._pending and self._send(self._pending[0][0]):
+            _, on_sent = self._pending.pop(0)
+            on_sent()
 
     def _send(self, line: bytes) -> bool:
         if self._socket is None:

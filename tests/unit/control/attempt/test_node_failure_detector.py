@@ -31,7 +31,8 @@ LONG = 100_000.0
 class Session(HostSession):
     """A session that holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.node = Node(name, name)
         self.handshake_done = True
         self.last_heard = self.last_sent = time.monotonic()
 
@@ -71,7 +72,7 @@ class Scene:
             first_failure=lambda *_: None,
             recovered=lambda: None,
         )
-        sessions: dict[str, HostSession] = {name: Session() for name in "abc"}
+        sessions: dict[str, HostSession] = {name: Session(name) for name in "abc"}
         idle = cast("Reconnector", SimpleNamespace(reconnect_if_due=lambda *_: None))
         event_log = EventLog("r", 0, observer.record)
         self.monitor = NodeMonitor(
@@ -160,12 +161,12 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     node = scene.nodes["c"]
     longest = ANSWER_TIMEOUT_S + limits.LAST_HOST_TIMEOUT_S
     scene.out_of_reach("c", seconds=longest - 10)
-    node.connection.session = Session()
+    node.connection.session = Session(node.name)
     scene.tick()
     assert (node.is_finished, node.is_lost) == (False, False)
     if again:
         scene.monitor.on_disconnect(node, "it broke")
-        node.connection.session = Session()
+        node.connection.session = Session(node.name)
 
     assert node.connection.backoff
     node.connection.backoff.since -= 20
@@ -181,7 +182,7 @@ def test_lost_host_that_was_just_reached_again_may_prove_its_end(scene: Scene) -
     node = scene.nodes["c"]
     scene.out_of_reach("c", seconds=1)
     node.move_to(NodeState.LOST)
-    node.connection.session = Session()
+    node.connection.session = Session(node.name)
     scene.tick()
     assert not node.is_finished
 

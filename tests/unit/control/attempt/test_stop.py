@@ -54,26 +54,51 @@ def test_nobody_waits_for_that_decision_after_a_kill(stop: StopSequence) -> None
     assert stop.deadline == short
 
 
+class Session:
+    """That of a node, which numbers its requests."""
+
+    def __init__(self, name: str) -> None:
+        self.node, self.requests = Node(name, name), list[dict[str, Any]]()
+
+    def request(self, _kind: str, data: dict[str, Any]) -> int:
+        """Take a request; return its number."""
+        self.requests.append(data)
+        return len(self.requests)
+
+
 @pytest.mark.promise(2)
-def test_a_terminal_that_closes_leaves_once_every_host_knows_of_the_stop(
+def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A host that is lost or ended need not say so; a silent one is waited for, not for ever."""
+    """A host that is lost or ended need not have it; a silent one is waited for, not for ever."""
     states = {"a": (False, False), "b": (False, False), "c": (True, False), "d": (False, True)}
     stop = sequence(
         **{
-            name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=None)
+            name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=Session(name))
             for name, (is_lost, has_ended) in states.items()
         }
     )
     assert stop.may_leave
     stop.begin("stop requested", cause=StopCause.USER)
     assert (stop.may_leave, stop.unconfirmed) == (False, ["a", "b"])
-    stop.confirm("a")
+    stop.on_command_sent("a", 1)
     assert (stop.may_leave, stop.unconfirmed) == (False, ["b"])
     now = time.monotonic()
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: now + CONFIRM_TIMEOUT_S)
         assert (stop.may_leave, stop.unconfirmed) == (True, ["b"])
-    stop.confirm("b")
+    stop.on_command_sent("b", 1)
+    assert stop.may_leave
+
+
+@pytest.mark.promise(2)
+def test_an_earlier_stop_confirms_no_later_one() -> None:
+    """That of a user rules out a relaunch, which that of another node does not."""
+    node = SimpleNamespace(is_lost=False, has_ended=False, live_session=Session("a"))
+    stop = sequence(a=node)
+    stop.begin("rank 3 failed")
+    stop.begin("stop requested", cause=StopCause.USER)
+    stop.on_command_sent("a", 1)
+    assert stop.unconfirmed == ["a"]
+    stop.on_command_sent("a", 2)
     assert stop.may_leave
