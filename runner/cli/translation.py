@@ -117,8 +117,8 @@ def translated(words: Sequence[str]) -> Problem | None:
             return None
         return Problem("command line", f"{ELSEWHERE}; {error}", NO_COUNTERPART)
     is_bare = _BARE.fullmatch(program) is not None
-    one_word: str | list[str] = [program] if kind == "task.command" else program  # a text is split
-    chosen.append(f"{kind}={program if is_bare else hydra_value(one_word)}")
+    quoted = f"[{_quoted(program)}]" if kind == "task.command" else _quoted(program)
+    chosen.append(f"{kind}={program if is_bare else quoted}")  # a command that is text is split
     hint = f"here that is: {this_program()} {line([*chosen, *(['--', *args] if args else [])])}"
     if _PLAIN in chosen:
         hint += f"\nwhich is one process; {_PER_GPU} in place of {_PLAIN} is one per GPU"
@@ -165,7 +165,7 @@ def _split_assigned(
             flags[of_flags[name]] = value
         elif name not in _OF_RANKS:
             is_number = re.fullmatch(r"0|[1-9]\d*", value) is not None
-            ours.append(f"task.env.{name}={value if is_number else hydra_value(value)}")
+            ours.append(f"task.env.{name}={value if is_number else _quoted(value)}")
     return ours, flags
 
 
@@ -212,11 +212,16 @@ def _settings(flags: dict[str, str], ours: list[str], launcher: Sequence[str] | 
     said += chosen_gpus(flags, is_local=is_local)
     for name in filter(KEYS.get, flags):
         is_bare = name in _GRAMMAR or re.fullmatch(r"[\w.:/-]+", flags[name])
-        said.append(f"{KEYS[name]}={flags[name] if is_bare else hydra_value(flags[name])}")
+        said.append(f"{KEYS[name]}={flags[name] if is_bare else _quoted(flags[name])}")
     keys = {word.partition("=")[0] for word in [*ours, *said]}
     means = [*[_LOCAL] * is_local, *(launcher or ())]
     means = [w for w in means if w.partition("=")[0] not in keys and f"~{w}" not in taken_back]
     return [*dict.fromkeys([*ours, *means, *said])]
+
+
+def _quoted(text: str) -> str:
+    """Return text as Hydra and OmegaConf are to read it."""
+    return hydra_value(text.replace("${", r"\${"))
 
 
 def _is_setting(word: str) -> bool:

@@ -188,7 +188,7 @@ def chooses_cluster(words: list[str]) -> bool:
         ("CUDA_VISIBLE_DEVICES=2,3 accelerate launch train.py", 2),
         ("CUDA_VISIBLE_DEVICES=2,3 python train.py", "plain"),
         ("CUDA_VISIBLE_DEVICES= python train.py", "plain"),
-        ("NOTE='a, \"b\"' X=1 E= torchrun --nproc_per_node=2 train.py", 2),
+        ("NOTE='a, \"b\"' X=1 E= Y='${Z}' torchrun --nproc_per_node=2 train.py", 2),
         ("MASTER_ADDR=localhost MASTER_PORT=0 RANK=0 WORLD_SIZE=1 python train.py", "plain"),
         ("python -u -m torch.distributed.run --nproc_per_node=2 train.py", 2),
         ("python3 -W ignore -m torch.distributed.launch train.py", 1),
