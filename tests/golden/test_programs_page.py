@@ -12,7 +12,6 @@ from runner.config.spec_builder import build_spec
 from runner.control.assumed_facts import assumed_facts
 from runner.core import shell
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.launch_command import user_args_index
 from tests.unit.config.test_config import asked
 
 PAGE = Path(__file__).parents[2] / "docs" / "programs.md"
@@ -35,5 +34,5 @@ def test_the_command_is_that_of_the_file(written: str, command: str) -> None:
     spec, _ = build_spec(asked(changes), [])
     share = build_plan(*assumed_facts(spec)[:2]).nodes[0]
     env = {name: value for name, value in share.env.items() if not ELSEWHERE.match(name)}
-    line = shell.line(share.command, paths=user_args_index(share.command, share.order))
+    line = shell.line(share.command, paths=len(share.command) - share.arg_count)
     assert f"{shell.assignments(env)} {line}".strip() == command.replace("=RUN", "=run")

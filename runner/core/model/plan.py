@@ -8,6 +8,7 @@ from typing import Dict, Optional, Tuple
 from runner.core.codec import abbreviate, parsed_by
 from runner.core.model.facts import PORT
 from runner.core.model.line_pattern import check_pattern
+from runner.core.protocol.events import COUNT
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 
 _REFUSED = " '\"`;&<>|(){}"
@@ -108,6 +109,7 @@ class NodePlan:
     nproc: int
     user: str = field(default="", metadata=USER)  # "" and 0: by the ssh configuration
     port: int = field(default=0, metadata=PORT)
+    arg_count: int = field(default=0, metadata=COUNT)  # words at the end of `command` for the task
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "local_rank_unknown",
-        r"error: unrecognized arguments:.*?(?P<flag>--local[-_]rank)",
+        r"error: unrecognized arguments:.*?(?P<flag>--local[-_]rank)\b",
         "the program does not take {flag}",
         "if its usage has the name in another spelling, such as --local_rank: task.entry=torchrun "
         "task.local_rank_arg=--local_rank; else have it read LOCAL_RANK from its environment: "
@@ -60,7 +60,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "local_rank_wanted",
-        r"error: the following arguments are required:.*(?P<flag>--local[-_]rank)",
+        r"error: the following arguments are required:.*(?P<flag>--local[-_]rank)\b",
         "the program requires {flag}, and did not get it",
         "task.entry=torchrun task.local_rank_arg={flag} passes it, or have the program read "
         "LOCAL_RANK from its environment",
@@ -68,8 +68,8 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
         "local_rank_missing",
         r"^KeyError: '(?P<name>LOCAL_RANK|LOCAL_WORLD_SIZE)'",
-        "the program wants to be started once per GPU, and task.entry=plain starts it once per "
-        "node, without {name}",
+        "the program reads {name}, which torchrun sets for each of its ranks; with "
+        "task.entry=plain it is started once per node, without",
         "task.entry=torchrun starts a process per GPU",
     ),
     FailurePattern(

@@ -181,6 +181,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         node=node.name,
         host=node.host,
         command=launch.command,
+        arg_count=launch.arg_count,
         env={name: value for name, value in env.items() if name not in removed},
         cwd=order.cwd,
         ranks=order.ranks,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts
-from runner.core.model.plan import Order
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
@@ -31,6 +30,9 @@ record how their ranks ended."""
 DASHED_SINCE = (2, 0)
 """The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
 
+SYSTEM_PREFIXES = ("/usr", "/usr/local", "/")
+"""The `sys.prefix` of interpreters whose folder is on every PATH, among much else."""
+
 ENV_PROGRAM, REMOVE_OPTION = "env", "-u"
 """The program that takes names out of an environment, and its option, in commands to paste."""
 
@@ -45,6 +47,7 @@ class LaunchCommand:
     command: Tuple[str, ...]  # as a person would type it
     argv: Tuple[str, ...]  # the same, with the words of our shim before each rank's program
     rank_prefix: Tuple[str, ...]  # the task's interpreter, () for a command
+    arg_count: int  # how many words at the end of `command` are arguments of the program
     launcher: str = ""  # the program between the supervisor and the ranks, "" for none
     env: Dict[str, str] = field(default_factory=dict)  # belongs to `command`
     internal_env: Dict[str, str] = field(default_factory=dict)  # only `argv` needs it
@@ -75,20 +78,25 @@ def launch_command(
     )
     if task.is_plain:
         env = _rendezvous_env(spec, position)
-        command = (*program, *(_expand(task.args, env) if task.expands_args else task.args))
-        return LaunchCommand((*env_command(removed), *command), (*shim, *command), prefix, env=env)
+        args = _expand(task.args, env) if task.expands_args else task.args
+        command = (*program, *args)
+        return LaunchCommand(
+            *((*env_command(removed), *command), (*shim, *command), prefix, len(args)), env=env
+        )
     launcher_name, module = LAUNCHERS[task.entry]
     launcher = (python.executable, "-m", module, *flags(spec, position))
     local_rank = local_rank_argument(task, python.torch)
     words = map(escape, (*shim[1:], *program, *local_rank, *task.args))
-    shown = torchrun_program(task, script)
+    shown, arg_count = torchrun_program(task, script), len(task.args)
     if removed:  # torchrun may set them itself, just before
         without = (*env_command(removed), *program, *local_rank, *task.args)
         shown = (*_program_options(task), *map(escape, without))
+        arg_count += len(local_rank)
     return LaunchCommand(
         command=(*launcher, *shown),
         argv=(*launcher, *_program_options(task), shim[0], *words),
         rank_prefix=prefix,
+        arg_count=arg_count,
         launcher=launcher_name,
         internal_env=internal_env,
     )
@@ -111,33 +119,10 @@ def _internal_env(spec: Spec, node: Node, facts: Facts, attempt_folder: str) -> 
     return env
 
 
-def user_args_index(command: Tuple[str, ...], order: Order) -> int:
-    """Return where the task's own arguments begin in the command of `order`."""
-    first = 0
-    if order.launcher:
-        options = len(("python", "-m", "torch.distributed.run"))
-        words = enumerate(command[options:], start=options)
-        first = next(index for index, word in words if not word.startswith("-"))
-    env_length = _env_command_length(command[first:])
-    program = first + env_length + len(order.rank_prefix)
-    if not order.rank_prefix or (order.launcher and not env_length):
-        return first + env_length + 1
-    options = len((UNBUFFERED, "-m") if command[program + 1] == "-m" else (UNBUFFERED,))
-    return program + options + 1
-
-
 def env_command(removed: Sequence[str]) -> Tuple[str, ...]:
     """Return the words before a program that take names out of its environment."""
     options = [word for name in removed for word in (REMOVE_OPTION, name)]
     return (ENV_PROGRAM, *options) if options else ()
-
-
-def _env_command_length(words: Tuple[str, ...]) -> int:
-    """Return how many words at the beginning are those of `env_command`."""
-    length = 1
-    while words[0] == ENV_PROGRAM and words[length : length + 1] == (REMOVE_OPTION,):
-        length += len((REMOVE_OPTION, "NAME"))
-    return length if length > 1 else 0
 
 
 def _expand(args: Sequence[str], env: Mapping[str, str]) -> Tuple[str, ...]:
@@ -214,10 +199,11 @@ def escape(arg: str) -> str:
 def path_folder(spec: Spec, node: Node, facts: Facts) -> str:
     """Return the folder of the task's interpreter, which comes first on the PATH of programs.
 
-    "" where a PATH of the user's says what is found, and where the interpreter was itself found on
-    the host's: a folder such as /usr/bin must not come before what `cluster.setup` put there.
+    "" where a PATH of the user's says what is found, where the interpreter was itself found on the
+    host's, and for the system's own: /usr/bin must not come before what `cluster.setup` put there.
     """
-    if "/" not in spec.python or "PATH" in spec.env_of(node):
+    is_systems = facts.python.prefix in SYSTEM_PREFIXES
+    if "/" not in spec.python or "PATH" in spec.env_of(node) or is_systems:
         return ""
     return posixpath.dirname(facts.python.executable)
 

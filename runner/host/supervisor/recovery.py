@@ -5,6 +5,7 @@ The guardian recovers its own supervisor's run; an agent recovers a run that los
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import time
@@ -72,19 +73,25 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup, by a boot since then, or where no owner is on record, since
-    nothing was started: a process can clear the tags in its environment and leave its ancestors.
+    The end is verified by a cgroup, by a boot since then, or where neither an owner nor a start is
+    on record: a process can clear the tags in its environment and leave its ancestors.
     """
     processes = run_processes(folder, order)
     processes.freeze()
     owner = run_owner.read(folder)
     rebooted = owner is not None and owner.from_earlier_boot
-    was_owned = os.path.lexists(folder.owner_file)
+    was_started = os.path.lexists(folder.owner_file) or _has_started(folder)
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
-    verified = rebooted or not was_owned
+    verified = rebooted or not was_started
     finalise_record(folder, order, reason, processes.scan, verified=verified)
+
+
+def _has_started(folder: RunPaths) -> bool:
+    """Return whether a program or a rank of the run is on record as started."""
+    starts = glob.glob(os.path.join(glob.escape(folder.attempt_folder(0))[:-1] + "*", "*.start"))
+    return bool(starts) or any(isinstance(e.body, ProgramStarted) for e in read_events(folder))
 
 
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
-from runner.core.planning.launch_command import user_args_index
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
 from runner.ui.layout import align, fold_names
 from runner.ui.reports.report import launch_header
@@ -92,7 +91,7 @@ def _script(plan: Plan, node_plan: NodePlan) -> list[_Part]:
         folder = _Text(order.path_folder, "node_path", is_path=True)
         script += ["PATH=", folder, ':"$PATH" ']
     script += [f"{shell.assignments({}, references=plan.secrets)} " if plan.secrets else "", "\\\n"]
-    path_count = user_args_index(node_plan.command, order)
+    path_count = len(node_plan.command) - node_plan.arg_count
     for index, word in enumerate(node_plan.command):
         variable = "argument" if index >= path_count else "program" if index else "executable"
         script += [" " if index else "", _Text(word, variable, is_path=index < path_count)]

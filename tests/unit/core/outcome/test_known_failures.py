@@ -18,7 +18,7 @@ MEANS = {
     "memory": "memory ran out on that host",
     "local_rank_unknown": "does not take --local-rank",
     "local_rank_wanted": "requires --local_rank",
-    "local_rank_missing": "task.entry=plain starts it once per node, without LOCAL_RANK",
+    "local_rank_missing": "reads LOCAL_RANK, which torchrun sets",
     "node_rank_missing": "starts its own workers",
     "lightning_size": "told num_nodes=1 and devices=1, and the run has 4 ranks",
     "argument_unknown": "does not take --fail_rank",

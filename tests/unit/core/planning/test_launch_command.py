@@ -17,7 +17,6 @@ from runner.core.planning.launch_command import (
     LOCAL_RANK_MACRO,
     escape,
     torchrun_program,
-    user_args_index,
 )
 from tests.golden.builders import facts, spec
 
@@ -90,7 +89,7 @@ def test_arguments_of_the_task_are_found_in_a_command(
 ) -> None:
     """They begin after the program, whatever kind it is and whatever starts it."""
     share = second(Task("t", kind, target, ("-u", "-m"), entry=entry))
-    assert share.command[user_args_index(share.command, share.order) :] == ("-u", "-m")
+    assert share.command[-share.arg_count :] == ("-u", "-m")
 
 
 def test_a_plain_program_has_its_place_and_all_gpus() -> None:
@@ -121,9 +120,7 @@ def test_names_are_taken_out_just_before_the_program(
         *(*env_words, *start),
         *(*local_rank, "-u", "MY"),
     )
-    assert share.command[user_args_index(share.command, share.order) :] == (
-        *(*local_rank, "-u", "MY"),
-    )
+    assert share.command[-share.arg_count :] == (*local_rank, "-u", "MY")
     hidden = share.order.argv[share.order.argv.index("-S") + 4]
     assert hidden.split(",")[-3:] == list(removed)
     assert removed.keys().isdisjoint(share.env)
@@ -185,20 +182,25 @@ def test_places_in_arguments_are_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "env", "folder"),
+    ("python", "prefix", "env", "folder"),
     [
-        ("~/venv/bin/python", {}, "/opt/venv/bin"),
-        ("python3", {}, ""),
-        ("~/venv/bin/python", {"PATH": "/usr/bin"}, ""),
-        ("~/venv/bin/python", {"PATH": None}, "/opt/venv/bin"),
+        ("~/venv/bin/python", "/opt/venv", {}, "/opt/venv/bin"),
+        ("python3", "/opt/venv", {}, ""),
+        ("~/venv/bin/python", "/opt/venv", {"PATH": "/usr/bin"}, ""),
+        ("~/venv/bin/python", "/opt/venv", {"PATH": None}, "/opt/venv/bin"),
+        ("/usr/bin/python3.9", "/usr", {}, ""),
     ],
-    ids=["a path", "a name", "a PATH of the user's", "no PATH"],
+    ids=["a path", "a name", "a PATH of the user's", "no PATH", "the system's"],
 )
 def test_the_folder_of_the_interpreter_comes_first_on_path(
-    python: str, env: dict[str, str | None], folder: str
+    python: str, prefix: str, env: dict[str, str | None], folder: str
 ) -> None:
-    """Where it is named by its path: a name was found on the host's PATH already."""
+    """Where it is named by its path: a name was found on the host's PATH already.
+
+    With that of the system's, all of /usr/bin would come before what `cluster.setup` put there.
+    """
     host = facts("a", "eth0 10.0.0.1/24")
+    host = replace(host, python=replace(host.python, prefix=prefix))
     task = Task("t", "command", "accelerate", env=env, entry="plain")
     plan = build_plan(spec(Node("a", "10.0.0.1"), task=task, python=python), {"a": host})
     assert plan.node("a").order.path_folder == folder

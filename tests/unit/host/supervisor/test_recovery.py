@@ -1,0 +1,33 @@
+"""Recovery of a run that has lost supervisor and guardian: what proves that nothing is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.core.codec import encode
+from runner.core.protocol.events import Ended
+from runner.core.protocol.paths import RunPaths
+from runner.host.storage.run_folder import read_events
+from runner.host.supervisor.recovery import recover_orphaned
+from tests.golden.builders import plan
+
+
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("started", ["nothing", "a rank", "an owner"])
+def test_an_end_is_verified_only_if_nothing_was_started(tmp_path: Path, started: str) -> None:
+    """An owner that is not on record any more proves nothing where a rank is."""
+    order = replace(plan(1).nodes[0].order, workdir=str(tmp_path), run_id="run-recovered")
+    folder = RunPaths(str(tmp_path), order.run_id, order.node)
+    Path(folder.attempt_folder(0)).mkdir(parents=True)
+    Path(folder.order).write_text(json.dumps(encode(order)))
+    if started == "a rank":
+        Path(folder.attempt_folder(0), "rank_0.start").write_text('{"pid": 1, "shim": 1, "mono": 1.0}')
+    elif started == "an owner":
+        Path(folder.owner_file).write_text("{}")
+    recover_orphaned(folder, order)
+    (end,) = (event.body for event in read_events(folder) if isinstance(event.body, Ended))
+    assert end.verified == (started == "nothing"), end
