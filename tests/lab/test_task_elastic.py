@@ -144,3 +144,17 @@ def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path)
         done = python(str(TASKS / "elastic.py"), flag, f"--snapshot={path}")
         line = f"elastic.py: error: --snapshot {path} is of no use here: {why}\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_a_step_that_counted_twice_is_a_failure(tmp_path: Path) -> None:
+    """The end compares how often each image was used with a training without interruption."""
+    import torch  # noqa: PLC0415
+
+    words = (str(TASKS / "elastic.py"), f"--snapshot={tmp_path / 'elastic.pt'}")
+    assert python(*words, "--epochs=1").returncode == 0
+    state = torch.load(tmp_path / "elastic.pt")
+    state["counts"][0] += 1
+    torch.save(state, tmp_path / "elastic.pt")
+    done = python(*words, "--epochs=2")
+    line = "not every step counted once; do all ranks have the same arguments?\n"
+    assert (done.returncode, done.stderr) == (1, line)
