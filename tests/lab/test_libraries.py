@@ -179,6 +179,36 @@ def test_lightning(follow: Follow, shared: Path) -> None:
 
 @pytest.mark.all
 @pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.documents("docs/bring/lightning.md")
+def test_lightning_resumes_by_itself_after_a_failure(
+    cluster: Launcher, lab: Lab, shared: Path
+) -> None:
+    """A rank is killed after some epochs: the relaunch goes on from the checkpoint of the last."""
+    need("lightning")
+    write_files("lightning.md", cluster, shared)
+    words = ("cluster=mine", "task=train", "task.args.epochs=400", "relaunch.max=1")
+    run = cluster.start(*words, "relaunch.backoff_s=0.1")
+    run.until_printed("epoch 5 of 4 ranks", 1, seconds=120)
+    second = [*lab.hosts.values()][1]
+    started = second.processes("train.py")
+    shims = ("rank.py", "torch.distributed")
+    ranks = [
+        each.pid
+        for each in started
+        if " train.py " in each.cmdline and not any(word in each.cmdline for word in shims)
+    ]
+    second.kill(ranks[-1])
+    run.until_printed("epoch 400 of 4 ranks", 1, seconds=150)
+    done = run.wait(30)
+    assert done.code == 0, done
+    epochs = [int(epoch) for epoch in re.findall(r"epoch (\d+) of 4 ranks", done.out)]
+    assert len(epochs) in (400, 401), "of one epoch the checkpoint may have been unfinished"
+    assert epochs.count(1) == 1
+
+
+@pytest.mark.all
+@pytest.mark.torch
 @pytest.mark.timeout(500)
 @pytest.mark.documents("docs/bring/lightning.md", "docs/failures.md")
 def test_lightning_with_other_sizes_than_the_run(cluster: Launcher, shared: Path) -> None:

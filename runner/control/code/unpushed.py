@@ -21,6 +21,9 @@ CONTINUES = {"resume", "resumed", "restore", "restart", "continue"}
 LOADS = {"load", "reload", "init", "pretrained", "weights"}
 """Parts of the names of arguments by which a program continues an earlier run, or may do so."""
 
+OTHERWISE = {"every", "after", "on", "interval", "freq", "max", "output", "out", "save", "export"}
+"""Parts of names that say when to do so in this run, or where to write to."""
+
 CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|weights|pretrained", re.IGNORECASE)
 HUB_NAME = re.compile(r"[\w-]+/[\w.-]+")
 
@@ -88,14 +91,14 @@ def relative_checkpoints(args: Sequence[str]) -> list[tuple[str, str]]:
 def _says_to_continue(name: str, value: str) -> bool:
     if value.lower() in OFF:
         return False
-    is_switch = bool(_parts(name) & CONTINUES) or value.lower() in CONTINUES
-    return is_switch or (bool(_parts(name) & LOADS) and _names_checkpoint(name, value))
+    is_switch = bool(_parts(name) & CONTINUES) and not _parts(name) & OTHERWISE
+    return is_switch or value.lower() in CONTINUES or (bool(_parts(name) & LOADS) and _names_checkpoint(name, value))
 
 
 def _names_checkpoint(name: str, value: str) -> bool:
     """Return whether an argument is the relative path of a checkpoint; a model's name is none."""
     parts = _parts(name)
-    if not (parts & (CONTINUES | LOADS) or CHECKPOINT.search(name)):
+    if parts & OTHERWISE or not (parts & (CONTINUES | LOADS) or CHECKPOINT.search(name)):
         return False
     may_be_on_a_hub = bool(parts & LOADS) and not FILE_ENDING.fullmatch(value)
     return _is_relative_path(value) and not (may_be_on_a_hub and HUB_NAME.fullmatch(value))
