@@ -14,6 +14,7 @@ of stages: `python pipeline.py` trains it on one device.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import sys
@@ -31,16 +32,19 @@ from torch.nn.functional import cross_entropy
 
 try:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-except ImportError:
+
+    inspect.signature(PipelineStage).bind(None, 0, 1, None)  # torch 2.5 wants shapes, too
+except (ImportError, TypeError):
     sys.stderr.write(
         f"{Path(__file__).name}: error: this torch, {torch.__version__}, "
-        "has no torch.distributed.pipelining: use 2.5 or newer\n"
+        "has no torch.distributed.pipelining that infers shapes: use 2.6 or newer\n"
     )
     raise SystemExit(2) from None
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+LOCAL_WORLD_SIZE = int(os.environ.get("LOCAL_WORLD_SIZE", LOCAL_RANK + 1))
 
 FEATURES, WIDTH, CLASSES = 16, 64, 4
 LAYERS = 8
@@ -62,12 +66,13 @@ def parse_args() -> argparse.Namespace:
     add("--lr", type=float, default=0.05, help="learning rate (0.05)")
     add("--seed", type=int, default=0, help="of weights and data (0)")
     add("--log_every", type=int, default=10, metavar="N", help="steps (10)")
-    add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
+    add("--backend", help="nccl on GPUs or gloo on CPUs ($DIST_BACKEND, else by the GPUs)")
     args = parser.parse_args()
 
     gpus = torch.cuda.device_count()
-    args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
-    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
+    found = "nccl" if gpus >= LOCAL_WORLD_SIZE else "gloo"
+    args.backend = args.backend or os.environ.get("DIST_BACKEND") or found
+    args.device = torch.device(f"cuda:{LOCAL_RANK}" if args.backend == "nccl" else "cpu")
     for option in ("steps", "batch_size", "microbatches", "log_every"):
         if getattr(args, option) < 1:
             parser.error(f"--{option} must be at least 1, not {getattr(args, option)}")
@@ -79,7 +84,7 @@ def parse_args() -> argparse.Namespace:
         parser.error(f"--batch_size {args.batch_size} must be a multiple of --microbatches")
     if args.backend not in ("gloo", "nccl"):
         parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
-    if args.backend == "nccl" and args.device.type == "cpu":
+    if args.backend == "nccl" and gpus <= LOCAL_RANK:
         parser.error(f"nccl needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
     return args
 

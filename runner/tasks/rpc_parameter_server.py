@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, BinaryIO, Dict, List, Tuple
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # not needed here
 
@@ -33,8 +33,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 if not rpc.is_available():
-    name = Path(__file__).name
-    sys.stderr.write(f"{name}: error: this torch, {torch.__version__}, was built without RPC\n")
+    lacks = f"{torch.__version__}, was built without RPC"
+    sys.stderr.write(f"{Path(__file__).name}: error: this torch, {lacks}\n")
     raise SystemExit(2)
 
 import torch.distributed.autograd as dist_autograd
@@ -60,7 +60,7 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--steps", type=int, default=200, help="of the optimizer (200)")
-    add("--batch_size", type=int, default=96, help="samples per step of all trainers (96)")
+    add("--batch_size", type=int, default=420, help="samples per step of all trainers (420)")
     add("--lr", type=float, default=0.5, help="learning rate (0.5)")
     add("--seed", type=int, default=0, help="of weights and data (0)")
     add("--log_every", type=int, default=20, metavar="N", help="steps (20)")
@@ -73,10 +73,22 @@ def parse_args() -> argparse.Namespace:
         if getattr(args, option) < 1:
             parser.error(f"--{option} must be at least 1, not {getattr(args, option)}")
     if args.batch_size % TRAINERS:
-        parser.error(
-            f"--batch_size {args.batch_size} must be a multiple of the {TRAINERS} trainers"
-        )
+        what = f"a multiple of the {TRAINERS} trainers"
+        parser.error(f"--batch_size {args.batch_size} must be {what}")
+    if args.checkpoint and RANK == TRAINERS:
+        try:  # what cannot be written shall fail now, not after the training
+            open_aside(args.checkpoint).close()
+        except OSError as error:
+            parser.error(f"--checkpoint: {error}")
     return args
+
+
+def open_aside(path: Path) -> BinaryIO:
+    """Open a file to be renamed to this one: a reader finds the old one or the new, never half."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(path.name + ".tmp").open("wb")
 
 
 def build_model(seed: int) -> nn.Sequential:
@@ -110,8 +122,8 @@ class ParameterServer:
 
 def train(server: Any, args: argparse.Namespace) -> None:
     """Train as one of the trainers; the server calls this in each of them, at once."""
-    gpus = torch.cuda.device_count()
-    device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
+    on_gpu = os.environ.get("DIST_BACKEND") != "gloo" and torch.cuda.device_count() > LOCAL_RANK
+    device = torch.device(f"cuda:{LOCAL_RANK}" if on_gpu else "cpu")
     model = build_model(args.seed).to(device)  # its weights are replaced by those of the server
     # The steps of all trainers add up: each is that of a mean over the whole batch, times its part.
     optimizer: Any = DistributedOptimizer(  # type: ignore[no-untyped-call]
@@ -151,18 +163,15 @@ def serve(args: argparse.Namespace) -> None:
     """Have all trainers train the model that is here, and save it."""
     server = ParameterServer(args.seed)
     here = RRef(server)
-    trainings = [
-        rpc.rpc_async(f"trainer{i}", train, (here, args), timeout=0) for i in range(TRAINERS)
-    ]
+    names = (f"trainer{index}" for index in range(TRAINERS))
+    trainings = [rpc.rpc_async(name, train, (here, args), timeout=0) for name in names]
     torch.futures.wait_all(trainings)
     if args.checkpoint:
-        args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(server.model.state_dict(), args.checkpoint)
-
-
-def join_rpc(name: str) -> None:
-    """Wait until all ranks are there, at the address in MASTER_ADDR and MASTER_PORT."""
-    rpc.init_rpc(name, rank=RANK, world_size=WORLD_SIZE)  # type: ignore[no-untyped-call]
+        with open_aside(args.checkpoint) as file:
+            torch.save(server.model.state_dict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(args.checkpoint)
 
 
 def main() -> None:
@@ -170,13 +179,16 @@ def main() -> None:
     args = parse_args()
     if RANK < TRAINERS:
         dist.init_process_group("gloo", rank=RANK, world_size=TRAINERS)  # for barriers
-        join_rpc(f"trainer{RANK}")
-    else:
-        join_rpc("server")
+    name = f"trainer{RANK}" if RANK < TRAINERS else "server"
+    rpc.init_rpc(name, rank=RANK, world_size=WORLD_SIZE)  # type: ignore[no-untyped-call]
+    if RANK == TRAINERS:
         serve(args)
     rpc.shutdown()  # returns when no rank has anything left to do
     if RANK < TRAINERS:
         dist.destroy_process_group()
+        # Gloo's threads let go of their last tensors only now and need the interpreter for it; one
+        # that is already shutting down would abort the process (pytorch/pytorch#179291).
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ if not rpc.is_available():
 
 import torch.distributed.autograd as dist_autograd
 from torch.distributed.optim import DistributedOptimizer
-from torch.distributed.rpc import RRef
+from torch.distributed.rpc import RRef, TensorPipeRpcBackendOptions
 
 warnings.filterwarnings("ignore", module="torch.distributed")  # of RPC about its own means
 
@@ -108,8 +108,8 @@ class Stage:
     """A worker's layers; the leader calls the methods from afar."""
 
     def __init__(self, index: int, stages: int, seed: int) -> None:
-        gpus = torch.cuda.device_count()
-        self.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
+        on_gpu = os.environ.get("DIST_BACKEND") != "gloo" and torch.cuda.device_count() > LOCAL_RANK
+        self.device = torch.device(f"cuda:{LOCAL_RANK}" if on_gpu else "cpu")
         first, last = (LAYERS * edge // stages for edge in (index, index + 1))
         self.layers = build_model(seed)[first:last].to(self.device)
         self.lock = Lock()
@@ -171,10 +171,19 @@ def train(args: argparse.Namespace) -> None:
     print(f"loss {loss.item():.4f} after {args.steps} steps", flush=True)
 
 
+def join_rpc(args: argparse.Namespace) -> None:
+    """Wait until all ranks are there, at the address in MASTER_ADDR and MASTER_PORT."""
+    # Each micro-batch keeps a thread, in which it waits for the worker before; 16 for the rest.
+    options = TensorPipeRpcBackendOptions(num_worker_threads=args.microbatches + 16)
+    rpc.init_rpc(  # type: ignore[no-untyped-call]
+        f"worker{RANK}", rank=RANK, world_size=WORLD_SIZE, rpc_backend_options=options
+    )
+
+
 def main() -> None:
     """Join the other ranks, lead or serve, and leave in good order."""
     args = parse_args()
-    rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=WORLD_SIZE)  # type: ignore[no-untyped-call]
+    join_rpc(args)
     if RANK == 0:
         train(args)
     rpc.shutdown()  # returns when no rank has anything left to do

@@ -32,18 +32,17 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 
 try:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FSDPModule, fully_shard
     from torch.distributed.tensor import parallel as tp
 except ImportError:
-    sys.stderr.write(
-        f"{Path(__file__).name}: error: this torch, {torch.__version__}, "
-        "has no torch.distributed.fsdp.fully_shard: use 2.6 or newer\n"
-    )
+    lacks = f"{torch.__version__}, has no torch.distributed.fsdp.fully_shard: use 2.6 or newer"
+    sys.stderr.write(f"{Path(__file__).name}: error: this torch, {lacks}\n")
     raise SystemExit(2) from None
 
 RANK = int(os.environ.get("RANK", "0"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+LOCAL_WORLD_SIZE = int(os.environ.get("LOCAL_WORLD_SIZE", LOCAL_RANK + 1))
 
 TOKENS, LENGTH = 16, 16
 WIDTH, HEADS, BLOCKS = 32, 4, 2
@@ -57,33 +56,35 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    shared = "ranks that share each matrix (2; 1 where there is one)"
-    add("--tensor_parallel", type=int, default=min(2, WORLD_SIZE), metavar="N", help=shared)
+    shared = "ranks that share each matrix (2; 1 where the number of ranks is odd)"
+    add("--tensor_parallel", type=int, default=2 - WORLD_SIZE % 2, metavar="N", help=shared)
     add("--steps", type=int, default=60, help="of the optimizer (60)")
     add("--batch_size", type=int, default=24, help="sequences per step of all ranks (24)")
     add("--lr", type=float, default=0.003, help="learning rate (0.003)")
     add("--seed", type=int, default=0, help="of weights and data (0)")
     add("--log_every", type=int, default=10, metavar="N", help="steps (10)")
-    add("--backend", help="gloo or nccl ($DIST_BACKEND, else nccl where there are GPUs)")
+    add("--backend", help="nccl on GPUs or gloo on CPUs ($DIST_BACKEND, else by the GPUs)")
     args = parser.parse_args()
 
     gpus = torch.cuda.device_count()
-    args.device = torch.device("cuda", LOCAL_RANK) if gpus > LOCAL_RANK else torch.device("cpu")
-    args.backend = args.backend or os.environ.get("DIST_BACKEND") or ("nccl" if gpus else "gloo")
-    for option in ("tensor_parallel", "steps", "batch_size", "log_every"):
-        if getattr(args, option) < 1:
-            parser.error(f"--{option} must be at least 1, not {getattr(args, option)}")
+    found = "nccl" if gpus >= LOCAL_WORLD_SIZE else "gloo"
+    args.backend = args.backend or os.environ.get("DIST_BACKEND") or found
+    args.device = torch.device(f"cuda:{LOCAL_RANK}" if args.backend == "nccl" else "cpu")
+    if min(args.tensor_parallel, args.steps, args.batch_size, args.log_every) < 1:
+        parser.error("--tensor_parallel, --steps, --batch_size and --log_every must be at least 1")
     if HEADS % args.tensor_parallel or WORLD_SIZE % args.tensor_parallel:
-        what = f"--tensor_parallel {args.tensor_parallel}"
-        parser.error(f"{what} must divide the {HEADS} heads and the {WORLD_SIZE} ranks")
+        what = f"{args.tensor_parallel} must divide the {HEADS} heads and the {WORLD_SIZE} ranks"
+        parser.error(f"--tensor_parallel {what}")
     args.data_parallel = WORLD_SIZE // args.tensor_parallel
     if args.batch_size % args.data_parallel:
-        groups = f"the {args.data_parallel} groups of ranks"
-        parser.error(f"--batch_size {args.batch_size} must be a multiple of {groups}")
+        what = f"a multiple of the {args.data_parallel} groups of ranks"
+        parser.error(f"--batch_size {args.batch_size} must be {what}")
     if args.backend not in ("gloo", "nccl"):
         parser.error(f"--backend or DIST_BACKEND must be gloo or nccl, not {args.backend!r}")
-    if args.backend == "nccl" and args.device.type == "cpu":
+    if args.backend == "nccl" and gpus <= LOCAL_RANK:
         parser.error(f"nccl needs a GPU for local rank {LOCAL_RANK}; this host shows {gpus}")
+    if args.backend == "gloo" and not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+        parser.error(f"torch {torch.__version__} averages wrongly over gloo: nccl or a newer one")
     return args
 
 
@@ -140,8 +141,10 @@ def parallelize(model: Transformer, args: argparse.Namespace) -> Any:
         columns = {name: tp.ColwiseParallel() for name in ("query", "key", "value", "up")}
         rows = {name: tp.RowwiseParallel() for name in ("mix", "down")}
         tp.parallelize_module(block, mesh["tensor"], {**columns, **rows})
-        fully_shard(block, mesh=mesh["data"])
-    fully_shard(model, mesh=mesh["data"])
+    for module in (*model.blocks, model):
+        sharded: Any = fully_shard(module, mesh=mesh["data"])
+        if args.backend == "gloo":  # which has summed in place of a mean (pytorch/pytorch#162338)
+            sharded.set_force_sum_reduction_for_comms(True)
     return mesh
 
 
@@ -183,11 +186,8 @@ def main() -> None:
     args = parse_args()
     if args.device.type == "cuda":
         torch.cuda.set_device(args.device)
-    if "RANK" in os.environ:
-        dist.init_process_group(args.backend)
-    else:
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(args.backend, store=store, rank=0, world_size=1)
+    store = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(args.backend, store=store, rank=RANK, world_size=WORLD_SIZE)
     train(args)
     dist.destroy_process_group()
     # Gloo's threads let go of their last tensors only now and need the interpreter for it; one

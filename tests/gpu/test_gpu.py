@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -126,6 +127,8 @@ TRAININGS = {
     "pipeline": ("pipeline", STEPS),
 }
 """By task: the one whose losses on one CPU it must equal, and the arguments of both."""
+BY_BACKEND = ("ddp", "fsdp", "tensor_parallel", "pipeline")
+"""Those whose device follows from the backend."""
 
 
 @pytest.mark.parametrize(
@@ -156,8 +159,21 @@ def worst_difference(found: Progress, expected: Progress) -> float:
     """Return by how much the losses of two trainings differ at most."""
     assert [line["step"] for line in found] == [line["step"] for line in expected]
     assert len(found) > 10
+    assert [line for line in (*found, *expected) if not math.isfinite(line["loss"])] == []
     pairs = zip(found, expected, strict=True)
     return max(abs(float(one["loss"]) - float(other["loss"])) for one, other in pairs)
+
+
+@pytest.mark.parametrize("task", BY_BACKEND)
+def test_training_by_gloo(
+    launch: LocalLauncher, on_cpu: Callable[..., Progress], task: str, record_property: Figure
+) -> None:
+    """With the backend gloo it stays on the CPU: every loss is that of one CPU, to the digit."""
+    words = (f"task={task}", *TRAININGS[task][1])
+    run = launch(*words, "cluster.backend=gloo", gpus=1)
+    assert plan_backend(run) == "gloo"
+    assert worst_difference(progress(run), on_cpu(*words)) == 0
+    record_property("figure", "the losses of one CPU")
 
 
 @pytest.mark.parametrize("gpus", FEW)

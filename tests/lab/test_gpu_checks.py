@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def test_a_check_that_needs_more_gpus_says_so(launch: LocalLauncher) -> None:
     """It is skipped before anything is started."""
     with pytest.raises(pytest.skip.Exception, match="^needs 2 GPUs$"):
         launch("task=env", gpus=2)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_fails(wrong: float) -> None:
+    """Of a comparison with it, `max` would take no notice."""
+    expected = [{"step": step, "loss": 1.0} for step in range(12)]
+    found = [dict(line) for line in expected]
+    found[5]["loss"] = wrong
+    assert worst_difference(expected, expected) == 0
+    with pytest.raises(AssertionError, match="'step': 5"):
+        worst_difference(found, expected)
 
 
 @pytest.mark.all

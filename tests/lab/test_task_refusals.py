@@ -13,6 +13,7 @@ from tests.lab.by_hand import TASKS, python
 pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 
 LACKS = "error: this torch, {torch}, "
+NO_SUM = "distributed.fsdp.FSDPModule.set_force_sum_reduction_for_comms"
 ONE_PROCESS = "error: this trains in one process and was started as 2; ddp.py uses all"
 CASES = [
     ("collectives", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this "),
@@ -55,7 +56,9 @@ CASES = [
     ("elastic", 1, "", ["--save_every=0"], "error: --epochs, --log_every, --save_every and --time"),
     ("elastic", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
     ("rpc_parameter_server", 1, "", [], "error: a server and its trainers take 2 ranks or more"),
-    ("rpc_parameter_server", 6, "", [], "error: --batch_size 96 must be a multiple of the 5 train"),
+    ("rpc_parameter_server", 9, "", [], "error: --batch_size 420 must be a multiple of the 8 trai"),
+    ("rpc_parameter_server", 2, "", ["--checkpoint=."], "error: --checkpoint: . is a directory"),
+    ("rpc_parameter_server", 2, "", ["--checkpoint=short.txt/a"], "error: --checkpoint: [Errno "),
     ("rpc_parameter_server", 2, "_C._rpc_init", [], LACKS + "was built without RPC"),
     ("rpc_pipeline", 1, "", [], "error: the 8 layers go to 2 to 8 ranks, not 1"),
     ("rpc_pipeline", 9, "", [], "error: the 8 layers go to 2 to 8 ranks, not 9"),
@@ -68,10 +71,12 @@ CASES = [
     ("fsdp", 5, "", [], "error: --batch_size 96 must be a multiple of the 5 ranks"),
     ("fsdp", 2, "", ["--resume=/no/such"], "error: --resume: no checkpoint in /no/such, which all"),
     ("fsdp", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host sho"),
+    ("fsdp", 2, NO_SUM, [], "error: torch {torch} averages wrongly over gloo: nccl or a newer o"),
     ("fsdp", 2, "distributed.fsdp.fully_shard", [], LACKS + "has no torch.distributed.fsdp.ful"),
-    ("tensor_parallel", 3, "", [], "error: --tensor_parallel 2 must divide the 4 heads and the 3"),
+    ("tensor_parallel", 3, "", ["--tensor_parallel=2"], "error: --tensor_parallel 2 must divide "),
     ("tensor_parallel", 10, "", [], "error: --batch_size 24 must be a multiple of the 5 groups"),
-    ("tensor_parallel", 2, "", ["--steps=0"], "error: --steps must be at least 1, not 0"),
+    ("tensor_parallel", 2, "", ["--steps=0"], "error: --tensor_parallel, --steps, --batch_size "),
+    ("tensor_parallel", 2, NO_SUM, [], "error: torch {torch} averages wrongly over gloo: nccl "),
     ("tensor_parallel", 2, "distributed.fsdp.fully_shard", [], LACKS + "has no torch.distribute"),
 ]
 """Task, world size, what torch lacks, flags, and the line."""

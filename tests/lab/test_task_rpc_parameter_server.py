@@ -33,7 +33,7 @@ def test_the_server_holds_what_one_process_arrives_at(tmp_path: Path, trainers: 
     from runner.tasks import rpc_parameter_server as task  # noqa: PLC0415
 
     model = task.build_model(3)
-    args = Namespace(seed=3, batch_size=96)
+    args = Namespace(seed=3, batch_size=420)
 
     def compute_loss(step: int) -> torch.Tensor:
         samples, labels = task.load_batch(step, args)
@@ -42,6 +42,7 @@ def test_the_server_holds_what_one_process_arrives_at(tmp_path: Path, trainers: 
     expected = train(compute_loss, torch.optim.SGD(model.parameters(), 0.5), 12)
     assert progress(done.stdout, 12) == pytest.approx(expected, abs=ROUNDING)
     assert expected[-1] < 0.8 * expected[0]
+    assert list(path.parent.iterdir()) == [path]
     server = torch.load(path, weights_only=True)
     assert server.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():

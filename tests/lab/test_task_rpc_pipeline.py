@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import torchrun
+from tests.lab.by_hand import TASKS, torchrun
 from tests.lab.launching import PROGRAMS
 from tests.lab.training import ROUNDING, progress, train
 
@@ -19,6 +19,15 @@ pytestmark = [
 ]
 
 PROGRAM = str(PROGRAMS / "rpc_pipeline_gradients.py")
+
+
+def test_more_micro_batches_than_threads_of_rpc() -> None:
+    """TensorPipe has 16 by default, and one waits for each micro-batch under way."""
+    script = str(TASKS / "rpc_pipeline.py")
+    done = torchrun(2, script, "--steps=2", "--microbatches=24", "--log_every=1")
+    whole = torchrun(2, script, "--steps=2", "--microbatches=1", "--log_every=1")
+
+    assert progress(done.stdout, 2) == pytest.approx(progress(whole.stdout, 2), abs=ROUNDING)
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.all)])

@@ -19,7 +19,7 @@ def gradients(stage: Any, context: int) -> list[torch.Tensor]:
 
 path = sys.argv.pop(1)
 args = task.parse_args()
-rpc.init_rpc(f"worker{task.RANK}", rank=task.RANK, world_size=task.WORLD_SIZE)  # type: ignore[no-untyped-call]
+task.join_rpc(args)
 if task.RANK == 0:
     model = task.Pipeline(args)
     samples, labels = task.load_batch(1, args)
