@@ -1,4 +1,4 @@
-"""Shipped tasks that split a model: the device follows from the backend, defaults suit the ranks."""
+"""Shipped tasks that split a model: the device is the backend's, the defaults suit the ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 
 from tests.lab.by_hand import TASKS, TORCHRUN, python
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.documents("docs/tasks.md"),
+    # torch's distributed optimizers use it as they are imported.
+    pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning"),
+]
 
 WITH_GPUS = """
 import runpy, sys, torch

@@ -92,7 +92,9 @@ def _says_to_continue(name: str, value: str) -> bool:
     if value.lower() in OFF:
         return False
     is_switch = bool(_parts(name) & CONTINUES) and not _parts(name) & OTHERWISE
-    return is_switch or value.lower() in CONTINUES or (bool(_parts(name) & LOADS) and _names_checkpoint(name, value))
+    if is_switch or value.lower() in CONTINUES:
+        return True
+    return bool(_parts(name) & LOADS) and _names_checkpoint(name, value)
 
 
 def _names_checkpoint(name: str, value: str) -> bool:

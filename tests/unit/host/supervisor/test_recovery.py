@@ -25,7 +25,8 @@ def test_an_end_is_verified_only_if_nothing_was_started(tmp_path: Path, started:
     Path(folder.attempt_folder(0)).mkdir(parents=True)
     Path(folder.order).write_text(json.dumps(encode(order)))
     if started == "a rank":
-        Path(folder.attempt_folder(0), "rank_0.start").write_text('{"pid": 1, "shim": 1, "mono": 1.0}')
+        begun = Path(folder.attempt_folder(0), "rank_0.start")
+        begun.write_text('{"pid": 1, "shim": 1, "mono": 1.0}')
     elif started == "an owner":
         Path(folder.owner_file).write_text("{}")
     recover_orphaned(folder, order)
