@@ -40,10 +40,7 @@ _SAME_MEANING = {
     "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
     "dry_run=true": ("dry-run", "dryrun", "plan"),
     "cluster=NAME task=NAME": ("sbatch", "start", "submit", "train", "up"),
-    "cluster=NAME task.script=PROGRAM": (
-        *("accelerate", "deepspeed", "docker", "horovodrun", "mpirun", "python", "srun"),
-        *("torchrun", "torchx"),
-    ),
+    "cluster=NAME task.script=PROGRAM": ("accelerate", "deepspeed", "python", "torchrun"),
 }
 MEANINGS = {word: meant for meant, words in _SAME_MEANING.items() for word in words}
 """What people call things elsewhere, and the word for it here."""
