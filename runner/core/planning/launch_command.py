@@ -30,8 +30,8 @@ record how their ranks ended."""
 DASHED_SINCE = (2, 0)
 """The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
 
-SYSTEM_PREFIXES = ("/usr", "/usr/local", "/")
-"""The `sys.prefix` of interpreters whose folder is on every PATH, among much else."""
+SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
+"""The folders of programs that are on every PATH, with much else than an interpreter in them."""
 
 ENV_PROGRAM, REMOVE_OPTION = "env", "-u"
 """The program that takes names out of an environment, and its option, in commands to paste."""
@@ -202,10 +202,10 @@ def path_folder(spec: Spec, node: Node, facts: Facts) -> str:
     "" where a PATH of the user's says what is found, where the interpreter was itself found on the
     host's, and for the system's own: /usr/bin must not come before what `cluster.setup` put there.
     """
-    is_systems = facts.python.prefix in SYSTEM_PREFIXES
-    if "/" not in spec.python or "PATH" in spec.env_of(node) or is_systems:
+    folder = posixpath.dirname(facts.python.executable)
+    if "/" not in spec.python or "PATH" in spec.env_of(node) or folder in SYSTEM_FOLDERS:
         return ""
-    return posixpath.dirname(facts.python.executable)
+    return folder
 
 
 RECORDER_SIZE_VARS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")

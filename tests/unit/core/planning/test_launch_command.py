@@ -182,25 +182,25 @@ def test_places_in_arguments_are_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "prefix", "env", "folder"),
+    ("python", "executable", "env", "folder"),
     [
-        ("~/venv/bin/python", "/opt/venv", {}, "/opt/venv/bin"),
-        ("python3", "/opt/venv", {}, ""),
-        ("~/venv/bin/python", "/opt/venv", {"PATH": "/usr/bin"}, ""),
-        ("~/venv/bin/python", "/opt/venv", {"PATH": None}, "/opt/venv/bin"),
-        ("/usr/bin/python3.9", "/usr", {}, ""),
+        ("~/venv/bin/python", "/opt/venv/bin/python", {}, "/opt/venv/bin"),
+        ("python3", "/opt/venv/bin/python", {}, ""),
+        ("~/venv/bin/python", "/opt/venv/bin/python", {"PATH": "/usr/bin"}, ""),
+        ("~/venv/bin/python", "/opt/venv/bin/python", {"PATH": None}, "/opt/venv/bin"),
+        ("/usr/bin/python3.9", "/usr/bin/python3.9", {}, ""),
     ],
     ids=["a path", "a name", "a PATH of the user's", "no PATH", "the system's"],
 )
 def test_the_folder_of_the_interpreter_comes_first_on_path(
-    python: str, prefix: str, env: dict[str, str | None], folder: str
+    python: str, executable: str, env: dict[str, str | None], folder: str
 ) -> None:
     """Where it is named by its path: a name was found on the host's PATH already.
 
     With that of the system's, all of /usr/bin would come before what `cluster.setup` put there.
     """
     host = facts("a", "eth0 10.0.0.1/24")
-    host = replace(host, python=replace(host.python, prefix=prefix))
+    host = replace(host, python=replace(host.python, executable=executable))
     task = Task("t", "command", "accelerate", env=env, entry="plain")
     plan = build_plan(spec(Node("a", "10.0.0.1"), task=task, python=python), {"a": host})
     assert plan.node("a").order.path_folder == folder
