@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.validation import Kind, Validator, join_or, kind, or_null
+from runner.core.planning.container.base import ENGINES
 from runner.core.planning.rendezvous_flags import BACKENDS
 from runner.core.protocol.paths import USUAL_WORKDIR
 
-GROUPS = ("cluster", "task", "rendezvous")
+GROUPS = ("cluster", "task", "rendezvous", "container")
 VARIABLE_NAMES = "list of names of variables"
 NODE_RANGES = "list of names and ranges"
 PATH = Kind("path", Validator.line)
@@ -46,6 +47,8 @@ RDZV_CONF = Kind("mapping such as {join_timeout: 600}", Validator.rdzv_conf)
 LINE_PATTERN = Kind(
     r"regular expression such as `epoch (\d+)/(\d+)`, or null", Validator.line_pattern
 )
+MOUNTS = Kind("list of texts such as /data:/data:ro", Validator.text_list)
+SIZE = Kind("number with b, k, m or g, or null", Validator.text)
 SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
 
 
@@ -233,6 +236,38 @@ class RendezvousConfig:
 
 
 @dataclass
+class ContainerConfig:
+    """The keys of the files in `conf/container`: the image that ranks run in, and its engine."""
+
+    engine: str | None = choice("null: none, ranks run on the host itself", *ENGINES, null=True)
+    program: str | None = doc("the engine on the hosts; null: its name, on the PATH", TEXT)
+    image: str | None = doc("the image, as the engine names it", TEXT)
+    python: str = doc("the interpreter of the task in the image", *(PATH, "python3"))
+    mounts: Any = doc(
+        "what else of a host ranks see, as SOURCE:TARGET or SOURCE:TARGET:ro; absolute paths",
+        *(MOUNTS, list),
+    )
+    shm_size: str | None = doc("the size of /dev/shm, such as 16g; null: the engine's own", SIZE)
+    ipc: str = choice("host shares /dev/shm with the host, all of it", "private", "host")
+    user: str = choice(
+        "login: ranks are the user and the groups of the login; image: what the image says",
+        *("login", "image"),
+    )
+    ulimits: Any = doc(
+        "limits such as {nofile: 65536, memlock: -1}", "mapping of names to a number", dict
+    )
+    pull: str = choice(
+        "missing pulls an image that is not on a host; always: at each launch",
+        *("missing", "always", "never"),
+    )
+    entrypoint: str = choice(
+        "none leaves the image's entry point out; image runs it, with the program as arguments",
+        *("none", "image"),
+    )
+    extra: Any = doc("more options of the engine, such as --memory=64g", TEXTS, list)
+
+
+@dataclass
 class TorchrunConfig:
     """Options of torchrun, by its own names; null leaves the choice to torchrun."""
 
@@ -323,6 +358,7 @@ class RunnerConfig:
     cluster: ClusterConfig = section(ClusterConfig, "the machines")
     task: TaskConfig = section(TaskConfig, "the program")
     rendezvous: RendezvousConfig = section(RendezvousConfig, "how the nodes find each other")
+    container: ContainerConfig = section(ContainerConfig, "the container that ranks run in")
     torchrun: TorchrunConfig = section(TorchrunConfig, "options of torchrun")
     relaunch: RelaunchConfig = section(RelaunchConfig, "new attempts after a failure")
     dry_run: Any = doc(
@@ -374,6 +410,7 @@ SECTIONS: Mapping[str, type] = {
     "cluster.ssh": SshConfig,
     "task": TaskConfig,
     "rendezvous": RendezvousConfig,
+    "container": ContainerConfig,
     "torchrun": TorchrunConfig,
     "relaunch": RelaunchConfig,
     "deploy": DeployConfig,

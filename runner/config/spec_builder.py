@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from runner.config.nodes import read_nodes, select_nodes
 from runner.config.task import check_plain, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.container import ContainerSpec, Mount
 from runner.core.model.spec import (
     Deploy,
     DryRun,
@@ -24,6 +26,7 @@ from runner.core.model.spec import (
     Task,
     Torchrun,
 )
+from runner.core.planning.container.base import ENGINES
 
 
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
@@ -44,6 +47,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     top = validator.section("", values, schema.RunnerConfig)
     skipped = validator.text_list("skip_checks", top["skip_checks"])
     checks = tuple(all_checks()) if skipped else ()
+    container = _read_container(validator, values["container"])
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     spec = Spec(
         run_id=top["run_id"],
@@ -60,12 +64,13 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         min_nodes=min_nodes,
         spares=spares,
         ssh=_read_ssh(validator, values["cluster"]["ssh"], inputs.cwd),
-        python=cluster["python"],
+        python=container.python if container else cluster["python"],
         host_python=cluster["host_python"],
         setup=cluster["setup"],
         project=_read_project(validator, cluster["project"], inputs),
         workdir=cluster["workdir"],
         deploy=Deploy(enabled=cluster["project"] is None, **deploy),
+        container=container,
         pull_outputs=top["pull_outputs"] == "auto",
         skip_checks=tuple(validator.choice("skip_checks", name, checks) for name in skipped),
         env=env,
@@ -113,6 +118,69 @@ def _read_rendezvous(
         message = f"{serve} is not among the nodes to use: {', '.join(names)}"
         validator.add("rendezvous.serve", message)
     return rendezvous
+
+
+def _read_container(validator: Validator, values: Mapping[str, Any]) -> ContainerSpec:
+    """Return the container that ranks run in, if there is one."""
+    read = validator.section("container", values, schema.ContainerConfig)
+    engine = read["engine"]
+    if not engine:
+        if read["image"]:
+            hint = f"choose one: container={' or container='.join(ENGINES)}"
+            validator.add("container.image", "it needs an engine to run it", hint)
+        return ContainerSpec()
+    if not read["image"]:
+        hint = "name one, such as container.image=pytorch/pytorch:latest"
+        validator.add("container.image", f"{engine} needs an image", hint)
+    for key in ("image", "program"):
+        if read[key].startswith("-"):
+            validator.add(f"container.{key}", f"{read[key]!r} begins with a '-'")
+    if read["shm_size"] and not re.fullmatch(r"[1-9]\d*[bkmg]?", read["shm_size"]):
+        message = f"must be a number with b, k, m or g, not {read['shm_size']!r}"
+        validator.add("container.shm_size", message, "such as 16g")
+    if read["shm_size"] and read["ipc"] == "host":
+        message = "the host's own /dev/shm is used, and its size is not ours to set"
+        validator.add("container.shm_size", message, "leave it out, or set container.ipc=private")
+    return ContainerSpec(
+        engine=engine,
+        program=read["program"] or engine,
+        image=read["image"],
+        python=read["python"],
+        mounts=tuple(_read_mounts(validator, read["mounts"])),
+        shm_size=read["shm_size"],
+        host_ipc=read["ipc"] == "host",
+        host_user=read["user"] == "login",
+        ulimits=_read_ulimits(validator, read["ulimits"]),
+        pull=read["pull"],
+        image_entrypoint=read["entrypoint"] == "image",
+        extra=read["extra"],
+    )
+
+
+def _read_mounts(validator: Validator, texts: Sequence[str]) -> Iterator[Mount]:
+    """Yield what SOURCE:TARGET[:ro] says; both are absolute, so that no engine takes a name."""
+    for text in texts:
+        source, _, rest = text.partition(":")
+        target, _, mode = rest.partition(":")
+        is_absolute = source.startswith("/") and target.startswith("/")
+        if not is_absolute or mode not in ("", "ro", "rw"):
+            message = f"{text!r} is not SOURCE:TARGET or SOURCE:TARGET:ro with absolute paths"
+            validator.add("container.mounts", message, "such as /data:/data:ro")
+        yield Mount(source, target, read_only=mode == "ro")
+
+
+def _read_ulimits(validator: Validator, values: object) -> dict[str, str]:
+    if not isinstance(values, Mapping):
+        validator.add(
+            "container.ulimits", f"must be a mapping such as {{nofile: 65536}}, not {values!r}"
+        )
+        return {}
+    limits = {str(name): str(value) for name, value in values.items()}
+    for name, limit in limits.items():
+        if not re.fullmatch(r"-1|\d+(:\d+)?", limit):
+            message = f"must be a number, SOFT:HARD, or -1 for none, not {limit!r}"
+            validator.add(f"container.ulimits.{name}", message)
+    return limits
 
 
 def _read_watch(validator: Validator, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.core.errors import NotReady
+from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import ASSUMED, SIDECAR_NAME, EtcdFacts, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import FoldNames
@@ -37,6 +38,9 @@ def assumed_facts(
     if not spec.master_port.first and (spec.rendezvous.uses_master_store or serve):
         port_owner = serve or "the master"
         assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of {port_owner}'s")
+    if spec.container:
+        engine, image = spec.container.engine, spec.container.image
+        assumed.append(f"{engine} works, {image} is there, and you are root on the hosts")
     gpus_unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
     if gpus_unknown:
         assumed.append(f"no GPU on {fold_names(gpus_unknown)} (gpus is auto)")
@@ -63,5 +67,6 @@ def _node_facts(spec: Spec, node: Node) -> Facts:
         workdir=spec.workdir,
         project=spec.project,
         etcd=EtcdFacts(program=SIDECAR_NAME),
+        container=ContainerFacts(spec.container.program, CommandAnswer(0), CommandAnswer(0)),
         has_release=True,
     )

@@ -142,6 +142,7 @@ class FactsCollector(WaitLoop):
         self._request_ids[name] = session.request("facts", {"request": encode(request)})
         limit_s = boot_limit_s(self._spec) + request.tool_timeout_s
         limit_s += request.setup_timeout_s if request.setup else 0.0
+        limit_s += request.container.limit_s(request.tool_timeout_s) if request.container else 0.0
         self._deadlines[name] = time.monotonic() + limit_s
 
     def _fail(self, name: str, problem: Problem, state: str = "failed") -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
+from runner.core.model.container import ContainerFacts, ContainerProbe
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
 from runner.core.protocol.paths import USUAL_WORKDIR
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
@@ -72,6 +73,8 @@ class FactsRequest:
     tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
+    container: Optional[ContainerProbe] = None  # the interpreter is then that of its image
+    mounts: Tuple[str, ...] = ()  # sources of mounts, which have to be there
     packages: Tuple[str, ...] = ()  # normalised names to look for in the task's interpreter
     find_etcd: bool = False
     find_users: bool = False  # who else has processes there
@@ -198,9 +201,13 @@ class Facts:
     hostname: str = ""
     user: str = ""  # of the agent
     home: str = ""
+    uid: int = 0
+    gid: int = 0
+    groups: Tuple[int, ...] = ()  # the other groups
     host_python: str = ""  # the interpreter of the agent, absolute; "" if unknown
     setup: SetupResult = SetupResult()  # after a failure the rest is empty
     python: Interpreter = Interpreter()
+    container: ContainerFacts = field(default_factory=ContainerFacts)
     gpus: Tuple[Gpu, ...] = ()  # by index
     gpu_source: str = "none"  # "nvml", "none", or why NVML did not answer
     driver: Driver = field(default_factory=Driver)

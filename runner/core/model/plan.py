@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import abbreviate, parsed_by
+from runner.core.model.container import Container
 from runner.core.model.facts import PORT
 from runner.core.model.line_pattern import check_pattern
 from runner.core.protocol.events import COUNT
@@ -74,6 +75,9 @@ class Order:
     disconnect_s: float = 600.0  # without a controller, before the run is stopped; 0: never
     hub: Optional[Hub] = None  # None if there is no other node
     sidecar: Optional[Sidecar] = None  # has to listen before the program starts
+    container: Optional[Container] = (
+        None  # in which `argv`, a client of its engine, runs the program
+    )
     stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
     stop_on_stall: bool = False  # whether a stalled attempt is stopped
     metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count

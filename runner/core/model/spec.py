@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Dict, FrozenSet, Optional, Tuple
 
 from runner.core import shell
+from runner.core.model.container import ContainerSpec
 from runner.core.model.release import CodeRef
 from runner.core.protocol.paths import USUAL_WORKDIR
 
@@ -212,6 +213,7 @@ class Spec:
     project: str = "."  # the folder of the code on the hosts
     workdir: str = USUAL_WORKDIR  # the folder of runs and releases on the hosts
     deploy: Deploy = Deploy()
+    container: ContainerSpec = field(default_factory=ContainerSpec)
     pull_outputs: bool = True  # whether `Task.outputs` are downloaded at the end
     skip_checks: Tuple[str, ...] = ()
     env: Dict[str, Optional[str]] = field(default_factory=dict)  # of all ranks, with `pass_env`

@@ -12,6 +12,7 @@ from runner.core.model.plan import NodePlan, Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import endpoints
+from runner.core.planning.container.base import facts_inside, wrap
 from runner.core.planning.launch_command import (
     LaunchCommand,
     flight_recorder_env,
@@ -168,6 +169,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         attempt=attempt.number,
     )
     script = _script(spec, facts, attempt.code)
+    host_facts, facts = facts, facts_inside(facts) if spec.container else facts
     launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
     env = {
         **(NO_SHARED_STORE if spec.elastic else {}),
@@ -177,7 +179,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
     env = {**flight_recorder_env(env, run_paths.flight_recorder_prefix(attempt.number)), **env}
     order = _order(attempt, node, facts, run_paths, launch)
     removed = spec.removed_env_of(node)
-    return NodePlan(
+    node_plan = NodePlan(
         node=node.name,
         host=node.host,
         command=launch.command,
@@ -192,6 +194,9 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         user=node.user or spec.ssh.user or "",
         port=node.port or spec.ssh.port or 0,
     )
+    if spec.container:
+        return wrap(spec, node, host_facts, node_plan, attempt.code.tasks_hash)
+    return node_plan
 
 
 def _order(

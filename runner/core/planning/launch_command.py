@@ -250,5 +250,6 @@ def rank_environment(
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+        shown = range(len(gpus)) if spec.container else gpus  # a container has no others
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
     return {**env, **spec.env_of(node)}

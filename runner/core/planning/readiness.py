@@ -13,6 +13,7 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
+from runner.core.planning.container.base import container_problems, engine_of
 from runner.core.planning.rendezvous_flags import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 
@@ -59,6 +60,8 @@ def facts_request(
         run_id=spec.run_id,
         setup=spec.setup,
         python=spec.python,
+        container=engine_of(spec).probe(spec) if spec.container else None,
+        mounts=tuple(mount.source for mount in spec.container.mounts),
         project="" if task.shipped_file or code.release else spec.project,
         script=script,
         workdir=spec.workdir,
@@ -127,7 +130,7 @@ def setup_problems(node: Node, facts: Facts) -> List[Problem]:
 
 
 def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    if facts.python.error and needs_python(spec.task):
+    if facts.python.error and needs_python(spec.task) and not spec.container:
         hint = "set cluster.python to the interpreter that has torch there"
         yield Problem(node.name, facts.python.error, hint)
 
@@ -271,6 +274,7 @@ Requirement = Callable[[Spec, Node, Facts], Iterable[Problem]]
 
 REQUIREMENTS: Dict[str, Requirement] = {
     "setup": lambda _spec, node, facts: setup_problems(node, facts),
+    "container": container_problems,
     "python": _python_problems,
     "torch": _torch_problems,
     "storage": _storage_problems,

@@ -103,6 +103,9 @@ class RunPaths:
         self.work = posixpath.join(self.root, "work")
         self.checked_out = posixpath.join(self.root, "checked_out")
         self.shim = posixpath.join(self.root, "rank.py")
+        self.container_client = posixpath.join(self.root, "container_client.py")
+        self.container_entry = posixpath.join(self.root, "container_entry.py")
+        self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
 
     def attempt_folder(self, number: int) -> str:

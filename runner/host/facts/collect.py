@@ -82,6 +82,9 @@ def _static_facts(request: FactsRequest) -> Facts:
         hostname=os.uname().nodename,
         user=procfs.login_name(),
         home=home,
+        uid=os.getuid(),
+        gid=os.getgid(),
+        groups=tuple(sorted({*os.getgroups()} - {os.getgid()})),
         host_python=sys.executable or "",
         ssh_address=ssh_server_address(os.environ),
         workdir=absolute(request.workdir, home),
@@ -103,23 +106,32 @@ def _launch_facts(
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
     """Return the facts that only a launch needs, and the reserved ports."""
-    from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import container, etcd, interpreter  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
-    children["python"] = interpreter.start(
-        *(python, {**environ, **path_env}, facts.project, request.tool_timeout_s, request.packages)
-    )
+    limit_s, packages = request.tool_timeout_s, request.packages
+    if request.container is not None:
+        children["container"] = container.start(request.container, environ, request.mounts, limit_s)
+        yield from wait_all([children["container"]], also_read=[*children.values()])
+        run = request.container.run
+        children["python"] = interpreter.start_in_container(run, python, environ, limit_s, packages)
+    else:
+        children["python"] = interpreter.start(
+            *(python, {**environ, **path_env}, facts.project, limit_s, packages)
+        )
     if request.find_etcd or request.etcd_endpoint:
         children["etcd"] = etcd.start(request, environ)
     fields, reserved = _kernel_facts(request)
-    if request.thorough:
+    if request.thorough and request.container is None:
         others = [*children.values()]
         found = yield from interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
     yield from wait_all([*children.values()])
     fields["python"] = interpreter.result(children["python"], python)
+    if "container" in children:
+        fields["container"] = container.result(children["container"])
     if "etcd" in children:
         fields["etcd"] = etcd.result(children["etcd"])
     return fields, reserved

@@ -7,6 +7,7 @@ and reads no profile, so the two may differ.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pwd
 import re
@@ -90,6 +91,25 @@ def start(
     `packages` are the distributions to look for, by normalised name.
     """
     return BoundedChild(lambda: _exec_probe(python, environ, folder, packages), limit_s)
+
+
+def start_in_container(
+    run: Sequence[str],
+    python: str,
+    environ: Dict[str, str],
+    limit_s: float,
+    packages: Sequence[str] = (),
+) -> BoundedChild:
+    """Probe `python` in a new container, which the command `run` makes of the words after it."""
+
+    def exec_probe() -> None:
+        bounded_child.report_facts(doing=f"starting {python} in a container", path=python)
+        # Its client may be killed, and leaves the container: the alarm ends that.
+        program = f"import signal; signal.alarm({math.ceil(limit_s)})\n{_PROBE_PROGRAM}"
+        argv = [*run, python, "-B", "-c", program, *packages]
+        os.execvpe(argv[0], argv, environ)
+
+    return BoundedChild(exec_probe, limit_s)
 
 
 def result(child: BoundedChild, python: str) -> Interpreter:

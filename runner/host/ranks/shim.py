@@ -60,7 +60,9 @@ def main(argv: List[str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if not os.read(reader, 1):
-        write_json(f"{record_base}.start", {"pid": rank_pid, "shim": os.getpid(), **torch_info})
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        pids = {"pid": rank_pid, "shim": os.getpid(), "pid_namespace": namespace}
+        write_json(f"{record_base}.start", {**pids, **torch_info})
     _, status, usage = os.wait4(rank_pid, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)

@@ -31,6 +31,7 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
 from runner.core.protocol.timing import SPEEDUP
+from runner.host.process import pid_namespace
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage.permissions import private_folder
@@ -103,8 +104,10 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim` and `sitecustomize`; `record` has the `info`, `plan` and
-    `config` of the whole run. OSError: no file can be written, or there is a run of this id.
+    `programs` are the texts of `shim`, `sitecustomize`, and `client` and `entry` of a container;
+    `record` has the `info`, `plan` and `config` of the whole run.
+
+    OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
     old_umask = os.umask(0o077)  # the ranks keep the user's own
@@ -130,6 +133,9 @@ def create_run_folder(
     yield
     write_atomic(folder.shim, programs["shim"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
+    if order.container is not None:
+        write_atomic(folder.container_client, programs["client"])
+        write_atomic(folder.container_entry, programs["entry"])
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)
@@ -201,6 +207,10 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
             continue
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
+        namespace = int(data.get("pid_namespace", 0))
+        if kind == "start" and namespace != pid_namespace.namespace_of():  # in a container
+            for key in ("pid", "shim"):
+                data[key] = pid_namespace.outer_pid(int(data[key]), namespace)
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from runner.core.model.plan import Order, Sidecar
 from runner.core.protocol.events import ProgramExited, ProgramStarted
@@ -20,6 +20,7 @@ from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
@@ -46,6 +47,7 @@ class LauncherProcess:
         self._folder, self._order, self._journal = folder, order, journal
         self._submit, self._is_cancelled = submit, False
         self._process: Optional[subprocess.Popen[bytes]] = None
+        self._container = ContainerProcesses(env_tags(order.run_id, order.node))
 
     @property
     def may_start(self) -> bool:
@@ -77,7 +79,8 @@ class LauncherProcess:
     def _start(self, environ: Dict[str, str]) -> StartResult:
         order = self._order
         # A rank shim ignores TERM; its own death ends its rank.
-        death_signal = signal.SIGTERM if order.launcher else signal.SIGKILL
+        forwards_term = order.launcher or order.container
+        death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
         preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
         logs = [self._folder.stream_log(order.attempt, PROGRAM_LOG, name) for name in STREAMS]
         command = (order.argv, environ, order.cwd, logs, preexec_fn)
@@ -125,10 +128,16 @@ class LauncherProcess:
         session = [pid for pid, process in procfs.table().items() if process.session == self.pid]
         return sorted({*session, *self.rank_pids()})
 
+    def container_pids(self) -> List[int]:
+        """Return the processes in the order's container, children first."""
+        return self._container.scan(procfs.table()) if self._order.container else []
+
     def rank_pids(self) -> List[int]:
         """Return the running rank of a program without a launcher: the child of its shim."""
         if self._order.launcher or not self.is_running:
             return []
+        if self._order.container:
+            return self.container_pids()
         return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
 
 
@@ -244,11 +253,18 @@ class SidecarProcess:
         return self._folder.stream_log(self._order.attempt, name, stream)
 
 
+def env_tags(run_id: str, node: str) -> Set[str]:
+    """Return the entries of the environment by which processes of a run are found."""
+    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
+
+
 def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:
     """Return the environment of the program of an order, over what it inherits.
 
     Names that the user takes out are removed by the shim of each rank: torchrun may set them.
     """
+    if order.container:  # it has its own; the client is to be found by these
+        return {**inherited, "RUNNER_RUN_ID": order.run_id, "RUNNER_NODE": order.node}
     env = {**inherited, **order.env}
     if order.path_folder:
         env["PATH"] = os.pathsep.join(filter(None, (order.path_folder, env.get("PATH"))))

@@ -19,6 +19,7 @@ from runner.host.process import cgroup, procfs
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
+from runner.host.supervisor.program import env_tags
 
 RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
@@ -96,14 +97,10 @@ def _has_started(folder: RunPaths) -> bool:
 
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
     """Return the processes of a run without a supervisor."""
-    env_tags = _env_tags(order.run_id, order.node)
+    tags = env_tags(order.run_id, order.node)
     records = run_folder.read_rank_records(folder.attempt_folder(order.attempt), set())
     session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
-    return RunProcesses(env_tags, session_leaders | {_last_program_start(folder, order).pid})
-
-
-def _env_tags(run_id: str, node: str) -> Set[str]:
-    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
+    return RunProcesses(tags, session_leaders | {_last_program_start(folder, order).pid})
 
 
 def find_leftovers(
@@ -115,7 +112,7 @@ def find_leftovers(
     """
     order = run_folder.read_order(folder)
     if order is None:
-        return RunProcesses(_env_tags(run_id, node), set()).scan, cgroup.Cgroup()
+        return RunProcesses(env_tags(run_id, node), set()).scan, cgroup.Cgroup()
     processes = run_processes(folder, order)
     cgroup_path = _last_program_start(folder, order).cgroup
     last_cgroup = cgroup.from_record(cgroup_path, run_id, node, order.attempt)

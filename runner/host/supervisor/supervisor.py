@@ -20,6 +20,7 @@ from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
 from runner.core.text import describe_exit
+from runner.host.container import removal
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs, subreaper
@@ -201,7 +202,7 @@ class Supervisor:
         if lease_expiry := self._peers.lease_expiry:
             self.stop(lease_expiry)
         if self._launcher.end_recorded:
-            self._ladder.drain([] if subreaper.no_children_left() else self._live_processes())
+            self._ladder.drain(self._left_over())
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""
@@ -221,7 +222,13 @@ class Supervisor:
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         helper_pids = {*self._stall_monitor.child_pids, self._sidecar.pid}
-        return [pid for pid in subreaper.own_descendants() if pid not in helper_pids]
+        own = [pid for pid in subreaper.own_descendants() if pid not in helper_pids]
+        return [*own, *self._launcher.container_pids()]
+
+    def _left_over(self) -> List[int]:
+        """Return what is alive of the run here, without a look around where that is not needed."""
+        in_container = self.order.container is not None
+        return self._live_processes() if in_container or not subreaper.no_children_left() else []
 
     def _restart_ranks(self, node_count: int) -> None:
         """End the ranks for a restart with `node_count` nodes."""
@@ -269,7 +276,8 @@ class Supervisor:
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
         owners = self._port_reservation.release_if_listening()
-        if owners is not None and not owners.intersection(procfs.descendants(os.getpid())):
+        ours = [*procfs.descendants(os.getpid()), *self._launcher.container_pids()]
+        if owners is not None and not owners.intersection(ours):
             self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
 
@@ -281,7 +289,7 @@ class Supervisor:
             return self._ladder.is_stopping or (group is not None and group.hub_finished)
         if not self._launcher.end_recorded:
             return False
-        if not subreaper.no_children_left() and self._live_processes():
+        if self._left_over():
             return False
         is_awaited = group is not None and group.is_awaited
         return self._ladder.is_stopping or not (is_awaited or self._sidecar.has_clients)
@@ -300,13 +308,14 @@ class Supervisor:
         self._stall_monitor.sample_logs()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
-        verified = is_proven(cgroup, survivors, self._no_children_left)
+        container_problem = self._remove_container()
+        verified = is_proven(cgroup, survivors, self._no_children_left) and not container_problem
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
-        reason = self._journal.write_error or ladder.local_reason
+        reason = self._journal.write_error or ladder.local_reason or container_problem
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over)
         self._journal.finalise(end)
@@ -315,6 +324,17 @@ class Supervisor:
         self._wait_for_disk()
         self._close()
         return state
+
+    def _remove_container(self) -> str:
+        """Remove the container; return why it is not known that it is gone, "" if it is."""
+        container = self.order.container
+        if container is None or not container.has_daemon:
+            return ""
+        child = removal.start_removal(container, self._args.environ)
+        while child.code is None:
+            self._keep_in_touch(TICK_S)
+            child.advance()
+        return removal.problem(child, container)
 
     def _no_children_left(self) -> bool:
         return subreaper.no_children_left() or bool(self._stall_monitor.child_pids)

@@ -1,0 +1,105 @@
+"""Container: the image that ranks run in, and the commands by which an engine runs and ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Tuple
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder or file of the host, as containers see it; absolute paths."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """The keys of `container`, validated; without an image, ranks run on the host itself."""
+
+    engine: str = ""  # a module of `planning.container`, "" for none
+    program: str = ""  # of the engine, on the hosts
+    image: str = ""
+    python: str = "python3"  # in the image, with torch
+    mounts: Tuple[Mount, ...] = ()
+    shm_size: str = ""  # such as "16g"; "" leaves it to the engine
+    host_ipc: bool = False  # shares /dev/shm with the host
+    host_user: bool = True  # runs as the user and the groups of the login, not as the image says
+    ulimits: Dict[str, str] = field(default_factory=dict)
+    pull: str = "missing"  # or "always" or "never"
+    image_entrypoint: bool = False  # runs the image's own entry point before the program
+    extra: Tuple[str, ...] = ()  # more options of the engine
+
+    def __bool__(self) -> bool:
+        return bool(self.engine)
+
+
+@dataclass(frozen=True)
+class ContainerProbe:
+    """What a host is asked of an engine and an image: commands, each after the one before it."""
+
+    engine: Tuple[str, ...]  # prints where the engine is, if it answers
+    image: Tuple[str, ...]  # prints what the image is made for, if it is there
+    pull: Tuple[str, ...]  # () for never
+    pull_always: bool
+    run: Tuple[str, ...]  # runs the words after it in a new container
+    pull_timeout_s: float = 3600.0
+
+    def limit_s(self, tool_timeout_s: float) -> float:
+        """Return how long all of them may take, each of them `tool_timeout_s`, but for a pull."""
+        return 3 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+
+
+@dataclass(frozen=True)
+class CommandAnswer:
+    """How a command of an engine ended: its exit code, and the end of what it printed."""
+
+    code: int  # -1: not in time; -2: not run
+    output: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.code == 0
+
+
+NOT_ASKED = CommandAnswer(-2)
+
+
+@dataclass(frozen=True)
+class ContainerFacts:
+    """What an engine answered on a host."""
+
+    program: str = ""  # its path, "" if it is not on PATH
+    engine: CommandAnswer = NOT_ASKED
+    image: CommandAnswer = NOT_ASKED
+    pull: CommandAnswer = NOT_ASKED
+    mounts_missing: Tuple[str, ...] = ()  # sources of mounts that are not there
+
+
+@dataclass(frozen=True)
+class Container:
+    """The container of an order, as commands: its supervisor knows no more of the engine.
+
+    `start` takes the environment of the program, as a line of JSON, on its standard input; it
+    passes on signals and output, and ends with the program's exit code. Where it is the parent of
+    the program's processes, there is nothing else; where a daemon is, `create` comes first, and
+    the others end, examine and remove what it made, whatever became of `start`.
+    """
+
+    engine: str
+    start: Tuple[str, ...]
+    create: Tuple[str, ...] = ()
+    kill: Tuple[str, ...] = ()
+    inspect: Tuple[str, ...] = ()  # prints exit code, whether memory ran out, and an error
+    remove: Tuple[str, ...] = ()
+    find: Tuple[str, ...] = ()  # prints a line for each container of this order, whatever its state
+    secrets: Tuple[str, ...] = ()  # names of those that go inside
+    devices: int = 0  # GPUs that must be there
+
+    @property
+    def has_daemon(self) -> bool:
+        """Whether its processes are children of a daemon."""
+        return bool(self.create)

@@ -1,0 +1,82 @@
+"""Container removal: what an engine still has of an order is killed, removed, and looked for again.
+
+It is done by name and label, whatever became of the client that started the container: a client
+that was killed may have left one that was only created, and that its engine starts a moment later.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Dict, Sequence, Tuple
+
+from runner.core.model.container import Container
+from runner.host.process import bounded_child
+from runner.host.process.bounded_child import BoundedChild
+
+LIMIT_S = 30.0  # for all of it
+COMMAND_TIMEOUT_S = 10.0
+LOOK_AGAIN_S = 0.5
+"""After this time a container shows up whose client was killed as it asked for it."""
+
+
+def start_removal(container: Container, environ: Dict[str, str]) -> BoundedChild:
+    """Begin to remove the container in a child; see `problem`."""
+
+    def remove() -> None:
+        bounded_child.report_facts(problem=remove_container(container, environ))
+
+    return BoundedChild(remove, LIMIT_S)
+
+
+def problem(child: BoundedChild, container: Container) -> str:
+    """Return why it is not known that nothing is left, "" if nothing is."""
+    report = child.report()
+    if "problem" in report:
+        return str(report["problem"])
+    reason = f"no answer within {LIMIT_S:g} s" if child.timed_out else child.text or "it failed"
+    return _problem(container, reason)
+
+
+def remove_container(container: Container, environ: Dict[str, str]) -> str:
+    """Remove the container, and return why it is not known that nothing is left, "" if it is."""
+    empty_rounds, deadline, reason = 0, time.monotonic() + LIMIT_S, ""
+    while empty_rounds < 2:
+        code, output = _ask(container.find, environ)
+        if code:
+            return _problem(container, output)
+        if output:
+            empty_rounds = 0
+            _ask(container.kill, environ)  # one that was never started is not killed
+            code, reason = _ask(container.remove, environ)
+            if time.monotonic() > deadline - COMMAND_TIMEOUT_S:
+                return _problem(container, reason)
+        else:
+            empty_rounds += 1
+        if empty_rounds < 2:
+            time.sleep(LOOK_AGAIN_S)
+    return ""
+
+
+def _problem(container: Container, reason: str) -> str:
+    lines = reason.strip().splitlines() or ["no reason"]
+    return f"{container.engine} does not say that its container is gone: {lines[-1]}"
+
+
+def _ask(argv: Sequence[str], environ: Dict[str, str]) -> Tuple[int, str]:
+    """Return the exit code of a command, and what it printed."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 124, f"no answer within {COMMAND_TIMEOUT_S:g} s"
+    except OSError as error:
+        return 127, error.strerror or str(error)
+    return done.returncode, done.stdout.decode(errors="replace").strip()

@@ -1,0 +1,66 @@
+"""PID namespaces: the processes of a container, found in the kernel's own list, not by its engine.
+
+A process of a container is a child of a daemon or of no one of ours, and has another number inside.
+It can clear its environment and leave its parents; it cannot leave its PID namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import AbstractSet, Dict, List, Mapping, Set
+
+from runner.host.process import procfs
+
+
+def namespace_of(pid: object = "self") -> int:
+    """Return the inode of the PID namespace of a process, 0 if that cannot be seen."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def outer_pid(pid: int, namespace: int) -> int:
+    """Return our number of a process that has the number `pid` in its namespace, 0 for none."""
+    if not namespace or namespace == namespace_of():
+        return pid
+    for each in pids_in({namespace}):
+        if _inner_pid(each) == pid:
+            return each
+    return 0
+
+
+def pids_in(namespaces: AbstractSet[int]) -> List[int]:
+    """Return the processes in any of these namespaces."""
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()] if namespaces else []
+    return [pid for pid in numbers if namespace_of(pid) in namespaces]
+
+
+def _inner_pid(pid: int) -> int:
+    """Return the number of a process in its innermost namespace."""
+    for line in procfs.read_text(f"/proc/{pid}/status").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return 0
+
+
+class ContainerProcesses:
+    """The processes of a container whose first ones have `env_tags` in their environment."""
+
+    def __init__(self, env_tags: AbstractSet[str]) -> None:
+        self._env_tags = env_tags
+        self._own = namespace_of()
+        self._namespaces: Set[int] = set()
+
+    def scan(self, table: Mapping[int, procfs.Process]) -> List[int]:
+        """Return those that are alive, of the processes in a table, children first."""
+        inside: Dict[int, int] = {}
+        for pid, process in table.items():
+            namespace = namespace_of(pid)
+            if namespace in (0, self._own) or not process.alive:
+                continue
+            inside[pid] = namespace
+            if namespace not in self._namespaces and procfs.has_env(pid, self._env_tags, process):
+                self._namespaces.add(namespace)
+        found = [pid for pid, namespace in inside.items() if namespace in self._namespaces]
+        return sorted(found, key=lambda pid: (table[pid].start_ticks, pid), reverse=True)
