@@ -144,6 +144,9 @@ def without_torch(node: Node, facts: Facts) -> List[Problem]:
     if facts.python.error or facts.python.torch:
         return []
     message = f"no torch in {facts.python.executable} (Python {facts.python.version})"
+    if facts.container.image.ok:
+        hint = "choose an image that has it, or set container.python to the one in it that does"
+        return [Problem(node.name, f"{message} of the image", hint)]
     hint = (
         "set cluster.python to an interpreter that has it, activate its environment in "
         f"cluster.setup, or there: {facts.python.executable} -m pip install torch"

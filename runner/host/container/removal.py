@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from typing import Dict, Sequence, Tuple
+from typing import Mapping, Optional, Sequence, Tuple
 
 from runner.core.model.container import Container
 from runner.host.process import bounded_child
@@ -20,7 +20,7 @@ LOOK_AGAIN_S = 0.5
 """After this time a container shows up whose client was killed as it asked for it."""
 
 
-def start_removal(container: Container, environ: Dict[str, str]) -> BoundedChild:
+def start_removal(container: Container, environ: Mapping[str, str]) -> BoundedChild:
     """Begin to remove the container in a child; see `problem`."""
 
     def remove() -> None:
@@ -38,8 +38,13 @@ def problem(child: BoundedChild, container: Container) -> str:
     return _problem(container, reason)
 
 
-def remove_container(container: Container, environ: Dict[str, str]) -> str:
-    """Remove the container, and return why it is not known that nothing is left, "" if it is."""
+def remove_container(container: Optional[Container], environ: Mapping[str, str]) -> str:
+    """Remove the container, and return why it is not known that nothing is left, "" if it is.
+
+    There is nothing to remove where no daemon has made it.
+    """
+    if container is None or not container.has_daemon:
+        return ""
     empty_rounds, deadline, reason = 0, time.monotonic() + LIMIT_S, ""
     while empty_rounds < 2:
         code, output = _ask(container.find, environ)
@@ -63,7 +68,7 @@ def _problem(container: Container, reason: str) -> str:
     return f"{container.engine} does not say that its container is gone: {lines[-1]}"
 
 
-def _ask(argv: Sequence[str], environ: Dict[str, str]) -> Tuple[int, str]:
+def _ask(argv: Sequence[str], environ: Mapping[str, str]) -> Tuple[int, str]:
     """Return the exit code of a command, and what it printed."""
     try:
         done = subprocess.run(

@@ -115,8 +115,10 @@ def _launch_facts(
     if request.container is not None:
         children["container"] = container.start(request.container, environ, request.mounts, limit_s)
         yield from wait_all([children["container"]], also_read=[*children.values()])
-        run = request.container.run
-        children["python"] = interpreter.start_in_container(run, python, environ, limit_s, packages)
+        outside = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+        children["python"] = interpreter.start_in_container(
+            *(request.container.run, python, {**outside, **path_env}, limit_s, packages)
+        )
     else:
         children["python"] = interpreter.start(
             *(python, {**environ, **path_env}, facts.project, limit_s, packages)

@@ -53,7 +53,11 @@ class ContainerProcesses:
         self._namespaces: Set[int] = set()
 
     def scan(self, table: Mapping[int, procfs.Process]) -> List[int]:
-        """Return those that are alive, of the processes in a table, children first."""
+        """Return those that are alive, of the processes in a table, children first.
+
+        The first process of a namespace ends by itself after the others, which die with it: it is
+        returned only where it is left alone.
+        """
         inside: Dict[int, int] = {}
         for pid, process in table.items():
             namespace = namespace_of(pid)
@@ -63,4 +67,5 @@ class ContainerProcesses:
             if namespace not in self._namespaces and procfs.has_env(pid, self._env_tags, process):
                 self._namespaces.add(namespace)
         found = [pid for pid, namespace in inside.items() if namespace in self._namespaces]
+        found = [pid for pid in found if _inner_pid(pid) != 1] or found
         return sorted(found, key=lambda pid: (table[pid].start_ticks, pid), reverse=True)

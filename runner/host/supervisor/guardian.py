@@ -88,7 +88,8 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
         gone = subreaper.no_children_left
-        finalise_record(folder, order, reason, subreaper.own_descendants, all_gone=gone)
+        own, environ = subreaper.own_descendants, args.environ
+        finalise_record(folder, order, reason, own, all_gone=gone, environ=environ)
     os._exit(0)
 
 

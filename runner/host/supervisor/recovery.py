@@ -9,14 +9,16 @@ import glob
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, Dict, List, Set, Tuple
+from typing import AbstractSet, Callable, Dict, List, Mapping, Set, Tuple
 
 from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, ProgramStarted, RankExited, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
+from runner.host.container import removal
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 from runner.host.supervisor.program import env_tags
@@ -34,18 +36,27 @@ def finalise_record(
     *,
     verified: bool = True,
     all_gone: Callable[[], bool] = lambda: True,
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Kill what a dead supervisor left, and complete the record in its place.
 
     `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
-    cgroup, where the program had one, proves it too. For `all_gone` see `kill_until_gone`.
+    cgroup, where the program had one, proves it too. For `all_gone` see `kill_until_gone`; engines
+    of containers are asked in `environ`.
     """
     stopped_at = time.monotonic()
     cgroup_path = _last_program_start(folder, order).cgroup
     program_cgroup = cgroup.from_record(cgroup_path, order.run_id, order.node, order.attempt)
+    inside = ContainerProcesses(env_tags(order.run_id, order.node))
+
+    def list_all() -> List[int]:
+        in_container = inside.scan(procfs.table()) if order.container else []
+        return list(dict.fromkeys([*list_alive(), *in_container]))
+
     killed, survivors = kill_until_gone(
-        list_alive, reap_all, cgroup=program_cgroup, all_gone=all_gone
+        list_all, reap_all, cgroup=program_cgroup, all_gone=all_gone
     )
+    container_problem = removal.remove_container(order.container, environ)
     run_folder.LogSampler(folder, order.attempt).sample()
     journal = EventLog(folder, order)
     journal.reopen()
@@ -58,7 +69,8 @@ def finalise_record(
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
     verified = verified or bool(program_cgroup.path)
-    verified = verified and is_proven(program_cgroup, survivors, all_gone)
+    verified = verified and is_proven(program_cgroup, survivors, all_gone) and not container_problem
+    reason = "; ".join(filter(None, (reason, container_problem)))
     run_folder.remove_sidecar_data(folder, order)
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()

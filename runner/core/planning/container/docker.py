@@ -39,8 +39,8 @@ def probe(spec: Spec) -> ContainerProbe:
         pull_always=container.pull == "always",
         run=(
             *(program, "run", "--rm", "--init", "--pull", "never", "--network", "host"),
-            *("--log-driver", "none", *entrypoint(spec), *mount_options(container.mounts)),
-            *(*container.extra, container.image),
+            *("--log-driver", "none", "--env", "PYTHONPATH", *entrypoint(spec)),
+            *(*mount_options(container.mounts), *container.extra, container.image),
         ),
     )
 

@@ -1,0 +1,130 @@
+"""Container engines on hosts of the lab: a daemon for each, and images of what the machine has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.lab.lab import Lab
+from tests.lab.lab.host import Host
+from tests.lab.launching import ROOT
+from tests.lab.waiting import wait_until
+
+DOCKER, DOCKERD = "/usr/bin/docker", "/usr/sbin/dockerd"
+"""Debian's: another client may come first on the PATH."""
+
+FOLDER = "/run/engine"
+IMAGE = "bare"
+COMMANDS = ("sh", "cat", "sleep", "true", "false", "echo", "env", "id", "ls", "mkdir")
+SYSTEM_MOUNTS = ("/usr:/usr:ro", "/usr/lib:/lib:ro", "/usr/lib64:/lib64:ro")
+"""With them, the image that holds nothing but a shell has the machine's Python."""
+
+
+def missing() -> str:
+    """Return what docker needs and this machine lacks, "" for nothing."""
+    absent = [path for path in (DOCKER, DOCKERD, "/bin/busybox") if not Path(path).exists()]
+    return f"docker needs {', '.join(absent)}" if absent else ""
+
+
+def mounts() -> list[str]:
+    """Return the mounts by which the interpreter of the tests, and they themselves, are inside."""
+    folders = {str(ROOT), sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix)}
+    return [*SYSTEM_MOUNTS, *(f"{path}:{path}:ro" for path in sorted(folders - {"/usr"}))]
+
+
+def overrides(*more: str, python: str = "/usr/bin/python3") -> list[str]:
+    """Return the words of a launch in the bare image."""
+    return [
+        "container=docker",
+        f"container.program={DOCKER}",
+        f"container.image={IMAGE}",
+        f"container.python={python}",
+        f"container.mounts={json.dumps(mounts())}",
+        *more,
+    ]
+
+
+class Daemon:
+    """A dockerd on a host, whose socket the ordinary user may use."""
+
+    def __init__(self, host: Host, *, survives: bool) -> None:
+        self.host = host
+        config = json.dumps({"live-restore": survives})
+        host.sh(f"mkdir -p {FOLDER} && echo '{config}' >{FOLDER}/daemon.json", user="root")
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        places = [f"--data-root={FOLDER}/root", f"--exec-root={FOLDER}/exec"]
+        argv = [DOCKERD, f"--config-file={FOLDER}/daemon.json", "--group=alice", *flags, *places]
+        script = f"exec {' '.join(argv)} --pidfile={FOLDER}/pid >>{FOLDER}/log 2>&1"
+        self._process = self.host.popen(["/bin/sh", "-c", script], user="root")
+        wait_until(self.answers, f"docker on {self.host.name}", 30, detail=self.log)
+
+    def answers(self) -> bool:
+        """Whether it does."""
+        return "yes" in self.host.sh(f"{DOCKER} ps -q >/dev/null 2>&1 && echo yes", check=False)
+
+    def log(self) -> str:
+        """What it wrote last."""
+        return self.host.sh(f"tail -n 20 {FOLDER}/log", user="root", check=False)
+
+    def kill(self, signum: int = 9) -> None:
+        """End it, and wait for that."""
+        self.host.sh(f"kill -{signum} $(cat {FOLDER}/pid)", user="root", check=False)
+        if self._process is not None:
+            self._process.wait(20)
+
+    def load(self, folder: Path) -> None:
+        """Make the bare image."""
+        self.host.sh(f"{DOCKER} build -q -t {IMAGE} {folder}", user="root", timeout=60)
+
+    def containers(self, *, everyone: bool = True) -> list[str]:
+        """Return the names of all containers, or of those that run."""
+        flags = "-a" if everyone else ""
+        return self.host.sh(f"{DOCKER} ps {flags} --format '{{{{.Names}}}}'").split()
+
+    def clear(self) -> None:
+        """Remove all containers."""
+        self.host.sh(f"{DOCKER} ps -aq | xargs -r {DOCKER} rm -f", check=False)
+
+    def close(self) -> None:
+        """Remove all it has, and end it."""
+        if self.answers():
+            self.clear()
+        self.kill(15)
+        mounts = f"grep -o ' {FOLDER}/[^ ]*' /proc/mounts | sort -r"
+        self.host.sh(f"{mounts} | xargs -r -n1 umount -l", user="root", check=False)
+
+
+def make_image(folder: Path) -> Path:
+    """Write the files of an image that has a shell and places to mount at, and nothing else."""
+    image = folder / "image"
+    for name in ("bin", "tmp", "usr", "lib", "lib64", "root", "etc"):
+        (image / name).mkdir(parents=True)
+    (image / "tmp").chmod(0o1777)
+    shutil.copy("/bin/busybox", image / "bin" / "busybox")
+    for command in COMMANDS:
+        (image / "bin" / command).symlink_to("busybox")
+    (image / "Dockerfile").write_text("FROM scratch\nADD . /\nENV PATH=/usr/bin:/bin\n")
+    return image
+
+
+def daemons(lab: Lab, folder: Path, *, survives: bool = False) -> Iterator[dict[str, Daemon]]:
+    """Start one on each host, with the image; end them afterwards."""
+    image = make_image(folder)
+    started = {host.name: Daemon(host, survives=survives) for host in lab.hosts.values()}
+    try:
+        for daemon in started.values():
+            daemon.start()
+            daemon.load(image)
+        yield started
+    finally:
+        for daemon in started.values():
+            daemon.close()
