@@ -42,9 +42,9 @@ class ContainerProbe:
 
     engine: Tuple[str, ...]  # prints where the engine is, if it answers
     image: Tuple[str, ...]  # prints what the image is made for, if it is there
-    pull: Tuple[str, ...]  # () for never
-    pull_always: bool
     run: Tuple[str, ...]  # runs the words after it in a new container
+    pull: Tuple[str, ...] = ()  # () for never
+    pull_always: bool = False
     pull_timeout_s: float = 3600.0
 
     def limit_s(self, tool_timeout_s: float) -> float:

@@ -9,6 +9,7 @@ from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Node, Spec, Task
+from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
 
@@ -250,6 +251,7 @@ def rank_environment(
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        shown = range(len(gpus)) if spec.container else gpus  # a container has no others
+        is_renumbered = bool(spec.container) and engine_of(spec).RENUMBERS_DEVICES
+        shown = range(len(gpus)) if is_renumbered else gpus
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
     return {**env, **spec.env_of(node)}

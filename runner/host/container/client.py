@@ -84,6 +84,7 @@ class Client:
             process.send_signal(self._signal)
         given = {
             "env": {**self._order["env"], **self._secrets},
+            "cwd": self._order["cwd"],
             "devices": self._container["devices"],
         }
         assert process.stdin is not None  # noqa: S101 (for mypy)

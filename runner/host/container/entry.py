@@ -37,6 +37,10 @@ def main(argv: List[str]) -> NoReturn:
         _refuse(f"it {has}: is NVIDIA's container toolkit set up on this host?")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
+        os.chdir(given["cwd"])
+    except OSError as error:
+        _refuse(f"cannot enter {given['cwd']}: {error.strerror}")
+    try:
         os.execvpe(program[0], program, env)
     except OSError as error:
         _refuse(f"cannot start {program[0]}: {error.strerror}")

@@ -40,7 +40,12 @@ class ContainerRequest:
 
 
 class Engine(Protocol):
-    """What each module of an engine has."""
+    """What each module of an engine has.
+
+    `RENUMBERS_DEVICES`: whether a container has only the chosen GPUs, numbered from 0.
+    """
+
+    RENUMBERS_DEVICES: bool
 
     def probe(self, spec: Spec) -> ContainerProbe:
         """Return what to ask a host."""

@@ -14,6 +14,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container.base import ContainerRequest
 
+RENUMBERS_DEVICES = True
 PULL_QUIETLY = ("pull", "--quiet")
 INFINIBAND = "/dev/infiniband"
 STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.State.Error}}"
@@ -35,13 +36,13 @@ def probe(spec: Spec) -> ContainerProbe:
     return ContainerProbe(
         engine=(program, "version", "--format", "{{.Server.Version}}"),
         image=(program, "image", "inspect", "--format", IMAGE_FORMAT, container.image),
-        pull=pull,
-        pull_always=container.pull == "always",
         run=(
             *(program, "run", "--rm", "--init", "--pull", "never", "--network", "host"),
             *("--log-driver", "none", "--env", "PYTHONPATH", *entrypoint(spec)),
             *(*mount_options(container.mounts), *container.extra, container.image),
         ),
+        pull=pull,
+        pull_always=container.pull == "always",
     )
 
 

@@ -11,6 +11,8 @@ from runner.core.model.spec import Spec
 from runner.core.planning.container import docker
 from runner.core.planning.container.base import ContainerRequest
 
+RENUMBERS_DEVICES = True
+
 
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""

@@ -1,0 +1,59 @@
+"""Enroot: a program in an image file (squashfs), as a child of its client, without a daemon.
+
+Not tried with the engine itself: Debian has no package of it, and tests compare commands only.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional, Tuple
+
+from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.facts import Facts
+from runner.core.model.spec import Spec
+from runner.core.planning.container import docker
+from runner.core.planning.container.base import ContainerRequest
+
+RENUMBERS_DEVICES = True
+
+
+def probe(spec: Spec) -> ContainerProbe:
+    """Return what to ask a host; an image is a file, which nobody pulls."""
+    container = spec.container
+    return ContainerProbe(
+        engine=(container.program, "version"),
+        image=("test", "-r", container.image),
+        run=(
+            *(container.program, "start", *mount_options(container.mounts)),
+            *(*container.extra, container.image),
+        ),
+    )
+
+
+def container(request: ContainerRequest) -> Container:
+    """Return the command of a container, which is the parent of what runs in it."""
+    return Container(engine="enroot", start=command(request))
+
+
+def command(request: ContainerRequest) -> Tuple[str, ...]:
+    """Return the command for a person, which takes nothing from its own environment."""
+    spec = request.spec
+    env = dict(request.env)
+    if request.gpus:
+        env["NVIDIA_VISIBLE_DEVICES"] = ",".join(request.gpus)
+    return (
+        *(spec.container.program, "start", "--rw"),
+        *(word for name in env for word in ("--env", f"{name}={env[name]}")),
+        *(*mount_options(request.mounts), *spec.container.extra),
+        *(spec.container.image, *request.argv),
+    )
+
+
+def mount_options(mounts: Tuple[Mount, ...]) -> Iterator[str]:
+    """Yield the options for what a container sees of its host."""
+    for mount in mounts:
+        yield from ("--mount", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}")
+
+
+def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
+    """Return what is wrong with engine or image on a host, and what to do about it."""
+    return docker.problem(spec, facts)
