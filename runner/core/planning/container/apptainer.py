@@ -1,4 +1,4 @@
-"""Apptainer: a program in an image file, as a child of its client, with the host's network and user.
+"""Apptainer: a program in an image file, a child of its client, with the host's network and user.
 
 Not tried with the engine itself: Debian has no package of it, and tests compare commands only.
 """

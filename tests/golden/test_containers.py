@@ -1,0 +1,65 @@
+"""Commands of container engines: what a host runs, and what a person would type."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from runner.core.codec import encode
+from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerSpec, Mount
+from runner.core.model.hardware import System
+from runner.core.model.plan import Plan
+from runner.core.model.spec import Node
+from runner.core.planning.build_plan import build_plan
+from runner.core.planning.container.base import ENGINES
+from tests.golden.builders import SHIPPED, facts, spec
+from tests.golden.conftest import Check
+
+pytestmark = [pytest.mark.documents("docs/containers.md")]
+
+NODES = (Node("gpu1", "gpu1", gpu_count=2), Node("gpu2", "gpu2", gpu_ids=(1, 3)))
+
+
+def container_spec(engine: str) -> ContainerSpec:
+    """All keys set, but for the shared memory of the host."""
+    return ContainerSpec(
+        engine=engine,
+        program=engine,
+        image="lab/train:1",
+        mounts=(Mount("/data,old", "/data", read_only=True),),
+        shm_size="16g",
+        ulimits={"nofile": "65536"},
+        extra=("--memory=64g",),
+    )
+
+
+def plan(engine: str) -> Plan:
+    """Two nodes with GPUs, one of them with InfiniBand."""
+    answers = ContainerFacts(f"/usr/bin/{engine}", CommandAnswer(0, "1"), CommandAnswer(0, ""))
+    hosts = {
+        node.name: replace(
+            facts(node.name, f"eth0 10.0.0.{index + 1}/24", gpu_count=4),
+            container=answers,
+            uid=1000,
+            gid=1000,
+            groups=(44, 107),
+            host_python="/usr/bin/python3",
+            system=System(infiniband=("mlx5_0",) if index else ()),
+        )
+        for index, node in enumerate(NODES)
+    }
+    wanted = spec(*NODES, task=SHIPPED, container=container_spec(engine))
+    return build_plan(replace(wanted, python="python3"), hosts)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_commands(engine: str, check_golden: Check) -> None:
+    """Each word of them, for the supervisor and for a person."""
+    made = plan(engine)
+    parts = [
+        {"typed": node.command, "argv": node.order.argv, "container": encode(node.order.container)}
+        for node in made.nodes
+    ]
+    check_golden(f"container_{engine}.json", json.dumps(parts, indent=1) + "\n")
