@@ -32,8 +32,8 @@ def rendezvous(context: CheckContext) -> Iterator[Finding]:
         risk, users = store_risk(context.spec), join_some(facts.other_users, MAX_USERS)
         if risk and users:
             message = (
-                f"{users} may: whoever reaches the store that the nodes meet at can {risk}; "
-                "rendezvous=static has no such store"
+                f"others have processes here ({users}), and whoever reaches the store that the "
+                f"nodes meet at can {risk}; rendezvous=static has no such store"
             )
             yield warning(node.name, message, STORE_HINT)
         if findings or not context.spec.rendezvous.uses_etcd:

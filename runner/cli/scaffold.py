@@ -196,7 +196,7 @@ def _print_next_steps(overrides: Sequence[str]) -> None:
     run = " ".join([this_program(), *overrides])
     steps = {
         f"{run} dry_run=offline": "prints the plan, contacts no host",
-        f"{run} dry_run=true": "asks the hosts, starts nothing",
+        f"{run} dry_run=true": "shows every command, starts nothing",
     }
     show_prose("next:")
     width = max(map(len, steps))

@@ -45,13 +45,14 @@ KEYS = {
 FOUND = ("node_rank", "machine_rank", "master_addr", "main_process_ip", "local_addr", "rdzv_id")
 """Flags for what the plan decides."""
 
-PAGE = "docs/command-lines.md"
-ELSEWHERE = "this is how another launcher is told what to start"
+_PAGE_FILE = Path(__file__).parents[2] / "docs" / "command-lines.md"
+PAGE = str(_PAGE_FILE) if _PAGE_FILE.exists() else "docs/command-lines.md of the runner"
+ELSEWHERE = "this line is for another launcher; nothing was started"
 NO_COUNTERPART = (
-    "leave it out, and the line to type is shown; what sets it here, if anything does, is one of\n"
-    f"`runner config`, and {PAGE} has more lines; a program's own arguments follow the program"
+    "without it, the line to type here is shown; arguments of the program itself come after it\n"
+    f"lines of many launchers, with ours beside them: {PAGE}"
 )
-ON_THE_PAGE = f"{PAGE} has lines of many launchers, each with what to type here"
+ON_THE_PAGE = f"lines of many launchers, with ours beside them: {PAGE}"
 
 _LOCAL, _LAUNCH, _PLAIN = "cluster=local", "task.entry=launch", "task.entry=plain"
 _ONE, _PER_GPU = "cluster.nproc_per_node=1", "cluster.nproc_per_node=auto"

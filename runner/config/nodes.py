@@ -172,6 +172,8 @@ def select_nodes(
         if count >= SEXAGESIMAL_BASE and task["nnodes"] == count:  # YAML 1.1 reads 2:4 in base 60
             lowest, highest = divmod(count, SEXAGESIMAL_BASE)
             hint = f"if {lowest}:{highest} is meant, put it in quotes"
+        elif not hint:
+            hint = "choose another cluster (cluster=NAME), or add nodes to its file"
         message = f"{count} nodes are wanted, but there are {len(names)}: {_fold_names(names)}"
         validator.add("task.nnodes", message, hint)
     selected = [nodes[name] for name in names]

@@ -28,7 +28,8 @@ class NetworkProber:
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
     ) -> NetworkProbe | None:
         """Return what the ready nodes found, the master first; None if nothing is to be probed."""
-        endpoints = peer_endpoints(self._spec, nodes, facts) if len(nodes) > 1 else {}
+        on_several = len(nodes) > 1 and any(node.transport != "local" for node in nodes)
+        endpoints = peer_endpoints(self._spec, nodes, facts) if on_several else {}
         if not endpoints or not (pairs or names):
             return None
         probe = NetworkProbe(endpoints)

@@ -95,7 +95,7 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
         "wrote  fabfile.py",
         "next:",
         f"  {run} dry_run=offline   # prints the plan, contacts no host",
-        f"  {run} dry_run=true      # asks the hosts, starts nothing",
+        f"  {run} dry_run=true      # shows every command, starts nothing",
         f"  {run}",
     ]
 
@@ -306,7 +306,7 @@ def test_questions_have_defaults(
         "    cluster.ssh.KEY is the KEY below `ssh` in conf/cluster/mine.yaml",
         "next:",
         "  runner dry_run=offline   # prints the plan, contacts no host",
-        "  runner dry_run=true      # asks the hosts, starts nothing",
+        "  runner dry_run=true      # shows every command, starts nothing",
         "  runner",
     ]
 

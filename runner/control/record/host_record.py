@@ -15,6 +15,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.protocol.frames import decompress
+from runner.core.text import join_some
 
 MAX_RECORD = 256 << 20  # bytes
 
@@ -114,18 +115,21 @@ def merge_statuses(
         for status in reply["runs"]:
             nodes = claims.setdefault(status.info.run_id, {})
             nodes.setdefault(status.node, {})[asked] = status
-    runs, notes = [], []
+    runs, not_believed = [], dict[tuple[str, str], list[str]]()
     for run_id, all_nodes in claims.items():
         nodes, rivals = _of_one_launch(all_nodes)
         speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
         asked_names = {node: name for node, name in speakers.items() if name}
         by_host = {node: nodes[node][name] for node, name in asked_names.items()}
         for node in nodes.keys() - asked_names.keys():
-            names = ", ".join(nodes[node])
-            notes.append(f"not believed: that {names} is the node {node} of {run_id}")
+            not_believed.setdefault((", ".join(nodes[node]), node), []).append(run_id)
         if by_host:
             info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
             runs.append(RemoteRun(info, by_host, asked_names, rivals))
+    notes = [
+        f"not believed: that {names} is the node {node} of {join_some(run_ids, 1)}"
+        for (names, node), run_ids in not_believed.items()
+    ]
     return sorted(runs, key=_launched_at), notes
 
 

@@ -58,7 +58,7 @@ def test_a_store_that_other_people_may_reach(way: str, entry: str, risk: str) ->
     whoever = f"whoever reaches the store that the nodes meet at can {risk}; "
     whoever += "rendezvous=static has no such store"
     assert [(each.node, each.message) for each in warnings] == (
-        [("b", f"ann, bob may: {whoever}")] if risk else []
+        [("b", f"others have processes here (ann, bob), and {whoever}")] if risk else []
     )
     assert facts_request(asked, NODES[0], CodeRef()).find_users == bool(risk)
 

@@ -357,9 +357,12 @@ ONWARDS = "".join(f"    {part}\n" for part in NO_COUNTERPART.splitlines())
         ("torchrun", "did you mean cluster=NAME task.script=PROGRAM?"),
         (
             "torchrun --log_dir x train.py",
-            f"to start; --log_dir has no counterpart here\n{ONWARDS}",
+            f"nothing was started; --log_dir has no counterpart here\n{ONWARDS}",
         ),
-        ("torchrun --tee 3 train.py", f"to start; --tee has no counterpart here\n{ONWARDS}"),
+        (
+            "torchrun --tee 3 train.py",
+            f"nothing was started; --tee has no counterpart here\n{ONWARDS}",
+        ),
         ("accelerate launch --use_fsdp train.py", f"--use_fsdp has no counterpart here\n{ONWARDS}"),
         ("python -O train.py", f"-O has no counterpart here\n{ONWARDS}"),
         ("torchrun --nproc_per_node=cpu a.py", "here, where it is a number from 1, gpu or auto\n"),
@@ -375,12 +378,15 @@ ONWARDS = "".join(f"    {part}\n" for part in NO_COUNTERPART.splitlines())
         ("torchrun -m torch.distributed.run a.py", "torch.distributed.run is a launcher itself\n"),
         ("torchrun --no_python torchrun a.py", "torchrun is a launcher itself\n"),
         *(
-            (f"{launcher} -n 2 train.py", f"what to start\n    {ON_THE_PAGE}\n")
+            (f"{launcher} -n 2 train.py", f"nothing was started\n    {ON_THE_PAGE}\n")
             for launcher in ("mpirun", "horovodrun", "/usr/bin/srun", "torchx run", "fabric run")
         ),
-        ("A=1 colossalai run train.py", f"what to start\n    {ON_THE_PAGE}\n"),
+        ("A=1 colossalai run train.py", f"nothing was started\n    {ON_THE_PAGE}\n"),
         ("pdsh -w gpu[1-2] hostname", f"{ON_THE_PAGE}\n    `runner exec -- COMMAND` runs"),
-        ("deepspeed --include=a:0 train.py", "to start; --include=a:0 has no counterpart here\n"),
+        (
+            "deepspeed --include=a:0 train.py",
+            "nothing was started; --include=a:0 has no counterpart here\n",
+        ),
         (
             "accelerate launch --num_machines=2 --num_processes=3 train.py",
             "3 ranks cannot be the same number on each of 2 nodes",

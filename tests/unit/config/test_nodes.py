@@ -281,7 +281,10 @@ def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
         (
             {"a1": {}, "a2": {}},
             {"task": {"nnodes": 3}},
-            "task.nnodes: 3 nodes are wanted, but there are 2: a1, a2",
+            (
+                "task.nnodes: 3 nodes are wanted, but there are 2: a1, a2\n"
+                "    choose another cluster (cluster=NAME), or add nodes to its file"
+            ),
         ),
     ],
 )
