@@ -8,12 +8,13 @@ import stat
 import time
 from typing import Any, Collection, Dict, Generator, Iterator, Optional, Tuple
 
-from runner.core.protocol.events import ProgramStarted
+from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
+from runner.host.container.removal import remove_container
 from runner.host.process import cgroup, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
-from runner.host.storage.run_folder import mtime, read_events, read_state
+from runner.host.storage.run_folder import mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders
 from runner.host.storage.shared_record import remove_run
 
@@ -40,6 +41,7 @@ def collect_garbage(
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
     for run_id, folder in _own_runs(workdir, node, others):
         removable = _is_removable(folder, run_id, cutoff)
+        removable = removable and (dry_run or not _left_container(folder))
         if removable is False:
             removed["in_use"].append(run_id)
         if not removable or (only is not None and run_id not in only):
@@ -101,6 +103,15 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
         if isinstance(event.body, ProgramStarted):
             path = event.body.cgroup
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
+
+
+def _left_container(folder: RunPaths) -> bool:
+    """Return whether a container of a run may be left whose engine did not answer at its end."""
+    order, events = read_order(folder), read_events(folder)
+    is_proven = any(isinstance(e.body, Ended) and e.body.verified for e in events[-1:])
+    return (
+        not is_proven and order is not None and bool(remove_container(order.container, os.environ))
+    )
 
 
 def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:
