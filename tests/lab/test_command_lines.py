@@ -153,7 +153,7 @@ def typed_here(theirs: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     assert main(shlex.split(theirs)) == 2
     said = capsys.readouterr().err
     named = re.search(r"^    here that is: runner (.*)$", said, re.MULTILINE)
-    assert named or "docs/command-lines.md has" in said
+    assert named or "docs/command-lines.md" in said
     words = shlex.split(named[1]) if named else []
     is_open = bool(words) and not chooses_cluster(words)
     assert ("cluster=NAME chooses the machines" in said) == is_open
