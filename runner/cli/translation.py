@@ -45,14 +45,10 @@ KEYS = {
 FOUND = ("node_rank", "machine_rank", "master_addr", "main_process_ip", "local_addr", "rdzv_id")
 """Flags for what the plan decides."""
 
-_PAGE_FILE = Path(__file__).parents[2] / "docs" / "command-lines.md"
-PAGE = str(_PAGE_FILE) if _PAGE_FILE.exists() else "docs/command-lines.md of the runner"
 ELSEWHERE = "this line is for another launcher; nothing was started"
 NO_COUNTERPART = (
-    "without it, the line to type here is shown; arguments of the program itself come after it\n"
-    f"lines of many launchers, with ours beside them: {PAGE}"
+    "without it, the line to type here is shown; arguments of the program itself come after it"
 )
-ON_THE_PAGE = f"lines of many launchers, with ours beside them: {PAGE}"
 
 _LOCAL, _LAUNCH, _PLAIN = "cluster=local", "task.entry=launch", "task.entry=plain"
 _ONE, _PER_GPU = "cluster.nproc_per_node=1", "cluster.nproc_per_node=auto"
@@ -99,7 +95,7 @@ def translated(words: Sequence[str]) -> Problem | None:
     typed = left[:1]
     if typed and Path(typed[0]).name in _OTHERS:
         on_hosts = f"\n`{this_program()} exec -- COMMAND` runs a command on every host"
-        hint = ON_THE_PAGE + on_hosts * (typed == ["pdsh"])
+        hint = on_the_page() + on_hosts * (typed == ["pdsh"])
         return Problem("command line", ELSEWHERE, hint)
     launcher: tuple[str, ...] | None = ()
     try:
@@ -116,7 +112,8 @@ def translated(words: Sequence[str]) -> Problem | None:
     except NoCounterpartError as error:
         if launcher is None:
             return None
-        return Problem("command line", f"{ELSEWHERE}; {error}", NO_COUNTERPART)
+        hint = f"{NO_COUNTERPART}\n{on_the_page()}"
+        return Problem("command line", f"{ELSEWHERE}; {error}", hint)
     is_bare = _BARE.fullmatch(program) is not None
     quoted = f"[{_quoted(program)}]" if kind == "task.command" else _quoted(program)
     chosen.append(f"{kind}={program if is_bare else quoted}")  # a command that is text is split
@@ -130,6 +127,13 @@ def translated(words: Sequence[str]) -> Problem | None:
     is_program_alone = typed == [program]
     message = f"{program!r} is neither KEY=VALUE nor a flag" if is_program_alone else ELSEWHERE
     return Problem("command line", message, hint)
+
+
+def on_the_page() -> str:
+    """Return where lines of many launchers are; an installed copy of the runner has no pages."""
+    page = Path(__file__).parents[2] / "docs" / "command-lines.md"
+    place = str(page) if page.exists() else "docs/command-lines.md of the runner"
+    return f"lines of many launchers, with ours beside them: {place}"
 
 
 def _take_launcher(left: list[str]) -> tuple[str, ...] | None:

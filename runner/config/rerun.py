@@ -32,7 +32,7 @@ from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import RecordedCode, Spec
+from runner.core.model.spec import RecordedCode, Spec, are_local
 from runner.core.shell import this_program
 from runner.core.text import join_some
 
@@ -115,8 +115,7 @@ class RecordedRun:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
         else:
             not_release = f", not release {plan.release}" if plan.release else ""
-            is_here = all(node.transport == "local" for node in spec.nodes)
-            place = "this folder" if is_here else f"{spec.project} on the hosts"
+            place = "this folder" if are_local(spec.nodes) else f"{spec.project} on the hosts"
             notes.append(f"the code is what is in {place} now{not_release}")
         if code == CodeRef():
             return None, tuple(notes)

@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.core.errors import NotReady
 from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import ASSUMED, SIDECAR_NAME, EtcdFacts, Facts, Gpu, Interpreter
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.build_plan import FoldNames
 from runner.core.planning.readiness import missing_script
 
@@ -20,7 +20,7 @@ def assumed_facts(
 ) -> tuple[Spec, dict[str, Facts], list[str]]:
     """Return the spec and facts for a plan made without contacting hosts, and the assumptions."""
     addressed = spec.nodes if spec.rendezvous.torch_assigns_ranks else spec.nodes[:1]
-    is_here = all(node.transport == "local" for node in spec.nodes)
+    is_here = are_local(spec.nodes)
     addressed = () if is_here else addressed
     nodes = tuple(replace(n, addr=n.addr or n.host) if n in addressed else n for n in spec.nodes)
     assumed = [

@@ -11,7 +11,7 @@ from runner.control.rpc.wait import Broadcast
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
 from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 
 LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
@@ -28,8 +28,8 @@ class NetworkProber:
         self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
     ) -> NetworkProbe | None:
         """Return what the ready nodes found, the master first; None if nothing is to be probed."""
-        on_several = len(nodes) > 1 and any(node.transport != "local" for node in nodes)
-        endpoints = peer_endpoints(self._spec, nodes, facts) if on_several else {}
+        on_one = len(nodes) == 1 or are_local(nodes)
+        endpoints = {} if on_one else peer_endpoints(self._spec, nodes, facts)
         if not endpoints or not (pairs or names):
             return None
         probe = NetworkProbe(endpoints)

@@ -23,7 +23,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import current_hosts
-from runner.core.model.spec import LaunchRequest, Node, Spec
+from runner.core.model.spec import LaunchRequest, Node, Spec, are_local
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console, open_console
@@ -156,8 +156,8 @@ class RunFinder:
             claimed = [node for node, name in run.asked.items() if name == asked]
             nodes = [self._nodes[node] for node in claimed if node in self._nodes]
             known = {recorded[node] for node in claimed if node in recorded}
-            is_here = all(node.transport == "local" for node in nodes)
-            if not is_here and len(known | ({node.host for node in nodes} & on_record)) > 1:
+            hosts = known | ({node.host for node in nodes} & on_record)
+            if len(hosts) > 1 and not are_local(nodes):
                 message = f"it says that it is {', '.join(claimed)} of {run.run_id}, on whose "
                 message += f"record these are {', '.join(sorted(known))}"
                 hint = (

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from runner.cli.main import main
+from runner.cli.translation import on_the_page
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launch_lines import LaunchLine, read_filter, read_line
 from tests.lab.launching import ROOT, Launcher
@@ -153,7 +154,7 @@ def typed_here(theirs: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     assert main(shlex.split(theirs)) == 2
     said = capsys.readouterr().err
     named = re.search(r"^    here that is: runner (.*)$", said, re.MULTILINE)
-    assert named or "docs/command-lines.md has" in said
+    assert named or f"{on_the_page()}\n" in said
     words = shlex.split(named[1]) if named else []
     is_open = bool(words) and not chooses_cluster(words)
     assert ("cluster=NAME chooses the machines" in said) == is_open

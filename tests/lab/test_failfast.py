@@ -54,7 +54,8 @@ def test_the_first_failure_is_the_same_at_once_and_at_the_end(
     """Though the report of a later one is there before it."""
     words = ("fail=0:3", "sleep=0.7", "fail=1:4")
     controller = begin(f"wait={tmp_path}/go", *words, overrides=("task.nnodes=2",), ranks=2)
-    lab["node1"].degrade_network(delay_ms=1000)
+    # 0.15 s after the other one, of 0.5 s that the controller waits (FIRST_FAILURE_S).
+    lab["node1"].degrade_network(delay_ms=850)
     (tmp_path / "go").touch()
     done = controller.wait(30)
     lab["node1"].restore_network()

@@ -103,6 +103,6 @@ def test_a_store_that_unpickles_is_said_where_others_could_reach_it(
         stranger.wait()
     for printed in (checked.out, dry.out + dry.err):
         said = " ".join(printed.split())
-        assert "others have processes here (4711), and whoever reaches the store" in said
-        assert "that the nodes meet at can run code" in said
+        reaches = "whoever reaches the store that the nodes meet at can run code"
+        assert f"others have processes here (4711), and {reaches}" in said
         assert "rendezvous=static" in said

@@ -147,7 +147,7 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
         "trap 'echo parent told; wait; exit 0' TERM\n"
         'sh -c \'trap "echo worker told; exit 0" TERM; echo worker on; '
         "while :; do sleep 0.1; done' &\n"
-        "wait; wait\n"
+        "while :; do wait; sleep 0.1; done\n"
     )
     going = on_lab.start(*TWO, PLAIN_ENTRY, f"task.command=[sh,{script}]", "grace_s=20")
     going.until_printed("worker on", 2)

@@ -163,13 +163,13 @@ def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
 def test_who_moves_and_who_only_waits(start: Start) -> None:
     """A line, computing, and reading count; to look now and then whether one may go on does not."""
     progress = Progress(60)
-    start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
-    progress.sample({"rank_0.out": 3}, os.getpid())
+    waits, _ = start("import time\nprint(1, flush=True)\nwhile True: time.sleep(0.05)")
+    progress.sample({"rank_0.out": 3}, waits)  # not the test process: it uses CPU to sample
     time.sleep(0.3)
     begun = progress.last_activity
-    progress.sample({"rank_0.out": 3}, os.getpid())
+    progress.sample({"rank_0.out": 3}, waits)
     assert progress.last_activity == begun
-    progress.sample({"rank_0.out": 4}, os.getpid())
+    progress.sample({"rank_0.out": 4}, waits)
     assert progress.last_activity > begun
     reads = "import time\nwhile True: open('/dev/zero', 'rb').read(1 << 20); time.sleep(0.02)"
     maps = (
@@ -180,9 +180,9 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
     )
     for code in ("while True: pass", reads, maps):
         pid, _ = start("print(1, flush=True)\n" + code)
-        progress.sample({"rank_0.out": 4}, os.getpid())  # what it took to start
+        progress.sample({"rank_0.out": 4}, pid)  # what it took to start
         begun = progress.last_activity
         time.sleep(0.4)
-        progress.sample({"rank_0.out": 4}, os.getpid())
+        progress.sample({"rank_0.out": 4}, pid)
         assert progress.last_activity > begun, code
         os.kill(pid, signal.SIGKILL)

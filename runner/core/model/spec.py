@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, FrozenSet, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, Optional, Tuple
 
 from runner.core import shell
 from runner.core.model.container import ContainerSpec
@@ -99,6 +99,11 @@ class Node:
     nproc: Optional[int] = None  # ranks on this node; None for one per GPU
     env: Dict[str, Optional[str]] = field(default_factory=dict)  # None takes a name out
     interface: Optional[str] = None  # of the training traffic, if not derived
+
+
+def are_local(nodes: Iterable[Node]) -> bool:
+    """Return whether every node is this machine, without SSH."""
+    return all(node.transport == "local" for node in nodes)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Uni
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, SIDECAR_NAME, Endpoint, Facts, Interface
 from runner.core.model.plan import Hub, Sidecar
-from runner.core.model.spec import Node, Spec
+from runner.core.model.spec import Node, Spec, are_local
 from runner.core.text import bracket_ipv6
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
@@ -133,7 +133,7 @@ def training_address(
     if master.addr:
         route = master.addr if is_numeric(master.addr) else _derive_address(nodes, facts)[0]
         return master.addr, f"cluster.nodes.{master.name}.addr", route
-    if all(node.transport == "local" for node in nodes):
+    if are_local(nodes):
         return LOOPBACK, "every node is this machine", LOOPBACK
     addr, reason = _derive_address(nodes, facts)
     if not addr:

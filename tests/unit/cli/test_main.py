@@ -18,7 +18,7 @@ from runner import verbs
 from runner.cli.completion.query import candidates
 from runner.cli.main import main
 from runner.cli.parser import VerbParser
-from runner.cli.translation import NO_COUNTERPART, ON_THE_PAGE
+from runner.cli.translation import NO_COUNTERPART, on_the_page
 from runner.cli.verb import load_verb, verb_names
 from runner.config.overrides import is_override
 from runner.core.errors import ConfigError
@@ -348,7 +348,8 @@ def test_words_of_another_launcher_are_translated(
     assert (hint in said) == ("task.entry=plain" in named)
 
 
-ONWARDS = "".join(f"    {part}\n" for part in NO_COUNTERPART.splitlines())
+ON_THE_PAGE = on_the_page()
+ONWARDS = f"    {NO_COUNTERPART}\n    {ON_THE_PAGE}\n"
 
 
 @pytest.mark.parametrize(
@@ -402,7 +403,7 @@ def test_words_without_a_counterpart_are_not(
     typed: str, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They get the hint that there is, and the page that has more lines."""
-    assert "docs/command-lines.md" in NO_COUNTERPART
+    assert "docs/command-lines.md" in ONWARDS
     assert "docs/command-lines.md" in ON_THE_PAGE
     said = refused(capsys, *typed.split())
     assert named in said

@@ -1,5 +1,6 @@
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,7 @@ def spmd_main(local_world_size, local_rank):
 
     # Tear down the process group
     dist.destroy_process_group()
+    time.sleep(0.2)  # not in the original: gloo on CPUs may abort at once (pytorch/pytorch#179291)
 
 
 if __name__ == "__main__":

@@ -171,16 +171,17 @@ def test_the_thread_that_started_the_programs_outlives_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The kernel ends them with that thread (PR_SET_PDEATHSIG), not with the process."""
-    stopped = False
+    stopped, is_deaf = False, tmp_path / "is_deaf"
 
     def script(supervisor: Supervisor) -> bool:
         nonlocal stopped
-        if supervisor._journal.state is State.RUNNING and not stopped:
+        if supervisor._journal.state is State.RUNNING and is_deaf.exists() and not stopped:
             stopped = True
             _stop_as_user(supervisor)
         return False
 
-    run = Supervised(tmp_path, "trap '' TERM; sleep 600 & sleep 600", script, grace_s=0.2)
+    deaf = f"trap '' TERM; sleep 600 & : >{is_deaf}; sleep 600"
+    run = Supervised(tmp_path, deaf, script, grace_s=0.2)
     assert run.state is State.STOPPED
     assert run.events[-1].body == Ended(State.STOPPED, killed=3)
     assert capfd.readouterr().err == "closed\n"
