@@ -71,6 +71,7 @@ class Client:
         self._report(state)
         if state.status == "running":  # whoever waited for it was killed
             _run(self._container["kill"], QUERY_TIMEOUT_S)
+            state = state._replace(code=code or NOT_STARTED)
         _run(self._container["remove"], REMOVE_TIMEOUT_S)
         return state.code if os.path.exists(os.path.join(self._folder, MARK)) else code
 

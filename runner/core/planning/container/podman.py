@@ -1,4 +1,8 @@
-"""Podman: as docker, without a daemon of its own; GPUs by CDI, the device names of its runtime."""
+"""Podman: as docker, without a daemon: its monitor, conmon, is the parent of a container.
+
+GPUs are chosen by CDI, the device names of its runtime: some versions ignore `--gpus`. Without root
+it maps users: `keep-id` makes the login's own number inside that number outside, too.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,22 @@ from runner.core.planning.container import docker
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
+ROOTLESS, WITHOUT_SUBUIDS = "rootless", "without subuids"
+VERSION_FORMAT = (
+    "{{.Version.Version}}{{if .Host.Security.Rootless}} "
+    f"{ROOTLESS}{{{{if le (len .Host.IDMappings.UIDMap) 1}}}} {WITHOUT_SUBUIDS}"
+    "{{end}}{{end}}"
+)
+SUBUIDS_HINT = (
+    "an administrator can install newuidmap (package uidmap) and do: usermod --add-subuids "
+    "100000-165535 --add-subgids 100000-165535 {user}; or set container.user=image"
+)
 
 
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""
     program = spec.container.program
-    engine = (program, "version", "--format", "{{.Client.Version}}")
+    engine = (program, "info", "--format", VERSION_FORMAT)
     return replace(docker.probe(spec), engine=engine)
 
 
@@ -46,4 +60,8 @@ def with_gpus(
 
 def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
     """Return what is wrong with engine or image on a host, and what to do about it."""
-    return docker.problem(spec, facts)
+    found = docker.problem(spec, facts)
+    if not found and spec.container.host_user and WITHOUT_SUBUIDS in facts.container.engine.output:
+        message = f"{spec.container.program}: {facts.user} has no range of users to map"
+        return message, SUBUIDS_HINT.format(user=facts.user)
+    return found
