@@ -70,7 +70,9 @@ Unless a flag sets the same key, or takes it back by the same word after a `~`.
 
 _OTHERS = {
     **dict.fromkeys(("mpirun", "mpiexec", "horovodrun", "pdsh"), "mpirun, horovodrun"),
-    **{"srun": "Slurm", "torchx": "torchx", "colossalai": "Colossal-AI"},
+    "srun": "Slurm",
+    "torchx": "torchx",
+    "colossalai": "Colossal-AI",
     **dict.fromkeys(("fabric", "lightning"), "Lightning's fabric run"),
     **dict.fromkeys(("docker", "podman", "apptainer", "singularity", "enroot"), "docker run"),
     "bash": "Shell scripts with DISTRIBUTED_ARGS",
