@@ -109,7 +109,10 @@ class RendezvousConfig:
 
 @dataclass
 class ContainerConfig:
-    """The keys of the files in `conf/container`: the image that ranks run in, and its engine."""
+    """The keys of the files in `conf/container`: the image that ranks run in, and its engine.
+
+    [containers.md](containers.md) says how such a run works.
+    """
 
     engine: str | None = choice("null: none, ranks run on the host itself", *ENGINES, null=True)
     program: str | None = doc("the engine on the hosts; null: its name, on the PATH", TEXT)

@@ -37,14 +37,28 @@ def probe(spec: Spec) -> ContainerProbe:
 
 def container(request: ContainerRequest) -> Container:
     """Return the commands of a container."""
-    made = docker.container(replace(request, gpus=()))
+    made = docker.container(as_for_docker(request))
     create = with_gpus(made.create, request, request.gpus)
     return replace(made, engine="podman", create=create)
 
 
 def command(request: ContainerRequest) -> Tuple[str, ...]:
     """Return the command that does the same for a person."""
-    return with_gpus(docker.command(replace(request, gpus=())), request, request.gpus)
+    return with_gpus(docker.command(as_for_docker(request)), request, request.gpus)
+
+
+def as_for_docker(request: ContainerRequest) -> ContainerRequest:
+    """Return a request without what is asked for in another way, or cannot be had.
+
+    Without root a group has no rights of the host's, and one above the range is refused.
+    """
+    facts = replace(request.facts, groups=()) if is_rootless(request) else request.facts
+    return replace(request, gpus=(), facts=facts)
+
+
+def is_rootless(request: ContainerRequest) -> bool:
+    """Whether the user of the login, who is not root, has the same number inside."""
+    return request.facts.uid != 0 and request.spec.container.host_user
 
 
 def with_gpus(
@@ -53,8 +67,7 @@ def with_gpus(
     """Return a command with devices by their CDI names: `--gpus` is ignored by some versions."""
     at = len(words) - len(request.argv) - 1
     devices = [word for gpu in gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
-    is_rootless = request.facts.uid != 0 and request.spec.container.host_user
-    names = ("--userns", "keep-id") if is_rootless else ()
+    names = ("--userns", "keep-id") if is_rootless(request) else ()
     return (*words[:at], *names, *devices, *words[at:])
 
 
