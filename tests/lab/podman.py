@@ -36,9 +36,10 @@ exec {PODMAN} --storage-driver vfs "$@"
 """
 
 
-def missing(login: str) -> str:
+def missing(login: str, *, maps: bool) -> str:
     """Return what a user's podman needs and this machine lacks, "" for nothing."""
-    needed = NEEDED if login == "root" else (*NEEDED, NEWUIDMAP, "/etc/subuid", "/etc/subgid")
+    needed = list(NEEDED)
+    needed += [] if login == "root" else ["/etc/subuid", "/etc/subgid", *([NEWUIDMAP] * maps)]
     absent = [path for path in needed if not Path(path).exists()]
     return f"podman of {login} needs {', '.join(absent)}" if absent else ""
 
@@ -54,12 +55,12 @@ def write_program(folder: Path) -> str:
 
 
 def let_users_map(host: Host, folder: Path) -> None:
-    """Give the ordinary user a range of users, and make a new /proc possible for them.
+    """Give the ordinary user a range of users, if it can be used, and let them mount a new /proc.
 
     The kernel allows that only where nothing of the host's is hidden by a mount.
     """
     ranges = f"{folder}/subuids-of-{host.name}"
-    Path(ranges).write_text(f"{LOGIN_USER}:100000:65536\n")
+    Path(ranges).write_text(f"{LOGIN_USER}:100000:65536\n" * Path(NEWUIDMAP).exists())
     mounts = [f"mount --bind {ranges} /etc/{name}" for name in ("subuid", "subgid")]
     hidden = "/proc/sys/kernel/random/boot_id"
     host.sh(f"umount {hidden} && mount --make-rshared / && {' && '.join(mounts)}", user="root")

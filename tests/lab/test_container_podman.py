@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -54,7 +55,11 @@ class PodmanUser:
         return controller
 
 
-UserOf = Callable[[str], PodmanUser]
+class UserOf(Protocol):
+    """Makes the user of a login, who has a range of users or not."""
+
+    def __call__(self, login: str, *, maps: bool = True) -> PodmanUser:
+        """Return who launches."""
 
 
 def skip_if(reason: str) -> None:
@@ -66,7 +71,7 @@ def skip_if(reason: str) -> None:
 @pytest.fixture(scope="module")
 def podman_lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
     """Two hosts."""
-    skip_if(missing("root"))
+    skip_if(missing("root", maps=False))
     with lab_factory_for_session(n=2) as lab:
         yield lab
     remove_left_cgroups()
@@ -91,7 +96,6 @@ def engines_of(podman_lab: Lab, folder: Path) -> Callable[[str], dict[str, Podma
         return {host.name: Podman(host, login, program, image) for host in hosts}
 
     def engines(login: str) -> dict[str, Podman]:
-        skip_if(missing(login))
         made[login] = made.get(login) or prepare(login)
         return made[login]
 
@@ -108,7 +112,8 @@ def user_of(
     """Makes the user of a login; nothing of theirs is left on the hosts in the end."""
     used: list[PodmanUser] = []
 
-    def user(login: str) -> PodmanUser:
+    def user(login: str, *, maps: bool = True) -> PodmanUser:
+        skip_if(missing(login, maps=maps))
         engines = engines_of(login)
         used.append(PodmanUser(launcher, podman_lab, str(folder / "podman"), engines))
         return used[-1]
@@ -200,13 +205,24 @@ def test_exit_codes_of_the_engine_are_the_programs_too(user_of: UserOf) -> None:
     assert "first failure: rank 0 on node1 exited with 125" in done.err
 
 
+def test_without_a_range_root_inside_is_the_user_outside(user_of: UserOf, podman_lab: Lab) -> None:
+    """With `container.user=image`, also where nobody can map: files are the user's."""
+    user = user_of(LOGIN_USER, maps=False)
+    done = user.start("env=USER", more=("container.user=image",)).wait()
+    assert done.code == 0, done
+    assert proven_nodes(done.err) == 2, done
+    assert done.log("node2", 1) == f"USER={LOGIN_USER}\n"
+    logs = f"stat -c %U .runner/runs/{done.folder.name}/node2/attempt_0/rank_1.out"
+    assert podman_lab["node2"].sh(logs).strip() == LOGIN_USER
+
+
 def test_a_user_without_subuids_is_told_so(user_of: UserOf) -> None:
     """Before anything starts, with the command to cure it."""
-    user = user_of(LOGIN_USER)
+    user = user_of(LOGIN_USER, maps=False)
     with users_cannot_map(user.engines["node2"]):
         done = user.start("print=up").wait()
     assert done.code == 3, done
-    assert f"node2: {user.program}: {LOGIN_USER} has no range of users to map" in done.err
+    assert f"{user.program}: {LOGIN_USER} has no range of users to map" in done.err
     assert (
         f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {LOGIN_USER}" in done.err
     )

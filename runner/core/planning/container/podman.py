@@ -73,8 +73,12 @@ def with_gpus(
 
 def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
     """Return what is wrong with engine or image on a host, and what to do about it."""
+    engine, name = facts.container.engine, spec.container.program
+    if facts.container.program and not engine.ok:  # docker's reasons are about its daemon
+        reason = "no answer in time" if engine.code == -1 else docker.last_line(engine.output)
+        return f"{name} does not work: {reason}", f"try it there: {name} info"
     found = docker.problem(spec, facts)
-    if not found and spec.container.host_user and WITHOUT_SUBUIDS in facts.container.engine.output:
-        message = f"{spec.container.program}: {facts.user} has no range of users to map"
+    if not found and spec.container.host_user and WITHOUT_SUBUIDS in engine.output:
+        message = f"{name}: {facts.user} has no range of users to map"
         return message, SUBUIDS_HINT.format(user=facts.user)
     return found
