@@ -168,7 +168,7 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(user_of: UserOf, login: str) -
     ("victim", "login"),
     [
         ("podman", "root"),
-        ("supervisor", LOGIN_USER),
+        pytest.param("supervisor", LOGIN_USER, marks=pytest.mark.all),
         pytest.param("client", "root", marks=pytest.mark.all),
         pytest.param("conmon", "root", marks=pytest.mark.all),
         pytest.param("supervisor", "root", marks=pytest.mark.all),
@@ -198,6 +198,7 @@ def test_whoever_is_killed_nothing_is_left(
     assert proven_nodes(done.err) == 2, done
 
 
+@pytest.mark.all
 def test_exit_codes_of_the_engine_are_the_programs_too(user_of: UserOf) -> None:
     """125 of a program is its failure, as any other."""
     done = user_of("root").start("fail=0:125", "sleep=60").wait()
