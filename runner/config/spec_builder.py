@@ -26,7 +26,7 @@ from runner.core.model.spec import (
     Task,
     Torchrun,
 )
-from runner.core.planning.container.base import ENGINES
+from runner.core.planning.container.base import ENGINES, engine_of
 
 
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
@@ -47,7 +47,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     top = validator.section("", values, schema.RunnerConfig)
     skipped = validator.text_list("skip_checks", top["skip_checks"])
     checks = tuple(all_checks()) if skipped else ()
-    container = _read_container(validator, values["container"])
+    container = _read_container(validator, values["container"], Path(inputs.cwd))
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     spec = Spec(
         run_id=top["run_id"],
@@ -120,28 +120,23 @@ def _read_rendezvous(
     return rendezvous
 
 
-def _read_container(validator: Validator, values: Mapping[str, Any]) -> ContainerSpec:
+def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) -> ContainerSpec:
     """Return the container that ranks run in, if there is one."""
     read = validator.section("container", values, schema.ContainerConfig)
     engine = read["engine"]
     if not engine:
-        if read["image"]:
+        if set_keys := [key for key in ("image", "build") if read[key]]:
             hint = f"choose one: container={' or container='.join(ENGINES)}"
-            validator.add("container.image", "it needs an engine to run it", hint)
+            validator.add(f"container.{set_keys[0]}", "it needs an engine to run it", hint)
         return ContainerSpec()
-    if not read["image"]:
-        hint = "name one, such as container.image=pytorch/pytorch:latest"
-        validator.add("container.image", f"{engine} needs an image", hint)
-    for key in ("image", "program"):
-        if read[key].startswith("-"):
-            validator.add(f"container.{key}", f"{read[key]!r} begins with a '-'")
+    _check_image(validator, engine, read)
     if read["shm_size"] and not re.fullmatch(r"[1-9]\d*[bkmg]?", read["shm_size"]):
         message = f"must be a number with b, k, m or g, not {read['shm_size']!r}"
         validator.add("container.shm_size", message, "such as 16g")
     if read["shm_size"] and read["ipc"] == "host":
         message = "the host's own /dev/shm is used, and its size is not ours to set"
         validator.add("container.shm_size", message, "leave it out, or set container.ipc=private")
-    return ContainerSpec(
+    container = ContainerSpec(
         engine=engine,
         program=read["program"] or engine,
         image=read["image"],
@@ -154,7 +149,29 @@ def _read_container(validator: Validator, values: Mapping[str, Any]) -> Containe
         pull=read["pull"],
         image_entrypoint=read["entrypoint"] == "image",
         extra=read["extra"],
+        build=str(cwd / Path(read["build"]).expanduser()) if read["build"] else "",
+        push_image=read["push_image"],
+        prepare_timeout_s=read["prepare_timeout_s"],
     )
+    if container.comes_from_here and engine_of(container).image_commands(container, "") is None:
+        key = "container.build" if container.build else "container.push_image"
+        message = f"an image of {engine} is a file: nothing builds or sends it"
+        validator.add(key, message, "put the file on the hosts, or choose docker or podman")
+    return container
+
+
+def _check_image(validator: Validator, engine: str, read: Mapping[str, Any]) -> None:
+    """Check that the keys of a container name one image."""
+    if not read["image"] and not read["build"]:
+        hint = "name one, such as container.image=pytorch/pytorch:latest"
+        validator.add("container.image", f"{engine} needs an image", hint)
+    for key, other in (("build", "image"), ("build", "push_image")):
+        if read[key] and read[other]:
+            message = f"set one of container.{key} and container.{other}: a build names its image"
+            validator.add(f"container.{other}", message)
+    for key in ("image", "program"):
+        if read[key].startswith("-"):
+            validator.add(f"container.{key}", f"{read[key]!r} begins with a '-'")
 
 
 def _read_mounts(validator: Validator, texts: Sequence[str]) -> Iterator[Mount]:

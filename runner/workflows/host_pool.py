@@ -61,7 +61,7 @@ class HostPool:
         disconnected again unless `keep_spares`.
         """
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
-        collector = self._collector(full_spec, request)
+        collector = self._collector(full_spec, request, self.sessions)
         self.sessions = collector.sessions
         collected = collector.at_least(minimum or len(self.spec.nodes), validate, spares)
         for node in spares:
@@ -70,14 +70,18 @@ class HostPool:
         return collected
 
     def collect_available_facts(
-        self, request: Callable[[Node], FactsRequest], *, reuse_sessions: bool = False
+        self,
+        request: Callable[[Node], FactsRequest],
+        *,
+        reuse_sessions: bool = False,
+        spec: Spec | None = None,
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Connect to every host; return the facts of those that answer, the problem of the others.
 
-        With `reuse_sessions`, open sessions are used again.
+        With `reuse_sessions`, open sessions are used again; `spec` is one with other nodes.
         """
         open_sessions = self.sessions if reuse_sessions else {}
-        collector = self._collector(self.spec, request, open_sessions)
+        collector = self._collector(spec or self.spec, request, open_sessions)
         facts, problems = collector.collect()
         self.sessions = {**open_sessions, **collector.sessions}
         self._disconnect_all_but(facts)

@@ -21,6 +21,7 @@ from runner.core.planning.readiness import facts_request, problems_of
 from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
 from runner.workflows.host_pool import HostPool
+from runner.workflows.images import ImageSource, deliver
 
 
 def open_code_source(request: LaunchRequest) -> CodeSource:
@@ -49,7 +50,14 @@ def required_packages(request: LaunchRequest) -> Requirements:
 class Preparation:
     """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
-    def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
+    def __init__(
+        self,
+        request: LaunchRequest,
+        source: CodeSource,
+        pool: HostPool,
+        image: ImageSource | None = None,
+    ) -> None:
+        self._image = image
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
         self._requirements = required_packages(request)
@@ -60,6 +68,8 @@ class Preparation:
         say = self._pool.console.message
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
+        if self._image:
+            deliver(self._image, self._pool, self._spares)
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),

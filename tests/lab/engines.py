@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +105,33 @@ class Daemon:
         self.kill(15)
         mounts = f"grep -o ' {FOLDER}/[^ ]*' /proc/mounts | sort -r"
         self.host.sh(f"{mounts} | xargs -r -n1 umount -l", user="root", check=False)
+
+
+@contextlib.contextmanager
+def local_daemon(image: Path) -> Iterator[str]:
+    """Start one on the machine of the tests, with the bare image; give the address of its socket."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/run"))
+    address = f"unix://{folder}/socket"
+    flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+    places = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root", "pidfile")]
+    with (folder / "log").open("w") as log:
+        argv = [DOCKERD, "--host", address, *flags, *places]
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        ask = [DOCKER, "--host", address, "ps", "--quiet"]
+        answers = functools.partial(subprocess.run, ask, capture_output=True, check=False)
+        log_text = functools.partial((folder / "log").read_text)
+        wait_until(lambda: answers().returncode == 0, "docker here", 30, detail=log_text)
+        build = [DOCKER, "--host", address, "build", "--quiet", "--tag", IMAGE, str(image)]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)
+        places = re.findall(rf" ({folder}/\S*)", Path("/proc/mounts").read_text())
+        for place in sorted(places, reverse=True):
+            subprocess.run(["umount", "--lazy", place], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_image(folder: Path) -> Path:

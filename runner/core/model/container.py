@@ -29,11 +29,20 @@ class ContainerSpec:
     host_user: bool = True  # runs as the user and the groups of the login, not as the image says
     ulimits: Dict[str, str] = field(default_factory=dict)
     pull: str = "missing"  # or "always" or "never"
+    build: str = ""  # the Dockerfile here or its folder, absolute, that `image` is built from
+    push_image: bool = False  # whether hosts that lack `image` get it from here
+    prepare_timeout_s: float = 3600.0  # how long a host may take to pull, build or load it
+    fetches: bool = True  # whether hosts that lack it may get it now: not in a dry run
     image_entrypoint: bool = False  # runs the image's own entry point before the program
     extra: Tuple[str, ...] = ()  # more options of the engine
 
     def __bool__(self) -> bool:
         return bool(self.engine)
+
+    @property
+    def comes_from_here(self) -> bool:
+        """Whether a launch brings the image to the hosts, and no registry is asked for it."""
+        return bool(self.build) or self.push_image
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,22 @@ class ContainerProbe:
     def limit_s(self, tool_timeout_s: float) -> float:
         """Return how long all of them may take, each of them `tool_timeout_s`, but for a pull."""
         return 3 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+
+
+@dataclass(frozen=True)
+class ImageCommands:
+    """How a host gets an image from here: commands for it, but `save`, which is for this machine.
+
+    `inventory` prints lines: `store=` and what identifies the store of images, `free=` and the KiB
+    it has, `image=` and the id of the image if it is there, `layers=` and a JSON list of digests
+    for each image, `zstd=1` if that program is there.
+    """
+
+    inventory: Tuple[str, ...]
+    build: Tuple[str, ...]  # reads the context from its standard input, a tar file
+    load: Tuple[str, ...]  # reads what `save` prints
+    save: Tuple[str, ...]
+    loads_new_layers: bool  # may the first layers be left out, if they are there
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class CommandExited:
 
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "run", "stacks_dumped"), Reply),
+    **dict.fromkeys(("absent", "input_taken", "run", "stacks_dumped"), Reply),
     "cleaned": Cleaned,
     "data": LogChunk,
     "exited": CommandExited,

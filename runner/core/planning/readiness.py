@@ -60,7 +60,7 @@ def facts_request(
         run_id=spec.run_id,
         setup=spec.setup,
         python=spec.python,
-        container=engine_of(spec).probe(spec) if spec.container else None,
+        container=engine_of(spec.container).probe(spec) if spec.container else None,
         mounts=tuple(mount.source for mount in spec.container.mounts),
         project="" if task.shipped_file or code.release else spec.project,
         script=script,

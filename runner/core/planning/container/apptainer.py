@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.container import Container, ContainerProbe, ContainerSpec, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container import docker
@@ -28,6 +28,11 @@ def probe(spec: Spec) -> ContainerProbe:
             *(*container.extra, container.image),
         ),
     )
+
+
+def image_commands(container: ContainerSpec, dockerfile: str) -> None:
+    """Return None: an image is a file, which nobody builds or loads."""
+    del container, dockerfile
 
 
 def container(request: ContainerRequest) -> Container:

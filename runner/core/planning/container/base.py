@@ -1,6 +1,6 @@
 """Container planning: an order's command, wrapped in those of a container engine.
 
-An engine is a module of this package with four pure functions; no other place names it.
+An engine is a module of this package with five pure functions; no other place names it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterator, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
 from runner.core.errors import Problem
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.container import (
+    Container,
+    ContainerProbe,
+    ContainerSpec,
+    ImageCommands,
+    Mount,
+)
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node, Spec
@@ -50,6 +56,9 @@ class Engine(Protocol):
     def probe(self, spec: Spec) -> ContainerProbe:
         """Return what to ask a host."""
 
+    def image_commands(self, container: ContainerSpec, dockerfile: str) -> Optional[ImageCommands]:
+        """Return how a host gets the image from here; None for an image that is a file."""
+
     def container(self, request: ContainerRequest) -> Container:
         """Return the commands of a container whose program reads its environment by itself."""
 
@@ -60,10 +69,9 @@ class Engine(Protocol):
         """Return what is wrong with engine or image on a host, and what to do about it."""
 
 
-def engine_of(spec: Spec) -> Engine:
-    """Return the engine of a spec that has one."""
-    module = importlib.import_module(f"{__package__}.{spec.container.engine}")
-    return cast(Engine, module)
+def engine_of(container: ContainerSpec) -> Engine:
+    """Return the engine of a container."""
+    return cast(Engine, importlib.import_module(f"{__package__}.{container.engine}"))
 
 
 def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
@@ -73,7 +81,7 @@ def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem
     for source in facts.container.mounts_missing:
         message = f"container.mounts: there is no {source}"
         yield Problem(node.name, message, "make it there, or take it out of container.mounts")
-    if found := engine_of(spec).problem(spec, facts):
+    if found := engine_of(spec.container).problem(spec, facts):
         message, hint = found
         yield Problem(node.name, message, hint)
     elif facts.python.error:
@@ -135,7 +143,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     `facts` are those of the host itself.
     """
     order = plan.order
-    engine, run_paths = engine_of(spec), RunPaths(facts.workdir, spec.run_id, node.name)
+    engine, run_paths = engine_of(spec.container), RunPaths(facts.workdir, spec.run_id, node.name)
     env = {**container_environment(run_paths, facts), **plan.env}
     name = container_name(spec.run_id, node.name, order.attempt)
     marks = {"RUNNER_RUN_ID": spec.run_id, "RUNNER_NODE": node.name}

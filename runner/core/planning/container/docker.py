@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from typing import Iterator, Optional, Sequence, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core import shell
+from runner.core.model.container import (
+    Container,
+    ContainerProbe,
+    ContainerSpec,
+    ImageCommands,
+    Mount,
+)
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container.base import ContainerRequest
@@ -20,6 +27,16 @@ INFINIBAND = "/dev/infiniband"
 STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.State.Error}}"
 IMAGE_FORMAT = "{{.Os}}/{{.Architecture}}"
 ENDPOINT_FORMAT = "{{.Endpoints.docker.Host}}"
+INVENTORY = """\
+info=$({engine} info --format {info}) || exit
+echo "store=$(uname -n) $info"  # the ids of engines are equal on copies of a machine
+echo "free=$(df -Pk "${{info##* }}" | awk 'NR == 2 {{print $4}}')"
+echo "image=$({engine} image inspect --format {{{{.Id}}}} {image} 2>/dev/null)"
+ids=$({engine} image ls --quiet --no-trunc)
+[ -z "$ids" ] || {engine} image inspect --format 'layers={{{{json .RootFS.Layers}}}}' $ids
+command -v zstd >/dev/null && echo zstd=1
+exit 0
+"""
 MACHINES = {
     "amd64": ("x86_64", "amd64"),
     "arm64": ("aarch64", "arm64"),
@@ -32,7 +49,8 @@ MACHINES = {
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""
     container, program = spec.container, spec.container.program
-    pull = () if container.pull == "never" else (program, *PULL_QUIETLY, container.image)
+    may_pull = container.fetches and not container.comes_from_here and container.pull != "never"
+    pull = (program, *PULL_QUIETLY, container.image) if may_pull else ()
     return ContainerProbe(
         engine=(program, "version", "--format", "{{.Server.Version}}"),
         image=(program, "image", "inspect", "--format", IMAGE_FORMAT, container.image),
@@ -43,6 +61,33 @@ def probe(spec: Spec) -> ContainerProbe:
         ),
         pull=pull,
         pull_always=container.pull == "always",
+        pull_timeout_s=container.prepare_timeout_s,
+    )
+
+
+def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
+    """Return how a host gets the image from here; `dockerfile` is its name in the context."""
+    info = "{{.ID}} {{.DockerRootDir}}"
+    return commands_for_image(container, dockerfile, info=info, loads_new_layers=True)
+
+
+def commands_for_image(
+    container: ContainerSpec, dockerfile: str, *, info: str, loads_new_layers: bool
+) -> ImageCommands:
+    """Return those commands; by `info` the engine prints what identifies its store, and where."""
+    program, image = container.program, container.image
+    words = {"engine": shell.quote(program), "image": shell.quote(image)}
+    pull = ("--pull",) if container.pull == "always" else ()
+    tag = ("--tag", image, "--label", f"runner.build={image}")
+    return ImageCommands(
+        inventory=("/bin/sh", "-c", INVENTORY.format(info=shell.quote(info), **words)),
+        build=(
+            *(program, "build", "--force-rm", *tag, "--network", "host"),
+            *(*pull, "--file", dockerfile, "-"),
+        ),
+        load=(program, "load", "--quiet"),
+        save=(program, "save", image),
+        loads_new_layers=loads_new_layers,
     )
 
 
@@ -165,9 +210,16 @@ def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
 
 def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
     """Return why an image is not on a host."""
-    image, pull = spec.container.image, facts.container.pull
+    container, image, pull = spec.container, spec.container.image, facts.container.pull
     message = f"container.image: {image} is not on this host"
-    if spec.container.pull == "never":
+    if container.comes_from_here:
+        how = "builds it there" if container.build else "sends it there"
+        hint = "dry runs and checks change nothing there; a node that joins later has to have it"
+        return f"{message}; the start of a launch {how}", hint
+    if not container.fetches and container.pull != "never":
+        hint = f"launch it, or pull it there by hand: {container.program} pull {image}"
+        return f"{message} yet, and a dry run or check pulls nothing", hint
+    if container.pull == "never":
         return f"{message}, and container.pull is never", "load it there, or set container.pull"
     if pull.code == -1:
         return f"{message}, and could not be pulled in time", "pull it there by hand first"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional, Sequence, Tuple
 
-from runner.core.model.container import Container, ContainerProbe
+from runner.core.model.container import Container, ContainerProbe, ContainerSpec, ImageCommands
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container import docker
@@ -19,6 +19,12 @@ def probe(spec: Spec) -> ContainerProbe:
     program = spec.container.program
     engine = (program, "version", "--format", "{{.Client.Version}}")
     return replace(docker.probe(spec), engine=engine)
+
+
+def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
+    """Return how a host gets the image from here; `load` wants all layers."""
+    info = "{{.Store.GraphRoot}}"
+    return docker.commands_for_image(container, dockerfile, info=info, loads_new_layers=False)
 
 
 def container(request: ContainerRequest) -> Container:
