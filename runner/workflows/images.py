@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -30,7 +31,12 @@ class BuiltImage:
 
     def deliver(self, delivery: ImageDelivery) -> None:
         """Have hosts build it."""
-        delivery.build(self.context)
+        with contextlib.closing(self.context):
+            delivery.build(self.context)
+
+    def close(self) -> None:
+        """Remove what was made of it here."""
+        self.context.close()
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,9 @@ class LocalImage:
     def deliver(self, delivery: ImageDelivery) -> None:
         """Send it to hosts."""
         delivery.push(self.inventory, self.save)
+
+    def close(self) -> None:
+        """Do nothing: it stays in the engine's store."""
 
 
 ImageSource = BuiltImage | LocalImage
@@ -75,6 +84,8 @@ def open_image(request: LaunchRequest) -> tuple[LaunchRequest, ImageSource | Non
         source = BuiltImage(_commands(container, context.dockerfile), context)
     else:
         source = None
+        if context:
+            context.close()
         changed = f"the files of container.build are no longer those of {image}"
         notes = (*notes, f"{changed}, which that run had: hosts that still have it can be used")
     spec = replace(request.spec, container=container)
@@ -82,7 +93,10 @@ def open_image(request: LaunchRequest) -> tuple[LaunchRequest, ImageSource | Non
 
 
 def without_delivery(request: LaunchRequest) -> LaunchRequest:
-    """Return a request whose hosts get no image: for a look at them."""
+    """Return the request with the name of its image, which no host gets: for a look at them."""
+    request, source = open_image(request)
+    if source:
+        source.close()
     container = replace(request.spec.container, fetches=False)
     return replace(request, spec=replace(request.spec, container=container))
 

@@ -88,7 +88,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 def dry_run(request: LaunchRequest) -> None:
     """Print the commands of each host, or the plan as JSON; start nothing."""
     assumptions: list[str] = []
-    request = without_delivery(open_image(request)[0])
+    request = without_delivery(request)
     if request.dry_run is DryRun.OFFLINE:
         for text in request.notes:
             note(text)

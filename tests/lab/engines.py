@@ -109,7 +109,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def local_daemon(image: Path) -> Iterator[str]:
-    """Start one on the machine of the tests, with the bare image; give the address of its socket."""
+    """Start one on this machine, with the bare image; give the address of its socket."""
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/run"))
     address = f"unix://{folder}/socket"
     flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]

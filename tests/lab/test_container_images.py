@@ -1,4 +1,4 @@
-"""Images that a launch brings to hosts: built there from a Dockerfile of here, or sent from here."""
+"""Images that a launch brings to hosts: built there from a Dockerfile, or sent from here."""
 
 from __future__ import annotations
 

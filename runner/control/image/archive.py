@@ -78,6 +78,7 @@ class ByteStream:
         finally:
             process.kill()
             process.wait()
+            stdout.close()
 
     def _read(self) -> Iterator[bytes]:
         for start, size in self._ranges:
@@ -103,7 +104,7 @@ class SavedImage:
         self._error: NotReady | None = None
         self._members: list[tarfile.TarInfo] = []
         self._layer_files: tuple[str, ...] = ()
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as this object)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (see `close`)
         self._process = subprocess.Popen(  # noqa: S603
             save, stdout=self._file, stderr=subprocess.PIPE
         )
@@ -115,10 +116,11 @@ class SavedImage:
         """Whether that has ended."""
         return not self._thread.is_alive()
 
-    def cancel(self) -> None:
-        """End it now."""
+    def close(self) -> None:
+        """Remove the file; end the engine if it has not ended."""
         self._process.kill()
         self._thread.join()
+        self._file.close()
 
     def check(self) -> None:
         """Raise NotReady if it could not be saved."""

@@ -10,9 +10,9 @@ import io
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from pathspec import PathSpec
+from pathspec import GitIgnoreSpec
 
 from runner.control.code import worktree
 from runner.core.errors import ConfigError, Problem
@@ -36,13 +36,18 @@ class BuildContext:
         """Read the files; raise ConfigError if there is no Dockerfile, or they are too large."""
         found = find_dockerfile(path)
         self.dockerfile = found.name
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as this object)
+        names = _select_files(found, max_mb)
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 (see `close`)
         try:
-            _write_tar(self.file, found.parent, _select_files(found, max_mb))
+            _write_tar(self.file, found.parent, names)
         except OSError as error:
             message = f"{error.filename or found.parent} cannot be read: {error.strerror}"
             raise ConfigError([Problem(KEY, message)]) from error
         self.image = f"runner-build:{_digest(self.file, self.dockerfile)[:16]}"
+
+    def close(self) -> None:
+        """Remove the tar file."""
+        self.file.close()
 
 
 def find_dockerfile(path: Path) -> Path:
@@ -75,7 +80,7 @@ def _select_files(dockerfile: Path, max_mb: int) -> list[str]:
     return sorted(path.removeprefix(prefix) for path in chosen)
 
 
-def _dockerignore(folder: Path) -> PathSpec[Any]:
+def _dockerignore(folder: Path) -> GitIgnoreSpec:
     """Return the patterns of a folder, which docker takes to begin there."""
     file = folder / DOCKERIGNORE
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
@@ -84,7 +89,7 @@ def _dockerignore(folder: Path) -> PathSpec[Any]:
     for pattern in patterns:
         sign, rest = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
         anchored.append(f"{sign}/{rest.lstrip('/')}")
-    return PathSpec.from_lines("gitwildmatch", anchored)
+    return GitIgnoreSpec.from_lines(anchored)
 
 
 def _write_tar(file: IO[bytes], folder: Path, names: list[str]) -> None:

@@ -5,6 +5,7 @@ Each store of images gets it once; hosts that share one wait for the first of th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import defaultdict
@@ -99,21 +100,26 @@ class ImageDelivery:
 
     def push(self, local: Inventory, save: Callable[[], SavedImage]) -> None:
         """Send the image to every host that lacks it; raise NotReady if one cannot take it."""
-        saved: SavedImage | None = None
-        while lacking := self._lacking(local.image):
-            if saved is None:
-                saved = save()
-                _Meanwhile(self._sessions, self._inbox, saved, self._show).wait()
-                saved.check()
-            self._check_room(lacking, saved)
-            known = {
-                name: saved.known_layers(each.layers) if self._commands.loads_new_layers else 0
-                for name, each in lacking.items()
-            }
-            results = self._load(saved, lacking, known)
-            failed = {n: 0 for n, result in results.items() if result.exit_code and known[n]}
-            results.update(self._load(saved, lacking, failed) if failed else {})
-            self._check_results("container.push_image", results, "its disk may be full")
+        lacking = self._lacking(local.image)
+        if not lacking:
+            return
+        with contextlib.closing(save()) as saved:
+            _Meanwhile(self._sessions, self._inbox, saved, self._show).wait()
+            saved.check()
+            while lacking:
+                self._push_to(lacking, saved)
+                lacking = self._lacking(local.image)
+
+    def _push_to(self, lacking: Mapping[str, Inventory], saved: SavedImage) -> None:
+        self._check_room(lacking, saved)
+        known = {
+            name: saved.known_layers(each.layers) if self._commands.loads_new_layers else 0
+            for name, each in lacking.items()
+        }
+        results = self._load(saved, lacking, known)
+        failed = {n: 0 for n, result in results.items() if result.exit_code and known[n]}
+        results.update(self._load(saved, lacking, failed) if failed else {})
+        self._check_results("container.push_image", results, "its disk may be full")
 
     def _load(
         self, saved: SavedImage, lacking: Mapping[str, Inventory], known: Mapping[str, int]
@@ -222,6 +228,8 @@ class ImageDelivery:
 class _Meanwhile(WaitLoop):
     """A wait for an image to be saved here, in touch with the hosts."""
 
+    interrupted_message = "interrupted; nothing was started"
+
     def __init__(
         self,
         sessions: Mapping[str, HostSession],
@@ -241,7 +249,3 @@ class _Meanwhile(WaitLoop):
 
     def _is_finished(self) -> bool:
         return self._saved.is_saved
-
-    def _on_signal(self, signum: int) -> None:
-        self._saved.cancel()
-        raise Interrupted(SIGNAL_EXIT_BASE + signum, "interrupted; nothing was started")
