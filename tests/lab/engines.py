@@ -56,8 +56,14 @@ def overrides(*more: str, python: str = "/usr/bin/python3") -> list[str]:
 class Daemon:
     """A dockerd on a host, whose socket the ordinary user may use."""
 
-    def __init__(self, host: Host, *, survives: bool) -> None:
+    def __init__(self, host: Host, *, survives: bool, disk_mb: int = 0) -> None:
+        """With `disk_mb` its images and containers are on a disk of that size."""
         self.host = host
+        if disk_mb:
+            size = f"-o size={disk_mb}m"
+            host.sh(
+                f"mkdir -p {FOLDER}/root && mount -t tmpfs {size} none {FOLDER}/root", user="root"
+            )
         config = json.dumps({"live-restore": survives})
         host.sh(f"mkdir -p {FOLDER} && echo '{config}' >{FOLDER}/daemon.json", user="root")
         self._process: subprocess.Popen[str] | None = None
@@ -147,10 +153,14 @@ def make_image(folder: Path) -> Path:
     return image
 
 
-def daemons(lab: Lab, folder: Path, *, survives: bool = False) -> Iterator[dict[str, Daemon]]:
+def daemons(
+    lab: Lab, folder: Path, *, survives: bool = False, disk_mb: int = 0
+) -> Iterator[dict[str, Daemon]]:
     """Start one on each host, with the image; end them afterwards."""
     image = make_image(folder)
-    started = {host.name: Daemon(host, survives=survives) for host in lab.hosts.values()}
+    started = {
+        host.name: Daemon(host, survives=survives, disk_mb=disk_mb) for host in lab.hosts.values()
+    }
     try:
         for daemon in started.values():
             daemon.start()

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.engines import DOCKER, IMAGE, Daemon, daemons, local_daemon, make_image, missing
+from tests.lab.engines import (
+    DOCKER,
+    FOLDER,
+    IMAGE,
+    Daemon,
+    daemons,
+    local_daemon,
+    make_image,
+    missing,
+)
 from tests.lab.engines import overrides as bare_overrides
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
@@ -21,7 +30,7 @@ pytestmark = [pytest.mark.documents("docs/containers.md")]
 BOTH = "cluster=lab"
 BUILD = "container.build=docker"
 READ_MARK = ("task.command=cat /context/mark", "task.entry=plain")
-LAYER_MB = 3
+LAYER_MB, BIG_MB, DISK_MB = 3, 30, 60
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +46,8 @@ def docker_lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
 def docker(
     docker_lab: Lab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Daemon]]:
-    """Their daemons, with the bare image."""
-    yield from daemons(docker_lab, tmp_path_factory.mktemp("docker"))
+    """Their daemons, with the bare image and small disks."""
+    yield from daemons(docker_lab, tmp_path_factory.mktemp("docker"), disk_mb=DISK_MB)
 
 
 @pytest.fixture
@@ -130,16 +139,17 @@ def test_bad_contexts_are_named_before_anything_is_contacted(user: Launcher) -> 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A daemon on the user's own machine, whose image `top` has a layer more than the bare one."""
+    """A daemon on the user's own machine; its images have a layer more than the bare one."""
     folder = tmp_path_factory.mktemp("local")
     with local_daemon(make_image(folder)) as address:
-        top = folder / "top"
-        top.mkdir()
-        (top / "mark").write_text("from here")
-        (top / "blob").write_bytes(os.urandom(LAYER_MB * 1_000_000))
-        (top / "Dockerfile").write_text(f"FROM {IMAGE}\nADD . /context/\n")
-        build = [DOCKER, "--host", address, "build", "--quiet", "--tag", "top", str(top)]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        for name, size in (("top", LAYER_MB), ("big", BIG_MB)):
+            context = folder / name
+            context.mkdir()
+            (context / "mark").write_text("from here")
+            (context / "blob").write_bytes(os.urandom(size * 1_000_000))
+            (context / "Dockerfile").write_text(f"FROM {IMAGE}\nADD . /context/\n")
+            build = [DOCKER, "--host", address, "build", "--quiet", "--tag", name, str(context)]
+            subprocess.run(build, check=True, stdout=subprocess.DEVNULL, timeout=60)
         yield address
 
 
@@ -174,3 +184,19 @@ def test_an_image_that_is_not_here_is_not_sent(user: Launcher, local: str) -> No
     assert (done.code, "has no image absent" in done.err) == (2, True), done
     done = user(BOTH, *words, env={"DOCKER_HOST": "unix:///nowhere"})
     assert (done.code, "docker does not work on this machine" in done.err) == (2, True), done
+
+
+def test_a_disk_that_is_too_small(user: Launcher, docker: dict[str, Daemon], local: str) -> None:
+    """It is refused before anything is sent; where the room cannot be seen, as it is full."""
+    words = (*overrides(), "container.image=big", "container.push_image=true", *READ_MARK)
+    refused = user(BOTH, *words, env={"DOCKER_HOST": local})
+    assert refused.code == 3, refused
+    assert re.search(r"node\[1-2\]: container.push_image: .* MB left, and big needs", refused.err)
+    assert "sent to" not in refused.err
+    for daemon in docker.values():
+        daemon.host.sh(f"chmod 700 {FOLDER}", user="root")
+    full = user(BOTH, *words, env={"DOCKER_HOST": local})
+    assert (full.code, "no space left on device" in full.err) == (3, True), full
+    for daemon in docker.values():
+        daemon.host.sh(f"chmod 755 {FOLDER}", user="root")
+        assert "big" not in daemon.host.sh(f"{DOCKER} images")
