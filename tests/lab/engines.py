@@ -60,10 +60,8 @@ class Daemon:
         """With `disk_mb` its images and containers are on a disk of that size."""
         self.host = host
         if disk_mb:
-            size = f"-o size={disk_mb}m"
-            host.sh(
-                f"mkdir -p {FOLDER}/root && mount -t tmpfs {size} none {FOLDER}/root", user="root"
-            )
+            mount = f"mount -t tmpfs -o size={disk_mb}m none {FOLDER}/root"
+            host.sh(f"mkdir -p {FOLDER}/root && {mount}", user="root")
         config = json.dumps({"live-restore": survives})
         host.sh(f"mkdir -p {FOLDER} && echo '{config}' >{FOLDER}/daemon.json", user="root")
         self._process: subprocess.Popen[str] | None = None
