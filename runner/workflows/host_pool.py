@@ -58,7 +58,7 @@ class HostPool:
         """Connect to every host; return the facts if `minimum` of them, or all, can take part.
 
         If fewer can, or the master cannot, that is `NotReady`. Spares are asked too, and
-        disconnected again unless `keep_spares`.
+        disconnected again unless `keep_spares`. Open sessions are used again.
         """
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
         collector = self._collector(full_spec, request, self.sessions)
@@ -70,18 +70,14 @@ class HostPool:
         return collected
 
     def collect_available_facts(
-        self,
-        request: Callable[[Node], FactsRequest],
-        *,
-        reuse_sessions: bool = False,
-        spec: Spec | None = None,
+        self, request: Callable[[Node], FactsRequest], *, reuse_sessions: bool = False
     ) -> tuple[dict[str, Facts], dict[str, Problem]]:
         """Connect to every host; return the facts of those that answer, the problem of the others.
 
-        With `reuse_sessions`, open sessions are used again; `spec` is one with other nodes.
+        With `reuse_sessions`, open sessions are used again.
         """
         open_sessions = self.sessions if reuse_sessions else {}
-        collector = self._collector(spec or self.spec, request, open_sessions)
+        collector = self._collector(self.spec, request, open_sessions)
         facts, problems = collector.collect()
         self.sessions = {**open_sessions, **collector.sessions}
         self._disconnect_all_but(facts)

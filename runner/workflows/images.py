@@ -13,8 +13,8 @@ from runner.control.image.archive import SavedImage
 from runner.control.image.context import BuildContext
 from runner.control.image.delivery import QUERY_TIMEOUT_S, ImageDelivery, Inventory, parse_inventory
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.container import ContainerSpec, ImageCommands
-from runner.core.model.facts import FactsRequest
+from runner.core.model.container import CommandAnswer, ContainerSpec, ImageCommands
+from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.readiness import setup_problems
@@ -101,25 +101,29 @@ def without_delivery(request: LaunchRequest) -> LaunchRequest:
     return replace(request, spec=replace(request.spec, container=container))
 
 
-def deliver(source: ImageSource, pool: HostPool, spares: tuple[Node, ...]) -> None:
-    """Bring an image to the hosts that lack it; raise NotReady if that is not possible.
+def deliver(
+    source: ImageSource,
+    pool: HostPool,
+    request: Callable[[Node], FactsRequest],
+    spares: tuple[Node, ...],
+) -> None:
+    """Bring an image to the hosts that lack it.
 
-    Hosts that cannot be reached are left to the facts, which are asked for next.
+    Raises:
+        NotReady: The engine of a host does not work, or the host cannot build or load the image.
     """
-    spec, console = replace(pool.spec, nodes=(*pool.spec.nodes, *spares)), pool.console
+    spec, console = pool.spec, pool.console
 
-    def request(node: Node) -> FactsRequest:
-        return FactsRequest(
-            node.name, workdir=spec.workdir, setup=spec.setup, skip_launch_facts=True
-        )
+    def validate(node: Node, facts: Facts) -> list[Problem]:
+        container = replace(facts.container, image=CommandAnswer(0))  # as it will be
+        found = engine_of(spec.container).problem(spec, replace(facts, container=container))
+        return [*setup_problems(node, facts), *([Problem(node.name, *found)] if found else ())]
 
-    facts, _ = pool.collect_available_facts(request, spec=spec)
-    usable = {node.name for node in spec.nodes if node.name in facts}
-    usable -= {n.name for n in spec.nodes if n.name in usable and setup_problems(n, facts[n.name])}
+    collected = pool.collect_facts(request, validate, spec.min_nodes or 0, spares, keep_spares=True)
     console.phase("bringing the image")
     delivery = ImageDelivery(
         *(spec.container, source.commands, pool.sessions, pool.inbox),
-        nodes=usable,
+        nodes={*collected.facts, *collected.spares},
         say=console.message,
         show=console.node_status,
         output=lambda node, stream, data: console.rank_output(node, NO_RANK, stream, data),

@@ -69,7 +69,7 @@ class Preparation:
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
         if self._image:
-            deliver(self._image, self._pool, self._spares)
+            deliver(self._image, self._pool, self.facts_request, self._spares)
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),

@@ -24,6 +24,7 @@ from tests.lab.engines import (
 from tests.lab.engines import overrides as bare_overrides
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.documents("docs/containers.md")]
 
@@ -116,6 +117,8 @@ def test_a_build_ends_by_ctrl_c(user: Launcher, docker: dict[str, Daemon]) -> No
     assert done.code == 130, done
     assert "nothing was started" in done.err
     for daemon in docker.values():
+        # The engine removes the container of a step once it has noticed.
+        wait_until(lambda daemon=daemon: not daemon.containers(), "the step to be removed")
         sleeping = [each for each in daemon.host.processes() if "sleep 600" in each.cmdline]
         assert not sleeping
 
@@ -200,3 +203,13 @@ def test_a_disk_that_is_too_small(user: Launcher, docker: dict[str, Daemon], loc
     for daemon in docker.values():
         daemon.host.sh(f"chmod 755 {FOLDER}", user="root")
         assert "big" not in daemon.host.sh(f"{DOCKER} images")
+
+
+def test_no_image_is_brought_where_an_engine_does_not_work(user: Launcher) -> None:
+    """It is said at once, and the other hosts are not kept busy with a build."""
+    write_context(user, "in vain", "RUN echo building")
+    words = overrides(f"container.program={DOCKER}-absent")
+    done = user(BOTH, *words, BUILD, *READ_MARK)
+    assert done.code == 3, done
+    assert "node[1-2]: container.program: there is no" in done.err, done
+    assert "building" not in done.out

@@ -151,7 +151,7 @@ class ImageDelivery:
     def _lacking(self, image: str) -> dict[str, Inventory]:
         """Return a host of each store that lacks the image, which is an id or a name.
 
-        A host whose engine does not answer is left to its facts, which say more.
+        A host whose engine does not answer any more is left to its facts, which say more.
         """
         results = self._run(self._commands.inventory, self._nodes, limit_s=QUERY_TIMEOUT_S)
         by_store: dict[str, tuple[str, Inventory]] = {}
