@@ -116,9 +116,9 @@ def test_a_build_ends_by_ctrl_c(user: Launcher, docker: dict[str, Daemon]) -> No
     done = controller.wait()
     assert done.code == 130, done
     assert "nothing was started" in done.err
+    # The engine removes the container of a step once it has noticed.
+    wait_until(lambda: not any(d.containers() for d in docker.values()), "no step to be left")
     for daemon in docker.values():
-        # The engine removes the container of a step once it has noticed.
-        wait_until(lambda daemon=daemon: not daemon.containers(), "the step to be removed")
         sleeping = [each for each in daemon.host.processes() if "sleep 600" in each.cmdline]
         assert not sleeping
 
