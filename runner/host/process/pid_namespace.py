@@ -20,20 +20,19 @@ def namespace_of(pid: object = "self") -> int:
         return 0
 
 
-def outer_pid(pid: int, namespace: int) -> int:
-    """Return our number of a process that has the number `pid` in its namespace, 0 for none."""
+def outer_pid(pid: int, namespace: int, start_ticks: int) -> int:
+    """Return our number of a process that has the number `pid` in its namespace, 0 for none.
+
+    The namespace of another user's process is hidden: that is known by when it began.
+    """
     if not namespace or namespace == namespace_of():
         return pid
-    for each in pids_in({namespace}):
-        if _inner_pid(each) == pid:
+    for each in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        seen = namespace_of(each)
+        is_it = seen == namespace or (not seen and procfs.start_ticks_of(each) == start_ticks)
+        if is_it and _inner_pid(each) == pid:
             return each
     return 0
-
-
-def pids_in(namespaces: AbstractSet[int]) -> List[int]:
-    """Return the processes in any of these namespaces."""
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()] if namespaces else []
-    return [pid for pid in numbers if namespace_of(pid) in namespaces]
 
 
 def _inner_pid(pid: int) -> int:

@@ -31,7 +31,7 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
 from runner.core.protocol.timing import SPEEDUP
-from runner.host.process import pid_namespace
+from runner.host.process import pid_namespace, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage.permissions import private_folder
@@ -209,8 +209,9 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
         if kind == "start" and namespace != pid_namespace.namespace_of():  # in a container
-            for key in ("pid", "shim"):
-                data[key] = pid_namespace.outer_pid(int(data[key]), namespace)
+            ticks = int(data.get("start_ticks", 0))
+            data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
+            data["shim"] = procfs.parent_of(data["pid"])
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
 
