@@ -7,13 +7,14 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.lab.engines import Daemon, daemons, missing, overrides
+from tests.lab.engines import DOCKER, FOLDER, Daemon, daemons, missing, mounts, overrides
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab, LabFactory
-from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.documents("docs/containers.md")]
@@ -45,11 +46,15 @@ def user(docker_lab: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iter
     docker_lab.write_cluster(launcher.conf)
     yield launcher
     docker_lab.repair()
+    for daemon in docker.values():
+        daemon.revive()
     left = {name: daemon.containers() for name, daemon in docker.items()}
     for daemon in docker.values():
         daemon.clear()
+    crashes = docker_lab.crashes()
     docker_lab.reset_homes()
     assert not any(left.values()), left
+    assert not crashes
 
 
 def test_no_line_is_lost_and_none_out_of_order(user: Launcher) -> None:
@@ -143,3 +148,140 @@ def test_out_of_the_containers_memory(user: Launcher, who: str) -> None:
     (line,) = re.findall("^first failure: .*", done.err, re.MULTILINE)
     assert line.startswith("first failure: rank 1 on node2 "), done
     assert "memory limit" in line, done
+
+
+def begin(user: Launcher, *words: str, more: tuple[str, ...] = ()) -> Controller:
+    """Start a rank on each of two hosts that does as told and sleeps; wait until both run."""
+    ranks = user.rank_overrides(*words, "print=up", "sleep=600")
+    controller = user.start(*PLAIN, TWO, *overrides(), *ranks, *more)
+    controller.until_printed("] up", 2)
+    return controller
+
+
+def runs_on(docker: dict[str, Daemon], run_id: str) -> list[str]:
+    """The hosts that have a container of a run."""
+    return [name for name, each in docker.items() if run_id in " ".join(each.containers())]
+
+
+def test_verbs_from_elsewhere_and_two_runs_side_by_side(
+    user: Launcher, docker_lab: Lab, docker: dict[str, Daemon]
+) -> None:
+    """One whose controller was killed is stopped; the other, detached, is followed to its end."""
+    first = begin(user, "deaf", "daemon")
+    words = user.rank_overrides("print=up", "wait=go", "print=done")
+    second = user(*PLAIN, TWO, *overrides("detach=true"), *words).folder.name
+    first.kill()
+    elsewhere = user.at_another_machine("elsewhere")
+    find = ("--cluster", "lab", "--config-dir", str(user.conf))
+    listed = elsewhere("ps", *find)
+    assert re.search(f"^{first.run_id} .*running", listed.out, re.MULTILINE), listed
+    assert re.search(f"^{second} .*running", listed.out, re.MULTILINE), listed
+    stopped = elsewhere("stop", "--run", first.run_id, "--yes", *find)
+    assert stopped.code == 0, stopped
+    assert "no process is left" in stopped.out, stopped
+    assert runs_on(docker, first.run_id) == []
+    assert runs_on(docker, second) == ["node1", "node2"]
+    attached = elsewhere.start("attach", "--run", second, *find)
+    attached.until_printed("] up", 2)
+    for name in ("node1", "node2"):
+        docker_lab[name].sh(f"touch ~/.runner/runs/{second}/{name}/work/go")
+    done = attached.wait()
+    assert done.code == 0, done
+    assert done.out.count("] done") == 2
+    assert elsewhere("logs", "--run", second, *find).out.count("] done") == 2
+    why = elsewhere("why", "--run", first.run_id, *find)
+    assert "stop requested by" in why.out, why
+
+
+def test_a_daemon_that_dies_and_comes_back(
+    user: Launcher, docker_lab: Lab, docker: dict[str, Daemon]
+) -> None:
+    """Ranks survive it, and are ended by us; `stop` removes their container once it answers."""
+    controller = begin(user, "deaf", "daemon")
+    daemon = docker["node2"]
+    daemon.kill()
+    done = controller.wait()
+    assert done.code == 5, done
+    assert "docker does not say that its container is gone" in done.err, done
+    assert not docker_lab["node2"].processes("rank.py")
+    run = ("--run", controller.run_id, "--cluster", "lab")
+    still = user("stop", *run)
+    assert still.code == 5, still
+    assert "docker does not say that its container is gone" in still.out + still.err, still
+    daemon.start()
+    assert runs_on(docker, controller.run_id) == ["node2"]
+    stopped = user("stop", *run)
+    assert stopped.code == 0, stopped
+    assert "no process is left" in stopped.out
+    assert runs_on(docker, controller.run_id) == []
+    assert controller.run_id in user("ps", "--all", "--cluster", "lab").out
+    user("clean", "--cluster", "lab", "--older-than", "0s")
+    assert controller.run_id not in user("ps", "--all", "--cluster", "lab").out
+
+
+def test_a_secret_is_with_the_program_alone(user: Launcher, docker: dict[str, Daemon]) -> None:
+    """Not in what docker shows of the container, in no file of its daemon, in no command line."""
+    secret = "s3cret-4f1d"
+    words = user.rank_overrides("env=TOKEN", "sleep=600")
+    known = ("cluster.secrets=[TOKEN]", "task.env.KNOWN=known-4f1d")
+    running = user.start(*PLAIN, TWO, *overrides(*known), *words, env={"TOKEN": secret})
+    running.until_printed(f"TOKEN={secret}", 2)
+    daemon = docker["node1"]
+    host, (name,) = daemon.host, daemon.containers()
+    words = "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
+    shown = host.sh(f"{DOCKER} inspect {name}; {words}", user="root")
+    assert name in shown
+    assert f"{DOCKER} start" in shown
+    assert "4f1d" not in shown
+    files = host.sh(f"grep -rl RUNNER_NODE {FOLDER}/root/containers", user="root")
+    assert "config.v2.json" in files
+    found = host.sh(f"grep -rlF 4f1d {FOLDER} || true", user="root")
+    assert not found
+    running.send(signal.SIGINT)
+    assert running.wait().code == 130
+
+
+def test_a_host_off_the_network_ends_its_container(
+    user: Launcher, docker_lab: Lab, docker: dict[str, Daemon]
+) -> None:
+    """After the lease, without a word from anybody; once back it takes part again."""
+    user.shorten_timeouts()
+    short = ("lost_s=3", "disconnect_s=3", "cluster.ssh.connect_timeout=2")
+    controller = begin(user, "deaf", "daemon", more=short)
+    docker_lab["node2"].unplug()
+    wait_until(lambda: not docker["node2"].containers(), "the end of the container", 60)
+    assert not docker_lab["node2"].processes("rank.py")
+    done = controller.wait(60)
+    assert done.code == 4, done
+    docker_lab["node2"].plug()
+    again = user.run_ranks("print=up", *PLAIN, TWO, *overrides())
+    assert again.code == 0, again
+
+
+STEPS = 60
+
+
+def test_relaunched_after_a_failure_and_on_a_spare(
+    user: Launcher, docker_lab: Lab, steps: Path
+) -> None:
+    """A rank fails; then a host loses its power, and with it its daemon: no step is done twice."""
+    places = json.dumps([*mounts(), f"{steps}:{steps}"])
+    words = json.dumps([str(steps), str(STEPS), "0.1", "fail=0:5:3"])
+    controller = user.start(
+        *(*PLAIN, "task.nnodes=2", "relaunch.max=2", "relaunch.backoff_s=0.5", "lost_s=3"),
+        *("cluster.ssh.connect_timeout=2", *overrides(f"container.mounts={places}")),
+        *(f"task.script={PROGRAMS / 'steps.py'}", "task.args_style=raw", f"task.args={words}"),
+        "task.nodes=[node2,node1,node3]",
+    )
+    controller.until_printed("attempt 1 from", 2)
+    controller.until_printed("] step 20", 2)
+    docker_lab["node2"].power_off()
+    done = controller.wait(90)
+    assert done.code == 0, done
+    for rank in range(2):
+        counted = [line.split() for line in (steps / f"rank_{rank}").read_text().splitlines()]
+        assert [int(step) for step, _, _ in counted] == list(range(STEPS))
+        assert {attempt for _, attempt, _ in counted} == {"0", "1", "2"}
+    assert [past["reason"] for past in done.result["past_attempts"]][0].endswith("exited with 3")
+    assert "lost node2" in done.err
+    assert proven_nodes(done.err) == 2

@@ -19,6 +19,8 @@ COMMAND_TIMEOUT_S = 10.0
 LOOK_AGAIN_S = 0.5
 """After this time a container shows up whose client was killed as it asked for it."""
 
+UNPROVEN = "does not say that its container is gone"
+
 
 def start_removal(container: Container, environ: Mapping[str, str]) -> BoundedChild:
     """Begin to remove the container in a child; see `problem`."""
@@ -65,7 +67,7 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
 
 def _problem(container: Container, reason: str) -> str:
     lines = reason.strip().splitlines() or ["no reason"]
-    return f"{container.engine} does not say that its container is gone: {lines[-1]}"
+    return f"{container.engine} {UNPROVEN}: {lines[-1]}"
 
 
 def _ask(argv: Sequence[str], environ: Mapping[str, str]) -> Tuple[int, str]:
