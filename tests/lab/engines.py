@@ -59,6 +59,8 @@ class Daemon:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        if self._process is not None:
+            self._process.wait(20)
         write = f"mkdir -p {FOLDER} && echo '{self._config}' >{FOLDER}/daemon.json"
         self.host.sh(write, user="root")
         flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]

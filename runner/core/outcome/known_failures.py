@@ -49,7 +49,8 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         r"the memory limit of its container",
         "memory ran out on that host, and the kernel killed the rank",
         "use fewer data loader workers, smaller batches or fewer ranks there, or raise the limit "
-        "if it says 'cgroup' or 'container' (container.extra); max_rss in result.json is the memory of the rank",
+        "if it says 'cgroup' or 'container' (container.extra); max_rss in result.json is the "
+        "memory of the rank",
     ),
     FailurePattern(
         "local_rank_unknown",
