@@ -43,10 +43,12 @@ def problem(child: BoundedChild, container: Container) -> str:
 def remove_container(container: Optional[Container], environ: Mapping[str, str]) -> str:
     """Remove the container, and return why it is not known that nothing is left, "" if it is.
 
-    There is nothing to remove where no daemon has made it.
+    There is nothing to remove where no daemon has made it. The engine is the one that it was
+    created by, whatever `environ` says.
     """
     if container is None or not container.has_daemon:
         return ""
+    environ = {**environ, **container.env}
     empty_rounds, deadline, reason = 0, time.monotonic() + LIMIT_S, ""
     while empty_rounds < 2:
         code, output = _ask(container.find, environ)

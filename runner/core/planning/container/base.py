@@ -153,7 +153,12 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     entry = (facts.python.executable, "-I", "-S", run_paths.container_entry)
     argv = (*entry, run_paths.attempt_folder(order.attempt), *order.argv)
     container = engine.container(replace(request, argv=argv, env=marks))
-    container = replace(container, secrets=tuple(spec.secrets), devices=len(plan.gpus))
+    container = replace(
+        container,
+        env=facts.container.env,
+        secrets=tuple(spec.secrets),
+        devices=len(plan.gpus),
+    )
     client = (facts.host_python, "-I", "-S", run_paths.container_client, run_paths.order)
     order = replace(
         order,
