@@ -15,7 +15,7 @@ import pytest
 
 from tests.lab.causing import etcd_on
 from tests.lab.engines import DOCKER, FOLDER, Daemon, daemons, missing, mounts, overrides
-from tests.lab.inspecting import proven_nodes
+from tests.lab.inspecting import guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until
@@ -90,6 +90,7 @@ def test_stacks_and_logs_of_ranks(user: Launcher, docker_lab: Lab, whose: str) -
         docker_lab[name].sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
     done = running.wait()
     assert done.code == 0, done
+    assert done.log("node2", 1) == "loading\ndone\n"
     cleaned = user("clean", "--cluster", "lab", "--older-than", "0s")
     assert cleaned.code == 0, cleaned
     assert not docker_lab["node1"].sh("ls ~/.runner/runs")
@@ -354,3 +355,25 @@ def test_a_node_leaves_and_comes_back(
     told = re.findall(r"\] step (\d+) of \d+ finished by (\d+) ranks", done.out)
     assert {ranks for _, ranks in told} == {"2", "3"}
     assert len({step for step, _ in told}) == len({*told})
+
+
+def test_ranks_that_are_root_are_ended_by_their_engine(user: Launcher) -> None:
+    """Nobody else may kill them: deaf ones, and their daemons."""
+    controller = begin(user, "deaf", "daemon", more=("container.user=image",))
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+
+
+def test_nobody_is_left_to_end_it(
+    user: Launcher, docker_lab: Lab, docker: dict[str, Daemon]
+) -> None:
+    """Supervisor and guardian are killed at once: the agent removes the container, with proof."""
+    controller = begin(user, "deaf", "daemon")
+    pids = " ".join(str(each.pid) for each in guardian_and_supervisor(docker_lab, "node2"))
+    docker_lab["node2"].sh(f"kill -9 {pids}")
+    done = controller.wait()
+    assert done.code == 1, done
+    assert proven_nodes(done.err) == 2, done
+    assert runs_on(docker, controller.run_id) == []

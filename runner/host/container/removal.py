@@ -43,8 +43,8 @@ def problem(child: BoundedChild, container: Container) -> str:
 def remove_container(container: Optional[Container], environ: Mapping[str, str]) -> str:
     """Remove the container, and return why it is not known that nothing is left, "" if it is.
 
-    There is nothing to remove where no daemon has made it. The engine is the one that it was
-    created by, whatever `environ` says.
+    There is nothing to remove where no daemon has made it. The engine is that which created it,
+    whatever `environ` says. What the user of the image wrote is the login's in the end.
     """
     if container is None or not container.has_daemon:
         return ""
@@ -64,6 +64,8 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
             empty_rounds += 1
         if empty_rounds < 2:
             time.sleep(LOOK_AGAIN_S)
+    if container.reclaim:
+        _ask(container.reclaim, environ)
     return ""
 
 

@@ -104,7 +104,7 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `sitecustomize`, and `client` and `entry` of a container;
+    `programs` are the texts of `shim`, `sitecustomize`, and what a container needs besides;
     `record` has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
@@ -136,6 +136,7 @@ def create_run_folder(
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
+        write_atomic(folder.container_dump, programs["fault_dump"])
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)
