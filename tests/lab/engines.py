@@ -56,18 +56,17 @@ def overrides(*more: str, python: str = "/usr/bin/python3") -> list[str]:
 class Daemon:
     """A dockerd on a host, whose socket the ordinary user may use."""
 
-    def __init__(self, host: Host, *, survives: bool, disk_mb: int = 0) -> None:
-        """With `disk_mb` its images and containers are on a disk of that size."""
-        self.host = host
-        if disk_mb:
-            mount = f"mount -t tmpfs -o size={disk_mb}m none {FOLDER}/root"
-            host.sh(f"mkdir -p {FOLDER}/root && {mount}", user="root")
-        config = json.dumps({"live-restore": survives})
-        host.sh(f"mkdir -p {FOLDER} && echo '{config}' >{FOLDER}/daemon.json", user="root")
+    def __init__(self, host: Host, image: Path, *, survives: bool) -> None:
+        self.host, self._image = host, image
+        self._config = json.dumps({"live-restore": survives})
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        if self._process is not None:
+            self._process.wait(20)
+        write = f"mkdir -p {FOLDER} && echo '{self._config}' >{FOLDER}/daemon.json"
+        self.host.sh(write, user="root")
         flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         places = [f"--data-root={FOLDER}/root", f"--exec-root={FOLDER}/exec"]
         argv = [DOCKERD, f"--config-file={FOLDER}/daemon.json", "--group=alice", *flags, *places]
@@ -89,9 +88,13 @@ class Daemon:
         if self._process is not None:
             self._process.wait(20)
 
-    def load(self, folder: Path) -> None:
-        """Make the bare image."""
-        self.host.sh(f"{DOCKER} build -q -t {IMAGE} {folder}", user="root", timeout=60)
+    def revive(self) -> None:
+        """Start it again, with the image, if it has died, perhaps with its host."""
+        if not self.answers():
+            self.start()
+        if not self.host.sh(f"{DOCKER} images -q {IMAGE}", user="root"):
+            build = f"{DOCKER} build -q -t {IMAGE} {self._image}"
+            self.host.sh(build, user="root", timeout=60)
 
     def containers(self, *, everyone: bool = True) -> list[str]:
         """Return the names of all containers, or of those that run."""
@@ -151,18 +154,13 @@ def make_image(folder: Path) -> Path:
     return image
 
 
-def daemons(
-    lab: Lab, folder: Path, *, survives: bool = False, disk_mb: int = 0
-) -> Iterator[dict[str, Daemon]]:
+def daemons(lab: Lab, folder: Path, *, survives: bool = False) -> Iterator[dict[str, Daemon]]:
     """Start one on each host, with the image; end them afterwards."""
     image = make_image(folder)
-    started = {
-        host.name: Daemon(host, survives=survives, disk_mb=disk_mb) for host in lab.hosts.values()
-    }
+    started = {host.name: Daemon(host, image, survives=survives) for host in lab.hosts.values()}
     try:
         for daemon in started.values():
-            daemon.start()
-            daemon.load(image)
+            daemon.revive()
         yield started
     finally:
         for daemon in started.values():

@@ -48,13 +48,18 @@ def docker(
     docker_lab: Lab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Daemon]]:
     """Their daemons, with the bare image and small disks."""
-    yield from daemons(docker_lab, tmp_path_factory.mktemp("docker"), disk_mb=DISK_MB)
+    for host in docker_lab.hosts.values():
+        mount = f"mount -t tmpfs -o size={DISK_MB}m none {FOLDER}/root"
+        host.sh(f"mkdir -p {FOLDER}/root && {mount}", user="root")
+    yield from daemons(docker_lab, tmp_path_factory.mktemp("docker"))
 
 
 @pytest.fixture
 def user(docker_lab: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[Launcher]:
     """A user whose conf/ names these hosts; no container is left there in the end."""
     docker_lab.write_cluster(launcher.conf)
+    for daemon in docker.values():
+        daemon.revive()  # with the bare image, which a test may have removed
     yield launcher
     assert not any(daemon.containers() for daemon in docker.values())
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Dict, Tuple
 
+ENGINE_ENV = (
+    *("PATH", "XDG_RUNTIME_DIR", "CONTAINER_HOST"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+)
+"""Variables by which the programs of engines, and these their daemons, are found."""
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -102,6 +108,7 @@ class ContainerFacts:
     image: CommandAnswer = NOT_ASKED
     pull: CommandAnswer = NOT_ASKED
     mounts_missing: Tuple[str, ...] = ()  # sources of mounts that are not there
+    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV` that was set, also by setup
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,9 @@ class Container:
     inspect: Tuple[str, ...] = ()  # prints exit code, whether memory ran out, and an error
     remove: Tuple[str, ...] = ()
     find: Tuple[str, ...] = ()  # prints a line for each container of this order, whatever its state
+    reclaim: Tuple[str, ...] = ()  # gives the login what another user of the image's wrote
+    dump: Tuple[str, ...] = ()  # prints the stacks of the processes whose numbers inside follow
+    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV`, for who was not set up
     secrets: Tuple[str, ...] = ()  # names of those that go inside
     devices: int = 0  # GPUs that must be there
 

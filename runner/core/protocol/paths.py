@@ -108,6 +108,7 @@ class RunPaths:
         self.shim = posixpath.join(self.root, "rank.py")
         self.container_client = posixpath.join(self.root, "container_client.py")
         self.container_entry = posixpath.join(self.root, "container_entry.py")
+        self.container_dump = posixpath.join(self.root, "container_dump.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
 

@@ -10,7 +10,7 @@ from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
-from runner.host.storage.garbage import collect_garbage
+from runner.host.storage.garbage import collect_garbage, remove_left_container
 from runner.host.storage.run_folder import make_marker
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
@@ -31,7 +31,8 @@ class Handler(RequestHandler):
     def on_kill_leftovers(self, frame: Frame) -> Steps:
         """Kill what a run left after its supervisor died, name survivors, complete its record.
 
-        The request ends the run: no other attempt of it begins here.
+        Raise ValueError if a container may be left. The request ends the run: no other attempt of
+        it begins here.
         """
         folder = yield from find_run(self.context, frame)
         run_owner.require_local(folder)
@@ -43,4 +44,6 @@ class Handler(RequestHandler):
         if lock is not None:  # it is not alive after all
             with lock:
                 recover_unfinished(folder)
+                if problem := remove_left_container(folder):
+                    raise ValueError(problem)
         self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))

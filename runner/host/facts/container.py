@@ -7,7 +7,12 @@ import subprocess
 from typing import Any, Dict, Sequence, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerProbe
+from runner.core.model.container import (
+    ENGINE_ENV,
+    CommandAnswer,
+    ContainerFacts,
+    ContainerProbe,
+)
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
 
@@ -39,7 +44,8 @@ def _ask_engine(
         return answer
 
     missing = [path for path in mounts if not os.path.exists(os.path.expanduser(path))]
-    bounded_child.report_facts(mounts_missing=missing)
+    env = {name: environ[name] for name in ENGINE_ENV if name in environ}
+    bounded_child.report_facts(mounts_missing=missing, env=env)
     name = probe.engine[0]
     program = name if "/" in name else bounded_child.find_program(name, environ)
     if not os.access(program, os.X_OK):

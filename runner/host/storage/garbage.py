@@ -6,15 +6,22 @@ import contextlib
 import os
 import stat
 import time
+from dataclasses import replace
 from typing import Any, Collection, Dict, Generator, Iterator, Optional, Tuple
 
 from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
-from runner.host.container.removal import remove_container
+from runner.host.container.removal import UNPROVEN, remove_container
 from runner.host.process import cgroup, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
-from runner.host.storage.run_folder import mtime, read_events, read_order, read_state
+from runner.host.storage.run_folder import (
+    EventLog,
+    mtime,
+    read_events,
+    read_order,
+    read_state,
+)
 from runner.host.storage.run_list import host_folders
 from runner.host.storage.shared_record import remove_run
 
@@ -41,7 +48,7 @@ def collect_garbage(
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
     for run_id, folder in _own_runs(workdir, node, others):
         removable = _is_removable(folder, run_id, cutoff)
-        removable = removable and (dry_run or not _left_container(folder))
+        removable = removable and (dry_run or not remove_left_container(folder))
         if removable is False:
             removed["in_use"].append(run_id)
         if not removable or (only is not None and run_id not in only):
@@ -105,13 +112,22 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def _left_container(folder: RunPaths) -> bool:
-    """Return whether a container of a run may be left whose engine did not answer at its end."""
+def remove_left_container(folder: RunPaths) -> str:
+    """Remove the container of a run whose engine did not answer at its end, and record that.
+
+    Return why it is not known that it is gone, "" if it is.
+    """
     order, events = read_order(folder), read_events(folder)
-    is_proven = any(isinstance(e.body, Ended) and e.body.verified for e in events[-1:])
-    return (
-        not is_proven and order is not None and bool(remove_container(order.container, os.environ))
-    )
+    end = events[-1].body if events else None
+    if order is None or not order.container or not isinstance(end, Ended) or end.verified:
+        return ""
+    problem = remove_container(order.container, os.environ)
+    others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
+    if not problem and UNPROVEN in end.reason:
+        journal = EventLog(folder, order)
+        journal.reopen()
+        journal.finalise(replace(end, reason="; ".join(others), verified=True))
+    return problem
 
 
 def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:

@@ -57,10 +57,11 @@ class Supervisor:
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(
-            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
+            *(args.folder, order, journal, self._fail, submit),
+            *(lambda: ladder.stopped_at, self._launcher.container_pids),
         )
         self._stall_monitor = StallMonitor(
-            args.folder, order, journal, self._launcher, submit, self._fail
+            args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
         )
         self._sidecar = SidecarProcess(args.folder, order, submit)
         self._is_on_record = False  # before that nothing is started

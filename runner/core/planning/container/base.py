@@ -39,6 +39,7 @@ class ContainerRequest:
     name: str  # of the container, unique on its host
     labels: Tuple[Tuple[str, str], ...]
     mounts: Tuple[Mount, ...]
+    dump: Tuple[str, ...]  # prints stacks, to be run in the container
     gpus: Tuple[str, ...]  # UUIDs of the devices
     cwd: str
     argv: Tuple[str, ...]
@@ -154,6 +155,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         labels=(("runner.run", spec.run_id), ("runner.node", node.name)),
         mounts=run_mounts(spec, facts, run_paths, tasks_hash),
         gpus=device_uuids(facts, plan.gpus),
+        dump=(facts.python.executable, "-I", "-S", run_paths.container_dump),
         cwd=order.cwd,
         argv=plan.command,
         env=env,
@@ -161,7 +163,12 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     entry = (facts.python.executable, "-I", "-S", run_paths.container_entry)
     argv = (*entry, run_paths.attempt_folder(order.attempt), *order.argv)
     container = engine.container(replace(request, argv=argv, env=marks))
-    container = replace(container, secrets=tuple(spec.secrets), devices=len(plan.gpus))
+    container = replace(
+        container,
+        env=facts.container.env,
+        secrets=tuple(spec.secrets),
+        devices=len(plan.gpus),
+    )
     client = (facts.host_python, "-I", "-S", run_paths.container_client, run_paths.order)
     order = replace(
         order,

@@ -37,6 +37,14 @@ ids=$({engine} image ls --quiet --no-trunc)
 command -v zstd >/dev/null && echo zstd=1
 exit 0
 """
+RECLAIM = """
+import os, sys
+root, uid, gid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+for folder, folders, files in os.walk(root):
+    for path in (os.path.join(folder, name) for name in (*folders, *files)):
+        if os.lstat(path).st_uid != uid:
+            os.lchown(path, uid, gid)
+"""
 MACHINES = {
     "amd64": ("x86_64", "amd64"),
     "arm64": ("aarch64", "arm64"),
@@ -111,8 +119,22 @@ def container(request: ContainerRequest) -> Container:
         kill=(program, "kill", name),
         inspect=(program, "inspect", "--type", "container", "--format", STATE_FORMAT, name),
         remove=(program, "rm", "--force", "--volumes", name),
+        reclaim=tuple(reclaim(request)),
+        dump=(program, "exec", name, *request.dump),
         find=(program, "ps", "--all", "--quiet", "--no-trunc", *filters),
     )
+
+
+def reclaim(request: ContainerRequest) -> Iterator[str]:
+    """Yield the command by which the folder of a run is the login's again; nothing if it is."""
+    spec, facts, run = request.spec.container, request.facts, request.mounts[0]
+    if spec.host_user or facts.uid == 0:
+        return
+    yield from (spec.program, "run", "--rm", "--pull", "never", "--network", "none")
+    yield from ("--log-driver", "none", "--user", "0:0", "--entrypoint", "")
+    yield from (*mount_options(request.mounts), *spec.extra, spec.image)
+    yield from (facts.python.executable, "-I", "-S", "-c", RECLAIM)
+    yield from (run.target, str(facts.uid), str(facts.gid))
 
 
 def command(request: ContainerRequest) -> Tuple[str, ...]:
