@@ -231,9 +231,9 @@ def test_a_daemon_that_dies_and_comes_back(
 
 def test_a_secret_is_with_the_program_alone(user: Launcher, docker: dict[str, Daemon]) -> None:
     """Not in what docker shows of the container, in no file of its daemon, in no command line."""
-    secret = "s3cret-4f1d"
+    secret = "s3cret-hushhush"
     words = user.rank_overrides("env=TOKEN", "sleep=600")
-    known = ("cluster.secrets=[TOKEN]", "task.env.KNOWN=known-4f1d")
+    known = ("cluster.secrets=[TOKEN]", "task.env.KNOWN=known-hushhush")
     running = user.start(*PLAIN, TWO, *overrides(*known), *words, env={"TOKEN": secret})
     running.until_printed(f"TOKEN={secret}", 2)
     daemon = docker["node1"]
@@ -242,10 +242,10 @@ def test_a_secret_is_with_the_program_alone(user: Launcher, docker: dict[str, Da
     shown = host.sh(look, user="root")
     assert name in shown
     assert f"{DOCKER} start" in shown
-    assert "4f1d" not in shown
+    assert "hushhush" not in shown
     files = host.sh(f"grep -rl RUNNER_NODE {FOLDER}/root/containers", user="root")
     assert "config.v2.json" in files
-    found = host.sh(f"grep -rlF 4f1d {FOLDER} || true", user="root")
+    found = host.sh(f"grep -rlF hushhush {FOLDER} || true", user="root")
     assert not found
     running.send(signal.SIGINT)
     assert running.wait().code == 130
