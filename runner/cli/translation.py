@@ -68,8 +68,17 @@ _LAUNCHERS: dict[tuple[str, ...], tuple[str, ...]] = {
 Unless a flag sets the same key, or takes it back by the same word after a `~`.
 """
 
-_OTHERS = {"mpirun", "mpiexec", "horovodrun", "srun", "torchx", "fabric", "lightning", "colossalai"}
-_OTHERS |= {"bash", "docker", "pdsh"}
+_OTHERS = {
+    **dict.fromkeys(("mpirun", "mpiexec", "horovodrun", "pdsh"), "mpirun, horovodrun"),
+    "srun": "Slurm",
+    "torchx": "torchx",
+    "colossalai": "Colossal-AI",
+    **dict.fromkeys(("fabric", "lightning"), "Lightning's fabric run"),
+    **dict.fromkeys(("docker", "podman", "apptainer", "singularity", "enroot"), "docker run"),
+    "bash": "Shell scripts with DISTRIBUTED_ARGS",
+}
+"""Launchers whose lines are not rewritten, by the part of the page that has them."""
+
 _ALONE = {"standalone": "", "multi_gpu": "", "same_network": "", "use_env": f"~{_LAUNCH}"}
 _ALONE |= {"no_local_rank": f"~{_LOCAL_RANK}"}
 _KINDS = {"m": "task.module", "module": "task.module", "no_python": "task.command"}
@@ -93,9 +102,9 @@ def translated(words: Sequence[str]) -> Problem | None:
     while left and is_override(left[0]):
         assigned.append(left.pop(0))
     typed = left[:1]
-    if typed and Path(typed[0]).name in _OTHERS:
+    if typed and (part := _OTHERS.get(Path(typed[0]).name)):
         on_hosts = f"\n`{this_program()} exec -- COMMAND` runs a command on every host"
-        hint = on_the_page() + on_hosts * (typed == ["pdsh"])
+        hint = on_the_page(part) + on_hosts * (typed == ["pdsh"])
         return Problem("command line", ELSEWHERE, hint)
     launcher: tuple[str, ...] | None = ()
     try:
@@ -129,11 +138,12 @@ def translated(words: Sequence[str]) -> Problem | None:
     return Problem("command line", message, hint)
 
 
-def on_the_page() -> str:
+def on_the_page(part: str = "") -> str:
     """Return where lines of many launchers are; an installed copy of the runner has no pages."""
     page = Path(__file__).parents[2] / "docs" / "command-lines.md"
     place = str(page) if page.exists() else "docs/command-lines.md of the runner"
-    return f"lines of many launchers, with ours beside them: {place}"
+    under = f", under {part!r}" if part else ""
+    return f"lines of many launchers, with ours beside them: {place}{under}"
 
 
 def _take_launcher(left: list[str]) -> tuple[str, ...] | None:

@@ -15,7 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.error_messages import resolve_to_plain
 from runner.config.overrides import chosen_file, override_key
-from runner.config.schema import ClusterConfig, RunnerConfig
+from runner.config.schema import RunnerConfig
+from runner.config.schema.cluster import ClusterConfig
 from runner.core.errors import Problem
 
 CONTACT_KEYS = (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.schema import NodeConfig
+from runner.config.schema.cluster import NodeConfig
 from runner.config.validation import SpecInputs, Validator, join_or, suggest, unknown_key
 from runner.core.model.spec import Node
 

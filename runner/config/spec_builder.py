@@ -10,6 +10,7 @@ from typing import Any
 from runner.checks.base import all_checks
 from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
+from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.task import check_plain, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text
 from runner.core.errors import ConfigError, Problem
@@ -35,7 +36,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     Raises a ConfigError with every problem, those found before included.
     """
     validator, values = Validator(problems), inputs.values
-    cluster = validator.section("cluster", values["cluster"], schema.ClusterConfig)
+    cluster = validator.section("cluster", values["cluster"], ClusterConfig)
     all_nodes = read_nodes(validator, inputs, cluster)
     nodes, spares, min_nodes = select_nodes(validator, inputs, all_nodes)
     torchrun = Torchrun(**validator.section("torchrun", values["torchrun"], schema.TorchrunConfig))
@@ -254,7 +255,7 @@ def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:
 
 
 def _read_ssh(validator: Validator, values: Mapping[str, Any], cwd: str) -> Ssh:
-    ssh = validator.section("cluster.ssh", values, schema.SshConfig)
+    ssh = validator.section("cluster.ssh", values, SshConfig)
     if ssh["key"] and not Path(cwd, Path(ssh["key"]).expanduser()).is_file():
         validator.add("cluster.ssh.key", f"there is no file {ssh['key']}")
     for name in ("key", "config", "known_hosts"):

@@ -9,6 +9,7 @@ import pytest
 
 from runner.core.codec import decode, encode
 from runner.core.model.plan import Plan
+from runner.core.planning.container.base import ENGINES
 from tests.golden.cases import CASES, SECRETS, Case
 from tests.golden.conftest import PLANS
 
@@ -39,6 +40,7 @@ def test_recorded_plan_reads_back(case: Case) -> None:
 def test_every_golden_file_has_its_case() -> None:
     """No golden file outlives its case."""
     expected = {f"{case.name}.{kind}" for case in CASES for kind in ("json", "txt")}
+    expected |= {f"container_{engine}.json" for engine in ENGINES}  # of test_containers
 
     assert {path.name for path in PLANS.iterdir()} == expected
 

@@ -14,7 +14,8 @@ import yaml
 
 from docs import reference
 from runner.cli.main import for_each_run
-from runner.config.schema import SECTIONS, ClusterConfig, NodeConfig, RunnerConfig, SshConfig
+from runner.config.schema import SECTIONS, RunnerConfig
+from runner.config.schema.cluster import ClusterConfig, NodeConfig, SshConfig
 from runner.config.validation import join_or
 from runner.core.model.spec import DryRun, LaunchRequest
 

@@ -41,11 +41,13 @@ def mounts() -> list[str]:
     return [*SYSTEM_MOUNTS, *(f"{path}:{path}:ro" for path in sorted(folders - {"/usr"}))]
 
 
-def overrides(*more: str, python: str = "/usr/bin/python3") -> list[str]:
+def overrides(
+    *more: str, python: str = "/usr/bin/python3", engine: str = "docker", program: str = DOCKER
+) -> list[str]:
     """Return the words of a launch in the bare image."""
     return [
-        "container=docker",
-        f"container.program={DOCKER}",
+        f"container={engine}",
+        f"container.program={program}",
         f"container.image={IMAGE}",
         f"container.python={python}",
         f"container.mounts={json.dumps(mounts())}",

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 LAUNCHERS = {
     *("torchrun", "srun", "accelerate", "launch", "deepspeed", "mpirun", "horovodrun", "torchx"),
@@ -13,7 +14,6 @@ LAUNCHERS = {
     *(
         "run",
         "dist.ddp",
-        "docker",
         "python",
         "python3",
         "bash",
@@ -73,17 +73,34 @@ def read_line(words: Sequence[str]) -> LaunchLine:
             env[assigned[1]] = assigned[2]
         elif word in ALONE:
             flags.setdefault(*ALONE[word])
+        elif word == "docker":
+            flags |= _take_container(left)
         elif word == "--":
             program = flags.get("script", "")
         elif word.startswith("-") and word not in LAUNCHERS:
             name, equals, value = word.lstrip("-").partition("=")
             name = name.replace("-", "_") if name != "mca" else f"mca_{left.pop(0)}"
             flags[SAME.get(name, name)] = value if equals else left.pop(0)
-        elif word not in LAUNCHERS and not word.startswith("torchelastic/"):
+        elif Path(word).name not in LAUNCHERS:
             program = word
     if inner := flags.pop("c", ""):
         return read_line(shlex.split(inner))
     return LaunchLine(_counted(flags), env, program or flags.get("script", ""), tuple(left))
+
+
+def _take_container(left: list[str]) -> dict[str, str]:
+    """Take `run`, its options and the image off the words; return what they say.
+
+    Where options follow, they are those of torchrun, the entry point of the image.
+    """
+    flags = dict[str, str]()
+    while (word := left.pop(0)).startswith("-") or word == "run":
+        name, equals, value = word.lstrip("-").partition("=")
+        is_switch = word == "run" or name in ("rm", "init")
+        flags[name.replace("-", "_")] = value if equals or is_switch else left.pop(0)
+    flags["image"] = word
+    asked = {name: flags[name] for name in ("image", "shm_size", "ipc") if name in flags}
+    return asked | ({"nproc_per_node": "1"} if left[0].startswith("-") else {})
 
 
 def _counted(flags: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from runner.cli.main import main
-from runner.cli.translation import on_the_page
+from runner.cli.translation import NO_COUNTERPART, on_the_page
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launch_lines import LaunchLine, read_filter, read_line
 from tests.lab.launching import ROOT, Launcher
@@ -33,6 +33,7 @@ PLACES = {
     "FREEPORT": "29500",
     "NUM_GPUS_YOU_HAVE": "8",
     "$NUM_CUDA_DEVICES": "8",
+    "$VERSION": "0.2.0",
     "master_node_ip_address": "gpu1",
 }
 """What a reader fills in on the left, as it is on the right."""
@@ -123,6 +124,20 @@ def test_the_page_has_every_family() -> None:
         assert "command-lines.md" in (ROOT / page).read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("project")
+def test_the_files_of_a_container_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the line above them."""
+    (row,) = (row for row in ROWS if "image=torchelastic" in row.ours and "etcd" in row.ours)
+    files = ["cluster=mine", "container=elastic", "rendezvous=etcd1", "task=elastic"]
+    assert f"`runner {' '.join(files)}`" in PAGE
+    planned = []
+    for words in (files, row.words):
+        assert main(["dry_run=[offline,json]", "run_id=one", *words]) == 0, capsys.readouterr().err
+        nodes = json.loads(capsys.readouterr().out)["nodes"]
+        planned.append([node["command"] for node in nodes])
+    assert planned[0] == planned[1]
+
+
 @EACH
 @pytest.mark.usefixtures("project")
 def test_ours_asks_for_what_theirs_does(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,21 +155,22 @@ TRANSLATED = (
 @pytest.mark.parametrize("row", [row for row in ROWS if row.theirs[0] != "#"])
 def test_theirs_typed_here_names_ours(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2, and a line that asks for the same; or the page that has it."""
-    named = typed_here(row.filled, capsys)
+    named = typed_here(row.filled, capsys, row.family)
     assert bool(named) == bool(re.match(TRANSLATED, row.theirs))
     if named:
         cluster = [] if chooses_cluster(named) else [row.words[0]]
         assert_plan_is_as_asked([*cluster, *named], row.asked, capsys)
 
 
-def typed_here(theirs: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def typed_here(theirs: str, capsys: pytest.CaptureFixture[str], part: str = "") -> list[str]:
     """Return the words that are named in place of a line from elsewhere; none but the page's."""
     for there, here in SHELL.items():
         theirs = theirs.replace(there, here)
     assert main(shlex.split(theirs)) == 2
     said = capsys.readouterr().err
     named = re.search(r"^    here that is: runner (.*)$", said, re.MULTILINE)
-    assert named or f"{on_the_page()}\n" in said
+    part = "" if NO_COUNTERPART in said else part  # it is about one flag
+    assert named or f"{on_the_page(part)}\n" in said, said
     words = shlex.split(named[1]) if named else []
     is_open = bool(words) and not chooses_cluster(words)
     assert ("cluster=NAME chooses the machines" in said) == is_open
@@ -239,7 +255,7 @@ def assert_plan_is_as_asked(
         if len(nodes) > 1 and "node_rank" in given.flags:
             assert given.flags["node_rank"] == str(number)
     if "$" not in asked.flags.get("nnodes", "$"):
-        planned = read_line(nodes[0]["command"][1:]).flags.get("nnodes", str(len(nodes)))
+        planned = given_to(nodes[0]).flags.get("nnodes", str(len(nodes)))
         assert planned == asked.flags["nnodes"]
     gpus = {node["node"]: set(node["gpus"]) for node in nodes}
     if included := read_filter(asked.flags.get("include", "")):
@@ -265,6 +281,8 @@ def assert_same_program(asked: LaunchLine, given: LaunchLine, number: int) -> No
 
 def assert_same_flags(asked: LaunchLine, given: LaunchLine, node: dict[str, Any]) -> None:
     """Where theirs leaves one open, ours may say what it likes."""
+    for name in ("image", "shm_size", "ipc"):
+        assert given.flags.get(name) == asked.flags.get(name), name
     for name in ("nproc_per_node", "master_port", "rdzv_backend", "max_restarts"):
         wanted = asked.flags.get(name, "$")
         wanted = str(len(node["gpus"]) or 1) if wanted == "gpu" else wanted
@@ -305,7 +323,6 @@ TRIED = {
     "OMPI_COMM_WORLD_RANK": False,
     "SLURM_PROCID": False,
     "--num-layers 24": False,
-    "torchelastic/examples": False,
     "-j 2x4": False,
 }
 """One line of each family by what it has, and whether `make test` runs it."""

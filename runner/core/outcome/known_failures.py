@@ -115,7 +115,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         r"(?:[Bb]us error.*shared memory|insufficient shared memory|"
         r"unable to (?:open|mmap|allocate).*shared memory|/dev/shm.*[Nn]o space left)",
         "the shared memory (/dev/shm) is too small for what the data loaders' workers hand over",
-        "make it larger there (mount -o remount,size=16G /dev/shm, or a container's --shm-size), "
+        "make it larger there (mount -o remount,size=16G /dev/shm; container.shm_size=16g), "
         "or use fewer workers (num_workers)",
     ),
     FailurePattern(

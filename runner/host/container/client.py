@@ -71,8 +71,11 @@ class Client:
         self._report(state)
         if state.status == "running":  # whoever waited for it was killed
             _run(self._container["kill"], QUERY_TIMEOUT_S)
+            state = state._replace(code=code or NOT_STARTED)
         _run(self._container["remove"], REMOVE_TIMEOUT_S)
-        return state.code if os.path.exists(os.path.join(self._folder, MARK)) else code
+        # An entry point that ends without the program is no success.
+        began = os.path.exists(os.path.join(self._folder, MARK))
+        return state.code if began else code or NOT_STARTED
 
     def _start(self) -> int:
         """Start it, hand over its environment, and wait for its end."""

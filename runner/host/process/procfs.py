@@ -141,6 +141,11 @@ def with_env(env_tags: AbstractSet[str]) -> List[int]:
     return [pid for pid, process in living.items() if has_env(pid, env_tags, process)]
 
 
+def env_tags(run_id: str, node: str) -> Set[str]:
+    """Return the entries of the environment by which processes of a run are found."""
+    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
+
+
 def has_env(pid: int, env_tags: AbstractSet[str], process: Optional[Process] = None) -> bool:
     """Return whether the environment of a process at its last exec has all `env_tags`.
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.model.plan import Order, Sidecar
 from runner.core.outcome.first_failure import START_REFUSED
@@ -49,7 +49,7 @@ class LauncherProcess:
         self._folder, self._order, self._journal = folder, order, journal
         self._submit, self._is_cancelled = submit, False
         self._process: Optional[subprocess.Popen[bytes]] = None
-        self._container = ContainerProcesses(env_tags(order.run_id, order.node))
+        self._container = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
     @property
     def may_start(self) -> bool:
@@ -266,11 +266,6 @@ class SidecarProcess:
     def _log_path(self, stream: str) -> str:
         name = self._sidecar.name if self._sidecar is not None else ""
         return self._folder.stream_log(self._order.attempt, name, stream)
-
-
-def env_tags(run_id: str, node: str) -> Set[str]:
-    """Return the entries of the environment by which processes of a run are found."""
-    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
 
 
 def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:

@@ -21,7 +21,6 @@ from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
-from runner.host.supervisor.program import env_tags
 
 RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
@@ -47,7 +46,7 @@ def finalise_record(
     stopped_at = time.monotonic()
     cgroup_path = _last_program_start(folder, order).cgroup
     program_cgroup = cgroup.from_record(cgroup_path, order.run_id, order.node, order.attempt)
-    inside = ContainerProcesses(env_tags(order.run_id, order.node))
+    inside = ContainerProcesses(procfs.env_tags(order.run_id, order.node))
 
     def list_all() -> List[int]:
         in_container = inside.scan(procfs.table()) if order.container else []
@@ -111,7 +110,7 @@ def _has_started(folder: RunPaths) -> bool:
 
 def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
     """Return the processes of a run without a supervisor."""
-    tags = env_tags(order.run_id, order.node)
+    tags = procfs.env_tags(order.run_id, order.node)
     records = run_folder.read_rank_records(folder.attempt_folder(order.attempt), set())
     session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
     return RunProcesses(tags, session_leaders | {_last_program_start(folder, order).pid})
@@ -126,7 +125,7 @@ def find_leftovers(
     """
     order = run_folder.read_order(folder)
     if order is None:
-        return RunProcesses(env_tags(run_id, node), set()).scan, cgroup.Cgroup()
+        return RunProcesses(procfs.env_tags(run_id, node), set()).scan, cgroup.Cgroup()
     processes = run_processes(folder, order)
     cgroup_path = _last_program_start(folder, order).cgroup
     last_cgroup = cgroup.from_record(cgroup_path, run_id, node, order.attempt)

@@ -310,7 +310,9 @@ class Supervisor:
         self._stall_monitor.sample_logs()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
-        container_problem = self._remove_container()
+        container_problem = removal.remove_in_child(
+            self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
+        )
         verified = is_proven(cgroup, survivors, self._no_children_left) and not container_problem
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
@@ -326,17 +328,6 @@ class Supervisor:
         self._wait_for_disk()
         self._close()
         return state
-
-    def _remove_container(self) -> str:
-        """Remove the container; return why it is not known that it is gone, "" if it is."""
-        container = self.order.container
-        if container is None or not container.has_daemon:
-            return ""
-        child = removal.start_removal(container, self._args.environ)
-        while child.code is None:
-            self._keep_in_touch(TICK_S)
-            child.advance()
-        return removal.problem(child, container)
 
     def _no_children_left(self) -> bool:
         return subreaper.no_children_left() or bool(self._stall_monitor.child_pids)

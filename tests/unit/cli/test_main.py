@@ -348,6 +348,7 @@ def test_words_of_another_launcher_are_translated(
     assert (hint in said) == ("task.entry=plain" in named)
 
 
+MPI = "mpirun, horovodrun"
 ON_THE_PAGE = on_the_page()
 ONWARDS = f"    {NO_COUNTERPART}\n    {ON_THE_PAGE}\n"
 
@@ -379,11 +380,17 @@ ONWARDS = f"    {NO_COUNTERPART}\n    {ON_THE_PAGE}\n"
         ("torchrun -m torch.distributed.run a.py", "torch.distributed.run is a launcher itself\n"),
         ("torchrun --no_python torchrun a.py", "torchrun is a launcher itself\n"),
         *(
-            (f"{launcher} -n 2 train.py", f"nothing was started\n    {ON_THE_PAGE}\n")
-            for launcher in ("mpirun", "horovodrun", "/usr/bin/srun", "torchx run", "fabric run")
+            (
+                f"{launcher} -n 2 train.py",
+                f"nothing was started\n    {ON_THE_PAGE}, under {part!r}\n",
+            )
+            for launcher, part in {
+                **{"mpirun": MPI, "horovodrun": MPI, "/usr/bin/srun": "Slurm", "torchx": "torchx"},
+                **{"fabric run": "Lightning's fabric run", "podman run": "docker run"},
+                **{"docker run": "docker run", "A=1 colossalai run": "Colossal-AI"},
+            }.items()
         ),
-        ("A=1 colossalai run train.py", f"nothing was started\n    {ON_THE_PAGE}\n"),
-        ("pdsh -w gpu[1-2] hostname", f"{ON_THE_PAGE}\n    `runner exec -- COMMAND` runs"),
+        ("pdsh -w a hostname", f"{on_the_page(MPI)}\n    `runner exec -- COMMAND` runs"),
         (
             "deepspeed --include=a:0 train.py",
             "nothing was started; --include=a:0 has no counterpart here\n",

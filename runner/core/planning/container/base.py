@@ -28,6 +28,10 @@ ENGINES = ("docker", "podman", "apptainer", "enroot")
 """The modules of this package that are engines."""
 
 NO_PYTHON_HINT = "set container.python to the Python in it, 3.8 or newer"
+ENTRYPOINT_HINT = (
+    "its entry point has to run the words that it is given; leave container.entrypoint out for "
+    "one that is a launcher itself"
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem
         yield Problem(node.name, message, hint)
     elif facts.python.error:
         message = f"container.image: {spec.container.image}: {facts.python.error}"
-        yield Problem(node.name, message, NO_PYTHON_HINT)
+        hint = ENTRYPOINT_HINT if spec.container.image_entrypoint else NO_PYTHON_HINT
+        yield Problem(node.name, message, hint)
 
 
 def facts_inside(facts: Facts) -> Facts:

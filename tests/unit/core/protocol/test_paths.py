@@ -29,6 +29,9 @@ def test_run_folder_is_as_documented() -> None:
         "checked_out": f"{root}/checked_out",
         "unattended": f"{root}/unattended",
         "shim": f"{root}/rank.py",
+        "container_client": f"{root}/container_client.py",
+        "container_entry": f"{root}/container_entry.py",
+        "home": f"{root}/home",
         "site": f"{root}/site",
     }
     assert folder.stream_log(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"

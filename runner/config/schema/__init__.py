@@ -4,171 +4,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.validation import Kind, Validator, join_or, kind, or_null
+from runner.config.schema.cluster import ClusterConfig, NodeConfig, SshConfig
+from runner.config.schema.fields import (
+    COUNT,
+    ENDPOINT,
+    ENV_MAPPING,
+    LINE_PATTERN,
+    METRICS,
+    MOUNTS,
+    NODE_NAME,
+    NODE_RANGES,
+    NULLABLE_SECONDS,
+    NULLABLE_WHOLE_SECONDS,
+    OUTPUTS,
+    PATH,
+    POSITIVE,
+    RANKS,
+    RDZV_CONF,
+    RUN_ID,
+    SECONDS,
+    SECONDS_OR_NEVER,
+    SECONDS_OR_OFF,
+    SIGNALS,
+    SIZE,
+    TEXT,
+    TEXTS,
+    choice,
+    doc,
+    section,
+)
 from runner.core.planning.container.base import ENGINES
 from runner.core.planning.rendezvous_flags import BACKENDS
-from runner.core.protocol.paths import USUAL_WORKDIR
 
 GROUPS = ("cluster", "task", "rendezvous", "container")
-VARIABLE_NAMES = "list of names of variables"
-NODE_RANGES = "list of names and ranges"
-PATH = Kind("path", Validator.line)
-TEXT = Kind("text, or null", Validator.text)
-NULLABLE_TEXT = Kind("text or null", Validator.optional_line)
-KEY_FILE = Kind("path of a file here, or null", Validator.optional_line)
-NODE_NAME = Kind("name of a node, or null", Validator.text)
-ADDRESS = Kind("name, address or null", Validator.address)
-NULLABLE_PORT = Kind("1 to 65535 or null", Validator.port)
-PORTS = Kind("port, range such as 29500-29600, or auto", Validator.ports)
-ENDPOINT = Kind("HOST:PORT, or null", Validator.endpoint)
-SECONDS = Kind("seconds, more than 0", Validator.seconds)
-SECONDS_OR_OFF = kind(f"{SECONDS.legal}, or off", Validator.seconds_or, word="off")
-SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds_or, word="never")
-NULLABLE_SECONDS = or_null(SECONDS, f"{SECONDS.legal}, or null")
-COUNT = kind("whole number from 0", Validator.integer, minimum=0)
-POSITIVE = kind("whole number from 1", Validator.integer, minimum=1)
-NULLABLE_WHOLE_SECONDS = or_null(POSITIVE, "whole seconds from 1, or null")
-GPU_COUNT = kind("number from 0, or auto", Validator.int_or_auto, minimum=0)
-RANK_COUNT = kind("number from 1, or auto", Validator.int_or_auto, minimum=1)
-TEXTS = Kind("list of texts", Validator.text_list)
-JUMP = Kind("text, list of texts or null", Validator.text_list)
-ENV_MAPPING = Kind("mapping of names to texts, numbers, bools or null", Validator.env)
-GPUS = Kind("number from 0, list of devices such as [0, 2], or auto", Validator.gpus)
-RANKS = Kind("all, a rank, or a list such as [0, 3]", Validator.ranks)
-RUN_ID = Kind("up to 63 of a-z, 0-9 and '-', or null", Validator.run_id)
-OUTPUTS = Kind("list of paths or patterns such as results/*.pt", Validator.outputs)
-METRICS = Kind("list of paths or patterns such as metrics.jsonl", Validator.outputs)
-RDZV_CONF = Kind("mapping such as {join_timeout: 600}", Validator.rdzv_conf)
-LINE_PATTERN = Kind(
-    r"regular expression such as `epoch (\d+)/(\d+)`, or null", Validator.line_pattern
-)
-MOUNTS = Kind("list of texts such as /data:/data:ro", Validator.text_list)
-SIZE = Kind("number with b, k, m or g, or null", Validator.text)
-SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
-
-
-def doc(help_text: str, of: Kind | str, default: Any = None) -> Any:
-    """Return a dataclass field; a class as the default is its factory.
-
-    A value is read by its kind; one that is described in words alone stays as it is.
-    """
-    of = Kind(of) if isinstance(of, str) else of
-    metadata = {"help": help_text, "legal": of.legal, "read": of.read}
-    if isinstance(default, type):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def choice(help_text: str, *words: str, null: bool = False) -> Any:
-    """Return the field of a key that takes one of a few words, by default the first.
-
-    With `null` the default is null, which is read as "".
-    """
-    one_of = kind(join_or(words), Validator.choice, legal=words)
-    if null:
-        return doc(help_text, or_null(one_of, join_or([*words, "null"]), ""))
-    return doc(help_text, one_of, words[0])
-
-
-def section(schema: type, help_text: str) -> Any:
-    """Return the field of a section of keys."""
-    return doc(help_text, "see below", schema)
-
-
-@dataclass
-class SshConfig:
-    """SSH connections to the hosts; null leaves the choice to your `~/.ssh/config`."""
-
-    user: str | None = doc("the login name, unless a node has its own", NULLABLE_TEXT)
-    port: int | None = doc("the SSH port, unless a node has its own", NULLABLE_PORT)
-    key: str | None = doc("the private key to log in with", KEY_FILE)
-    config: str = doc("your ssh configuration, on this machine", PATH, "~/.ssh/config")
-    jump: Any = doc("the hosts to go through, as ssh -J takes them", JUMP)
-    known_hosts: str = doc("where host keys are looked up", PATH, "~/.ssh/known_hosts")
-    host_keys: str = choice(
-        "strict refuses a host whose key is not known; accept-new learns it", "strict", "accept-new"
-    )
-    connect_timeout: float = doc("the time one host may take to answer", SECONDS, 10.0)
-
-
-@dataclass
-class NodeConfig:
-    """One machine: its name is a name or a range such as `gpu[01-16]`.
-
-    A later entry for a member of a range adds to it and wins.
-    """
-
-    host: str | None = doc("the SSH name or address; null: the name of the node", ADDRESS)
-    addr: str | None = doc("the address at which other nodes reach it; null: detected", ADDRESS)
-    user: str | None = doc("the login name; null: as `cluster.ssh.user`", NULLABLE_TEXT)
-    port: int | None = doc("the SSH port; null: as `cluster.ssh.port`", NULLABLE_PORT)
-    gpus: Any = doc(
-        "how many GPUs to use, or which; left out: as `cluster.gpus_per_node`", GPUS, ""
-    )
-    nproc_per_node: Any = doc("ranks on it; left out: as `cluster.nproc_per_node`", RANK_COUNT, "")
-    env: Any = doc("environment of its ranks, over the cluster's", ENV_MAPPING, dict)
-    transport: str | None = choice("null: as `cluster.transport`", "ssh", "local", null=True)
-    interface: str | None = doc(
-        "the network interface for training traffic; null: detected", NULLABLE_TEXT
-    )
-
-
-@dataclass
-class ClusterConfig:
-    """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
-
-    transport: str = choice(
-        "local starts processes on this machine in place of SSH", "ssh", "local"
-    )
-    backend: str = choice(
-        "what ranks talk over, in DIST_BACKEND; auto: nccl where every node has a GPU per rank",
-        "auto",
-        "nccl",
-        "gloo",
-    )
-    gpus_per_node: Any = doc("GPUs to use; auto: all of them", GPU_COUNT, "auto")
-    nproc_per_node: Any = doc(
-        "ranks; auto: one per GPU, one where there is none", RANK_COUNT, "auto"
-    )
-    master: str | None = doc(
-        "the node of rank 0; null: the first one used", "name of a node, or null"
-    )
-    master_port: Any = doc(
-        "the port of the rendezvous; auto: a free port. A range is for firewalls", PORTS, "auto"
-    )
-    nodes: Any = doc("the machines, in rank order", "mapping of names or ranges to nodes", dict)
-    only: Any = doc("the nodes to use; empty: all", NODE_RANGES, list)
-    exclude: Any = doc("nodes to leave out", NODE_RANGES, list)
-    ssh: SshConfig = section(SshConfig, "how the hosts are logged in to")
-    python: str = doc(
-        "interpreter of the task on the hosts, with torch; a path puts its folder first on PATH",
-        *(PATH, "python3"),
-    )
-    host_python: str = doc(
-        "the interpreter of the agent and the supervisor on the hosts, 3.8 or newer; "
-        "setup may bring it",
-        PATH,
-        "${.python}",
-    )
-    setup: Any = doc(
-        "lines for bash, once per host before the task, such as `module load cuda`", TEXTS, list
-    )
-    project: str | None = doc(
-        "null pushes the code you stand in; a path names its folder on the hosts, `.` the same "
-        "path as here",
-        "path or null",
-    )
-    workdir: str = doc("where runs are kept on the hosts", PATH, USUAL_WORKDIR)
-    env: Any = doc(
-        "environment of all ranks; null takes a name out, whoever sets it", ENV_MAPPING, dict
-    )
-    pass_env: Any = doc("variables to copy from your environment; on record", VARIABLE_NAMES, list)
-    secrets: Any = doc("the same, but never written anywhere", VARIABLE_NAMES, list)
 
 
 @dataclass
@@ -237,7 +109,10 @@ class RendezvousConfig:
 
 @dataclass
 class ContainerConfig:
-    """The keys of the files in `conf/container`: the image that ranks run in, and its engine."""
+    """The keys of the files in `conf/container`: the image that ranks run in, and its engine.
+
+    [containers.md](containers.md) says how such a run works.
+    """
 
     engine: str | None = choice("null: none, ranks run on the host itself", *ENGINES, null=True)
     program: str | None = doc("the engine on the hosts; null: its name, on the PATH", TEXT)
