@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.model.plan import Order, Sidecar
 from runner.core.protocol.events import ProgramExited, ProgramStarted
@@ -20,7 +20,7 @@ from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
-from runner.host.process.pid_namespace import ContainerProcesses
+from runner.host.process.pid_namespace import ContainerProcesses, env_tags
 from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
@@ -251,11 +251,6 @@ class SidecarProcess:
     def _log_path(self, stream: str) -> str:
         name = self._sidecar.name if self._sidecar is not None else ""
         return self._folder.stream_log(self._order.attempt, name, stream)
-
-
-def env_tags(run_id: str, node: str) -> Set[str]:
-    """Return the entries of the environment by which processes of a run are found."""
-    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
 
 
 def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:

@@ -18,10 +18,9 @@ from runner.core.protocol.states import State
 from runner.host.container import removal
 from runner.host.process import cgroup, procfs
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
-from runner.host.process.pid_namespace import ContainerProcesses
+from runner.host.process.pid_namespace import ContainerProcesses, env_tags
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
-from runner.host.supervisor.program import env_tags
 
 RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
