@@ -209,7 +209,7 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
-        if kind == "start" and namespace != pid_namespace.namespace_of():  # in a container
+        if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
             ticks = int(data.get("start_ticks", 0))
             data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
             data["shim"] = procfs.parent_of(data["pid"])
