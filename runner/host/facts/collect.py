@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
+from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
 from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
@@ -113,12 +113,17 @@ def _launch_facts(
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     limit_s, packages = request.tool_timeout_s, request.packages
     if request.container is not None:
-        children["container"] = container.start(request.container, environ, request.mounts, limit_s)
-        yield from wait_all([children["container"]], also_read=[*children.values()])
-        outside = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
-        children["python"] = interpreter.start_in_container(
-            *(request.container.run, python, {**outside, **path_env}, limit_s, packages)
+        children["container"] = container.start(
+            *(request.container, environ, request.mounts, limit_s, facts.workdir)
         )
+        yield from wait_all([children["container"]], also_read=[*children.values()])
+        answers = container.result(children["container"])
+        if answers.is_usable:
+            outside = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+            run = container.run_argv(request.container, facts, has_gpus=query.has_driver())
+            children["python"] = interpreter.start_in_container(
+                *(run, python, {**outside, **path_env}, limit_s, packages)
+            )
     else:
         children["python"] = interpreter.start(
             *(python, {**environ, **path_env}, facts.project, limit_s, packages)
@@ -131,9 +136,13 @@ def _launch_facts(
         found = yield from interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
     yield from wait_all([*children.values()])
-    fields["python"] = interpreter.result(children["python"], python)
+    fields["python"] = Interpreter(error="it was not tried")
+    if "python" in children:
+        fields["python"] = interpreter.result(children["python"], python)
     if "container" in children:
-        fields["container"] = container.result(children["container"])
+        inside = interpreter.inside_facts(children.get("python"))
+        answers = container.result(children["container"])
+        fields["container"] = replace(answers, inside=inside)
     if "etcd" in children:
         fields["etcd"] = etcd.result(children["etcd"])
     return fields, reserved

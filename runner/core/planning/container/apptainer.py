@@ -27,6 +27,7 @@ def probe(spec: Spec) -> ContainerProbe:
             *bind_options(container.mounts),
             *(*container.extra, container.image),
         ),
+        gpus=("--nv",),
     )
 
 

@@ -21,7 +21,18 @@ from runner.core.protocol.paths import RunPaths, tasks_folder
 ENGINES = ("docker", "podman", "apptainer", "enroot")
 """The modules of this package that are engines."""
 
-NO_PYTHON_HINT = "set container.python to the Python in it, 3.8 or newer"
+NO_PYTHON_HINT = "set container.python to the Python in it, 3.8 or newer, or choose another image"
+GPU_HINT = (
+    "set up NVIDIA's container toolkit there (docker: nvidia-ctk runtime configure; podman: "
+    "nvidia-ctk cdi generate), or set cluster.nodes.{name}.gpus=0"
+)
+GPU_FAILURES = (
+    *("could not select device driver", "unresolvable CDI devices"),
+    "nvidia-container-cli",
+)
+NOT_FOUND = ("executable file not found", "no such file or directory: unknown")
+ENGINE_REFUSAL = "ended with exit code 125 "
+REFUSAL_HINT = "look at container.extra, container.ulimits, container.shm_size and container.mounts"
 
 
 @dataclass(frozen=True)
@@ -76,9 +87,37 @@ def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem
     if found := engine_of(spec).problem(spec, facts):
         message, hint = found
         yield Problem(node.name, message, hint)
-    elif facts.python.error:
-        message = f"container.image: {spec.container.image}: {facts.python.error}"
-        yield Problem(node.name, message, NO_PYTHON_HINT)
+    elif facts.python.error and not facts.container.mounts_missing:
+        yield probe_problem(spec, node, facts.python.error)
+    elif problem := gpu_problem(spec, node, facts):
+        yield problem
+
+
+def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
+    """Return why the interpreter did not answer in a container: it, or the engine, has failed."""
+    container = spec.container
+    reason = error.rpartition(": docker: ")[2].rpartition("Error response from daemon: ")[2]
+    if any(text in error for text in GPU_FAILURES):
+        message = f"{container.engine} gives its containers no GPUs: {reason}"
+        return Problem(node.name, message, GPU_HINT.format(name=node.name))
+    if any(text in error for text in NOT_FOUND):
+        message = f"container.python: {container.image} has no {container.python}"
+        return Problem(node.name, message, NO_PYTHON_HINT)
+    if ENGINE_REFUSAL in error:
+        message = f"{container.engine} refuses a container of {container.image}: {reason}"
+        return Problem(node.name, message, REFUSAL_HINT)
+    message = f"container.image: {container.image}: {error}"
+    return Problem(node.name, message, NO_PYTHON_HINT)
+
+
+def gpu_problem(spec: Spec, node: Node, facts: Facts) -> Optional[Problem]:
+    """Return the lack of GPUs in a container, which shows all that there are."""
+    wanted = len(facts.gpus) if node.gpu_count is None else min(node.gpu_count, len(facts.gpus))
+    inside = facts.container.inside.gpus
+    if inside < 0 or inside >= wanted:
+        return None
+    message = f"{spec.container.engine}: a container has {inside} of the {wanted} GPUs for a run"
+    return Problem(node.name, message, GPU_HINT.format(name=node.name))
 
 
 def facts_inside(facts: Facts) -> Facts:

@@ -17,8 +17,17 @@ RENUMBERS_DEVICES = True
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""
     program = spec.container.program
-    engine = (program, "version", "--format", "{{.Client.Version}}")
-    return replace(docker.probe(spec), engine=engine)
+    made = docker.probe(spec)
+    return replace(
+        made,
+        engine=(program, "version", "--format", "{{.Client.Version}}"),
+        endpoint=("/bin/sh", "-c", 'echo "${CONTAINER_HOST-}"'),
+        environ=("PATH", "CONTAINER_HOST"),
+        store=(program, "info", "--format", "{{.Store.GraphRoot}}"),
+        gpus=("--device", "nvidia.com/gpu=all"),
+        user=(),  # it would need `--userns keep-id` without root
+        group=(),
+    )
 
 
 def container(request: ContainerRequest) -> Container:
