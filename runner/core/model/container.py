@@ -50,6 +50,8 @@ class ContainerProbe:
     environ: Tuple[str, ...] = ()  # names of variables by which its program finds it
     store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull
     remove_image: Tuple[str, ...] = ()  # removes the image, if no container has it
+    name: Tuple[str, ...] = ()  # the option of `run` by which a container is called {name}
+    discard: Tuple[str, ...] = ()  # removes the container {name}, whatever its state
     user: Tuple[str, ...] = ()  # options of `run`, with {uid} and {gid} of the login
     group: Tuple[str, ...] = ()  # and for each other group of the login
     gpus: Tuple[str, ...] = ()  # and where there are GPUs, to have all of them
@@ -74,8 +76,8 @@ class CommandAnswer:
 
 NOT_ASKED = CommandAnswer(-2)
 LOCAL_SCHEMES = ("unix://", "fd://")
-MIN_PULL_BYTES = 1 << 30
-"""The least free space in which the layers of an image are worth to be tried."""
+MIN_PULL_BYTES = 256 << 20
+"""No image with torch fits in less."""
 
 
 @dataclass(frozen=True)

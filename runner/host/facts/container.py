@@ -14,6 +14,8 @@ from runner.host.process.bounded_child import BoundedChild
 from runner.host.storage import image_records
 
 MAX_OUTPUT = 2000  # characters, from the end
+LATE_START_S = 1  # after this time a container shows up whose client was killed as it asked for it
+DISCARD_TIMEOUT_S = 60.0
 
 
 def start(
@@ -34,14 +36,31 @@ def result(child: BoundedChild) -> ContainerFacts:
     return decode(ContainerFacts, report)
 
 
-def run_argv(probe: ContainerProbe, facts: Facts, *, has_gpus: bool) -> Tuple[str, ...]:
-    """Return the command that runs the words after it in a new container, as the login's user."""
-    ids = {"uid": facts.uid, "gid": facts.gid}
-    options = [word.format(**ids) for word in probe.user]
-    options += [word.format(gid=group) for group in facts.groups for word in probe.group]
-    options += probe.gpus if has_gpus else ()
-    program, verb, *others = probe.run
-    return (program, verb, *options, *others)
+class Trial:
+    """A new container for a short program, as the user of the login; see `end`."""
+
+    def __init__(self, probe: ContainerProbe, facts: Facts, environ: Dict[str, str]) -> None:
+        self._probe, self._facts, self._environ = probe, facts, environ
+        self._name = f"runner-probe-{os.urandom(8).hex()}"
+
+    def argv(self, *, has_gpus: bool) -> Tuple[str, ...]:
+        """Return the command that runs the words after it there."""
+        probe, ids = self._probe, {"uid": self._facts.uid, "gid": self._facts.gid}
+        options = [word.format(name=self._name) for word in probe.name]
+        options += [word.format(**ids) for word in probe.user]
+        options += [word.format(gid=gid) for gid in self._facts.groups for word in probe.group]
+        options += probe.gpus if has_gpus else ()
+        program, verb, *others = probe.run
+        return (program, verb, *options, *others)
+
+    def end(self, child: BoundedChild) -> None:
+        """Kill the client, and have what it may have left removed after us: it has a moment."""
+        has_ended = child.code is not None and not child.timed_out
+        child.kill()
+        if self._probe.discard and not has_ended:
+            words = [word.format(name=self._name) for word in self._probe.discard]
+            argv = ["/bin/sh", "-c", f'sleep {LATE_START_S}; exec "$@"', "sh", *words]
+            BoundedChild(lambda: os.execve(argv[0], argv, self._environ), DISCARD_TIMEOUT_S)
 
 
 class _Engine:

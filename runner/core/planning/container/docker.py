@@ -41,6 +41,8 @@ def probe(spec: Spec) -> ContainerProbe:
         environ=("PATH", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"),
         store=(program, "info", "--format", "{{.DockerRootDir}}"),
         remove_image=(program, "image", "rm", container.image),
+        name=("--name", "{name}"),
+        discard=(program, "rm", "--force", "--volumes", "{name}"),
         user=("--user", "{uid}:{gid}") if container.host_user else (),
         group=("--group-add", "{gid}") if container.host_user else (),
         gpus=("--gpus", "all"),

@@ -6,13 +6,11 @@ from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 Reason = Tuple[str, str]  # why an option is refused, and what to do instead
 
-SHORT = dict(
-    pair.split("=")
-    for pair in (
-        "a=attach c=cpu-shares d=detach e=env h=hostname i=interactive l=label m=memory "
-        "p=publish P=publish-all t=tty u=user v=volume w=workdir"
-    ).split()
+LONG = (
+    *("attach", "cpu-shares", "detach", "env", "hostname", "interactive", "label", "memory"),
+    *("publish", "tty", "user", "volume", "workdir"),
 )
+SHORT = {"P": "publish-all", **{name[0]: name for name in LONG}}
 """The long names of docker's and podman's short options."""
 
 SHORT_SWITCHES = "ditP"
