@@ -61,11 +61,15 @@ class ContainerProbe:
         return 5 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
 
 
+TIMED_OUT, NOT_RUN = -1, -2
+"""Codes of commands that have none."""
+
+
 @dataclass(frozen=True)
 class CommandAnswer:
     """How a command of an engine ended: its exit code, and the end of what it printed."""
 
-    code: int  # -1: not in time; -2: not run
+    code: int
     output: str = ""
 
     @property
@@ -74,7 +78,7 @@ class CommandAnswer:
         return self.code == 0
 
 
-NOT_ASKED = CommandAnswer(-2)
+NOT_ASKED = CommandAnswer(NOT_RUN)
 LOCAL_SCHEMES = ("unix://", "fd://")
 MIN_PULL_BYTES = 256 << 20
 """No image with torch fits in less."""

@@ -7,7 +7,7 @@ import subprocess
 from typing import Any, Dict, Sequence, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerProbe
+from runner.core.model.container import TIMED_OUT, CommandAnswer, ContainerFacts, ContainerProbe
 from runner.core.model.facts import Facts
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
@@ -85,6 +85,9 @@ class _Engine:
             endpoint = self._ask("endpoint", probe.endpoint)
             if ContainerFacts(endpoint=endpoint).is_elsewhere:
                 return
+            if endpoint.code == TIMED_OUT:  # some clients ask their daemon even for that
+                report(engine=encode(endpoint))
+                return
         if not self._ask("engine", probe.engine).ok:
             return
         is_there = self._ask("image", probe.image).ok
@@ -123,7 +126,7 @@ def _run(argv: Sequence[str], environ: Dict[str, str], limit_s: float) -> Comman
     try:
         done = subprocess.run(argv, stdout=pipe, stderr=both, check=False, **options)
     except subprocess.TimeoutExpired:
-        return CommandAnswer(-1)
+        return CommandAnswer(TIMED_OUT)
     except OSError as error:
         return CommandAnswer(127, error.strerror or str(error))
     return CommandAnswer(done.returncode, done.stdout.decode(errors="replace")[-MAX_OUTPUT:])

@@ -30,7 +30,11 @@ GPU_FAILURES = (
     *("could not select device driver", "unresolvable CDI devices"),
     "nvidia-container-cli",
 )
-NOT_FOUND = ("executable file not found", "no such file or directory: unknown")
+NOT_STARTED = (
+    *("executable file not found", "no such file or directory: unknown"),
+    *("permission denied: unknown", "FATAL tini", "failed to exec pid1"),
+)
+FORBIDDEN_HINT = "set container.user=image, or have the image let everyone read and start it"
 ENGINE_REFUSAL = "ended with exit code 125 "
 REFUSAL_HINT = "look at container.extra, container.ulimits, container.shm_size and container.mounts"
 
@@ -100,7 +104,12 @@ def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
     if any(text in error for text in GPU_FAILURES):
         message = f"{container.engine} gives its containers no GPUs: {reason}"
         return Problem(node.name, message, GPU_HINT.format(name=node.name))
-    if any(text in error for text in NOT_FOUND):
+    if any(text in error for text in NOT_STARTED) and "ermission denied" in error:
+        message = (
+            f"container.python: its user may not start {container.python} in {container.image}"
+        )
+        return Problem(node.name, message, FORBIDDEN_HINT)
+    if any(text in error for text in NOT_STARTED):
         message = f"container.python: {container.image} has no {container.python}"
         return Problem(node.name, message, NO_PYTHON_HINT)
     if ENGINE_REFUSAL in error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Iterator, Optional, Sequence, Tuple
 
-from runner.core.model.container import NOT_ASKED, Container, ContainerProbe, Mount
+from runner.core.model.container import NOT_ASKED, TIMED_OUT, Container, ContainerProbe, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container.base import ContainerRequest
@@ -22,6 +22,10 @@ STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.St
 IMAGE_FORMAT = "{{.Os}}/{{.Architecture}}"
 USUAL_ENDPOINT = "unix:///var/run/docker.sock"
 ENDPOINT_FORMAT = "{{.Endpoints.docker.Host}}"
+ENDPOINT_SCRIPT = """\
+[ -z "$DOCKER_HOST" ] || { echo "$DOCKER_HOST"; exit; }
+exec "$0" context inspect --format "$1"
+"""
 MACHINES = {
     "amd64": ("x86_64", "amd64"),
     "arm64": ("aarch64", "arm64"),
@@ -37,7 +41,7 @@ def probe(spec: Spec) -> ContainerProbe:
     pull = () if container.pull == "never" else (program, *PULL_QUIETLY, container.image)
     ulimits = container.ulimits
     return ContainerProbe(
-        endpoint=(program, "context", "inspect", "--format", ENDPOINT_FORMAT),
+        endpoint=("/bin/sh", "-c", ENDPOINT_SCRIPT, program, ENDPOINT_FORMAT),
         environ=("PATH", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"),
         store=(program, "info", "--format", "{{.DockerRootDir}}"),
         remove_image=(program, "image", "rm", container.image),
@@ -200,7 +204,7 @@ def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
         return message, hint
     if "Cannot connect" in text or "daemon running" in text:
         return f"{name}: {daemon} does not run", "start it there: systemctl start docker"
-    if facts.container.engine.code == -1:
+    if facts.container.engine.code == TIMED_OUT:
         hint = "look at it there: systemctl status docker; journalctl -u docker"
         return f"{name}: {daemon} did not answer in time: it hangs", hint
     return f"{name} does not work: {last_line(text)}", f"try it there: {name} version"
@@ -221,7 +225,7 @@ def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
         room = f"{store} has {(free or 0) >> 20} MiB free" if store else "its disk is full"
         hint = f"free some room there (see {spec.container.program} system df), or load it by hand"
         return f"{message}, and there is no room for it: {room}", hint
-    if pull.code == -1:
+    if pull.code == TIMED_OUT:
         return f"{message}, and could not be pulled in time", "pull it there by hand first"
     hint = "look at the name and the network, log in to the registry there, or load it by hand"
     return f"{message}, and cannot be pulled: {last_line(pull.output)}", hint
