@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.task import check_plain, read_task
-from runner.config.validation import SpecInputs, Validator, scalar_text
+from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, Mount
 from runner.core.model.spec import (
@@ -28,6 +30,13 @@ from runner.core.model.spec import (
     Torchrun,
 )
 from runner.core.planning.container.base import ENGINES, engine_of
+from runner.core.planning.container.extra import extra_problems
+
+ULIMITS = (
+    *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
+    *("rss", "rtprio", "rttime", "sigpending", "stack"),
+)
+"""The names of limits that engines know."""
 
 
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
@@ -126,9 +135,10 @@ def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) 
     read = validator.section("container", values, schema.ContainerConfig)
     engine = read["engine"]
     if not engine:
-        if set_keys := [key for key in ("image", "build") if read[key]]:
+        unset = dataclasses.asdict(schema.ContainerConfig())
+        for key in (key for key in read if values[key] != unset[key]):
             hint = f"choose one: container={' or container='.join(ENGINES)}"
-            validator.add(f"container.{set_keys[0]}", "it needs an engine to run it", hint)
+            validator.add(f"container.{key}", "ranks run in no container without an engine", hint)
         return ContainerSpec()
     _check_image(validator, engine, read)
     if read["shm_size"] and not re.fullmatch(r"[1-9]\d*[bkmg]?", read["shm_size"]):
@@ -137,6 +147,8 @@ def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) 
     if read["shm_size"] and read["ipc"] == "host":
         message = "the host's own /dev/shm is used, and its size is not ours to set"
         validator.add("container.shm_size", message, "leave it out, or set container.ipc=private")
+    for message, hint in extra_problems(engine, read["extra"]):
+        validator.add("container.extra", message, hint)
     container = ContainerSpec(
         engine=engine,
         program=read["program"] or engine,
@@ -177,6 +189,7 @@ def _check_image(validator: Validator, engine: str, read: Mapping[str, Any]) -> 
 
 def _read_mounts(validator: Validator, texts: Sequence[str]) -> Iterator[Mount]:
     """Yield what SOURCE:TARGET[:ro] says; both are absolute, so that no engine takes a name."""
+    targets: set[str] = set()
     for text in texts:
         source, _, rest = text.partition(":")
         target, _, mode = rest.partition(":")
@@ -184,6 +197,11 @@ def _read_mounts(validator: Validator, texts: Sequence[str]) -> Iterator[Mount]:
         if not is_absolute or mode not in ("", "ro", "rw"):
             message = f"{text!r} is not SOURCE:TARGET or SOURCE:TARGET:ro with absolute paths"
             validator.add("container.mounts", message, "such as /data:/data:ro")
+        elif posixpath.normpath(target) in {*targets, "/"}:
+            place = posixpath.normpath(target)
+            taken = "two sources have that place" if place in targets else "it would hide the image"
+            validator.add("container.mounts", f"{text!r}: {taken}")
+        targets.add(posixpath.normpath(target))
         yield Mount(source, target, read_only=mode == "ro")
 
 
@@ -195,7 +213,11 @@ def _read_ulimits(validator: Validator, values: object) -> dict[str, str]:
         return {}
     limits = {str(name): str(value) for name, value in values.items()}
     for name, limit in limits.items():
-        if not re.fullmatch(r"-1|\d+(:\d+)?", limit):
+        soft, _, hard = limit.partition(":")
+        if name not in ULIMITS:
+            hint = suggest(name, ULIMITS)
+            validator.add(f"container.ulimits.{name}", "there is no such limit", hint)
+        elif not re.fullmatch(r"-1|\d{1,18}(:\d{1,18})?", limit) or int(soft) > int(hard or soft):
             message = f"must be a number, SOFT:HARD, or -1 for none, not {limit!r}"
             validator.add(f"container.ulimits.{name}", message)
     return limits

@@ -106,8 +106,8 @@ def deliver(
     pool: HostPool,
     request: Callable[[Node], FactsRequest],
     spares: tuple[Node, ...],
-) -> None:
-    """Bring an image to the hosts that lack it.
+) -> set[str]:
+    """Bring an image to the hosts that lack it; return which did.
 
     Raises:
         NotReady: The engine of a host does not work, or the host cannot build or load the image.
@@ -129,6 +129,7 @@ def deliver(
         output=lambda node, stream, data: console.rank_output(node, NO_RANK, stream, data),
     )
     source.deliver(delivery)
+    return delivery.brought
 
 
 def _commands(container: ContainerSpec, dockerfile: str = "") -> ImageCommands:

@@ -58,6 +58,7 @@ class Preparation:
         image: ImageSource | None = None,
     ) -> None:
         self._image = image
+        self._brought_to: set[str] = set()  # nodes that did not have it
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
         self._requirements = required_packages(request)
@@ -69,7 +70,7 @@ class Preparation:
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
         if self._image:
-            deliver(self._image, self._pool, self.facts_request, self._spares)
+            self._brought_to = deliver(self._image, self._pool, self.facts_request, self._spares)
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
@@ -88,7 +89,11 @@ class Preparation:
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""
-        return facts_request(self._pool.spec, node, self._source.code, self._requirements.names)
+        code, packages = self._source.code, self._requirements.names
+        request = facts_request(self._pool.spec, node, code, packages)
+        if request.container and node.name in self._brought_to:
+            return replace(request, container=replace(request.container, was_brought=True))
+        return request
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,10 +57,10 @@ def overrides(
 
 
 class Daemon:
-    """A dockerd on a host, whose socket the ordinary user may use."""
+    """A dockerd on a host, whose socket the ordinary user may use, or another group."""
 
-    def __init__(self, host: Host, image: Path, *, survives: bool) -> None:
-        self.host, self._image = host, image
+    def __init__(self, host: Host, image: Path, *, survives: bool, group: str = "alice") -> None:
+        self.host, self._image, self._group = host, image, group
         self._config = json.dumps({"live-restore": survives})
         self._process: subprocess.Popen[str] | None = None
 
@@ -71,14 +72,16 @@ class Daemon:
         self.host.sh(write, user="root")
         flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         places = [f"--data-root={FOLDER}/root", f"--exec-root={FOLDER}/exec"]
-        argv = [DOCKERD, f"--config-file={FOLDER}/daemon.json", "--group=alice", *flags, *places]
+        argv = [DOCKERD, f"--config-file={FOLDER}/daemon.json", *flags, *places]
+        argv.append(f"--group={self._group}")
         script = f"exec {' '.join(argv)} --pidfile={FOLDER}/pid >>{FOLDER}/log 2>&1"
         self._process = self.host.popen(["/bin/sh", "-c", script], user="root")
         wait_until(self.answers, f"docker on {self.host.name}", 30, detail=self.log)
 
     def answers(self) -> bool:
         """Whether it does."""
-        return "yes" in self.host.sh(f"{DOCKER} ps -q >/dev/null 2>&1 && echo yes", check=False)
+        question = f"{DOCKER} ps -q >/dev/null 2>&1 && echo yes"
+        return "yes" in self.host.sh(question, user="root", check=False)
 
     def log(self) -> str:
         """What it wrote last."""
@@ -89,6 +92,16 @@ class Daemon:
         self.host.sh(f"kill -{signum} $(cat {FOLDER}/pid)", user="root", check=False)
         if self._process is not None:
             self._process.wait(20)
+
+    def pause(self) -> None:
+        """Have it answer nothing; see `resume`."""
+        self.host.sh(f"kill -STOP $(cat {FOLDER}/pid)", user="root")
+
+    def resume(self) -> None:
+        """Have it go on, and nsenter, which has stopped with it."""
+        self.host.sh(f"kill -CONT $(cat {FOLDER}/pid)", user="root")
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
 
     def revive(self) -> None:
         """Start it again, with the image, if it has died, perhaps with its host."""

@@ -84,7 +84,7 @@ class ImageDelivery:
     ) -> None:
         self._container, self._commands = container, commands
         self._tails: dict[str, bytes] = defaultdict(bytes)  # of output that was shown
-        self._brought: set[str] = set()  # hosts that have just built or loaded it
+        self.brought: set[str] = set()  # hosts that have just built or loaded it
         self._sessions, self._inbox, self._nodes = sessions, inbox, nodes
         self._say, self._show, self._output = say, show, output
 
@@ -158,10 +158,10 @@ class ImageDelivery:
         for name, result in results.items():
             if result.exit_code == 0:
                 found = parse_inventory(result.stdout.decode(errors="replace"))
-                any_will_do = not image.startswith("sha256:") or name in self._brought
+                any_will_do = not image.startswith("sha256:") or name in self.brought
                 if not found.image or (found.image != image and not any_will_do):
                     by_store.setdefault(found.store or name, (name, found))
-        if still_lacking := [name for name, _ in by_store.values() if name in self._brought]:
+        if still_lacking := [name for name, _ in by_store.values() if name in self.brought]:
             message = f"{self._container.image} was brought to it, and is not there"
             raise NotReady([Problem(name, message) for name in still_lacking])
         return dict(by_store.values())
@@ -214,7 +214,7 @@ class ImageDelivery:
         problems = []
         for name, result in results.items():
             if result.exit_code == 0 and not result.problem:
-                self._brought.add(name)
+                self.brought.add(name)
                 continue
             output = self._tails[name] or bytes(result.stderr)
             lines = output.decode(errors="replace").strip().splitlines()

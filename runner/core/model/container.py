@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 ENGINE_ENV = (
     *("PATH", "XDG_RUNTIME_DIR", "CONTAINER_HOST"),
@@ -60,11 +60,24 @@ class ContainerProbe:
     run: Tuple[str, ...]  # runs the words after it in a new container
     pull: Tuple[str, ...] = ()  # () for never
     pull_always: bool = False
+    was_brought: bool = False  # a launch has just built it there, or sent it
     pull_timeout_s: float = 3600.0
+    endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
+    store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull
+    remove_image: Tuple[str, ...] = ()  # removes the image, if no container has it
+    name: Tuple[str, ...] = ()  # the option of `run` by which a container is called {name}
+    discard: Tuple[str, ...] = ()  # removes the container {name}, whatever its state
+    user: Tuple[str, ...] = ()  # options of `run`, with {uid} and {gid} of the login
+    group: Tuple[str, ...] = ()  # and for each other group of the login
+    gpus: Tuple[str, ...] = ()  # and where there are GPUs, to have all of them
 
     def limit_s(self, tool_timeout_s: float) -> float:
         """Return how long all of them may take, each of them `tool_timeout_s`, but for a pull."""
-        return 3 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+        return 5 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+
+
+TIMED_OUT, NOT_RUN = -1, -2
+"""Codes of commands that have none."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class ImageCommands:
 class CommandAnswer:
     """How a command of an engine ended: its exit code, and the end of what it printed."""
 
-    code: int  # -1: not in time; -2: not run
+    code: int
     output: str = ""
 
     @property
@@ -96,7 +109,19 @@ class CommandAnswer:
         return self.code == 0
 
 
-NOT_ASKED = CommandAnswer(-2)
+NOT_ASKED = CommandAnswer(NOT_RUN)
+LOCAL_SCHEMES = ("unix://", "fd://")
+MIN_PULL_BYTES = 256 << 20
+"""No image with torch fits in less."""
+
+
+@dataclass(frozen=True)
+class InsideFacts:
+    """What the task's interpreter found in a container of the run's image."""
+
+    gpus: int = -1  # devices; -1 if none were asked for
+    shm_bytes: int = 0  # the size of /dev/shm
+    has_verbs: bool = True  # the user's library of InfiniBand
 
 
 @dataclass(frozen=True)
@@ -109,6 +134,26 @@ class ContainerFacts:
     pull: CommandAnswer = NOT_ASKED
     mounts_missing: Tuple[str, ...] = ()  # sources of mounts that are not there
     env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV` that was set, also by setup
+    endpoint: CommandAnswer = NOT_ASKED
+    store: str = ""  # the folder of its images, if it was asked before a pull
+    store_free: Optional[int] = None  # bytes, there; None if the user may not see that
+    inside: InsideFacts = InsideFacts()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the engine is on another machine, where mounts would be that one's folders."""
+        address = self.endpoint.output.strip()
+        return self.endpoint.ok and "://" in address and not address.startswith(LOCAL_SCHEMES)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a pull is worth to be tried."""
+        return self.store_free is None or self.store_free >= MIN_PULL_BYTES
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a container of the image can be tried."""
+        return self.image.ok and not self.mounts_missing
 
 
 @dataclass(frozen=True)

@@ -145,12 +145,13 @@ class RelaunchMarked:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The runs and releases that were removed, and the old runs that are in use."""
+    """The runs, releases and images that were removed, and the old runs and images in use."""
 
     runs: Tuple[str, ...] = field(metadata=RUN_ID)
     releases: Tuple[str, ...]
     in_use: Tuple[str, ...]
     bytes: int = field(metadata=COUNT)
+    images: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

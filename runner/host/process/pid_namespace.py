@@ -12,11 +12,6 @@ from typing import AbstractSet, Dict, List, Mapping, Set
 from runner.host.process import procfs
 
 
-def env_tags(run_id: str, node: str) -> Set[str]:
-    """Return the entries of the environment by which processes of a run are found."""
-    return {f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}
-
-
 def namespace_of(pid: object = "self") -> int:
     """Return the inode of the PID namespace of a process, 0 if that cannot be seen."""
     try:

@@ -21,7 +21,7 @@ from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.file_worker import Submit
-from runner.host.process.pid_namespace import ContainerProcesses, env_tags
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]

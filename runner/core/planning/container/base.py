@@ -9,9 +9,8 @@ import hashlib
 import importlib
 import posixpath
 from dataclasses import dataclass, replace
-from typing import Dict, Iterator, Mapping, Optional, Protocol, Sequence, Tuple, cast
+from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
-from runner.core.errors import Problem
 from runner.core.model.container import (
     Container,
     ContainerProbe,
@@ -26,12 +25,6 @@ from runner.core.protocol.paths import RunPaths, tasks_folder
 
 ENGINES = ("docker", "podman", "apptainer", "enroot")
 """The modules of this package that are engines."""
-
-NO_PYTHON_HINT = "set container.python to the Python in it, 3.8 or newer"
-ENTRYPOINT_HINT = (
-    "its entry point has to run the words that it is given; leave container.entrypoint out for "
-    "one that is a launcher itself"
-)
 
 
 @dataclass(frozen=True)
@@ -77,22 +70,6 @@ class Engine(Protocol):
 def engine_of(container: ContainerSpec) -> Engine:
     """Return the engine of a container."""
     return cast(Engine, importlib.import_module(f"{__package__}.{container.engine}"))
-
-
-def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Yield what keeps a host from running the container of a spec."""
-    if not spec.container:
-        return
-    for source in facts.container.mounts_missing:
-        message = f"container.mounts: there is no {source}"
-        yield Problem(node.name, message, "make it there, or take it out of container.mounts")
-    if found := engine_of(spec.container).problem(spec, facts):
-        message, hint = found
-        yield Problem(node.name, message, hint)
-    elif facts.python.error:
-        message = f"container.image: {spec.container.image}: {facts.python.error}"
-        hint = ENTRYPOINT_HINT if spec.container.image_entrypoint else NO_PYTHON_HINT
-        yield Problem(node.name, message, hint)
 
 
 def facts_inside(facts: Facts) -> Facts:

@@ -6,7 +6,6 @@ is left to `--rm`: exit code and reason are read from the container first.
 
 from __future__ import annotations
 
-import re
 from typing import Iterator, Optional, Sequence, Tuple
 
 from runner.core import shell
@@ -19,6 +18,7 @@ from runner.core.model.container import (
 )
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
+from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
@@ -45,13 +45,10 @@ for folder, folders, files in os.walk(root):
         if os.lstat(path).st_uid != uid:
             os.lchown(path, uid, gid)
 """
-MACHINES = {
-    "amd64": ("x86_64", "amd64"),
-    "arm64": ("aarch64", "arm64"),
-    "ppc64le": ("ppc64le",),
-    "386": ("i386", "i686"),
-}
-"""The kinds of processor, as `uname -m` prints them, by the architecture of an image."""
+ENDPOINT_SCRIPT = """\
+[ -z "$DOCKER_HOST" ] || { echo "$DOCKER_HOST"; exit; }
+exec "$0" context inspect --format "$1"
+"""
 
 
 def probe(spec: Spec) -> ContainerProbe:
@@ -59,12 +56,23 @@ def probe(spec: Spec) -> ContainerProbe:
     container, program = spec.container, spec.container.program
     may_pull = container.fetches and not container.comes_from_here and container.pull != "never"
     pull = (program, *PULL_QUIETLY, container.image) if may_pull else ()
+    ulimits = container.ulimits
     return ContainerProbe(
+        endpoint=("/bin/sh", "-c", ENDPOINT_SCRIPT, program, ENDPOINT_FORMAT),
+        store=(program, "info", "--format", "{{.DockerRootDir}}"),
+        remove_image=(program, "image", "rm", container.image),
+        name=("--name", "{name}"),
+        discard=(program, "rm", "--force", "--volumes", "{name}"),
+        user=("--user", "{uid}:{gid}") if container.host_user else (),
+        group=("--group-add", "{gid}") if container.host_user else (),
+        gpus=("--gpus", "all"),
         engine=(program, "version", "--format", "{{.Server.Version}}"),
         image=(program, "image", "inspect", "--format", IMAGE_FORMAT, container.image),
         run=(
             *(program, "run", "--rm", "--init", "--pull", "never", "--network", "host"),
             *("--log-driver", "none", "--env", "PYTHONPATH", *entrypoint(spec)),
+            *memory_options(spec),
+            *(word for name in ulimits for word in ("--ulimit", f"{name}={ulimits[name]}")),
             *(*mount_options(container.mounts), *container.extra, container.image),
         ),
         pull=pull,
@@ -155,9 +163,7 @@ def options(request: ContainerRequest, gpus: Sequence[str]) -> Iterator[str]:
     if spec.container.host_user:
         yield from ("--user", f"{facts.uid}:{facts.gid}")
         yield from (word for group in facts.groups for word in ("--group-add", str(group)))
-    yield from ("--ipc", "host") if spec.container.host_ipc else ()
-    if spec.container.shm_size:
-        yield from ("--shm-size", spec.container.shm_size)
+    yield from memory_options(spec)
     ulimits = dict(spec.container.ulimits)
     if facts.system.infiniband:  # whose memory is pinned
         ulimits.setdefault("memlock", "-1")
@@ -166,6 +172,13 @@ def options(request: ContainerRequest, gpus: Sequence[str]) -> Iterator[str]:
     yield from mount_options(request.mounts)
     yield from gpus
     yield from spec.container.extra
+
+
+def memory_options(spec: Spec) -> Tuple[str, ...]:
+    """Return the options for what the processes of a container share."""
+    if spec.container.host_ipc:
+        return ("--ipc", "host")
+    return ("--shm-size", spec.container.shm_size) if spec.container.shm_size else ()
 
 
 def entrypoint(spec: Spec) -> Tuple[str, ...]:
@@ -197,59 +210,4 @@ def csv_field(text: str) -> str:
 
 def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
     """Return what is wrong with engine or image on a host, and what to do about it."""
-    answers, name = facts.container, spec.container.program
-    if not answers.program:
-        hint = "install it there, or set container.program to its path"
-        return f"container.program: there is no {name} on its PATH", hint
-    if not answers.engine.ok:
-        return engine_problem(name, facts)
-    if not answers.image.ok:
-        return image_problem(spec, facts)
-    machine = answers.image.output.strip().rpartition("/")[2]
-    if facts.machine and facts.machine not in MACHINES.get(machine, (facts.machine,)):
-        message = f"container.image: {spec.container.image} is for {machine}"
-        hint = "choose an image for that processor, or set container.pull=always"
-        return f"{message}, and this host is a {facts.machine}", hint
-    return None
-
-
-def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
-    """Return why an engine does not answer."""
-    text = facts.container.engine.output
-    if "permission denied" in text:
-        message = f"{name}: {facts.user} may not use the socket of its daemon"
-        hint = (
-            f"an administrator can do: usermod -aG docker {facts.user} (which is as good as root)"
-        )
-        return message, hint
-    if "Cannot connect" in text or "daemon running" in text:
-        return f"{name}: its daemon does not answer", "start it there: systemctl start docker"
-    if facts.container.engine.code == -1:
-        hint = "look at it there: systemctl status docker"
-        return f"{name}: its daemon did not answer in time", hint
-    return f"{name} does not work: {last_line(text)}", f"try it there: {name} version"
-
-
-def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
-    """Return why an image is not on a host."""
-    container, image, pull = spec.container, spec.container.image, facts.container.pull
-    message = f"container.image: {image} is not on this host"
-    if container.comes_from_here:
-        how = "builds it there" if container.build else "sends it there"
-        hint = "dry runs and checks change nothing there; a node that joins later has to have it"
-        return f"{message}; the start of a launch {how}", hint
-    if not container.fetches and container.pull != "never":
-        hint = f"launch it, or pull it there by hand: {container.program} pull {image}"
-        return f"{message} yet, and a dry run or check pulls nothing", hint
-    if container.pull == "never":
-        return f"{message}, and container.pull is never", "load it there, or set container.pull"
-    if pull.code == -1:
-        return f"{message}, and could not be pulled in time", "pull it there by hand first"
-    hint = "look at the name and the network, log in to the registry there, or load it by hand"
-    return f"{message}, and cannot be pulled: {last_line(pull.output)}", hint
-
-
-def last_line(text: str) -> str:
-    """Return the last line of what an engine printed, without its prefix."""
-    lines = [line for line in text.strip().splitlines() if line.strip()] or ["(no output)"]
-    return re.sub(r"^(docker|Error( response from daemon)?|error): *", "", lines[-1])[:300]
+    return problems.engine_or_image_problem(spec, facts)
