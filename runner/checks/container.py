@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.checks.base import CheckContext, check, ok
+from runner.checks.base import CheckContext, check, ok, used_gpus, warning
+from runner.core.model.facts import Facts
 from runner.core.model.results import Finding
+from runner.core.model.spec import Node
+
+DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 
 
 @check(25, at_launch=True)
@@ -16,6 +20,32 @@ def container(context: CheckContext) -> Iterator[Finding]:
         if errors := context.unmet("container", node):
             yield from errors
             continue
-        version = facts.container.engine.output.strip()
-        made_for = facts.container.image.output.strip()
-        yield ok(node.name, f"{spec.engine} {version}, {spec.image} for {made_for}")
+        yield ok(node.name, _found(context, facts))
+        yield from _inside_findings(context, node, facts)
+
+
+def _found(context: CheckContext, facts: Facts) -> str:
+    spec, answers = context.spec.container, facts.container
+    address, made_for = answers.endpoint.output.strip(), answers.image.output.strip()
+    at = f" ({answers.program}{f', {address}' if address else ''})"
+    version = answers.engine.output.strip()
+    return f"{spec.engine} {version}{at}, {spec.image}{f' for {made_for}' if made_for else ''}"
+
+
+def _inside_findings(context: CheckContext, node: Node, facts: Facts) -> Iterator[Finding]:
+    """Warn of what a container lacks that only a large training misses."""
+    inside, ranks = facts.container.inside, _ranks(context, node, facts)
+    if ranks > 1 and 0 < inside.shm_bytes <= DEFAULT_SHM_BYTES:
+        message = (
+            f"shared memory (/dev/shm) in the container has {inside.shm_bytes >> 20} MiB for "
+            f"{ranks} ranks: when it is full, data loader workers and NCCL die of SIGBUS"
+        )
+        yield warning(node.name, message, "set container.shm_size=16g, or container.ipc=host")
+    if facts.system.infiniband and not inside.has_verbs:
+        message = "this host has InfiniBand, and the image no libibverbs: NCCL would use sockets"
+        hint = "add it to the image, in Debian's: apt-get install libibverbs1 ibverbs-providers"
+        yield warning(node.name, message, hint)
+
+
+def _ranks(context: CheckContext, node: Node, facts: Facts) -> int:
+    return 1 if context.spec.task.is_plain else node.nproc or len(used_gpus(node, facts))

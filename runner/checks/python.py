@@ -81,6 +81,8 @@ def torch(context: CheckContext) -> Iterator[Finding]:
         if differing == ["NCCL"]:
             wanted = f"{_nccl_distribution(info)}=={common['NCCL']}"
         hint = f"install the same version on every node: {info.executable} -m pip install {wanted}"
+        if context.spec.container:
+            hint = f"use an image with the same version on every node: one with {wanted}"
         others = _versions_text({part: common[part] for part in differing})
         others = others.partition(" ")[2] if differing[0] == "torch" else others
         message = f"{_versions_text({part: own[part] for part in differing})}, most have {others}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.task import check_plain, read_task
-from runner.config.validation import SpecInputs, Validator, scalar_text
+from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, Mount
 from runner.core.model.spec import (
@@ -27,7 +29,14 @@ from runner.core.model.spec import (
     Task,
     Torchrun,
 )
-from runner.core.planning.container.base import ENGINES
+from runner.core.planning.container.base import ENGINES, engine_of
+from runner.core.planning.container.extra import extra_problems
+
+ULIMITS = (
+    *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
+    *("rss", "rtprio", "rttime", "sigpending", "stack"),
+)
+"""The names of limits that engines know."""
 
 
 def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[str, Any]]:
@@ -48,7 +57,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     top = validator.section("", values, schema.RunnerConfig)
     skipped = validator.text_list("skip_checks", top["skip_checks"])
     checks = tuple(all_checks()) if skipped else ()
-    container = _read_container(validator, values["container"])
+    container = _read_container(validator, values["container"], Path(inputs.cwd))
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     spec = Spec(
         run_id=top["run_id"],
@@ -121,28 +130,26 @@ def _read_rendezvous(
     return rendezvous
 
 
-def _read_container(validator: Validator, values: Mapping[str, Any]) -> ContainerSpec:
+def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) -> ContainerSpec:
     """Return the container that ranks run in, if there is one."""
     read = validator.section("container", values, schema.ContainerConfig)
     engine = read["engine"]
     if not engine:
-        if read["image"]:
+        unset = dataclasses.asdict(schema.ContainerConfig())
+        for key in (key for key in read if values[key] != unset[key]):
             hint = f"choose one: container={' or container='.join(ENGINES)}"
-            validator.add("container.image", "it needs an engine to run it", hint)
+            validator.add(f"container.{key}", "ranks run in no container without an engine", hint)
         return ContainerSpec()
-    if not read["image"]:
-        hint = "name one, such as container.image=pytorch/pytorch:latest"
-        validator.add("container.image", f"{engine} needs an image", hint)
-    for key in ("image", "program"):
-        if read[key].startswith("-"):
-            validator.add(f"container.{key}", f"{read[key]!r} begins with a '-'")
+    _check_image(validator, engine, read)
     if read["shm_size"] and not re.fullmatch(r"[1-9]\d*[bkmg]?", read["shm_size"]):
         message = f"must be a number with b, k, m or g, not {read['shm_size']!r}"
         validator.add("container.shm_size", message, "such as 16g")
     if read["shm_size"] and read["ipc"] == "host":
         message = "the host's own /dev/shm is used, and its size is not ours to set"
         validator.add("container.shm_size", message, "leave it out, or set container.ipc=private")
-    return ContainerSpec(
+    for message, hint in extra_problems(engine, read["extra"]):
+        validator.add("container.extra", message, hint)
+    container = ContainerSpec(
         engine=engine,
         program=read["program"] or engine,
         image=read["image"],
@@ -155,11 +162,34 @@ def _read_container(validator: Validator, values: Mapping[str, Any]) -> Containe
         pull=read["pull"],
         image_entrypoint=read["entrypoint"] == "image",
         extra=read["extra"],
+        build=str(cwd / Path(read["build"]).expanduser()) if read["build"] else "",
+        push_image=read["push_image"],
+        prepare_timeout_s=read["prepare_timeout_s"],
     )
+    if container.comes_from_here and engine_of(container).image_commands(container, "") is None:
+        key = "container.build" if container.build else "container.push_image"
+        message = f"an image of {engine} is a file: nothing builds or sends it"
+        validator.add(key, message, "put the file on the hosts, or choose docker or podman")
+    return container
+
+
+def _check_image(validator: Validator, engine: str, read: Mapping[str, Any]) -> None:
+    """Check that the keys of a container name one image."""
+    if not read["image"] and not read["build"]:
+        hint = "name one, such as container.image=pytorch/pytorch:latest"
+        validator.add("container.image", f"{engine} needs an image", hint)
+    for key, other in (("build", "image"), ("build", "push_image")):
+        if read[key] and read[other]:
+            message = f"set one of container.{key} and container.{other}: a build names its image"
+            validator.add(f"container.{other}", message)
+    for key in ("image", "program"):
+        if read[key].startswith("-"):
+            validator.add(f"container.{key}", f"{read[key]!r} begins with a '-'")
 
 
 def _read_mounts(validator: Validator, texts: Sequence[str]) -> Iterator[Mount]:
     """Yield what SOURCE:TARGET[:ro] says; both are absolute, so that no engine takes a name."""
+    targets: set[str] = set()
     for text in texts:
         source, _, rest = text.partition(":")
         target, _, mode = rest.partition(":")
@@ -167,6 +197,11 @@ def _read_mounts(validator: Validator, texts: Sequence[str]) -> Iterator[Mount]:
         if not is_absolute or mode not in ("", "ro", "rw"):
             message = f"{text!r} is not SOURCE:TARGET or SOURCE:TARGET:ro with absolute paths"
             validator.add("container.mounts", message, "such as /data:/data:ro")
+        elif posixpath.normpath(target) in {*targets, "/"}:
+            place = posixpath.normpath(target)
+            taken = "two sources have that place" if place in targets else "it would hide the image"
+            validator.add("container.mounts", f"{text!r}: {taken}")
+        targets.add(posixpath.normpath(target))
         yield Mount(source, target, read_only=mode == "ro")
 
 
@@ -178,7 +213,11 @@ def _read_ulimits(validator: Validator, values: object) -> dict[str, str]:
         return {}
     limits = {str(name): str(value) for name, value in values.items()}
     for name, limit in limits.items():
-        if not re.fullmatch(r"-1|\d+(:\d+)?", limit):
+        soft, _, hard = limit.partition(":")
+        if name not in ULIMITS:
+            hint = suggest(name, ULIMITS)
+            validator.add(f"container.ulimits.{name}", "there is no such limit", hint)
+        elif not re.fullmatch(r"-1|\d{1,18}(:\d{1,18})?", limit) or int(soft) > int(hard or soft):
             message = f"must be a number, SOFT:HARD, or -1 for none, not {limit!r}"
             validator.add(f"container.ulimits.{name}", message)
     return limits

@@ -58,10 +58,10 @@ class HostPool:
         """Connect to every host; return the facts if `minimum` of them, or all, can take part.
 
         If fewer can, or the master cannot, that is `NotReady`. Spares are asked too, and
-        disconnected again unless `keep_spares`.
+        disconnected again unless `keep_spares`. Open sessions are used again.
         """
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
-        collector = self._collector(full_spec, request)
+        collector = self._collector(full_spec, request, self.sessions)
         self.sessions = collector.sessions
         collected = collector.at_least(minimum or len(self.spec.nodes), validate, spares)
         for node in spares:

@@ -54,6 +54,7 @@ from runner.workflows.host_pool import (
     forward_signals,
     signal_pending,
 )
+from runner.workflows.images import ImageSource, open_image, without_delivery
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending
@@ -67,13 +68,14 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     if request.dry_run is not DryRun.OFF:
         dry_run(request)
         return 0
+    request, image = open_image(request)
     source = source or open_code_source(request)
     store = RunStore(request.run_dir)
     store.reserve()
     inbox = BoundedInbox()
     try:
         with forward_signals(inbox):
-            session = LaunchSession(request, source, store, inbox)
+            session = LaunchSession(request, source, store, inbox, image)
             with reporting_faults(store.folder, lambda: session.fault_hint):
                 return session.run()
     except InternalFault:
@@ -86,6 +88,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 def dry_run(request: LaunchRequest) -> None:
     """Print the commands of each host, or the plan as JSON; start nothing."""
     assumptions: list[str] = []
+    request = without_delivery(request)
     if request.dry_run is DryRun.OFFLINE:
         for text in request.notes:
             note(text)
@@ -110,7 +113,12 @@ class LaunchSession:
     """One run, with its connections, its record and its console."""
 
     def __init__(
-        self, request: LaunchRequest, source: CodeSource, store: RunStore, inbox: Inbox
+        self,
+        request: LaunchRequest,
+        source: CodeSource,
+        store: RunStore,
+        inbox: Inbox,
+        image: ImageSource | None = None,
     ) -> None:
         self._request, self._source, self._store = request, source, store
         self._past_attempts: tuple[PastAttempt, ...] = ()
@@ -123,7 +131,7 @@ class LaunchSession:
         names = [node.name for node in (*spec.nodes, *spares)]
         self._console = open_console(request.ui, request.console_ranks, names)
         self._pool = HostPool(spec, self._console, inbox)
-        self._preparation = Preparation(request, source, self._pool)
+        self._preparation = Preparation(request, source, self._pool, image)
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""

@@ -21,6 +21,7 @@ from runner.core.planning.readiness import facts_request, problems_of
 from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
 from runner.workflows.host_pool import HostPool
+from runner.workflows.images import ImageSource, deliver
 
 
 def open_code_source(request: LaunchRequest) -> CodeSource:
@@ -49,7 +50,15 @@ def required_packages(request: LaunchRequest) -> Requirements:
 class Preparation:
     """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
-    def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
+    def __init__(
+        self,
+        request: LaunchRequest,
+        source: CodeSource,
+        pool: HostPool,
+        image: ImageSource | None = None,
+    ) -> None:
+        self._image = image
+        self._brought_to: set[str] = set()  # nodes that did not have it
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
         self._requirements = required_packages(request)
@@ -60,6 +69,8 @@ class Preparation:
         say = self._pool.console.message
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
+        if self._image:
+            self._brought_to = deliver(self._image, self._pool, self.facts_request, self._spares)
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
@@ -78,7 +89,11 @@ class Preparation:
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""
-        return facts_request(self._pool.spec, node, self._source.code, self._requirements.names)
+        code, packages = self._source.code, self._requirements.names
+        request = facts_request(self._pool.spec, node, code, packages)
+        if request.container and node.name in self._brought_to:
+            return replace(request, container=replace(request.container, was_brought=True))
+        return request
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""

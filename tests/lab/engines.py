@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,26 +57,31 @@ def overrides(
 
 
 class Daemon:
-    """A dockerd on a host, whose socket the ordinary user may use."""
+    """A dockerd on a host, whose socket the ordinary user may use, or another group."""
 
-    def __init__(self, host: Host, *, survives: bool) -> None:
-        self.host = host
-        config = json.dumps({"live-restore": survives})
-        host.sh(f"mkdir -p {FOLDER} && echo '{config}' >{FOLDER}/daemon.json", user="root")
+    def __init__(self, host: Host, image: Path, *, survives: bool, group: str = "alice") -> None:
+        self.host, self._image, self._group = host, image, group
+        self._config = json.dumps({"live-restore": survives})
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        if self._process is not None:
+            self._process.wait(20)
+        write = f"mkdir -p {FOLDER} && echo '{self._config}' >{FOLDER}/daemon.json"
+        self.host.sh(write, user="root")
         flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         places = [f"--data-root={FOLDER}/root", f"--exec-root={FOLDER}/exec"]
-        argv = [DOCKERD, f"--config-file={FOLDER}/daemon.json", "--group=alice", *flags, *places]
+        argv = [DOCKERD, f"--config-file={FOLDER}/daemon.json", *flags, *places]
+        argv.append(f"--group={self._group}")
         script = f"exec {' '.join(argv)} --pidfile={FOLDER}/pid >>{FOLDER}/log 2>&1"
         self._process = self.host.popen(["/bin/sh", "-c", script], user="root")
         wait_until(self.answers, f"docker on {self.host.name}", 30, detail=self.log)
 
     def answers(self) -> bool:
         """Whether it does."""
-        return "yes" in self.host.sh(f"{DOCKER} ps -q >/dev/null 2>&1 && echo yes", check=False)
+        question = f"{DOCKER} ps -q >/dev/null 2>&1 && echo yes"
+        return "yes" in self.host.sh(question, user="root", check=False)
 
     def log(self) -> str:
         """What it wrote last."""
@@ -83,9 +93,23 @@ class Daemon:
         if self._process is not None:
             self._process.wait(20)
 
-    def load(self, folder: Path) -> None:
-        """Make the bare image."""
-        self.host.sh(f"{DOCKER} build -q -t {IMAGE} {folder}", user="root", timeout=60)
+    def pause(self) -> None:
+        """Have it answer nothing; see `resume`."""
+        self.host.sh(f"kill -STOP $(cat {FOLDER}/pid)", user="root")
+
+    def resume(self) -> None:
+        """Have it go on, and nsenter, which has stopped with it."""
+        self.host.sh(f"kill -CONT $(cat {FOLDER}/pid)", user="root")
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def revive(self) -> None:
+        """Start it again, with the image, if it has died, perhaps with its host."""
+        if not self.answers():
+            self.start()
+        if not self.host.sh(f"{DOCKER} images -q {IMAGE}", user="root"):
+            build = f"{DOCKER} build -q -t {IMAGE} {self._image}"
+            self.host.sh(build, user="root", timeout=60)
 
     def containers(self, *, everyone: bool = True) -> list[str]:
         """Return the names of all containers, or of those that run."""
@@ -105,6 +129,33 @@ class Daemon:
         self.host.sh(f"{mounts} | xargs -r -n1 umount -l", user="root", check=False)
 
 
+@contextlib.contextmanager
+def local_daemon(image: Path) -> Iterator[str]:
+    """Start one on this machine, with the bare image; give the address of its socket."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/run"))
+    address = f"unix://{folder}/socket"
+    flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+    places = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root", "pidfile")]
+    with (folder / "log").open("w") as log:
+        argv = [DOCKERD, "--host", address, *flags, *places]
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        ask = [DOCKER, "--host", address, "ps", "--quiet"]
+        answers = functools.partial(subprocess.run, ask, capture_output=True, check=False)
+        log_text = functools.partial((folder / "log").read_text)
+        wait_until(lambda: answers().returncode == 0, "docker here", 30, detail=log_text)
+        build = [DOCKER, "--host", address, "build", "--quiet", "--tag", IMAGE, str(image)]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)
+        places = re.findall(rf" ({folder}/\S*)", Path("/proc/mounts").read_text())
+        for place in sorted(places, reverse=True):
+            subprocess.run(["umount", "--lazy", place], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def make_image(folder: Path) -> Path:
     """Write the files of an image that has a shell and places to mount at, and nothing else."""
     image = folder / "image"
@@ -121,11 +172,10 @@ def make_image(folder: Path) -> Path:
 def daemons(lab: Lab, folder: Path, *, survives: bool = False) -> Iterator[dict[str, Daemon]]:
     """Start one on each host, with the image; end them afterwards."""
     image = make_image(folder)
-    started = {host.name: Daemon(host, survives=survives) for host in lab.hosts.values()}
+    started = {host.name: Daemon(host, image, survives=survives) for host in lab.hosts.values()}
     try:
         for daemon in started.values():
-            daemon.start()
-            daemon.load(image)
+            daemon.revive()
         yield started
     finally:
         for daemon in started.values():

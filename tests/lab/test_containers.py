@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.engines import Daemon, daemons, missing, overrides
+from tests.lab.engines import DOCKER, Daemon, daemons, missing, overrides
 from tests.lab.inspecting import agent_of, guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.lab.host import Host
@@ -140,3 +140,19 @@ def test_exit_codes_of_the_engine_are_the_programs_too(on_docker: Launcher) -> N
         )
         assert done.code == 1, done
         assert f"first failure: rank 0 on node1 exited with {code}" in done.err
+
+
+def test_a_container_that_does_not_start_is_no_failed_task(
+    on_docker: Launcher, docker: dict[str, Daemon]
+) -> None:
+    """The host was not ready: exit code 3, in the engine's words."""
+    script = f'case $1 in start) echo no such device >&2; exit 127;; esac; exec {DOCKER} "$@"'
+    place = "/tmp/docker-that-starts-nothing"
+    docker["node2"].host.sh(f"printf '#!/bin/sh\n%s\n' '{script}' >{place}; chmod 755 {place}")
+    docker["node1"].host.sh(f"ln -sf {DOCKER} {place}")
+    done = on_docker.run_ranks(
+        "sleep=60", BOTH, *overrides(f"container.program={place}"), "task.entry=plain"
+    )
+    assert done.code == 3, done
+    assert "first failure: node2: could not start: no such device" in done.err, done
+    assert proven_nodes(done.err) == 2, done

@@ -15,7 +15,7 @@ import pytest
 
 from runner.core.outcome.stacks import DUMP_HEADER, Stack, parse_dumps
 from runner.host.process import procfs
-from runner.host.ranks import sitecustomize, stacks
+from runner.host.ranks import fault_dump, sitecustomize, stacks
 from runner.host.ranks.stacks import StackTarget
 from runner.host.ranks.watchdog import Progress
 
@@ -72,7 +72,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def told(*pids: int) -> list[Stack]:
     """What those processes tell."""
-    asked = [StackTarget(rank, pid, stacks._find_memory_file(pid)) for rank, pid in enumerate(pids)]
+    asked = [
+        StackTarget(rank, pid, fault_dump.find_memory_file(pid)) for rank, pid in enumerate(pids)
+    ]
     head = DUMP_HEADER.format(when="now", why="asked for")
     (dump,) = parse_dumps(head + "".join(stacks._format_stacks(asked, "/no/such/python")))
     return list(dump.stacks)
@@ -122,7 +124,7 @@ def test_a_stopped_process_is_named_as_such(
     site: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot answer; that is no reason to wait for long."""
-    monkeypatch.setattr(stacks, "REPLY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(fault_dump, "REPLY_TIMEOUT_S", 0.1)
     pid, _ = start(WAITS, site)
     os.kill(pid, signal.SIGSTOP)
     (mute,) = told(pid)

@@ -40,6 +40,7 @@ def check(
     """
     from runner.checks.base import all_checks
     from runner.ui import layout, problems
+    from runner.workflows.images import without_delivery
     from runner.workflows.preparation import run_preflight
 
     wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))
@@ -52,7 +53,7 @@ def check(
     if unknown:
         message = f"there is no check {unknown[0]!r}"
         raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
-    composed = selection.compose()
+    composed = without_delivery(selection.compose())
     skip = [*skip, *(() if composed.names_program else TASK_CHECKS)]
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)

@@ -71,7 +71,8 @@ sys.dont_write_bytecode = True
 from runner.host.agent import server
 import zipimport
 text = zipimport.zipimporter(p).get_data
-files = "ranks/shim", "ranks/sitecustomize", "container/client", "container/entry"
+files = "ranks/shim", "ranks/sitecustomize", "ranks/fault_dump"
+files += "container/client", "container/entry"
 server.main({n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files})
 """
 """Any Python 3 gets far enough in it to report that it is too old."""

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
+
+ENGINE_ENV = (
+    *("PATH", "XDG_RUNTIME_DIR", "CONTAINER_HOST"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+)
+"""Variables by which the programs of engines, and these their daemons, are found."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,20 @@ class ContainerSpec:
     host_user: bool = True  # runs as the user and the groups of the login, not as the image says
     ulimits: Dict[str, str] = field(default_factory=dict)
     pull: str = "missing"  # or "always" or "never"
+    build: str = ""  # the Dockerfile here or its folder, absolute, that `image` is built from
+    push_image: bool = False  # whether hosts that lack `image` get it from here
+    prepare_timeout_s: float = 3600.0  # how long a host may take to pull, build or load it
+    fetches: bool = True  # whether hosts that lack it may get it now: not in a dry run
     image_entrypoint: bool = False  # runs the image's own entry point before the program
     extra: Tuple[str, ...] = ()  # more options of the engine
 
     def __bool__(self) -> bool:
         return bool(self.engine)
+
+    @property
+    def comes_from_here(self) -> bool:
+        """Whether a launch brings the image to the hosts, and no registry is asked for it."""
+        return bool(self.build) or self.push_image
 
 
 @dataclass(frozen=True)
@@ -45,18 +60,47 @@ class ContainerProbe:
     run: Tuple[str, ...]  # runs the words after it in a new container
     pull: Tuple[str, ...] = ()  # () for never
     pull_always: bool = False
+    was_brought: bool = False  # a launch has just built it there, or sent it
     pull_timeout_s: float = 3600.0
+    endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
+    store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull
+    remove_image: Tuple[str, ...] = ()  # removes the image, if no container has it
+    name: Tuple[str, ...] = ()  # the option of `run` by which a container is called {name}
+    discard: Tuple[str, ...] = ()  # removes the container {name}, whatever its state
+    user: Tuple[str, ...] = ()  # options of `run`, with {uid} and {gid} of the login
+    group: Tuple[str, ...] = ()  # and for each other group of the login
+    gpus: Tuple[str, ...] = ()  # and where there are GPUs, to have all of them
 
     def limit_s(self, tool_timeout_s: float) -> float:
         """Return how long all of them may take, each of them `tool_timeout_s`, but for a pull."""
-        return 3 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+        return 5 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+
+
+TIMED_OUT, NOT_RUN = -1, -2
+"""Codes of commands that have none."""
+
+
+@dataclass(frozen=True)
+class ImageCommands:
+    """How a host gets an image from here: commands for it, but `save`, which is for this machine.
+
+    `inventory` prints lines: `store=` and what identifies the store of images, `free=` and the KiB
+    it has, `image=` and the id of the image if it is there, `layers=` and a JSON list of digests
+    for each image, `zstd=1` if that program is there.
+    """
+
+    inventory: Tuple[str, ...]
+    build: Tuple[str, ...]  # reads the context from its standard input, a tar file
+    load: Tuple[str, ...]  # reads what `save` prints
+    save: Tuple[str, ...]
+    loads_new_layers: bool  # may the first layers be left out, if they are there
 
 
 @dataclass(frozen=True)
 class CommandAnswer:
     """How a command of an engine ended: its exit code, and the end of what it printed."""
 
-    code: int  # -1: not in time; -2: not run
+    code: int
     output: str = ""
 
     @property
@@ -65,7 +109,19 @@ class CommandAnswer:
         return self.code == 0
 
 
-NOT_ASKED = CommandAnswer(-2)
+NOT_ASKED = CommandAnswer(NOT_RUN)
+LOCAL_SCHEMES = ("unix://", "fd://")
+MIN_PULL_BYTES = 256 << 20
+"""No image with torch fits in less."""
+
+
+@dataclass(frozen=True)
+class InsideFacts:
+    """What the task's interpreter found in a container of the run's image."""
+
+    gpus: int = -1  # devices; -1 if none were asked for
+    shm_bytes: int = 0  # the size of /dev/shm
+    has_verbs: bool = True  # the user's library of InfiniBand
 
 
 @dataclass(frozen=True)
@@ -77,6 +133,27 @@ class ContainerFacts:
     image: CommandAnswer = NOT_ASKED
     pull: CommandAnswer = NOT_ASKED
     mounts_missing: Tuple[str, ...] = ()  # sources of mounts that are not there
+    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV` that was set, also by setup
+    endpoint: CommandAnswer = NOT_ASKED
+    store: str = ""  # the folder of its images, if it was asked before a pull
+    store_free: Optional[int] = None  # bytes, there; None if the user may not see that
+    inside: InsideFacts = InsideFacts()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the engine is on another machine, where mounts would be that one's folders."""
+        address = self.endpoint.output.strip()
+        return self.endpoint.ok and "://" in address and not address.startswith(LOCAL_SCHEMES)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a pull is worth to be tried."""
+        return self.store_free is None or self.store_free >= MIN_PULL_BYTES
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a container of the image can be tried."""
+        return self.image.ok and not self.mounts_missing
 
 
 @dataclass(frozen=True)
@@ -96,6 +173,9 @@ class Container:
     inspect: Tuple[str, ...] = ()  # prints exit code, whether memory ran out, and an error
     remove: Tuple[str, ...] = ()
     find: Tuple[str, ...] = ()  # prints a line for each container of this order, whatever its state
+    reclaim: Tuple[str, ...] = ()  # gives the login what another user of the image's wrote
+    dump: Tuple[str, ...] = ()  # prints the stacks of the processes whose numbers inside follow
+    env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV`, for who was not set up
     secrets: Tuple[str, ...] = ()  # names of those that go inside
     devices: int = 0  # GPUs that must be there
 

@@ -138,6 +138,7 @@ class Plan:
     subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
+    image: str = ""  # that ranks run in, "" without containers
     outputs: Tuple[str, ...] = ()  # paths or patterns of what the task leaves to be downloaded
     notes: Tuple[str, ...] = ()  # decisions that the user should read
     min_nodes: int = 0  # of an elastic run, 0 for any other

@@ -145,12 +145,13 @@ class RelaunchMarked:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The runs and releases that were removed, and the old runs that are in use."""
+    """The runs, releases and images that were removed, and the old runs and images in use."""
 
     runs: Tuple[str, ...] = field(metadata=RUN_ID)
     releases: Tuple[str, ...]
     in_use: Tuple[str, ...]
     bytes: int = field(metadata=COUNT)
+    images: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class CommandExited:
 
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "run", "stacks_dumped"), Reply),
+    **dict.fromkeys(("absent", "input_taken", "run", "stacks_dumped"), Reply),
     "cleaned": Cleaned,
     "data": LogChunk,
     "exited": CommandExited,

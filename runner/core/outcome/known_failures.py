@@ -45,10 +45,12 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "memory",
-        r"(?P<cgroup>Memory cgroup out|Out) of memory: Killed process",
+        r"(?P<cgroup>Memory cgroup out|Out) of memory: Killed process|"
+        r"the memory limit of its container",
         "memory ran out on that host, and the kernel killed the rank",
         "use fewer data loader workers, smaller batches or fewer ranks there, or raise the limit "
-        "if it says 'cgroup'; max_rss in result.json is the memory of the rank",
+        "if it says 'cgroup' or 'container' (container.extra); max_rss in result.json is the "
+        "memory of the rank",
     ),
     FailurePattern(
         "local_rank_unknown",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
+from runner.core.errors import NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
@@ -214,6 +215,8 @@ def _outcome(
         return LOST, LOST_CODE
     if first and is_unattended(first.failure.reason):
         return STOPPED, FAILED_CODE
+    if first and first.failure.reason.startswith(START_REFUSED):
+        return FAILED, NotReady.exit_code
     return (FAILED, FAILED_CODE) if first or not succeeded else (SUCCEEDED, 0)
 
 

@@ -103,6 +103,7 @@ def build_plan(
         setup=spec.setup,
         secrets=tuple(spec.secrets),
         **asdict(code),
+        image=spec.container.image,
         outputs=spec.task.outputs,
         notes=tuple(_notes(attempt_plan, facts, without_cuda, fold_names)),
         min_nodes=spec.min_nodes or 0,

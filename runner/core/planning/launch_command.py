@@ -251,7 +251,7 @@ def rank_environment(
     if node.gpu_ids or node.gpu_count is not None:
         if gpus:
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as in the facts; CUDA's: fastest first
-        is_renumbered = bool(spec.container) and engine_of(spec).RENUMBERS_DEVICES
+        is_renumbered = bool(spec.container) and engine_of(spec.container).RENUMBERS_DEVICES
         shown = range(len(gpus)) if is_renumbered else gpus
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in shown)
     return {**env, **spec.env_of(node)}

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Callable, Dict, Iterable, Iterator, List, Tuple
 
 from runner.core.errors import Problem
+from runner.core.model.container import ContainerProbe
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.planning.container.base import container_problems, engine_of
+from runner.core.planning.container.base import engine_of
+from runner.core.planning.container.problems import container_problems
 from runner.core.planning.rendezvous_flags import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 
@@ -60,7 +62,7 @@ def facts_request(
         run_id=spec.run_id,
         setup=spec.setup,
         python=spec.python,
-        container=engine_of(spec).probe(spec) if spec.container else None,
+        container=_container_probe(spec, node) if spec.container else None,
         mounts=tuple(mount.source for mount in spec.container.mounts),
         project="" if task.shipped_file or code.release else spec.project,
         script=script,
@@ -78,6 +80,11 @@ def facts_request(
         find_users=bool(store_risk(spec)),
         etcd_endpoint="" if uses_tls else rendezvous.endpoint,
     )
+
+
+def _container_probe(spec: Spec, node: Node) -> ContainerProbe:
+    probe = engine_of(spec.container).probe(spec)
+    return replace(probe, gpus=()) if node.gpu_count == 0 else probe
 
 
 def store_risk(spec: Spec) -> str:

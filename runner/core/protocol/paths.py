@@ -16,6 +16,9 @@ USUAL_WORKDIR = "~/.runner"
 PROGRAM_LOG = "program"
 """The stem of the log files of the launcher process (torchrun); ranks have `rank_R`."""
 
+CONTAINER_MARK = "container.began"
+"""The file in the folder of an attempt that the first program in its container makes."""
+
 STACKS_LOG = "stacks"
 """The stem of the log with the Python stacks of a node's ranks."""
 
@@ -105,6 +108,7 @@ class RunPaths:
         self.shim = posixpath.join(self.root, "rank.py")
         self.container_client = posixpath.join(self.root, "container_client.py")
         self.container_entry = posixpath.join(self.root, "container_entry.py")
+        self.container_dump = posixpath.join(self.root, "container_dump.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
 

@@ -10,7 +10,11 @@ from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
-from runner.host.storage.garbage import collect_garbage
+from runner.host.storage.garbage import (
+    collect_garbage,
+    remove_images,
+    remove_left_container,
+)
 from runner.host.storage.run_folder import make_marker
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
@@ -19,19 +23,25 @@ class Handler(RequestHandler):
     """Removes runs and releases, and proves that nothing of a run is left on this host."""
 
     def on_clean(self, frame: Frame) -> Steps:
-        """Remove ended runs and unused releases; of the runs, `only` those that are named."""
+        """Remove ended runs, unused releases and `images`; of the runs, `only` those named."""
         workdir, node = self.context.workdir, frame.data["node"]
         older_than_s, dry_run = float(frame.data["older_than_s"]), bool(frame.data["dry_run"])
         others, only = frame.data.get("others", ()), frame.data.get("only")
         removed = yield from collect_garbage(
             workdir, node, older_than_s, others, only, dry_run=dry_run
         )
+        if frame.data.get("images"):
+            removed["images"], kept = yield from remove_images(
+                workdir, node, older_than_s, others, dry_run=dry_run
+            )
+            removed["in_use"] += kept
         self.context.answer(frame, "cleaned", **removed)
 
     def on_kill_leftovers(self, frame: Frame) -> Steps:
         """Kill what a run left after its supervisor died, name survivors, complete its record.
 
-        The request ends the run: no other attempt of it begins here.
+        Raise ValueError if a container may be left. The request ends the run: no other attempt of
+        it begins here.
         """
         folder = yield from find_run(self.context, frame)
         run_owner.require_local(folder)
@@ -43,4 +53,6 @@ class Handler(RequestHandler):
         if lock is not None:  # it is not alive after all
             with lock:
                 recover_unfinished(folder)
+                if problem := remove_left_container(folder):
+                    raise ValueError(problem)
         self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))

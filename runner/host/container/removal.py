@@ -19,6 +19,8 @@ COMMAND_TIMEOUT_S = 10.0
 LOOK_AGAIN_S = 0.5
 """After this time a container shows up whose client was killed as it asked for it."""
 
+UNPROVEN = "does not say that its container is gone"
+
 
 def remove_in_child(
     container: Optional[Container], environ: Mapping[str, str], wait: Callable[[], object]
@@ -44,10 +46,12 @@ def remove_in_child(
 def remove_container(container: Optional[Container], environ: Mapping[str, str]) -> str:
     """Remove the container, and return why it is not known that nothing is left, "" if it is.
 
-    There is nothing to remove where no daemon has made it.
+    There is nothing to remove where no daemon has made it. The engine is that which created it,
+    whatever `environ` says. What the user of the image wrote is the login's in the end.
     """
     if container is None or not container.has_daemon:
         return ""
+    environ = {**environ, **container.env}
     empty_rounds, deadline, reason = 0, time.monotonic() + LIMIT_S, ""
     while empty_rounds < 2:
         code, output = _ask(container.find, environ)
@@ -63,12 +67,14 @@ def remove_container(container: Optional[Container], environ: Mapping[str, str])
             empty_rounds += 1
         if empty_rounds < 2:
             time.sleep(LOOK_AGAIN_S)
+    if container.reclaim:
+        _ask(container.reclaim, environ)
     return ""
 
 
 def _problem(container: Container, reason: str) -> str:
     lines = reason.strip().splitlines() or ["no reason"]
-    return f"{container.engine} does not say that its container is gone: {lines[-1]}"
+    return f"{container.engine} {UNPROVEN}: {lines[-1]}"
 
 
 def _ask(argv: Sequence[str], environ: Mapping[str, str]) -> Tuple[int, str]:

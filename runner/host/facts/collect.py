@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest
+from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
 from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup
 from runner.host.gpu import query
@@ -106,37 +106,66 @@ def _launch_facts(
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
     """Return the facts that only a launch needs, and the reserved ports."""
-    from runner.host.facts import container, etcd, interpreter  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     limit_s, packages = request.tool_timeout_s, request.packages
-    if request.container is not None:
-        children["container"] = container.start(request.container, environ, request.mounts, limit_s)
-        yield from wait_all([children["container"]], also_read=[*children.values()])
-        outside = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
-        children["python"] = interpreter.start_in_container(
-            *(request.container.run, python, {**outside, **path_env}, limit_s, packages)
-        )
-    else:
+    inside: Dict[str, Any] = {}
+    if request.find_etcd or request.etcd_endpoint:
+        children["etcd"] = etcd.start(request, environ)
+    if request.container is None:
         children["python"] = interpreter.start(
             *(python, {**environ, **path_env}, facts.project, limit_s, packages)
         )
-    if request.find_etcd or request.etcd_endpoint:
-        children["etcd"] = etcd.start(request, environ)
+    else:
+        inside = yield from _container_facts(request, facts, environ, children)
     fields, reserved = _kernel_facts(request)
     if request.thorough and request.container is None:
         others = [*children.values()]
         found = yield from interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
     yield from wait_all([*children.values()])
-    fields["python"] = interpreter.result(children["python"], python)
-    if "container" in children:
-        fields["container"] = container.result(children["container"])
+    if request.container is None:
+        inside["python"] = interpreter.result(children["python"], python)
+    fields.update(inside)
     if "etcd" in children:
         fields["etcd"] = etcd.result(children["etcd"])
     return fields, reserved
+
+
+def _container_facts(
+    request: FactsRequest,
+    facts: Facts,
+    environ: Dict[str, str],
+    children: Dict[str, BoundedChild],
+) -> Generator[None, None, Dict[str, Any]]:
+    """Return what an engine answers, and what the interpreter in a container of the image does."""
+    from runner.host.facts import container, interpreter  # noqa: PLC0415 (verbs do without)
+
+    assert request.container is not None  # noqa: S101 (for mypy)
+    limit_s, python = request.tool_timeout_s, request.python
+    child = children["container"] = container.start(
+        *(request.container, environ, request.mounts, limit_s, facts.workdir)
+    )
+    yield from wait_all([child], also_read=[*children.values()])
+    answers = container.result(child)
+    if not answers.is_usable:
+        return {"container": answers, "python": Interpreter(error="it was not tried")}
+    outside = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+    path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
+    trial = container.Trial(request.container, facts, environ)
+    argv = trial.argv(has_gpus=query.has_driver())
+    child = children["python"] = interpreter.start_in_container(
+        *(argv, python, {**outside, **path_env}, limit_s, request.packages)
+    )
+    try:
+        yield from wait_all([child], also_read=[*children.values()])
+    finally:
+        trial.end(child)
+    answers = replace(answers, inside=interpreter.inside_facts(child))
+    return {"container": answers, "python": interpreter.result(child, python)}
 
 
 def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:

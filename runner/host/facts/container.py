@@ -7,19 +7,33 @@ import subprocess
 from typing import Any, Dict, Sequence, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerProbe
+from runner.core.model.container import (
+    ENGINE_ENV,
+    TIMED_OUT,
+    CommandAnswer,
+    ContainerFacts,
+    ContainerProbe,
+)
+from runner.core.model.facts import Facts
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
+from runner.host.storage import image_records
 
 MAX_OUTPUT = 2000  # characters, from the end
+LATE_START_S = 1  # after this time a container shows up whose client was killed as it asked for it
+DISCARD_TIMEOUT_S = 60.0
 
 
 def start(
-    probe: ContainerProbe, environ: Dict[str, str], mounts: Sequence[str], limit_s: float
+    probe: ContainerProbe,
+    environ: Dict[str, str],
+    mounts: Sequence[str],
+    limit_s: float,
+    workdir: str,
 ) -> BoundedChild:
     """Ask an engine; each command has `limit_s` seconds, a pull more."""
-    whole_s = probe.limit_s(limit_s)
-    return BoundedChild(lambda: _ask_engine(probe, environ, mounts, limit_s), whole_s)
+    asked = _Engine(probe, environ, limit_s, workdir)
+    return BoundedChild(lambda: asked.ask_all(mounts), probe.limit_s(limit_s))
 
 
 def result(child: BoundedChild) -> ContainerFacts:
@@ -28,29 +42,94 @@ def result(child: BoundedChild) -> ContainerFacts:
     return decode(ContainerFacts, report)
 
 
-def _ask_engine(
-    probe: ContainerProbe, environ: Dict[str, str], mounts: Sequence[str], limit_s: float
-) -> None:
-    """Report each answer, as it comes."""
+class Trial:
+    """A new container for a short program, as the user of the login; see `end`."""
 
-    def ask(name: str, argv: Tuple[str, ...], seconds: float) -> CommandAnswer:
-        answer = _run(argv, environ, seconds)
+    def __init__(self, probe: ContainerProbe, facts: Facts, environ: Dict[str, str]) -> None:
+        self._probe, self._facts, self._environ = probe, facts, environ
+        self._name = f"runner-probe-{os.urandom(8).hex()}"
+
+    def argv(self, *, has_gpus: bool) -> Tuple[str, ...]:
+        """Return the command that runs the words after it there."""
+        probe, ids = self._probe, {"uid": self._facts.uid, "gid": self._facts.gid}
+        options = [word.format(name=self._name) for word in probe.name]
+        options += [word.format(**ids) for word in probe.user]
+        options += [word.format(gid=gid) for gid in self._facts.groups for word in probe.group]
+        options += probe.gpus if has_gpus else ()
+        program, verb, *others = probe.run
+        return (program, verb, *options, *others)
+
+    def end(self, child: BoundedChild) -> None:
+        """Kill the client, and have what it may have left removed after us: it has a moment."""
+        has_ended = child.code is not None and not child.timed_out
+        child.kill()
+        if self._probe.discard and not has_ended:
+            words = [word.format(name=self._name) for word in self._probe.discard]
+            argv = ["/bin/sh", "-c", f'sleep {LATE_START_S}; exec "$@"', "sh", *words]
+            BoundedChild(lambda: os.execve(argv[0], argv, self._environ), DISCARD_TIMEOUT_S)
+
+
+class _Engine:
+    """The engine as a child asks it, which reports each answer as it comes."""
+
+    def __init__(
+        self, probe: ContainerProbe, environ: Dict[str, str], limit_s: float, workdir: str
+    ) -> None:
+        self._probe, self._environ, self._limit_s = probe, environ, limit_s
+        self._workdir = workdir
+
+    def ask_all(self, mounts: Sequence[str]) -> None:
+        """Ask until something is missing."""
+        report, probe = bounded_child.report_facts, self._probe
+        env = {name: self._environ[name] for name in ENGINE_ENV if name in self._environ}
+        report(mounts_missing=[path for path in mounts if not os.path.exists(path)], env=env)
+        name = probe.engine[0]
+        program = name if "/" in name else bounded_child.find_program(name, self._environ)
+        if not os.access(program, os.X_OK) or os.path.isdir(program):
+            return
+        report(program=program)
+        if probe.endpoint:
+            endpoint = self._ask("endpoint", probe.endpoint)
+            if ContainerFacts(endpoint=endpoint).is_elsewhere:
+                return
+            if endpoint.code == TIMED_OUT:  # some clients ask their daemon even for that
+                report(engine=encode(endpoint))
+                return
+        if not self._ask("engine", probe.engine).ok:
+            return
+        is_there = self._ask("image", probe.image).ok
+        if is_there and probe.was_brought:
+            self._remember(env)
+        elif is_there:
+            image_records.mark_used(self._workdir, probe.remove_image)
+        if probe.pull and (probe.pull_always or not is_there) and self._has_room():
+            pull = self._ask("pull", probe.pull, probe.pull_timeout_s)
+            if pull.ok and not is_there:
+                self._remember(env)
+            self._ask("image", probe.image)
+
+    def _remember(self, env: Dict[str, str]) -> None:
+        """Note that we brought the image, for who removes such."""
+        remove = self._probe.remove_image
+        image_records.remember(self._workdir, remove[-1], remove, env)
+
+    def _has_room(self) -> bool:
+        """Report how much room there is for an image; return whether that may be enough."""
+        if not self._probe.store:
+            return True
+        store = _run(self._probe.store, self._environ, self._limit_s).output.strip()
+        try:
+            disk = os.statvfs(store)
+        except OSError:  # it is not for this user to see
+            return True
+        free = disk.f_bavail * disk.f_frsize
+        bounded_child.report_facts(store=store, store_free=free)
+        return ContainerFacts(store_free=free).has_room
+
+    def _ask(self, name: str, argv: Tuple[str, ...], limit_s: float = 0) -> CommandAnswer:
+        answer = _run(argv, self._environ, limit_s or self._limit_s)
         bounded_child.report_facts(**{name: encode(answer)})
         return answer
-
-    missing = [path for path in mounts if not os.path.exists(os.path.expanduser(path))]
-    bounded_child.report_facts(mounts_missing=missing)
-    name = probe.engine[0]
-    program = name if "/" in name else bounded_child.find_program(name, environ)
-    if not os.access(program, os.X_OK):
-        return
-    bounded_child.report_facts(program=program)
-    if not ask("engine", probe.engine, limit_s).ok:
-        return
-    is_there = ask("image", probe.image, limit_s).ok
-    if probe.pull and (probe.pull_always or not is_there):
-        ask("pull", probe.pull, probe.pull_timeout_s)
-        ask("image", probe.image, limit_s)
 
 
 def _run(argv: Sequence[str], environ: Dict[str, str], limit_s: float) -> CommandAnswer:
@@ -59,7 +138,7 @@ def _run(argv: Sequence[str], environ: Dict[str, str], limit_s: float) -> Comman
     try:
         done = subprocess.run(argv, stdout=pipe, stderr=both, check=False, **options)
     except subprocess.TimeoutExpired:
-        return CommandAnswer(-1)
+        return CommandAnswer(TIMED_OUT)
     except OSError as error:
         return CommandAnswer(127, error.strerror or str(error))
     return CommandAnswer(done.returncode, done.stdout.decode(errors="replace")[-MAX_OUTPUT:])

@@ -11,8 +11,10 @@ import math
 import os
 import pwd
 import re
-from typing import Any, Dict, Generator, List, Sequence, Tuple
+from typing import Any, Dict, Generator, List, Optional, Sequence, Tuple
 
+from runner.core.codec import decode
+from runner.core.model.container import InsideFacts
 from runner.core.model.facts import Interpreter
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
@@ -20,6 +22,7 @@ from runner.host.process.bounded_child import BoundedChild
 MIN_VERSION = (3, 8)
 LOGIN_SHELL_TIMEOUT_S = 5.0  # for the user's start-up files
 _MARK = "\x02runner-python\x03"
+_INSIDE_MARK = "\x02runner-inside\x03"
 _LOGIN_MARK = "runner-login:"
 
 # This runs on any Python from 2.7. It answers between marks, since sites print banners. It finds
@@ -82,6 +85,23 @@ except Exception:
 os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
 """.replace("MARK", '" "'.join(_MARK))  # in pieces: not in what prints its arguments
 
+# What comes before that in a container. Its client may be killed, and leaves it: the alarm ends it.
+_INSIDE_PROGRAM = """
+import json, os, re, signal
+signal.alarm(LIMIT)
+inside = {"gpus": len([name for name in os.listdir("/dev") if re.match("nvidia[0-9]+$", name)])}
+try:
+    disk = os.statvfs("/dev/shm")
+    inside["shm_bytes"] = disk.f_blocks * disk.f_frsize
+    import ctypes
+    ctypes.CDLL("libibverbs.so.1")
+except OSError:
+    inside["has_verbs"] = "shm_bytes" not in inside
+except Exception:
+    pass
+os.write(1, ("MARK" + json.dumps(inside)).encode())
+""".replace("MARK", _INSIDE_MARK)
+
 
 def start(
     python: str, environ: Dict[str, str], folder: str, limit_s: float, packages: Sequence[str] = ()
@@ -104,8 +124,7 @@ def start_in_container(
 
     def exec_probe() -> None:
         bounded_child.report_facts(doing=f"starting {python} in a container", path=python)
-        # Its client may be killed, and leaves the container: the alarm ends that.
-        program = f"import signal; signal.alarm({math.ceil(limit_s)})\n{_PROBE_PROGRAM}"
+        program = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s))) + _PROBE_PROGRAM
         argv = [*run, python, "-B", "-c", program, *packages]
         os.execvpe(argv[0], argv, environ)
 
@@ -125,8 +144,20 @@ def result(child: BoundedChild, python: str) -> Interpreter:
         code = child.code or 0
         exit_text = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         reason = f"{report.get('path', python)} {exit_text} without an answer"
-        return Interpreter(error=": ".join([reason, *child.text.splitlines()[-1:]]))
+        return Interpreter(error=": ".join([reason, *_last_lines(child.text)[-1:]]))
     return parse_answer(json.loads(answer[-2]))
+
+
+def inside_facts(child: Optional[BoundedChild]) -> InsideFacts:
+    """Return what a probe found in its container."""
+    _, _, text = (child.text if child else "").partition(_INSIDE_MARK)
+    return decode(InsideFacts, json.JSONDecoder().raw_decode(text)[0]) if text else InsideFacts()
+
+
+def _last_lines(text: str) -> List[str]:
+    """Return the lines of a text without the advice that engines print last."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return [line for line in lines if not line.startswith(("See '", "Run '"))]
 
 
 def parse_answer(answer: Dict[str, Any]) -> Interpreter:

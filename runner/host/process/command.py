@@ -32,18 +32,22 @@ class CommandRun:
         environ: Dict[str, str],
         limit_s: float,
         reply: Reply,
+        *,
+        takes_input: bool = False,
     ) -> None:
-        """Start it in the user's home, with an empty standard input, or raise OSError."""
-        self._request_id = request_id
+        """Start it in the user's home, or raise OSError; its standard input is that of `write`."""
+        self.request_id = request_id
         self._reply = reply
         self._report = b""
         self.ended = False
         self.window = 0.0  # bytes of output that the controller has room for
         pipes = {name: os.pipe() for name in ("out", "err", "report")}
+        stdin, self._stdin = os.pipe() if takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
         self._supervisor_pid = os.fork()
         if self._supervisor_pid == 0:
-            write_fds = {name: ends[1] for name, ends in pipes.items()}
-            _supervise(argv, environ, time.monotonic() + limit_s, write_fds)
+            child_fds = {"in": stdin, **{name: ends[1] for name, ends in pipes.items()}}
+            _supervise(argv, environ, time.monotonic() + limit_s, child_fds)
+        os.close(stdin)
         self._streams: Dict[int, str] = {}
         for name, (read_fd, write_fd) in pipes.items():
             os.close(write_fd)
@@ -69,6 +73,19 @@ class CommandRun:
                 while descriptor in self._streams and self._pass_on(descriptor):
                     pass
             self._finish()
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input, when that has room; no data closes it.
+
+        What a command no longer reads is dropped: its end says more.
+        """
+        if data and self._stdin >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                while data:
+                    data = data[os.write(self._stdin, data) :]
+        elif self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
 
     def kill(self) -> None:
         """End all of it now; the report follows."""
@@ -97,7 +114,7 @@ class CommandRun:
             self._report += data
         else:
             self.window = max(0, self.window - len(data))
-            self._reply("output", {"id": self._request_id, "stream": stream}, data)
+            self._reply("output", {"id": self.request_id, "stream": stream}, data)
         return bool(data)
 
     def _finish(self) -> None:
@@ -108,7 +125,7 @@ class CommandRun:
             report = json.loads(self._report)
         except ValueError:
             report = {"error": "its supervising process was killed; parts of it may be left"}
-        self._reply("exited", {"id": self._request_id, **report}, b"")
+        self._reply("exited", {"id": self.request_id, **report}, b"")
 
 
 def _supervise(
@@ -155,13 +172,13 @@ def _run(
         argv,
         env=environ,
         cwd=os.path.expanduser("~"),
-        stdin=subprocess.DEVNULL,
+        stdin=pipes["in"],
         stdout=pipes["out"],
         stderr=pipes["err"],
         start_new_session=True,
         preexec_fn=procfs.reset_process,  # noqa: PLW1509 (this process has one thread)
     )
-    for name in ("out", "err"):
+    for name in ("in", "out", "err"):
         os.close(pipes[name])
     while True:
         for pid, status in reap_all():

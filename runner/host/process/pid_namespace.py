@@ -20,23 +20,22 @@ def namespace_of(pid: object = "self") -> int:
         return 0
 
 
-def outer_pid(pid: int, namespace: int) -> int:
-    """Return our number of a process that has the number `pid` in its namespace, 0 for none."""
+def outer_pid(pid: int, namespace: int, start_ticks: int) -> int:
+    """Return our number of a process that has the number `pid` in its namespace, 0 for none.
+
+    The namespace of another user's process is hidden: that is known by when it began.
+    """
     if not namespace or namespace == namespace_of():
         return pid
-    for each in pids_in({namespace}):
-        if _inner_pid(each) == pid:
+    for each in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        seen = namespace_of(each)
+        is_it = seen == namespace or (not seen and procfs.start_ticks_of(each) == start_ticks)
+        if is_it and inner_pid(each) == pid:
             return each
     return 0
 
 
-def pids_in(namespaces: AbstractSet[int]) -> List[int]:
-    """Return the processes in any of these namespaces."""
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()] if namespaces else []
-    return [pid for pid in numbers if namespace_of(pid) in namespaces]
-
-
-def _inner_pid(pid: int) -> int:
+def inner_pid(pid: int) -> int:
     """Return the number of a process in its innermost namespace."""
     for line in procfs.read_text(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
@@ -67,5 +66,5 @@ class ContainerProcesses:
             if namespace not in self._namespaces and procfs.has_env(pid, self._env_tags, process):
                 self._namespaces.add(namespace)
         found = [pid for pid, namespace in inside.items() if namespace in self._namespaces]
-        found = [pid for pid in found if _inner_pid(pid) != 1] or found
+        found = [pid for pid in found if inner_pid(pid) != 1] or found
         return sorted(found, key=lambda pid: (table[pid].start_ticks, pid), reverse=True)

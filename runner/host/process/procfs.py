@@ -91,6 +91,12 @@ def descendants(root_pid: int, known_processes: Optional[Dict[int, Process]] = N
     return living
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process, 0 when it is gone."""
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else 0
+
+
 def start_ticks_of(pid: int) -> int:
     """Return when a process began, in clock ticks since the boot; -1 when it is gone."""
     fields = stat_fields(pid)

@@ -19,7 +19,7 @@ import resource
 import signal
 import sys
 import time
-from typing import Any, Collection, Dict, List, Mapping, NoReturn
+from typing import Any, Collection, Dict, List, Mapping, NoReturn, Tuple
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 MAX_TRACEBACK = 8 << 10  # bytes of a traceback that are kept, from its end
@@ -29,6 +29,15 @@ FORWARDED_SIGNALS = (
 )
 """Signals that may be meant for the ranks: torchrun forwards its `--signals_to_handle`, and a
 scheduler may warn of a time limit by one."""
+
+CGROUP = "/sys/fs/cgroup"  # of a container, in it
+MEMORY_FILES = (
+    ("memory.events", "memory.max"),
+    ("memory/memory.oom_control", "memory/memory.limit_in_bytes"),
+)
+"""What a cgroup of version 2, and one of version 1, tells of kills for memory, and its limit."""
+
+NO_LIMIT = 1 << 60
 
 
 def main(argv: List[str]) -> NoReturn:
@@ -48,6 +57,7 @@ def main(argv: List[str]) -> NoReturn:
     # must survive it: by handlers, since the rank would inherit SIG_IGN. Signals are blocked over
     # the fork, so that none is lost before the rank exists or has replaced our handlers.
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    kills_before, _ = memory_kills()
     for forwarded in FORWARDED_SIGNALS:
         signal.signal(forwarded, lambda *_: None)
     reader, writer = os.pipe()  # closed by the exec
@@ -62,13 +72,16 @@ def main(argv: List[str]) -> NoReturn:
     if not os.read(reader, 1):
         namespace = os.stat("/proc/self/ns/pid").st_ino
         pids = {"pid": rank_pid, "shim": os.getpid(), "pid_namespace": namespace}
-        write_json(f"{record_base}.start", {**pids, **torch_info})
+        ticks = {"start_ticks": start_ticks(rank_pid)}
+        write_json(f"{record_base}.start", {**pids, **ticks, **torch_info})
     _, status, usage = os.wait4(rank_pid, 0)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
     traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
     exit_record = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024}
-    write_json(f"{record_base}.exit", {**exit_record, "traceback": traceback})
+    kills, limit = memory_kills()
+    memory = {"oom_kills": kills - kills_before, "memory_limit": limit}
+    write_json(f"{record_base}.exit", {**exit_record, **memory, "traceback": traceback})
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
@@ -102,6 +115,26 @@ def membership(environ: Mapping[str, str]) -> Dict[str, Any]:
     return info
 
 
+def start_ticks(pid: int) -> int:
+    """Return when a child began, by which it is found from outside of its PID namespace."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def memory_kills() -> Tuple[int, int]:
+    """Return how often the kernel killed for memory in a container, and its limit, 0 for none."""
+    for events, maximum in MEMORY_FILES:
+        try:
+            with open(os.path.join(CGROUP, events), encoding="ascii") as file:
+                counts = dict(line.split() for line in file)
+            with open(os.path.join(CGROUP, maximum), encoding="ascii") as file:
+                limit = int(file.read())
+            return int(counts["oom_kill"]), limit if limit < NO_LIMIT else 0
+        except (OSError, ValueError, KeyError):  # "max", or another version
+            continue
+    return 0, 0
+
+
 def _exec_rank(
     program: List[str], base: str, mask: Collection[int], failed_fd: int, *, traced: bool
 ) -> NoReturn:
@@ -123,8 +156,8 @@ def _exec_rank(
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(os.open(f"{base}.out", flags, 0o600), 1)
-        os.dup2(os.open(f"{base}.err", flags, 0o600), 2)
+        os.dup2(open_own(f"{base}.out", flags), 1)
+        os.dup2(open_own(f"{base}.err", flags), 2)
         os.execvp(program[0], program)
     except OSError as error:
         os.write(failed_fd, b"1")
@@ -156,11 +189,20 @@ def traceback_of(path: str) -> str:
         return ""
 
 
+def open_own(path: str, flags: int) -> int:
+    """Open a file of the run for its owner: the user of a container's image may be root."""
+    descriptor = os.open(path, flags, 0o600)
+    owner = os.stat(os.path.dirname(path))
+    if os.getuid() == 0 and owner.st_uid != 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
+
+
 def write_json(path: str, data: Dict[str, Any]) -> None:
     """Write one small JSON file, completely or not at all."""
     clocks = {"mono": time.monotonic(), "wall": time.time()}
     try:
-        descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = open_own(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with open(descriptor, "w", encoding="ascii") as file:
             json.dump({**data, **clocks}, file)
         os.rename(f"{path}.new", path)

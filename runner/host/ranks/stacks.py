@@ -12,21 +12,21 @@ import os
 import subprocess
 import time
 from datetime import datetime, timezone
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from runner.core.model.container import Container
 from runner.core.model.plan import Order
 from runner.core.outcome.stacks import DUMP_END, DUMP_HEADER, PROCESS_HEADER, USAGE_LINE
 from runner.core.protocol.paths import STACKS_LOG, RunPaths, rank_source
-from runner.host.process import bounded_child, procfs
-from runner.host.ranks.sitecustomize import DUMP_SIGNAL
+from runner.host.process import bounded_child, pid_namespace, procfs
+from runner.host.ranks import fault_dump
 from runner.host.storage.run_folder import append, read_rank_records
 
 DUMP_TIMEOUT_S = 10.0  # for a dump, which runs in a child
 PY_SPY_TIMEOUT_S = 4.0
-REPLY_TIMEOUT_S, QUIET_PERIOD_S, POLL_INTERVAL_S = 2.0, 0.05, 0.01
+ENGINE_TIMEOUT_S = 6.0
 MAX_WORKERS = 8  # child processes of a rank that are dumped (workers of data loaders)
 HZ = os.sysconf("SC_CLK_TCK")
-MEMFD_PREFIX = "/memfd:runner-stacks"
 STATE_TEXTS = {
     "R": "it runs",
     "S": "it sleeps",
@@ -44,6 +44,7 @@ class StackTarget(NamedTuple):
     memory_file: str
     cpu_s: float = 0.0  # what it has used so far
     printed: int = 0  # bytes of its rank's output so far
+    inner_pid: int = 0  # in its container, where it is another user's: to be asked there
 
 
 def start_dump(
@@ -58,7 +59,7 @@ def start_dump(
         procfs.close_fds_except({bounded_child.REPORT_FD})
         when = datetime.now(timezone.utc).isoformat(timespec="seconds")
         python = order.rank_prefix[0] if order.rank_prefix else order.argv[0]
-        stack_text = "".join(_format_stacks(_find_targets(folder, order), python))
+        stack_text = "".join(_format_stacks(_find_targets(folder, order), python, order.container))
         text = DUMP_HEADER.format(when=when, why=reason) + stack_text + DUMP_END
         append(folder.stream_log(order.attempt, STACKS_LOG, "out"), text.encode())
         bounded_child.report_facts(when=when, **({"text": text} if include_text else {}))
@@ -88,28 +89,35 @@ def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
         logs = [folder.stream_log(order.attempt, rank_source(rank), out) for out in ("out", "err")]
         printed = sum(os.stat(log).st_size for log in logs if os.path.exists(log))
         found = [
-            StackTarget(rank, pid, _find_memory_file(pid), processes[pid].cpu_ticks / HZ, printed)
+            StackTarget(
+                *(rank, pid, fault_dump.find_memory_file(pid)),
+                *(processes[pid].cpu_ticks / HZ, printed),
+                _inner_pid(pid) if order.container and order.container.dump else 0,
+            )
             for pid in alive
         ]
-        targets += [each for each in found if each.memory_file][: 1 + MAX_WORKERS] or found[:1]
+        prepared = [each for each in found if each.memory_file or each.inner_pid]
+        targets += prepared[: 1 + MAX_WORKERS] or found[:1]
     return targets
 
 
-def _find_memory_file(pid: int) -> str:
-    """Return the memory file of a process that handles our signal, "" if it does not."""
-    caught_signals = _status_field(pid, "SigCgt")
-    if not caught_signals or not int(caught_signals, 16) >> (DUMP_SIGNAL - 1) & 1:
-        return ""
-    links = procfs.fd_links(pid)
-    return next((path for path, target in links if target.startswith(MEMFD_PREFIX)), "")
+def _inner_pid(pid: int) -> int:
+    """Return the number in its container of a process that is hidden and handles our signal."""
+    is_hidden = not pid_namespace.namespace_of(pid) and fault_dump.is_prepared(pid)
+    return pid_namespace.inner_pid(pid) if is_hidden else 0
 
 
-def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]:
+def _format_stacks(
+    targets: Sequence[StackTarget], python: str, container: Optional[Container] = None
+) -> Iterator[str]:
     path = f"{os.path.dirname(python)}:{os.environ.get('PATH', '')}"
     py_spy = bounded_child.find_program("py-spy", {"PATH": path})
     py_spy_texts = _by_py_spy(py_spy, targets) if py_spy else {}
     others = [each for each in targets if each.memory_file and each.pid not in py_spy_texts]
-    faulthandler_texts = _by_faulthandler(others)
+    faulthandler_texts = fault_dump.dump({each.pid: each.memory_file for each in others})
+    hidden = [each for each in targets if each.inner_pid]
+    if container is not None and hidden:
+        faulthandler_texts.update(_from_inside(container, hidden))
     for target in targets:
         program = procfs.read_text(f"/proc/{target.pid}/comm").strip()
         text, source = py_spy_texts.get(target.pid, ""), "py-spy"
@@ -125,64 +133,32 @@ def _format_stacks(targets: Sequence[StackTarget], python: str) -> Iterator[str]
 
 def _failure_reason(target: StackTarget) -> str:
     """Return why there is no stack of a process."""
+    if target.inner_pid:
+        return f"it runs as {procfs.process_owner(target.pid)}, and did not answer in its container"
     if not target.memory_file:
         return "it is not a Python that the runner prepared, and there is no py-spy"
-    state = _status_field(target.pid, "State")[:1]
+    state = fault_dump.status_field(target.pid, "State")[:1]
     kernel_function = procfs.read_text(f"/proc/{target.pid}/wchan").strip("0\n")
     suffix = f", in {kernel_function}" if kernel_function else ""
     return f"it did not answer; {STATE_TEXTS.get(state, 'it is gone')}{suffix}"
 
 
-def _status_field(pid: int, name: str) -> str:
-    for line in procfs.read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith(f"{name}:"):
-            return line.partition(":")[2].strip()
-    return ""
-
-
-def _by_faulthandler(targets: Sequence[StackTarget]) -> Dict[int, str]:
-    """Return what processes write when they are signalled, in parallel.
-
-    A forked child shares the file of its parent: such processes are signalled one by one.
-    """
-    texts: Dict[int, str] = {}
-    queues: Dict[int, List[StackTarget]] = {}
-    for target in targets:
-        with contextlib.suppress(OSError):
-            queues.setdefault(os.stat(target.memory_file).st_ino, []).append(target)
-    deadline = time.monotonic() + 2 * REPLY_TIMEOUT_S
-    while queues and time.monotonic() < deadline:
-        texts.update(_signal_and_read([queue.pop(0) for queue in queues.values()]))
-        queues = {inode: queue for inode, queue in queues.items() if queue}
-    return texts
-
-
-def _signal_and_read(targets: Sequence[StackTarget]) -> Dict[int, str]:
-    """Signal processes; return what each writes until its file does not grow for a moment."""
-    files: Dict[int, int] = {}
-    old_sizes: Dict[int, int] = {}
-    for target in targets:
-        with contextlib.suppress(OSError):
-            files[target.pid] = os.open(target.memory_file, os.O_RDONLY)
-            old_sizes[target.pid] = os.fstat(files[target.pid]).st_size
-            if _find_memory_file(target.pid):  # the program may have replaced the handler since
-                os.kill(target.pid, DUMP_SIGNAL)
-    sizes, grew_at = dict(old_sizes), dict.fromkeys(files, time.monotonic())
-    deadline, waiting = time.monotonic() + REPLY_TIMEOUT_S, {*files}
-    while waiting and time.monotonic() < deadline:
-        time.sleep(POLL_INTERVAL_S)
-        for pid in [*waiting]:
-            size, now = os.fstat(files[pid]).st_size, time.monotonic()
-            if size != sizes[pid]:
-                sizes[pid], grew_at[pid] = size, now
-            elif size > old_sizes[pid] and now - grew_at[pid] > QUIET_PERIOD_S:
-                waiting.remove(pid)
-    texts = {}
-    for pid, file in files.items():
-        written = os.pread(file, sizes[pid] - old_sizes[pid], old_sizes[pid])
-        texts[pid] = written.decode(errors="replace")
-        os.close(file)
-    return texts
+def _from_inside(container: Container, targets: Sequence[StackTarget]) -> Dict[int, str]:
+    """Return what processes of another user answer to a program in their container."""
+    argv = (*container.dump, *(str(target.inner_pid) for target in targets))
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError, AttributeError):
+        done = subprocess.run(
+            argv,
+            env={**os.environ, **container.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ENGINE_TIMEOUT_S,
+            check=False,
+        )
+        texts = json.loads(done.stdout)
+        return {each.pid: str(texts.get(str(each.inner_pid), "")) for each in targets}
+    return {}
 
 
 def _by_py_spy(py_spy: str, targets: Sequence[StackTarget]) -> Dict[int, str]:

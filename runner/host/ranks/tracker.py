@@ -19,7 +19,7 @@ from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.tracebacks import final_exception, strip_rank_prefix
 from runner.core.protocol.events import RankExited, RankStarted
 from runner.core.protocol.paths import RunPaths, rank_source
-from runner.core.text import describe_exit
+from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
@@ -95,7 +95,8 @@ class RankRecordReader:
                 with contextlib.suppress(OSError):
                     self._stderr_offset[rank] = os.path.getsize(self._stderr_path(rank))
         elif data["code"] != 0:
-            reason = kernel_kill_reason(self._pids.get(record.key, 0), data)
+            reason = container_kill_reason(data) if self._order.container else ""
+            reason = reason or kernel_kill_reason(self._pids.get(record.key, 0), data)
             exception = self._find_exception(rank, float(data["wall"]))
             if not (reason or exception) and (problem := disk_problem(self._folder.root)):
                 reason = f"{describe_exit(data['code'], data['signal'])}: {problem}"
@@ -135,7 +136,9 @@ class RankTracker:
         on_failure: Callable[[str, float], None],
         submit: Submit,
         stopped_at: Callable[[], float],
+        container_pids: Callable[[], Iterable[int]] = list,
     ) -> None:
+        self._container_pids = container_pids
         self._order, self._journal, self._submit = order, journal, submit
         self._stopped_at = stopped_at
         self._on_failure = on_failure
@@ -155,6 +158,11 @@ class RankTracker:
     def shim_pids(self) -> Set[int]:
         """The shims of all starts."""
         return {process.shim_pid for process in self._started.values()}
+
+    @property
+    def running_shims(self) -> Set[int]:
+        """The shims of the running ranks, as far as they can be seen."""
+        return {self._started[key].shim_pid for key in self._running} - {0}
 
     def tick(self) -> None:
         """Look for new records, and for shims that are gone; kill what outlived its grace."""
@@ -257,12 +265,12 @@ class RankTracker:
             self._on_failure(f"rank {rank} on {self._order.node} {description}", failed_at)
 
     def _own_ranks(self) -> Dict[int, RankProcess]:
-        """Return the running ranks that are children of their shims, which descend from us.
+        """Return the running ranks whose shims descend from us or are in our container.
 
         A number in a record may be that of another process meanwhile, or of another namespace.
         """
         processes = procfs.table()
-        ours = {*procfs.descendants(os.getpid(), processes)}
+        ours = {*procfs.descendants(os.getpid(), processes), *self._container_pids()}
         starts = [self._started[key] for key in self._running]
         return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
 
@@ -291,6 +299,21 @@ def disk_problem(root: str) -> str:
     if disk.f_bavail * disk.f_frsize > 2 * BALLAST:  # both may have been freed for a record
         return ""
     return f"No space left in {root}"
+
+
+def container_kill_reason(exit_record: Mapping[str, Any]) -> str:
+    """Return that the memory limit of its container ended a rank, by the counts of its shim.
+
+    The kernel may have killed a child of it; "" for any other end.
+    """
+    kills, limit = (int(exit_record.get(name, 0)) for name in ("oom_kills", "memory_limit"))
+    if kills <= 0 or not limit:
+        return ""
+    text = f"the memory limit of its container ({format_size(limit)}) was reached"
+    if exit_record["signal"] == signal.SIGKILL:
+        return f"was killed by the kernel: {text}"
+    outcome = describe_exit(exit_record["code"], exit_record["signal"])
+    return f"{outcome} after the kernel had killed a process: {text}"
 
 
 def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = procfs.KMSG) -> str:

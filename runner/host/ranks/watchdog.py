@@ -61,14 +61,15 @@ class Progress:
         """Note progress now."""
         self.last_activity = self.last_io = time.monotonic()
 
-    def sample(self, sizes: Mapping[str, int], root_pid: int = 0) -> None:
+    def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
         """Compare with the last sample; a much longer interval means that this host was suspended.
 
-        `sizes` are those of files that show progress. What the launcher process `root_pid` and its
-        descendants use counts as well, if given.
+        `sizes` are those of files that show progress. What `root_pids` and their descendants use
+        counts as well: the launcher process, and processes in a container.
         """
-        now, table = time.monotonic(), procfs.table() if root_pid else {}
-        pids = [pid for pid in (root_pid, *procfs.descendants(root_pid, table)) if pid in table]
+        now, table = time.monotonic(), procfs.table() if root_pids else {}
+        found = {pid for root in root_pids for pid in (root, *procfs.descendants(root, table))}
+        pids = [pid for pid in found if pid in table]
         usage = {
             pid: Usage(table[pid].cpu_ticks, table[pid].page_faults * _PAGE_BYTES + _io_bytes(pid))
             for pid in pids
@@ -133,13 +134,13 @@ class Watchdog:
             return {name: log_sizes[name] for name in log_sizes if name != f"{STACKS_LOG}.out"}
         return _metric_sizes(self._order)
 
-    def sample(self, sizes: Mapping[str, int], root_pid: int) -> None:
-        """Sample the progress of the program `root_pid` and its descendants."""
+    def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
+        """Sample the progress of these processes and their descendants."""
         order, progress = self._order, self._progress
         if order.stall_s and order.metrics:
             progress.sample(sizes)
         elif order.stall_s:
-            progress.sample(sizes, root_pid)
+            progress.sample(sizes, *root_pids)
             if time.monotonic() - progress.last_io < order.stall_s / 2:
                 self._gpus_waiting = False
             elif "gpus" not in self._children:

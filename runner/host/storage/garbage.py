@@ -6,18 +6,27 @@ import contextlib
 import os
 import stat
 import time
-from typing import Any, Collection, Dict, Generator, Iterator, Optional, Tuple
+from dataclasses import replace
+from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, Tuple
 
 from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
-from runner.host.container.removal import remove_container
-from runner.host.process import cgroup, procfs
+from runner.host.container.removal import UNPROVEN, remove_container
+from runner.host.process import bounded_child, cgroup, procfs
+from runner.host.process.bounded_child import BoundedChild
 from runner.host.process.event_loop import Steps
-from runner.host.storage import release_store, run_owner
-from runner.host.storage.run_folder import mtime, read_events, read_order, read_state
+from runner.host.storage import image_records, release_store, run_owner
+from runner.host.storage.run_folder import (
+    EventLog,
+    mtime,
+    read_events,
+    read_order,
+    read_state,
+)
 from runner.host.storage.run_list import host_folders
 from runner.host.storage.shared_record import remove_run
 
+IMAGES_TIMEOUT_S = 240.0  # for all of them: a large one takes an engine many seconds
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 
 
@@ -41,7 +50,7 @@ def collect_garbage(
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
     for run_id, folder in _own_runs(workdir, node, others):
         removable = _is_removable(folder, run_id, cutoff)
-        removable = removable and (dry_run or not _left_container(folder))
+        removable = removable and (dry_run or not remove_left_container(folder))
         if removable is False:
             removed["in_use"].append(run_id)
         if not removable or (only is not None and run_id not in only):
@@ -63,6 +72,38 @@ def collect_garbage(
         if path and not dry_run:
             yield from release_store.remove_tree(path)
     return removed
+
+
+def remove_images(
+    workdir: str, node: str, older_than_s: float, others: Collection[str], *, dry_run: bool
+) -> Generator[None, None, Tuple[List[str], List[str]]]:
+    """Remove the images that launches have brought here, and return which, and which stay.
+
+    Those are not removed that were used less than `older_than_s` ago, that a run needs whose
+    supervisor lives, or that any container has.
+    """
+    cutoff = time.time() - older_than_s
+    used = {word for words in _live_commands(workdir, node, others) for word in words}
+
+    def remove() -> None:
+        answer = image_records.remove_unused(workdir, cutoff, used, dry_run=dry_run)
+        bounded_child.report_facts(images=answer)
+
+    child = BoundedChild(remove, IMAGES_TIMEOUT_S)
+    try:
+        yield from bounded_child.wait_all([child])
+    finally:
+        child.kill()
+    removed, kept = child.report().get("images", ([], []))
+    return removed, kept
+
+
+def _live_commands(workdir: str, node: str, others: Collection[str]) -> Iterator[Tuple[str, ...]]:
+    """Yield the commands that make the containers of runs whose supervisor lives."""
+    for _, folder in _own_runs(workdir, node, others):
+        order = read_order(folder) if run_owner.is_alive(folder) else None
+        if order is not None and order.container is not None:
+            yield order.container.create or order.container.start
 
 
 def _own_runs(workdir: str, node: str, others: Collection[str]) -> Iterator[Tuple[str, RunPaths]]:
@@ -105,13 +146,22 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def _left_container(folder: RunPaths) -> bool:
-    """Return whether a container of a run may be left whose engine did not answer at its end."""
+def remove_left_container(folder: RunPaths) -> str:
+    """Remove the container of a run whose engine did not answer at its end, and record that.
+
+    Return why it is not known that it is gone, "" if it is.
+    """
     order, events = read_order(folder), read_events(folder)
-    is_proven = any(isinstance(e.body, Ended) and e.body.verified for e in events[-1:])
-    return (
-        not is_proven and order is not None and bool(remove_container(order.container, os.environ))
-    )
+    end = events[-1].body if events else None
+    if order is None or not order.container or not isinstance(end, Ended) or end.verified:
+        return ""
+    problem = remove_container(order.container, os.environ)
+    others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
+    if not problem and UNPROVEN in end.reason:
+        journal = EventLog(folder, order)
+        journal.reopen()
+        journal.finalise(replace(end, reason="; ".join(others), verified=True))
+    return problem
 
 
 def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:

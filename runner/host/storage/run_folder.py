@@ -31,7 +31,7 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
 from runner.core.protocol.timing import SPEEDUP
-from runner.host.process import pid_namespace
+from runner.host.process import pid_namespace, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage.permissions import private_folder
@@ -104,7 +104,7 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `sitecustomize`, and `client` and `entry` of a container;
+    `programs` are the texts of `shim`, `sitecustomize`, and what a container needs besides;
     `record` has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
@@ -136,6 +136,7 @@ def create_run_folder(
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
+        write_atomic(folder.container_dump, programs["fault_dump"])
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)
@@ -208,9 +209,10 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
-        if kind == "start" and namespace != pid_namespace.namespace_of():  # in a container
-            for key in ("pid", "shim"):
-                data[key] = pid_namespace.outer_pid(int(data[key]), namespace)
+        if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
+            ticks = int(data.get("start_ticks", 0))
+            data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
+            data["shim"] = procfs.parent_of(data["pid"])
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
 

@@ -13,8 +13,9 @@ import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from runner.core.model.plan import Order, Sidecar
+from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol.events import ProgramExited, ProgramStarted
-from runner.core.protocol.paths import PROGRAM_LOG, STREAMS, RunPaths
+from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
 from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
@@ -30,6 +31,7 @@ CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25  # for one attempt to connect, and 
 INHERITED_ENV = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
 """What the sidecar inherits of the environment of the task's programs."""
 
+MAX_REASON = 300  # characters of an engine's own words
 STOP_TIMEOUT_S = 3.0  # how long the sidecar may take to end after TERM
 
 
@@ -110,6 +112,19 @@ class LauncherProcess:
         self.exit_status = procfs.record_exit(self._process, status)
         self.unrecorded_end = time.monotonic()
         return True
+
+    def find_start_problem(self) -> str:
+        """Return why its engine could not start the container of an order that failed, else "".
+
+        It may wait for a disk.
+        """
+        container, attempt = self._order.container, self._order.attempt
+        mark = os.path.join(self._folder.attempt_folder(attempt), CONTAINER_MARK)
+        if container is None or self.exit_status == (0, None) or os.path.exists(mark):
+            return ""
+        log = procfs.read_text(self._folder.stream_log(attempt, PROGRAM_LOG, "err"))
+        last_line = (log.strip().splitlines() or [f"{container.engine} did not say why"])[-1]
+        return f"{START_REFUSED}: {last_line[:MAX_REASON]}"
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""

@@ -85,8 +85,9 @@ def recover_unfinished(folder: RunPaths) -> None:
 def recover_orphaned(folder: RunPaths, order: Order) -> None:
     """Kill what is left when supervisor and guardian are both gone, and complete the record.
 
-    The end is verified by a cgroup, by a boot since then, or where neither an owner nor a start is
-    on record: a process can clear the tags in its environment and leave its ancestors.
+    The end is verified by a cgroup, by the engine of a container, by a boot since then, or where
+    neither an owner nor a start is on record: a process can clear the tags in its environment and
+    leave its ancestors.
     """
     processes = run_processes(folder, order)
     processes.freeze()
@@ -96,7 +97,8 @@ def recover_orphaned(folder: RunPaths, order: Order) -> None:
     reason = "its supervisor and its guardian died; what was left of it was killed"
     if not read_events(folder):
         reason = "its start was cut off"
-    verified = rebooted or not was_started
+    in_container = order.container is not None and order.container.has_daemon
+    verified = rebooted or not was_started or in_container
     finalise_record(folder, order, reason, processes.scan, verified=verified)
 
 

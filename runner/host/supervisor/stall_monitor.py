@@ -7,6 +7,7 @@ from typing import Callable, FrozenSet, Mapping, Optional
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.file_worker import Submit
+from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage.run_folder import EventLog, LogSampler
 from runner.host.supervisor.program import LauncherProcess
@@ -21,12 +22,13 @@ class StallMonitor:
         order: Order,
         journal: EventLog,
         launcher: LauncherProcess,
+        ranks: RankTracker,
         submit: Submit,
         fail: Callable[[str], None],
     ) -> None:
         self._watchdog = Watchdog(folder, order, journal)
         self._logs = LogSampler(folder, order.attempt, self._watchdog.interval_s)
-        self._launcher, self._submit, self._fail = launcher, submit, fail
+        self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
         self._is_standby, self._is_sampling = order.is_standby, False
 
     @property
@@ -58,8 +60,11 @@ class StallMonitor:
 
         def take_sample(sizes: Mapping[str, int]) -> None:
             self._is_sampling = False
-            if self._launcher.is_running:
-                self._watchdog.sample(sizes, self._launcher.pid)
+            launcher = self._launcher
+            if launcher.is_running:
+                # In a container, ranks are not below it; if they run as root, only they are seen.
+                inside = {*launcher.container_pids(), *self._ranks.running_shims}
+                self._watchdog.sample(sizes, launcher.pid, *inside)
             then()
 
         if not self._is_sampling:

@@ -57,10 +57,11 @@ class Supervisor:
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(
-            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
+            *(args.folder, order, journal, self._fail, submit),
+            *(lambda: ladder.stopped_at, self._launcher.container_pids),
         )
         self._stall_monitor = StallMonitor(
-            args.folder, order, journal, self._launcher, submit, self._fail
+            args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
         )
         self._sidecar = SidecarProcess(args.folder, order, submit)
         self._is_on_record = False  # before that nothing is started
@@ -260,17 +261,18 @@ class Supervisor:
     def _on_records_complete(self) -> None:
         """Take all that the shims have recorded: the program has ended."""
         self._ranks.record_vanished(self._launcher.unrecorded_end)
-        self._files.submit(int, lambda _: self._on_program_ended())  # after why ranks vanished
+        # After why ranks vanished.
+        self._files.submit(self._launcher.find_start_problem, self._on_program_ended)
 
-    def _on_program_ended(self) -> None:
+    def _on_program_ended(self, start_problem: str = "") -> None:
         """Record the program's end after those of its ranks, unless the disk takes too long."""
         ended_at, self._launcher.unrecorded_end = self._launcher.unrecorded_end, None
         if ended_at is None:
             return
         code, signum = self._launcher.exit_status or (None, None)
-        self._journal.append(ProgramExited(code, signum), mono=ended_at)
+        self._journal.append(ProgramExited(code, signum, start_problem), mono=ended_at)
         if code != 0:
-            outcome = describe_exit(code, signum)
+            outcome = start_problem or describe_exit(code, signum)
             self._fail(f"the program on {self.order.node} {outcome}", ended_at)
 
     def _release_port_if_listening(self) -> None:

@@ -42,6 +42,8 @@ def launch_header(plan: Plan) -> str:
         lines.append(f"  attempt {plan.attempt + 1}")
     if plan.release:
         lines.append(f"  code: {code_name(plan.release, plan.commit)}")
+    if plan.image:
+        lines.append(f"  image: {plan.image}")
     lines += _node_lines(plan)
     for note in plan.notes:
         lines += _wrap("note", note)

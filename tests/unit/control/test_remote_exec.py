@@ -7,12 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from runner.control import remote_exec
-from runner.control.remote_exec import RemoteCommand
+from runner.control.remote_exec import Feed, RemoteCommand
 from runner.control.rpc.session import HostSession
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node
@@ -33,8 +34,8 @@ class Host(HostSession):
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
         """Take a request."""
-        assert not payload
-        self.asked.append((kind, data or {}))
+        asked = {**(data or {}), "payload": payload} if kind == "input" else dict(data or {})
+        self.asked.append((kind, asked))
         return len(self.asked)
 
 
@@ -91,6 +92,31 @@ def run() -> Run:
     return Run()
 
 
+@dataclass(frozen=True)
+class Half:
+    """What is half read."""
+
+    percent: int = 50
+
+
+def test_input_is_read_once_and_waits_for_the_slowest(run: Run) -> None:
+    """A host that has ended is no longer waited for, and gets no more."""
+    chunks = iter([b"x"] * (3 * remote_exec.MAX_UNTAKEN))
+    run.inbox.at[50] = lambda: run.come("a", "input_taken")
+    run.inbox.at[100] = lambda: run.exited("b")
+    for look in range(150, 190):
+        run.inbox.at[look] = lambda: run.come("a", "input_taken")
+    run.inbox.at[200] = lambda: run.exited("a")
+    run.execution.run(["cat"], 60.0, [Feed(frozenset("ab"), chunks, Half())])
+    given = {
+        name: [data["payload"] for kind, data in host.asked if kind == "input"]
+        for name, host in run.hosts.items()
+    }
+    assert given["a"] == [*[b"x"] * (3 * remote_exec.MAX_UNTAKEN), b""]
+    assert given["b"] == [b"x"] * remote_exec.MAX_UNTAKEN
+    assert ("a", "50 %") in run.states
+
+
 def test_answers_are_kept_apart(run: Run) -> None:
     """Each host's two streams are its own, to the byte, and so is its exit code."""
     run.output("a", "out", b"one\xff")
@@ -108,6 +134,7 @@ def test_answers_are_kept_apart(run: Run) -> None:
     )
     assert (bytes(answers["b"].stdout), bytes(answers["b"].stderr)) == (b"two", b"")
     request = {"argv": ["echo", "a b"], "limit_s": 60.0, "window": remote_exec.WINDOW_BYTES}
+    request["takes_input"] = False
     assert run.hosts["a"].asked[0] == ("exec", request)
 
 

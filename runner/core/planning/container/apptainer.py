@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.container import Container, ContainerProbe, ContainerSpec, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
-from runner.core.planning.container import docker
+from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = False  # `--nv` shows all of them
@@ -27,7 +27,13 @@ def probe(spec: Spec) -> ContainerProbe:
             *bind_options(container.mounts),
             *(*container.extra, container.image),
         ),
+        gpus=("--nv",),
     )
+
+
+def image_commands(container: ContainerSpec, dockerfile: str) -> None:
+    """Return None: an image is a file, which nobody builds or loads."""
+    del container, dockerfile
 
 
 def container(request: ContainerRequest) -> Container:
@@ -55,4 +61,4 @@ def bind_options(mounts: Tuple[Mount, ...]) -> Iterator[str]:
 
 def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
     """Return what is wrong with engine or image on a host, and what to do about it."""
-    return docker.problem(spec, facts)
+    return problems.engine_or_image_problem(spec, facts)

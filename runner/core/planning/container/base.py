@@ -1,6 +1,6 @@
 """Container planning: an order's command, wrapped in those of a container engine.
 
-An engine is a module of this package with four pure functions; no other place names it.
+An engine is a module of this package with five pure functions; no other place names it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ import hashlib
 import importlib
 import posixpath
 from dataclasses import dataclass, replace
-from typing import Dict, Iterator, Mapping, Optional, Protocol, Sequence, Tuple, cast
+from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
-from runner.core.errors import Problem
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.container import (
+    Container,
+    ContainerProbe,
+    ContainerSpec,
+    ImageCommands,
+    Mount,
+)
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node, Spec
@@ -20,12 +25,6 @@ from runner.core.protocol.paths import RunPaths, tasks_folder
 
 ENGINES = ("docker", "podman", "apptainer", "enroot")
 """The modules of this package that are engines."""
-
-NO_PYTHON_HINT = "set container.python to the Python in it, 3.8 or newer"
-ENTRYPOINT_HINT = (
-    "its entry point has to run the words that it is given; leave container.entrypoint out for "
-    "one that is a launcher itself"
-)
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class ContainerRequest:
     name: str  # of the container, unique on its host
     labels: Tuple[Tuple[str, str], ...]
     mounts: Tuple[Mount, ...]
+    dump: Tuple[str, ...]  # prints stacks, to be run in the container
     gpus: Tuple[str, ...]  # UUIDs of the devices
     cwd: str
     argv: Tuple[str, ...]
@@ -54,6 +54,9 @@ class Engine(Protocol):
     def probe(self, spec: Spec) -> ContainerProbe:
         """Return what to ask a host."""
 
+    def image_commands(self, container: ContainerSpec, dockerfile: str) -> Optional[ImageCommands]:
+        """Return how a host gets the image from here; None for an image that is a file."""
+
     def container(self, request: ContainerRequest) -> Container:
         """Return the commands of a container whose program reads its environment by itself."""
 
@@ -64,26 +67,9 @@ class Engine(Protocol):
         """Return what is wrong with engine or image on a host, and what to do about it."""
 
 
-def engine_of(spec: Spec) -> Engine:
-    """Return the engine of a spec that has one."""
-    module = importlib.import_module(f"{__package__}.{spec.container.engine}")
-    return cast(Engine, module)
-
-
-def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Yield what keeps a host from running the container of a spec."""
-    if not spec.container:
-        return
-    for source in facts.container.mounts_missing:
-        message = f"container.mounts: there is no {source}"
-        yield Problem(node.name, message, "make it there, or take it out of container.mounts")
-    if found := engine_of(spec).problem(spec, facts):
-        message, hint = found
-        yield Problem(node.name, message, hint)
-    elif facts.python.error:
-        message = f"container.image: {spec.container.image}: {facts.python.error}"
-        hint = ENTRYPOINT_HINT if spec.container.image_entrypoint else NO_PYTHON_HINT
-        yield Problem(node.name, message, hint)
+def engine_of(container: ContainerSpec) -> Engine:
+    """Return the engine of a container."""
+    return cast(Engine, importlib.import_module(f"{__package__}.{container.engine}"))
 
 
 def facts_inside(facts: Facts) -> Facts:
@@ -140,7 +126,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     `facts` are those of the host itself.
     """
     order = plan.order
-    engine, run_paths = engine_of(spec), RunPaths(facts.workdir, spec.run_id, node.name)
+    engine, run_paths = engine_of(spec.container), RunPaths(facts.workdir, spec.run_id, node.name)
     env = {**container_environment(run_paths, facts), **plan.env}
     name = container_name(spec.run_id, node.name, order.attempt)
     marks = {"RUNNER_RUN_ID": spec.run_id, "RUNNER_NODE": node.name}
@@ -151,6 +137,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         labels=(("runner.run", spec.run_id), ("runner.node", node.name)),
         mounts=run_mounts(spec, facts, run_paths, tasks_hash),
         gpus=device_uuids(facts, plan.gpus),
+        dump=(facts.python.executable, "-I", "-S", run_paths.container_dump),
         cwd=order.cwd,
         argv=plan.command,
         env=env,
@@ -158,7 +145,12 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     entry = (facts.python.executable, "-I", "-S", run_paths.container_entry)
     argv = (*entry, run_paths.attempt_folder(order.attempt), *order.argv)
     container = engine.container(replace(request, argv=argv, env=marks))
-    container = replace(container, secrets=tuple(spec.secrets), devices=len(plan.gpus))
+    container = replace(
+        container,
+        env=facts.container.env,
+        secrets=tuple(spec.secrets),
+        devices=len(plan.gpus),
+    )
     client = (facts.host_python, "-I", "-S", run_paths.container_client, run_paths.order)
     order = replace(
         order,

@@ -6,12 +6,19 @@ is left to `--rm`: exit code and reason are read from the container first.
 
 from __future__ import annotations
 
-import re
 from typing import Iterator, Optional, Sequence, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core import shell
+from runner.core.model.container import (
+    Container,
+    ContainerProbe,
+    ContainerSpec,
+    ImageCommands,
+    Mount,
+)
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
+from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
@@ -20,29 +27,83 @@ INFINIBAND = "/dev/infiniband"
 STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.State.Error}}"
 IMAGE_FORMAT = "{{.Os}}/{{.Architecture}}"
 ENDPOINT_FORMAT = "{{.Endpoints.docker.Host}}"
-MACHINES = {
-    "amd64": ("x86_64", "amd64"),
-    "arm64": ("aarch64", "arm64"),
-    "ppc64le": ("ppc64le",),
-    "386": ("i386", "i686"),
-}
-"""The kinds of processor, as `uname -m` prints them, by the architecture of an image."""
+INVENTORY = """\
+info=$({engine} info --format {info}) || exit
+echo "store=$(uname -n) $info"  # the ids of engines are equal on copies of a machine
+echo "free=$(df -Pk "${{info##* }}" | awk 'NR == 2 {{print $4}}')"
+echo "image=$({engine} image inspect --format {{{{.Id}}}} {image} 2>/dev/null)"
+ids=$({engine} image ls --quiet --no-trunc)
+[ -z "$ids" ] || {engine} image inspect --format 'layers={{{{json .RootFS.Layers}}}}' $ids
+command -v zstd >/dev/null && echo zstd=1
+exit 0
+"""
+RECLAIM = """
+import os, sys
+root, uid, gid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+for folder, folders, files in os.walk(root):
+    for path in (os.path.join(folder, name) for name in (*folders, *files)):
+        if os.lstat(path).st_uid != uid:
+            os.lchown(path, uid, gid)
+"""
+ENDPOINT_SCRIPT = """\
+[ -z "$DOCKER_HOST" ] || { echo "$DOCKER_HOST"; exit; }
+exec "$0" context inspect --format "$1"
+"""
 
 
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""
     container, program = spec.container, spec.container.program
-    pull = () if container.pull == "never" else (program, *PULL_QUIETLY, container.image)
+    may_pull = container.fetches and not container.comes_from_here and container.pull != "never"
+    pull = (program, *PULL_QUIETLY, container.image) if may_pull else ()
+    ulimits = container.ulimits
     return ContainerProbe(
+        endpoint=("/bin/sh", "-c", ENDPOINT_SCRIPT, program, ENDPOINT_FORMAT),
+        store=(program, "info", "--format", "{{.DockerRootDir}}"),
+        remove_image=(program, "image", "rm", container.image),
+        name=("--name", "{name}"),
+        discard=(program, "rm", "--force", "--volumes", "{name}"),
+        user=("--user", "{uid}:{gid}") if container.host_user else (),
+        group=("--group-add", "{gid}") if container.host_user else (),
+        gpus=("--gpus", "all"),
         engine=(program, "version", "--format", "{{.Server.Version}}"),
         image=(program, "image", "inspect", "--format", IMAGE_FORMAT, container.image),
         run=(
             *(program, "run", "--rm", "--init", "--pull", "never", "--network", "host"),
             *("--log-driver", "none", "--env", "PYTHONPATH", *entrypoint(spec)),
+            *memory_options(spec),
+            *(word for name in ulimits for word in ("--ulimit", f"{name}={ulimits[name]}")),
             *(*mount_options(container.mounts), *container.extra, container.image),
         ),
         pull=pull,
         pull_always=container.pull == "always",
+        pull_timeout_s=container.prepare_timeout_s,
+    )
+
+
+def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
+    """Return how a host gets the image from here; `dockerfile` is its name in the context."""
+    info = "{{.ID}} {{.DockerRootDir}}"
+    return commands_for_image(container, dockerfile, info=info, loads_new_layers=True)
+
+
+def commands_for_image(
+    container: ContainerSpec, dockerfile: str, *, info: str, loads_new_layers: bool
+) -> ImageCommands:
+    """Return those commands; by `info` the engine prints what identifies its store, and where."""
+    program, image = container.program, container.image
+    words = {"engine": shell.quote(program), "image": shell.quote(image)}
+    pull = ("--pull",) if container.pull == "always" else ()
+    tag = ("--tag", image, "--label", f"runner.build={image}")
+    return ImageCommands(
+        inventory=("/bin/sh", "-c", INVENTORY.format(info=shell.quote(info), **words)),
+        build=(
+            *(program, "build", "--force-rm", *tag, "--network", "host"),
+            *(*pull, "--file", dockerfile, "-"),
+        ),
+        load=(program, "load", "--quiet"),
+        save=(program, "save", image),
+        loads_new_layers=loads_new_layers,
     )
 
 
@@ -66,8 +127,22 @@ def container(request: ContainerRequest) -> Container:
         kill=(program, "kill", name),
         inspect=(program, "inspect", "--type", "container", "--format", STATE_FORMAT, name),
         remove=(program, "rm", "--force", "--volumes", name),
+        reclaim=tuple(reclaim(request)),
+        dump=(program, "exec", name, *request.dump),
         find=(program, "ps", "--all", "--quiet", "--no-trunc", *filters),
     )
+
+
+def reclaim(request: ContainerRequest) -> Iterator[str]:
+    """Yield the command by which the folder of a run is the login's again; nothing if it is."""
+    spec, facts, run = request.spec.container, request.facts, request.mounts[0]
+    if spec.host_user or facts.uid == 0:
+        return
+    yield from (spec.program, "run", "--rm", "--pull", "never", "--network", "none")
+    yield from ("--log-driver", "none", "--user", "0:0", "--entrypoint", "")
+    yield from (*mount_options(request.mounts), *spec.extra, spec.image)
+    yield from (facts.python.executable, "-I", "-S", "-c", RECLAIM)
+    yield from (run.target, str(facts.uid), str(facts.gid))
 
 
 def command(request: ContainerRequest) -> Tuple[str, ...]:
@@ -88,9 +163,7 @@ def options(request: ContainerRequest, gpus: Sequence[str]) -> Iterator[str]:
     if spec.container.host_user:
         yield from ("--user", f"{facts.uid}:{facts.gid}")
         yield from (word for group in facts.groups for word in ("--group-add", str(group)))
-    yield from ("--ipc", "host") if spec.container.host_ipc else ()
-    if spec.container.shm_size:
-        yield from ("--shm-size", spec.container.shm_size)
+    yield from memory_options(spec)
     ulimits = dict(spec.container.ulimits)
     if facts.system.infiniband:  # whose memory is pinned
         ulimits.setdefault("memlock", "-1")
@@ -99,6 +172,13 @@ def options(request: ContainerRequest, gpus: Sequence[str]) -> Iterator[str]:
     yield from mount_options(request.mounts)
     yield from gpus
     yield from spec.container.extra
+
+
+def memory_options(spec: Spec) -> Tuple[str, ...]:
+    """Return the options for what the processes of a container share."""
+    if spec.container.host_ipc:
+        return ("--ipc", "host")
+    return ("--shm-size", spec.container.shm_size) if spec.container.shm_size else ()
 
 
 def entrypoint(spec: Spec) -> Tuple[str, ...]:
@@ -130,52 +210,4 @@ def csv_field(text: str) -> str:
 
 def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
     """Return what is wrong with engine or image on a host, and what to do about it."""
-    answers, name = facts.container, spec.container.program
-    if not answers.program:
-        hint = "install it there, or set container.program to its path"
-        return f"container.program: there is no {name} on its PATH", hint
-    if not answers.engine.ok:
-        return engine_problem(name, facts)
-    if not answers.image.ok:
-        return image_problem(spec, facts)
-    machine = answers.image.output.strip().rpartition("/")[2]
-    if facts.machine and facts.machine not in MACHINES.get(machine, (facts.machine,)):
-        message = f"container.image: {spec.container.image} is for {machine}"
-        hint = "choose an image for that processor, or set container.pull=always"
-        return f"{message}, and this host is a {facts.machine}", hint
-    return None
-
-
-def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
-    """Return why an engine does not answer."""
-    text = facts.container.engine.output
-    if "permission denied" in text:
-        message = f"{name}: {facts.user} may not use the socket of its daemon"
-        hint = (
-            f"an administrator can do: usermod -aG docker {facts.user} (which is as good as root)"
-        )
-        return message, hint
-    if "Cannot connect" in text or "daemon running" in text:
-        return f"{name}: its daemon does not answer", "start it there: systemctl start docker"
-    if facts.container.engine.code == -1:
-        hint = "look at it there: systemctl status docker"
-        return f"{name}: its daemon did not answer in time", hint
-    return f"{name} does not work: {last_line(text)}", f"try it there: {name} version"
-
-
-def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
-    """Return why an image is not on a host."""
-    image, pull = spec.container.image, facts.container.pull
-    message = f"container.image: {image} is not on this host"
-    if spec.container.pull == "never":
-        return f"{message}, and container.pull is never", "load it there, or set container.pull"
-    if pull.code == -1:
-        return f"{message}, and could not be pulled in time", "pull it there by hand first"
-    hint = "look at the name and the network, log in to the registry there, or load it by hand"
-    return f"{message}, and cannot be pulled: {last_line(pull.output)}", hint
-
-
-def last_line(text: str) -> str:
-    """Return the last line of what an engine printed, without its prefix."""
-    lines = [line for line in text.strip().splitlines() if line.strip()] or ["(no output)"]
-    return re.sub(r"^(docker|Error( response from daemon)?|error): *", "", lines[-1])[:300]
+    return problems.engine_or_image_problem(spec, facts)

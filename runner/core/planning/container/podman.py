@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional, Sequence, Tuple
 
-from runner.core.model.container import Container, ContainerProbe
+from runner.core.model.container import Container, ContainerProbe, ContainerSpec, ImageCommands
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
-from runner.core.planning.container import docker
+from runner.core.planning.container import docker, problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
@@ -31,8 +31,22 @@ SUBUIDS_HINT = (
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""
     program = spec.container.program
-    engine = (program, "info", "--format", VERSION_FORMAT)
-    return replace(docker.probe(spec), engine=engine)
+    made = docker.probe(spec)
+    return replace(
+        made,
+        engine=(program, "info", "--format", VERSION_FORMAT),
+        endpoint=("/bin/sh", "-c", 'echo "${CONTAINER_HOST-}"'),
+        store=(program, "info", "--format", "{{.Store.GraphRoot}}"),
+        gpus=("--device", "nvidia.com/gpu=all"),
+        user=(),  # it would need `--userns keep-id` without root
+        group=(),
+    )
+
+
+def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
+    """Return how a host gets the image from here; `load` wants all layers."""
+    info = "{{.Store.GraphRoot}}"
+    return docker.commands_for_image(container, dockerfile, info=info, loads_new_layers=False)
 
 
 def container(request: ContainerRequest) -> Container:
@@ -75,9 +89,9 @@ def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
     """Return what is wrong with engine or image on a host, and what to do about it."""
     engine, name = facts.container.engine, spec.container.program
     if facts.container.program and not engine.ok:  # docker's reasons are about its daemon
-        reason = "no answer in time" if engine.code == -1 else docker.last_line(engine.output)
+        reason = "no answer in time" if engine.code == -1 else problems.last_line(engine.output)
         return f"{name} does not work: {reason}", f"try it there: {name} info"
-    found = docker.problem(spec, facts)
+    found = problems.engine_or_image_problem(spec, facts)
     if not found and spec.container.host_user and WITHOUT_SUBUIDS in engine.output:
         message = f"{name}: {facts.user} has no range of users to map"
         return message, SUBUIDS_HINT.format(user=facts.user)

@@ -33,6 +33,7 @@ def test_run_folder_is_as_documented() -> None:
         "container_entry": f"{root}/container_entry.py",
         "home": f"{root}/home",
         "site": f"{root}/site",
+        "container_dump": f"{root}/container_dump.py",
     }
     assert folder.stream_log(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"
     assert folder.stream_log(0, PROGRAM_LOG, "out") == f"{root}/attempt_0/program.out"

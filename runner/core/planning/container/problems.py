@@ -1,0 +1,181 @@
+"""Container problems: what keeps a host from running a container, in words, by what it answered."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, Optional, Tuple
+
+from runner.core.errors import Problem
+from runner.core.model.container import NOT_ASKED, TIMED_OUT, ContainerSpec
+from runner.core.model.facts import Facts
+from runner.core.model.spec import Node, Spec
+from runner.core.planning.container.base import engine_of
+
+MACHINES = {
+    "amd64": ("x86_64", "amd64"),
+    "arm64": ("aarch64", "arm64"),
+    "ppc64le": ("ppc64le",),
+    "386": ("i386", "i686"),
+}
+"""The kinds of processor, as `uname -m` prints them, by the architecture of an image."""
+ADVICE = ("See '", "Run '")  # what an engine prints after its reason
+NO_PYTHON_HINT = "set container.python to the Python in it, 3.8 or newer, or choose another image"
+GPU_HINT = (
+    "set up NVIDIA's container toolkit there (docker: nvidia-ctk runtime configure; podman: "
+    "nvidia-ctk cdi generate), or set cluster.nodes.{name}.gpus=0"
+)
+GPU_FAILURES = (
+    *("could not select device driver", "unresolvable CDI devices"),
+    "nvidia-container-cli",
+)
+NOT_STARTED = (
+    *("executable file not found", "no such file or directory: unknown"),
+    *("permission denied: unknown", "FATAL tini", "failed to exec pid1"),
+)
+FORBIDDEN_HINT = "set container.user=image, or have the image let everyone read and start it"
+ENGINE_REFUSAL = "ended with exit code 125 "
+ENTRYPOINT_HINT = (
+    "its entry point has to run the words that it is given; leave container.entrypoint out for "
+    "one that is a launcher itself"
+)
+REFUSAL_HINT = "look at container.extra, container.ulimits, container.shm_size and container.mounts"
+
+
+def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    """Yield what keeps a host from running the container of a spec."""
+    if not spec.container:
+        return
+    for source in facts.container.mounts_missing:
+        message = f"container.mounts: there is no {source}"
+        yield Problem(node.name, message, "make it there, or take it out of container.mounts")
+    if found := engine_of(spec.container).problem(spec, facts):
+        message, hint = found
+        yield Problem(node.name, message, hint)
+    elif facts.python.error and not facts.container.mounts_missing:
+        yield probe_problem(spec, node, facts.python.error)
+    elif problem := gpu_problem(spec, node, facts):
+        yield problem
+
+
+def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
+    """Return why the interpreter did not answer in a container: it, or the engine, has failed."""
+    container = spec.container
+    reason = error.rpartition(": docker: ")[2].rpartition("Error response from daemon: ")[2]
+    if any(text in error for text in GPU_FAILURES):
+        message = f"{container.engine} gives its containers no GPUs: {reason}"
+        return Problem(node.name, message, GPU_HINT.format(name=node.name))
+    if any(text in error for text in NOT_STARTED) and "ermission denied" in error:
+        message = (
+            f"container.python: its user may not start {container.python} in {container.image}"
+        )
+        return Problem(node.name, message, FORBIDDEN_HINT)
+    if any(text in error for text in NOT_STARTED):
+        message = f"container.python: {container.image} has no {container.python}"
+        return Problem(node.name, message, NO_PYTHON_HINT)
+    if ENGINE_REFUSAL in error:
+        message = f"{container.engine} refuses a container of {container.image}: {reason}"
+        return Problem(node.name, message, REFUSAL_HINT)
+    message = f"container.image: {container.image}: {error}"
+    hint = ENTRYPOINT_HINT if container.image_entrypoint else NO_PYTHON_HINT
+    return Problem(node.name, message, hint)
+
+
+def gpu_problem(spec: Spec, node: Node, facts: Facts) -> Optional[Problem]:
+    """Return the lack of GPUs in a container, which shows all that there are."""
+    wanted = len(facts.gpus) if node.gpu_count is None else min(node.gpu_count, len(facts.gpus))
+    inside = facts.container.inside.gpus
+    if inside < 0 or inside >= wanted:
+        return None
+    message = f"{spec.container.engine}: a container has {inside} of the {wanted} GPUs for a run"
+    return Problem(node.name, message, GPU_HINT.format(name=node.name))
+
+
+def engine_or_image_problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
+    """Return what is wrong with engine or image on a host, and what to do about it."""
+    answers, name = facts.container, spec.container.program
+    if not answers.program:
+        hint = "install it there, or set container.program to its path"
+        where = "" if "/" in name else " on its PATH"
+        return f"container.program: there is no {name}{where}", hint
+    if answers.is_elsewhere:
+        message = f"{name} is set to use {answers.endpoint.output.strip()}, another machine"
+        return f"{message}, whose folders would be mounted", elsewhere_hint(spec)
+    if not answers.engine.ok:
+        return engine_problem(name, facts)
+    if not answers.image.ok:
+        return image_problem(spec, facts)
+    machine = answers.image.output.strip().rpartition("/")[2]
+    if facts.machine and facts.machine not in MACHINES.get(machine, (facts.machine,)):
+        message = f"container.image: {spec.container.image} is for {machine}"
+        hint = "choose an image for that processor, or set container.pull=always"
+        return f"{message}, and this host is a {facts.machine}", hint
+    return None
+
+
+def elsewhere_hint(spec: Spec) -> str:
+    """Return what to do about an engine on another machine."""
+    name = spec.container.program
+    undo = f"DOCKER_HOST unset there, and `{name} context use default`"
+    undo = "CONTAINER_HOST unset there" if spec.container.engine == "podman" else undo
+    return f"name that machine in cluster.nodes, or have {undo}"
+
+
+def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
+    """Return why an engine does not answer."""
+    text = facts.container.engine.output
+    address = facts.container.endpoint.output.strip() if facts.container.endpoint.ok else ""
+    daemon = f"its daemon{f' ({address})' if address else ''}"
+    if "permission denied" in text:
+        message = f"{name}: {facts.user} may not use the socket of {daemon}"
+        hint = (
+            f"an administrator can do: usermod -aG docker {facts.user} (which is as good as root)"
+        )
+        return message, hint
+    if "Cannot connect" in text or "daemon running" in text:
+        return f"{name}: {daemon} does not run", "start it there: systemctl start docker"
+    if facts.container.engine.code == TIMED_OUT:
+        hint = "look at it there: systemctl status docker; journalctl -u docker"
+        return f"{name}: {daemon} did not answer in time: it hangs", hint
+    return f"{name} does not work: {last_line(text)}", f"try it there: {name} version"
+
+
+def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
+    """Return why an image is not on a host."""
+    container, image, pull = spec.container, spec.container.image, facts.container.pull
+    message = f"container.image: {image} is not on this host"
+    if container.comes_from_here or not container.fetches or container.pull == "never":
+        reason, hint = _absence_reason(container)
+        return message + reason, hint
+    if pull == NOT_ASKED and facts.container.has_room:  # it is a file
+        reason = last_line(facts.container.image.output)
+        hint = "put the file there: each host reads its own"
+        return f"container.image: {image} cannot be read: {reason}", hint
+    if not facts.container.has_room or "no space left" in pull.output:
+        free, store = facts.container.store_free, facts.container.store
+        room = f"{store} has {(free or 0) >> 20} MiB free" if store else "its disk is full"
+        hint = f"free some room there (see {spec.container.program} system df), or load it by hand"
+        return f"{message}, and there is no room for it: {room}", hint
+    if pull.code == TIMED_OUT:
+        return f"{message}, and could not be pulled in time", "pull it there by hand first"
+    hint = "look at the name and the network, log in to the registry there, or load it by hand"
+    return f"{message}, and cannot be pulled: {last_line(pull.output)}", hint
+
+
+def _absence_reason(container: ContainerSpec) -> Tuple[str, str]:
+    """Return why nobody tried to pull an image, and what to do about it."""
+    if container.comes_from_here:
+        how = "builds it there" if container.build else "sends it there"
+        hint = "dry runs and checks change nothing there; a node that joins later has to have it"
+        return f"; the start of a launch {how}", hint
+    if container.pull != "never":
+        pull = f"{container.program} pull {container.image}"
+        hint = f"launch it, or pull it there by hand: {pull}"
+        return " yet, and a dry run or check pulls nothing", hint
+    return ", and container.pull is never", "load it there, or set container.pull"
+
+
+def last_line(text: str) -> str:
+    """Return the last line of what an engine printed, without its prefix."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(ADVICE)] or ["(no output)"]
+    return re.sub(r"^(docker|Error( response from daemon)?|error): *", "", lines[-1])[:300]
