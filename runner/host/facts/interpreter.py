@@ -100,7 +100,7 @@ except OSError:
 except Exception:
     pass
 os.write(1, ("MARK" + json.dumps(inside)).encode())
-""".replace("MARK", _INSIDE_MARK)
+""".replace("MARK", '" "'.join(_INSIDE_MARK))
 
 
 def start(
