@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Callable, Mapping, Optional, Sequence, Tuple
 
 from runner.core.model.container import Container
 from runner.host.process import bounded_child
@@ -22,17 +22,20 @@ LOOK_AGAIN_S = 0.5
 UNPROVEN = "does not say that its container is gone"
 
 
-def start_removal(container: Container, environ: Mapping[str, str]) -> BoundedChild:
-    """Begin to remove the container in a child; see `problem`."""
+def remove_meanwhile(
+    container: Optional[Container], environ: Mapping[str, str], wait: Callable[[], object]
+) -> str:
+    """Remove the container in a child, as `remove_container` does; call `wait` meanwhile."""
+    if container is None or not container.has_daemon:
+        return ""
 
     def remove() -> None:
         bounded_child.report_facts(problem=remove_container(container, environ))
 
-    return BoundedChild(remove, LIMIT_S)
-
-
-def problem(child: BoundedChild, container: Container) -> str:
-    """Return why it is not known that nothing is left, "" if nothing is."""
+    child = BoundedChild(remove, LIMIT_S)
+    while child.code is None:
+        wait()
+        child.advance()
     report = child.report()
     if "problem" in report:
         return str(report["problem"])

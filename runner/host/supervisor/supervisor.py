@@ -57,8 +57,7 @@ class Supervisor:
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(
-            *(args.folder, order, journal, self._fail, submit),
-            *(lambda: ladder.stopped_at, self._launcher.container_pids),
+            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
         )
         self._stall_monitor = StallMonitor(
             args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
@@ -309,7 +308,9 @@ class Supervisor:
         self._stall_monitor.sample_logs()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
-        container_problem = self._remove_container()
+        container_problem = removal.remove_meanwhile(
+            self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
+        )
         verified = is_proven(cgroup, survivors, self._no_children_left) and not container_problem
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
@@ -325,17 +326,6 @@ class Supervisor:
         self._wait_for_disk()
         self._close()
         return state
-
-    def _remove_container(self) -> str:
-        """Remove the container; return why it is not known that it is gone, "" if it is."""
-        container = self.order.container
-        if container is None or not container.has_daemon:
-            return ""
-        child = removal.start_removal(container, self._args.environ)
-        while child.code is None:
-            self._keep_in_touch(TICK_S)
-            child.advance()
-        return removal.problem(child, container)
 
     def _no_children_left(self) -> bool:
         return subreaper.no_children_left() or bool(self._stall_monitor.child_pids)
