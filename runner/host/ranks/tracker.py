@@ -22,6 +22,7 @@ from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
+from runner.host.process.pid_namespace import ContainerProcesses, env_tags
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
@@ -136,9 +137,7 @@ class RankTracker:
         on_failure: Callable[[str, float], None],
         submit: Submit,
         stopped_at: Callable[[], float],
-        container_pids: Callable[[], Iterable[int]] = list,
     ) -> None:
-        self._container_pids = container_pids
         self._order, self._journal, self._submit = order, journal, submit
         self._stopped_at = stopped_at
         self._on_failure = on_failure
@@ -269,8 +268,10 @@ class RankTracker:
 
         A number in a record may be that of another process meanwhile, or of another namespace.
         """
-        processes = procfs.table()
-        ours = {*procfs.descendants(os.getpid(), processes), *self._container_pids()}
+        processes, order = procfs.table(), self._order
+        ours = {*procfs.descendants(os.getpid(), processes)}
+        if order.container:
+            ours.update(ContainerProcesses(env_tags(order.run_id, order.node)).scan(processes))
         starts = [self._started[key] for key in self._running]
         return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
 

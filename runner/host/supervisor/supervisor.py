@@ -57,8 +57,7 @@ class Supervisor:
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(
-            *(args.folder, order, journal, self._fail, submit),
-            *(lambda: ladder.stopped_at, self._launcher.container_pids),
+            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
         )
         self._stall_monitor = StallMonitor(
             args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
