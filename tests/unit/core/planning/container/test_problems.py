@@ -1,0 +1,161 @@
+"""What is wrong with engine, image or interpreter on a host, by what the engine printed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.core.model.container import (
+    TIMED_OUT,
+    CommandAnswer,
+    ContainerFacts,
+    ContainerSpec,
+    InsideFacts,
+)
+from runner.core.model.facts import Interpreter
+from runner.core.model.spec import Node
+from runner.core.planning.container.base import ContainerRequest, container_problems
+from runner.core.planning.container.docker import container
+from tests.golden.builders import facts, spec
+
+NODE = Node("gpu1", "gpu1")
+YES = CommandAnswer(0, "linux/amd64\n")
+LOCAL = CommandAnswer(0, "unix:///var/run/docker.sock\n")
+
+
+def said(kind: str = "docker", python: str = "", node: Node = NODE, **answers: Any) -> list[str]:
+    """The problems of a host with four GPUs, each with its hint."""
+    found = ContainerFacts(program=f"/usr/bin/{kind}", engine=YES, image=YES, endpoint=LOCAL)
+    host = facts(node.name, "eth0 10.0.0.1/24", gpu_count=4, container=replace(found, **answers))
+    host = replace(host, machine="x86_64")
+    host = replace(host, python=Interpreter(error=python)) if python else host
+    image = ContainerSpec(engine=kind, program=kind, image="train:1")
+    return [str(each) for each in container_problems(spec(node, container=image), node, host)]
+
+
+def test_nothing_is_wrong_with_what_is_well() -> None:
+    """Nor where nobody counted the GPUs."""
+    assert said() == []
+    assert said(inside=InsideFacts(gpus=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "answers", "texts"),
+    [
+        ("docker", {"program": ""}, ("container.program: there is no docker on its PATH",)),
+        (
+            "docker",
+            {"endpoint": CommandAnswer(0, "tcp://far:2375\n")},
+            ("tcp://far:2375, another machine", "DOCKER_HOST", "docker context use default"),
+        ),
+        (
+            "podman",
+            {"endpoint": CommandAnswer(0, "ssh://far\n")},
+            ("ssh://far, another machine", "CONTAINER_HOST"),
+        ),
+        ("docker", {"engine": CommandAnswer(TIMED_OUT)}, ("docker.sock) did not answer in time",)),
+        (
+            "apptainer",
+            {"image": CommandAnswer(255, "FATAL: no such file\n")},
+            ("container.image: train:1 cannot be read: FATAL: no such file", "put the file there"),
+        ),
+        (
+            "docker",
+            {"image": CommandAnswer(1), "pull": CommandAnswer(TIMED_OUT)},
+            ("could not be pulled in time",),
+        ),
+        (
+            "docker",
+            {"image": CommandAnswer(1), "store": "/var/lib/docker", "store_free": 5 << 20},
+            ("no room for it: /var/lib/docker has 5 MiB free", "docker system df"),
+        ),
+        (
+            "docker",
+            {"image": CommandAnswer(1), "pull": CommandAnswer(1, "why\n\nRun 'docker --help'\n")},
+            ("cannot be pulled: why",),
+        ),
+        (
+            "docker",
+            {"image": CommandAnswer(0, "linux/arm64\n")},
+            ("is for arm64, and this host is a x86_64",),
+        ),
+        (
+            "docker",
+            {"inside": InsideFacts(gpus=1)},
+            ("docker: a container has 1 of the 4 GPUs", "nvidia-ctk", "cluster.nodes.gpu1.gpus=0"),
+        ),
+    ],
+)
+def test_an_engine_that_cannot_be_used(
+    engine: str, answers: dict[str, Any], texts: tuple[str, ...]
+) -> None:
+    """One problem, with what to do."""
+    (problem,) = said(engine, **answers)
+    for text in texts:
+        assert text in problem
+    assert "\n" in problem
+
+
+EXIT = "python3 ended with exit code {} without an answer: {}"
+OCI = 'docker: Error response from daemon: failed: exec: "python3": {}: unknown.'
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (EXIT.format(127, OCI.format("executable file not found in $PATH")), "train:1 has no pyth"),
+        (EXIT.format(127, "[FATAL tini (7)] exec python3 failed: No such file"), "has no python3"),
+        (
+            EXIT.format(126, "[FATAL tini (7)] exec python3 failed: Permission denied"),
+            "its user may not start python3",
+        ),
+        (
+            EXIT.format(125, "docker: Error response from daemon: bad limit"),
+            "docker refuses a container of train:1: bad limit",
+        ),
+        (
+            EXIT.format(125, 'docker: could not select device driver "" with capabilities'),
+            "docker gives its containers no GPUs: could not select",
+        ),
+        ("python3 is Python 3.6.1, older than 3.8", "container.image: train:1: python3 is Python"),
+    ],
+)
+def test_an_interpreter_that_does_not_answer(error: str, text: str) -> None:
+    """It is missing, or its engine has refused the container."""
+    (problem,) = said(python=error)
+    assert text in problem
+    assert "\n" in problem
+
+
+def test_fewer_gpus_are_enough_where_fewer_are_wanted() -> None:
+    """All are shown, whichever the plan takes."""
+    assert said(node=replace(NODE, gpu_count=1), inside=InsideFacts(gpus=1)) == []
+    assert len(said(node=replace(NODE, gpu_count=2), inside=InsideFacts(gpus=1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [("unix:///var/run/docker.sock", ()), ("unix:///run/user/1/d.sock", ("--host",))],
+)
+def test_an_unusual_socket_is_in_each_command(address: str, words: tuple[str, ...]) -> None:
+    """Who removes the container later has no setup lines that name it."""
+    answers = ContainerFacts(endpoint=CommandAnswer(0, address))
+    image = ContainerSpec(engine="docker", program="docker", image="train:1")
+    request = ContainerRequest(
+        spec=spec(NODE, container=image),
+        facts=facts("gpu1", "eth0 10.0.0.1/24", container=answers),
+        name="mine",
+        labels=(),
+        mounts=(),
+        gpus=(),
+        cwd="/",
+        argv=("true",),
+        env={},
+    )
+    made = container(request)
+    expected = ("docker", *words, *([address] if words else []))
+    for argv in (made.create, made.start, made.kill, made.inspect, made.remove, made.find):
+        assert argv[: len(expected)] == expected
+        assert "--host" in argv or not words
