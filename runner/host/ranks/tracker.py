@@ -22,7 +22,7 @@ from runner.core.protocol.paths import RunPaths, rank_source
 from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
-from runner.host.process.pid_namespace import ContainerProcesses, env_tags
+from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
@@ -271,7 +271,9 @@ class RankTracker:
         processes, order = procfs.table(), self._order
         ours = {*procfs.descendants(os.getpid(), processes)}
         if order.container:
-            ours.update(ContainerProcesses(env_tags(order.run_id, order.node)).scan(processes))
+            ours.update(
+                ContainerProcesses(procfs.env_tags(order.run_id, order.node)).scan(processes)
+            )
         starts = [self._started[key] for key in self._running]
         return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
 

@@ -16,8 +16,7 @@ from runner.core.model.container import (
 )
 from runner.core.model.facts import Interpreter
 from runner.core.model.spec import Node
-from runner.core.planning.container.base import ContainerRequest, container_problems
-from runner.core.planning.container.docker import container
+from runner.core.planning.container.problems import container_problems
 from tests.golden.builders import facts, spec
 
 NODE = Node("gpu1", "gpu1")
@@ -133,29 +132,3 @@ def test_fewer_gpus_are_enough_where_fewer_are_wanted() -> None:
     """All are shown, whichever the plan takes."""
     assert said(node=replace(NODE, gpu_count=1), inside=InsideFacts(gpus=1)) == []
     assert len(said(node=replace(NODE, gpu_count=2), inside=InsideFacts(gpus=1))) == 1
-
-
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [("unix:///var/run/docker.sock", ()), ("unix:///run/user/1/d.sock", ("--host",))],
-)
-def test_an_unusual_socket_is_in_each_command(address: str, words: tuple[str, ...]) -> None:
-    """Who removes the container later has no setup lines that name it."""
-    answers = ContainerFacts(endpoint=CommandAnswer(0, address))
-    image = ContainerSpec(engine="docker", program="docker", image="train:1")
-    request = ContainerRequest(
-        spec=spec(NODE, container=image),
-        facts=facts("gpu1", "eth0 10.0.0.1/24", container=answers),
-        name="mine",
-        labels=(),
-        mounts=(),
-        gpus=(),
-        cwd="/",
-        argv=("true",),
-        env={},
-    )
-    made = container(request)
-    expected = ("docker", *words, *([address] if words else []))
-    for argv in (made.create, made.start, made.kill, made.inspect, made.remove, made.find):
-        assert argv[: len(expected)] == expected
-        assert "--host" in argv or not words
