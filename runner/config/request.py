@@ -78,10 +78,7 @@ class RequestBuilder:
         if recorded_run and contact_keys is not None:
             config.run_id = recorded_run.plan.run_id
         if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            while (run_id := new_run_id(task)) in self._run_ids:
-                pass  # every run of a sweep has its own
-            self._run_ids.add(run_id)
-            config.run_id = run_id
+            config.run_id = self._new_run_id(task)
         try:
             names = cluster, task
             spec, options = self._validate(config, names, hydra, hydra_input, contact_keys)
@@ -108,6 +105,13 @@ class RequestBuilder:
             names_program=hydra_input.names_program,
             **options,
         )
+
+    def _new_run_id(self, task: str) -> str:
+        """Return an id that no other run of a sweep has."""
+        while (run_id := new_run_id(task)) in self._run_ids:
+            pass
+        self._run_ids.add(run_id)
+        return run_id
 
     def _validate(
         self,

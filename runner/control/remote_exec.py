@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.results import CommandResult
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S
 
 MAX_OUTPUT_BYTES = 4 << 20
@@ -105,7 +105,10 @@ class RemoteCommand(WaitLoop):
     def _send_chunk(self, feed: Feed) -> bool:
         """Send the next chunk to all that read a feed, if none is behind; return whether it did."""
         reading = [name for name in feed.nodes if not self.results[name].is_done]
-        is_behind = any(self._untaken_chunks[name] >= MAX_UNTAKEN for name in reading)
+        is_behind = any(
+            self._untaken_chunks[name] >= MAX_UNTAKEN or self.sessions[name].unsent > WINDOW_BYTES
+            for name in reading
+        )
         if feed.is_over or is_behind or not reading:
             return False
         chunk = next(feed.chunks, b"")
@@ -138,6 +141,8 @@ class RemoteCommand(WaitLoop):
             self._shown_bytes[name] += len(frame.payload)
             self._on_output(result, str(frame.data["stream"]), frame.payload)
         elif frame.kind == "input_taken":
+            if not self._untaken_chunks[name]:
+                raise FrameError("'input_taken' for input that it did not get")
             self._untaken_chunks[name] -= 1
         elif frame.kind == "exited":
             self._on_exit(result, frame.data)

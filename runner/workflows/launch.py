@@ -18,6 +18,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
+from runner.control.image.source import ImageSource, open_image, without_delivery
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import BoundedInbox, Inbox
@@ -54,7 +55,6 @@ from runner.workflows.host_pool import (
     forward_signals,
     signal_pending,
 )
-from runner.workflows.images import ImageSource, open_image, without_delivery
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending

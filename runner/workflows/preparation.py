@@ -10,18 +10,22 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
+from runner.control.image.delivery import ImageDelivery
+from runner.control.image.source import ImageSource
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.model.container import CommandAnswer
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.release import Requirements
 from runner.core.model.results import Finding
 from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.readiness import facts_request, problems_of
+from runner.core.planning.container.base import engine_of
+from runner.core.planning.readiness import facts_request, problems_of, setup_problems
+from runner.ui.console.dedup import NO_RANK
 from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
 from runner.workflows.host_pool import HostPool
-from runner.workflows.images import ImageSource, deliver
 
 
 def open_code_source(request: LaunchRequest) -> CodeSource:
@@ -70,7 +74,7 @@ class Preparation:
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
         if self._image:
-            self._brought_to = deliver(self._image, self._pool, self.facts_request, self._spares)
+            self._bring_image(self._image)
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
@@ -86,6 +90,28 @@ class Preparation:
         for warning in self._run_checks(facts):
             say(f"note: {warning}")
         return {**facts, **standby} if self._pool.spec.detach else facts
+
+    def _bring_image(self, image: ImageSource) -> None:
+        """Have the hosts that lack the image get it, once all engines are known to work."""
+        pool, spec, console = self._pool, self._pool.spec, self._pool.console
+
+        def validate(node: Node, facts: Facts) -> list[Problem]:
+            container = replace(facts.container, image=CommandAnswer(0))  # as it will be
+            found = engine_of(spec.container).problem(spec, replace(facts, container=container))
+            return [*setup_problems(node, facts), *([Problem(node.name, *found)] if found else ())]
+
+        minimum, spares = spec.min_nodes or 0, self._spares
+        asked = pool.collect_facts(self.facts_request, validate, minimum, spares, keep_spares=True)
+        console.phase("bringing the image")
+        delivery = ImageDelivery(
+            *(spec.container, image.commands, pool.sessions, pool.inbox),
+            nodes={*asked.facts, *asked.spares},
+            say=console.message,
+            show=console.node_status,
+            output=lambda node, stream, data: console.rank_output(node, NO_RANK, stream, data),
+        )
+        image.deliver(delivery)
+        self._brought_to = delivery.brought
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

@@ -232,6 +232,12 @@ def test_a_daemon_that_dies_and_comes_back(
     assert stopped.code == 0, stopped
     assert "no process is left" in stopped.out
     assert runs_on(docker, controller.run_id) == []
+    elsewhere = user.at_another_machine("elsewhere")
+    for who in (user, elsewhere):
+        why = who("why", *run, "--config-dir", str(user.conf))
+        assert "first failure: node2: the program exited with 125" in why.out, why
+        assert "could not verify" not in why.out, why
+        assert proven_nodes(why.out) == 2, why
     assert controller.run_id in user("ps", "--all", "--cluster", "lab").out
     user("clean", "--cluster", "lab", "--older-than", "0s")
     assert controller.run_id not in user("ps", "--all", "--cluster", "lab").out

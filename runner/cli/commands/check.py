@@ -39,8 +39,8 @@ def check(
     Nothing is started without --smoke and --bandwidth.
     """
     from runner.checks.base import all_checks
+    from runner.control.image.source import without_delivery
     from runner.ui import layout, problems
-    from runner.workflows.images import without_delivery
     from runner.workflows.preparation import run_preflight
 
     wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))

@@ -23,7 +23,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """The keys of `container`, validated; without an image, ranks run on the host itself."""
+    """The keys of `container`, validated, many on purpose; without an engine there is none."""
 
     engine: str = ""  # a module of `planning.container`, "" for none
     program: str = ""  # of the engine, on the hosts

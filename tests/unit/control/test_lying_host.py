@@ -38,7 +38,7 @@ from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
-from runner.control.remote_exec import RemoteCommand
+from runner.control.remote_exec import Feed, RemoteCommand
 from runner.control.rpc import wait
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -360,6 +360,7 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "fetch": fetched,
     "finish": lambda _: [Answer("stored", {"new": True})],
     "follow": lambda _: [Answer("following", {})],
+    "input": lambda _: [Answer("input_taken", {})],
     "inventory": inventory,
     "kill_leftovers": lambda _: [Answer("leftovers", {"killed": 1, "survivors": [7]})],
     "listen": lambda _: [Answer("listening", {"port": 40001, "error": ""})],
@@ -573,7 +574,8 @@ def answers_of_a_liar(chance: random.Random, world: World) -> None:
     _, more = broadcast.collect("kill_leftovers", {}, "leftovers")
     shown(render_problems([*problems.values(), *more.values()]))
     command = RemoteCommand(sessions, inbox, 5.0)
-    command.run(["true"], 5.0)
+    feed = Feed(frozenset(sessions), iter([b"x"]), SimpleNamespace(percent=50))
+    command.run(["cat"], 5.0, [feed])
 
 
 def push_of_a_liar(chance: random.Random, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Images that a launch brings to its hosts: found here before it, delivered before the facts."""
+"""Image source: where the image that a launch brings to hosts comes from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from runner.control.image.archive import SavedImage
 from runner.control.image.context import BuildContext
 from runner.control.image.delivery import QUERY_TIMEOUT_S, ImageDelivery, Inventory, parse_inventory
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.container import CommandAnswer, ContainerSpec, ImageCommands
-from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.spec import LaunchRequest, Node
+from runner.core.model.container import ContainerSpec, ImageCommands
+from runner.core.model.spec import LaunchRequest
 from runner.core.planning.container.base import engine_of
-from runner.core.planning.readiness import setup_problems
-from runner.ui.console.dedup import NO_RANK
-from runner.workflows.host_pool import HostPool
 
 
 @dataclass(frozen=True)
@@ -99,37 +95,6 @@ def without_delivery(request: LaunchRequest) -> LaunchRequest:
         source.close()
     container = replace(request.spec.container, fetches=False)
     return replace(request, spec=replace(request.spec, container=container))
-
-
-def deliver(
-    source: ImageSource,
-    pool: HostPool,
-    request: Callable[[Node], FactsRequest],
-    spares: tuple[Node, ...],
-) -> set[str]:
-    """Bring an image to the hosts that lack it; return which did.
-
-    Raises:
-        NotReady: The engine of a host does not work, or the host cannot build or load the image.
-    """
-    spec, console = pool.spec, pool.console
-
-    def validate(node: Node, facts: Facts) -> list[Problem]:
-        container = replace(facts.container, image=CommandAnswer(0))  # as it will be
-        found = engine_of(spec.container).problem(spec, replace(facts, container=container))
-        return [*setup_problems(node, facts), *([Problem(node.name, *found)] if found else ())]
-
-    collected = pool.collect_facts(request, validate, spec.min_nodes or 0, spares, keep_spares=True)
-    console.phase("bringing the image")
-    delivery = ImageDelivery(
-        *(spec.container, source.commands, pool.sessions, pool.inbox),
-        nodes={*collected.facts, *collected.spares},
-        say=console.message,
-        show=console.node_status,
-        output=lambda node, stream, data: console.rank_output(node, NO_RANK, stream, data),
-    )
-    source.deliver(delivery)
-    return delivery.brought
 
 
 def _commands(container: ContainerSpec, dockerfile: str = "") -> ImageCommands:
