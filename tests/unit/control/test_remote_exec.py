@@ -105,7 +105,7 @@ def test_input_is_read_once_and_waits_for_the_slowest(run: Run) -> None:
     chunks = iter([b"x"] * (3 * remote_exec.MAX_UNTAKEN))
     run.inbox.at[50] = lambda: run.come("a", "input_taken")
     run.inbox.at[100] = lambda: run.exited("b")
-    for look in range(150, 190):
+    for look in range(150, 174):
         run.inbox.at[look] = lambda: run.come("a", "input_taken")
     run.inbox.at[200] = lambda: run.exited("a")
     run.execution.run(["cat"], 60.0, [Feed(frozenset("ab"), chunks, Half())])
