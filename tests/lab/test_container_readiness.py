@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/containers.md"
 PORT = 5000
 REGISTRY = f"127.0.0.1:{PORT}"
 OWN_PROGRAM = "/home/alice/docker"  # a link, which a host may have or not
+OWN_SOCKET = "/home/alice/docker.sock"
 ALONE = "cluster.only=[node1]"
 OLD_PYTHON = f"{Path.home()}/.pyenv/versions/3.7.16"
 SMALL_DISK = "mount -t tmpfs -o size=300m images"
@@ -305,13 +306,17 @@ def clean(user: Launcher, *words: str) -> Result:
 
 
 def test_clean_removes_a_container_that_a_run_left(user: Launcher, engines: Engines) -> None:
-    """Its daemon had died, and could not be asked."""
+    """Its daemon had died, and could not be asked; only the setup lines say where it listens."""
     daemon = engines.daemons["node1"]
-    words = (ALONE, "grace_s=1", *overrides(), "task.entry=plain")
+    daemon.host.sh(f"ln -s /var/run/docker.sock {OWN_SOCKET}")
+    setup = f'cluster.setup=["export DOCKER_HOST=unix://{OWN_SOCKET}"]'
+    words = (ALONE, setup, "grace_s=1", *overrides(), "task.entry=plain")
     running = user.start("cluster=lab", *words, *user.rank_overrides("print=up", "sleep=600"))
     running.until_printed("] up")
     daemon.kill()
     assert running.wait().code == 5
+    order = daemon.host.read(f".runner/runs/{running.run_id}/node1/order.json")
+    assert json.loads(order)["container"]["remove"][1:3] == ["--host", f"unix://{OWN_SOCKET}"]
     daemon.start()
     assert daemon.containers()
     assert "1 run and " in clean(user).out
