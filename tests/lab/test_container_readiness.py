@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/containers.md"
 PORT = 5000
 REGISTRY = f"127.0.0.1:{PORT}"
 OWN_PROGRAM = "/home/alice/docker"  # a link, which a host may have or not
+OWN_SOCKET = "/home/alice/docker.sock"
 ALONE = "cluster.only=[node1]"
 OLD_PYTHON = f"{Path.home()}/.pyenv/versions/3.7.16"
 SMALL_DISK = "mount -t tmpfs -o size=300m images"
@@ -158,6 +159,10 @@ IMAGES = {
         "container.image: nosuch is not on this host, and container.pull is never",
     ),
     "registry refuses": (("container.image=127.0.0.1:1/x",), "connection refused"),
+    "registry hangs": (
+        (f"container.image={REGISTRY}/slow", "container.prepare_timeout_s=2"),
+        f"container.image: {REGISTRY}/slow is not on this host, and could not be pulled in time",
+    ),
     "no such registry": (("container.image=no-such-registry.invalid/x",), "cannot be pulled: Get"),
     "not in the registry": ((f"container.image={REGISTRY}/gone",), "cannot be pulled: manifest"),
     "no legal name": (("container.image=BAD/Name",), "must be lowercase"),
@@ -198,7 +203,9 @@ def test_an_image_that_cannot_be_used(user: Launcher, name: str) -> None:
 def test_images_with_different_torch_are_refused(user: Launcher) -> None:
     """As are hosts, and with the advice that helps."""
     words = (f"container.image={REGISTRY}/with_torch", "task.env.PYTHONPATH=/opt/lib", "task=env")
-    err = refused(user, "cluster.only=[node1,node2]", *overrides(*words))
+    both = "cluster.only=[node1,node2]"
+    refused(user, both, *overrides(*words), check=False)  # pulls it, which a check does not
+    err = refused(user, both, *overrides(*words))
     assert "torch 2.1, most have 2.0: they cannot work together" in said_of(err, "node2")
     assert "use an image with the same version on every node" in said_of(err, "node2")
 
@@ -305,13 +312,17 @@ def clean(user: Launcher, *words: str) -> Result:
 
 
 def test_clean_removes_a_container_that_a_run_left(user: Launcher, engines: Engines) -> None:
-    """Its daemon had died, and could not be asked."""
+    """Its daemon had died, and could not be asked; only the setup lines say where it listens."""
     daemon = engines.daemons["node1"]
-    words = (ALONE, "grace_s=1", *overrides(), "task.entry=plain")
+    daemon.host.sh(f"ln -s /var/run/docker.sock {OWN_SOCKET}")
+    setup = f'cluster.setup=["export DOCKER_HOST=unix://{OWN_SOCKET}"]'
+    words = (ALONE, setup, "grace_s=1", *overrides(), "task.entry=plain")
     running = user.start("cluster=lab", *words, *user.rank_overrides("print=up", "sleep=600"))
     running.until_printed("] up")
     daemon.kill()
     assert running.wait().code == 5
+    order = daemon.host.read(f".runner/runs/{running.run_id}/node1/order.json")
+    assert json.loads(order)["container"]["env"]["DOCKER_HOST"] == f"unix://{OWN_SOCKET}"
     daemon.start()
     assert daemon.containers()
     assert "1 run and " in clean(user).out
