@@ -117,7 +117,7 @@ def container(request: ContainerRequest) -> Container:
         create=(
             *(program, "create", "--name", name, "--interactive", "--pull", "never"),
             *("--log-driver", "none"),
-            *(word for key in labels for word in ("--label", f"{key}={labels[key]}")),
+            *label_options(request),
             *(word for key in request.env for word in ("--env", f"{key}={request.env[key]}")),
             *options(request, gpu_options(request.gpus)),
             request.spec.container.image,
@@ -127,22 +127,25 @@ def container(request: ContainerRequest) -> Container:
         kill=(program, "kill", name),
         inspect=(program, "inspect", "--type", "container", "--format", STATE_FORMAT, name),
         remove=(program, "rm", "--force", "--volumes", name),
-        reclaim=tuple(reclaim(request)),
+        reclaim=tuple(reclaim(request, request.facts.uid, request.facts.gid)),
         dump=(program, "exec", name, *request.dump),
         find=(program, "ps", "--all", "--quiet", "--no-trunc", *filters),
     )
 
 
-def reclaim(request: ContainerRequest) -> Iterator[str]:
-    """Yield the command by which the folder of a run is the login's again; nothing if it is."""
+def reclaim(request: ContainerRequest, uid: int, gid: int) -> Iterator[str]:
+    """Yield the command by which the folder of a run is the login's again; nothing if it is.
+
+    `uid` and `gid` are what the login has in a container.
+    """
     spec, facts, run = request.spec.container, request.facts, request.mounts[0]
     if spec.host_user or facts.uid == 0:
         return
     yield from (spec.program, "run", "--rm", "--pull", "never", "--network", "none")
     yield from ("--log-driver", "none", "--user", "0:0", "--entrypoint", "")
-    yield from (*mount_options(request.mounts), *spec.extra, spec.image)
+    yield from (*label_options(request), *mount_options(request.mounts), *spec.extra, spec.image)
     yield from (facts.python.executable, "-I", "-S", "-c", RECLAIM)
-    yield from (run.target, str(facts.uid), str(facts.gid))
+    yield from (run.target, str(uid), str(gid))
 
 
 def command(request: ContainerRequest) -> Tuple[str, ...]:
@@ -179,6 +182,11 @@ def memory_options(spec: Spec) -> Tuple[str, ...]:
     if spec.container.host_ipc:
         return ("--ipc", "host")
     return ("--shm-size", spec.container.shm_size) if spec.container.shm_size else ()
+
+
+def label_options(request: ContainerRequest) -> Tuple[str, ...]:
+    """Return the options by which a container of an order is found."""
+    return tuple(word for key, value in request.labels for word in ("--label", f"{key}={value}"))
 
 
 def entrypoint(spec: Spec) -> Tuple[str, ...]:

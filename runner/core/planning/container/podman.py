@@ -51,9 +51,12 @@ def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
 
 def container(request: ContainerRequest) -> Container:
     """Return the commands of a container."""
-    made = docker.container(as_for_docker(request))
+    asked = as_for_docker(request)
+    made = docker.container(asked)
     create = with_gpus(made.create, request, request.gpus)
-    return replace(made, engine="podman", create=create)
+    # Who is not root here is root in there.
+    reclaim = tuple(docker.reclaim(asked, 0, 0))
+    return replace(made, engine="podman", create=create, reclaim=reclaim)
 
 
 def command(request: ContainerRequest) -> Tuple[str, ...]:
