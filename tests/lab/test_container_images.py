@@ -100,6 +100,12 @@ def test_an_image_is_built_once_on_each_host(user: Launcher, docker: dict[str, D
     assert repeated.code == 0, repeated
     assert repeated.log("node2", 1) == "first", repeated
     assert "no longer those of runner-build" in repeated.err, repeated
+    cleaned = user("clean", BOTH, "--images", "--older-than", "0s", "--yes")
+    assert (cleaned.code, cleaned.out.count("2 images removed")) == (0, len(docker)), cleaned
+    for daemon in docker.values():
+        images = daemon.host.sh(f"{DOCKER} images --format {{{{.Repository}}}}").split()
+        assert "runner-build" not in images
+        assert IMAGE in images
 
 
 def test_a_build_that_fails_starts_nothing(user: Launcher, docker: dict[str, Daemon]) -> None:

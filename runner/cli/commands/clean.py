@@ -26,7 +26,7 @@ DEFAULT_AGE = "7d"
     "clean",
     older_than="the age since the end or last use: 7d, 12h, 30m; by default " + DEFAULT_AGE,
     dry_run="remove nothing, only list what would be removed",
-    images="remove images of containers, too, that launches pulled or built and nothing uses",
+    images="remove also images that launches pulled, built or sent, and nothing uses",
     yes="remove runs that are not on record on this machine without asking",
     local="remove kept code from ./runs instead: that of no run on record, or of older ones, too",
 )
