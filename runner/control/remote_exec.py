@@ -148,7 +148,9 @@ class RemoteCommand(WaitLoop):
             self._on_exit(result, frame.data)
             self._show(name, "ended")
         elif frame.kind == "refused":
-            result.problem = f"cannot be started: {frame.data['reason']}"
+            is_start = frame.data.get("id") in (None, self._command_ids[name])
+            action = "be started" if is_start else "take its input"
+            result.problem = f"cannot {action}: {frame.data['reason']}"
             self._show(name, "failed")
         return False  # its own limit is its only deadline
 

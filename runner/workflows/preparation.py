@@ -62,7 +62,6 @@ class Preparation:
         image: ImageSource | None = None,
     ) -> None:
         self._image = image
-        self._brought_to: set[str] = set()  # nodes that did not have it
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
         self._requirements = required_packages(request)
@@ -109,17 +108,13 @@ class Preparation:
             say=console.message,
             show=console.node_status,
             output=lambda node, stream, data: console.rank_output(node, NO_RANK, stream, data),
+            is_full=lambda: console.is_full,
         )
         image.deliver(delivery)
-        self._brought_to = delivery.brought
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""
-        code, packages = self._source.code, self._requirements.names
-        request = facts_request(self._pool.spec, node, code, packages)
-        if request.container and node.name in self._brought_to:
-            return replace(request, container=replace(request.container, was_brought=True))
-        return request
+        return facts_request(self._pool.spec, node, self._source.code, self._requirements.names)
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""

@@ -6,6 +6,7 @@ layers which it has, from the first one on; the others are sent.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import posixpath
@@ -16,12 +17,15 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import IO, cast
 
 from runner.core.errors import NotReady, Problem
 
 KEY = "container.push_image"
 CHUNK = 256 << 10
+MAX_READ = 8 << 20
+"""Bytes to read for one chunk, however small they become: meanwhile nothing else is done."""
+
 GZIP_WBITS = 31  # as zlib calls the format of gzip
 ZSTD = ("zstd", "-1", "-T0", "--quiet", "--stdout")
 TAR_END = bytes(2 * tarfile.BLOCKSIZE)
@@ -47,19 +51,21 @@ class ByteStream:
     def gzip(self) -> Iterator[bytes]:
         """Yield it in chunks, as a gzip file."""
         compressor, buffer = zlib.compressobj(1, zlib.DEFLATED, GZIP_WBITS), b""
+        last_read = 0
         for data in self._read():
             buffer += compressor.compress(data)
-            if len(buffer) >= CHUNK:
+            is_long = self.bytes_read - last_read >= MAX_READ
+            if len(buffer) >= CHUNK or (buffer and is_long):
                 yield buffer
-                buffer = b""
+                buffer, last_read = b"", self.bytes_read
         yield buffer + compressor.flush()
 
     def zstd(self) -> Iterator[bytes]:
         """Yield it in chunks, as a file of zstd, whose program must be there."""
         pipe = subprocess.PIPE
         process = subprocess.Popen(ZSTD, stdin=pipe, stdout=pipe)  # noqa: S603
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None and stdout is not None  # noqa: S101, PT018 (for mypy)
+        stdin, stdout = process.stdin, cast("io.BufferedReader", process.stdout)
+        assert stdin is not None  # noqa: S101 (for mypy)
 
         def write() -> None:
             try:
@@ -71,7 +77,7 @@ class ByteStream:
 
         threading.Thread(target=write, daemon=True, name="zstd").start()
         try:
-            while chunk := stdout.read(CHUNK):
+            while chunk := stdout.read1(CHUNK):
                 yield chunk
             if code := process.wait():
                 raise NotReady([Problem(KEY, f"{ZSTD[0]} ended with {code} on this machine")])

@@ -6,7 +6,8 @@ Files that git or `.runnerignore` ignores are left out, and those that `.dockeri
 from __future__ import annotations
 
 import hashlib
-import io
+import posixpath
+import stat
 import tarfile
 import tempfile
 from pathlib import Path
@@ -61,12 +62,12 @@ def find_dockerfile(path: Path) -> Path:
 
 
 def _select_files(dockerfile: Path, max_mb: int) -> list[str]:
-    """Return the files and links of the context, relative to the folder of the Dockerfile."""
+    """Return what is in the context, relative to the folder of the Dockerfile."""
     folder, name = dockerfile.parent, dockerfile.name
     tree = worktree.scan(folder)
     base = folder.resolve().relative_to(tree.root.resolve())
     prefix = "" if base == Path() else f"{base.as_posix()}/"
-    paths = [path for path in (*tree.files, *tree.links) if path.startswith(prefix)]
+    paths = [p for p in (*tree.files, *tree.links, *tree.folders) if p.startswith(prefix)]
     ignored, kept = _dockerignore(folder), (prefix + name, prefix + DOCKERIGNORE)
     chosen = [p for p in paths if p in kept or not ignored.match_file(p.removeprefix(prefix))]
     if prefix + name not in chosen:
@@ -84,28 +85,31 @@ def _dockerignore(folder: Path) -> GitIgnoreSpec:
     """Return the patterns of a folder, which docker takes to begin there."""
     file = folder / DOCKERIGNORE
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    anchored = []
-    for pattern in patterns:
-        sign, rest = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
-        anchored.append(f"{sign}/{rest.lstrip('/')}")
-    return GitIgnoreSpec.from_lines(anchored)
+    patterns = []
+    for line in (line.strip() for line in lines if not line.startswith("#")):
+        sign, path = ("!", line[1:].strip()) if line.startswith("!") else ("", line)
+        path = posixpath.normpath(path).lstrip("/") if path else "."
+        patterns += [] if path == "." else [f"{sign}/{path}"]
+    return GitIgnoreSpec.from_lines(patterns)
 
 
 def _write_tar(file: IO[bytes], folder: Path, names: list[str]) -> None:
     """Write files whose times, owners and odd permissions do not count, as for docker's cache."""
     with tarfile.open(fileobj=file, mode="w") as tar:
         for name in names:
-            path = folder / name
-            entry = tarfile.TarInfo(name)
-            if path.is_symlink():
+            path, entry = folder / name, tarfile.TarInfo(name)
+            status = path.lstat()
+            entry.mode = 0o755 if stat.S_ISDIR(status.st_mode) or status.st_mode & 0o100 else 0o644
+            if stat.S_ISLNK(status.st_mode):
                 entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
                 tar.addfile(entry)
-                continue
-            content = path.read_bytes()
-            entry.size = len(content)
-            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
-            tar.addfile(entry, io.BytesIO(content))
+            elif stat.S_ISDIR(status.st_mode):
+                entry.type = tarfile.DIRTYPE
+                tar.addfile(entry)
+            else:
+                entry.size = status.st_size
+                with path.open("rb") as content:
+                    tar.addfile(entry, content)
 
 
 def _digest(file: IO[bytes], dockerfile: str) -> str:

@@ -27,7 +27,12 @@ QUERY_TIMEOUT_S = 60.0
 ROOM_PER_BYTE = 2.2
 """How many bytes an engine needs for each of an archive: while it loads, it has both."""
 
+SHA256 = "sha256:"  # what some engines put before an id
 MAX_TAIL = 2000  # bytes
+MAX_DIGITS = 18  # of a number of KiB
+LAYER_MISSING = ("no such file", "not found")
+"""What engines say of an archive that lacks a layer which they have after all not."""
+
 MB = 1_000_000
 
 
@@ -55,12 +60,12 @@ def parse_inventory(text: str) -> Inventory:
     for line in values["layers"]:
         try:
             listed = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         layers.append(tuple(map(str, listed)) if isinstance(listed, list) else ())
     return Inventory(
         store=first.get("store", ""),
-        free_bytes=int(free) << 10 if free.isdecimal() else None,
+        free_bytes=int(free) << 10 if free.isdecimal() and len(free) < MAX_DIGITS else None,
         image=first.get("image", ""),
         layers=tuple(layers),
         has_zstd="zstd" in first,
@@ -81,16 +86,21 @@ class ImageDelivery:
         say: Callable[[str], None],
         show: Callable[[str, str], None],
         output: OutputSink,
+        is_full: Callable[[], bool],
     ) -> None:
         self._container, self._commands = container, commands
         self._tails: dict[str, bytes] = defaultdict(bytes)  # of output that was shown
-        self.brought: set[str] = set()  # hosts that have just built or loaded it
+        self._stores: set[str] = set()  # that have got it, or are about to
         self._sessions, self._inbox, self._nodes = sessions, inbox, nodes
-        self._say, self._show, self._output = say, show, output
+        self._say, self._show, self._output, self._is_full = say, show, output, is_full
 
     def build(self, context: BuildContext) -> None:
-        """Have every host that lacks the image build it; raise NotReady if one cannot."""
-        while lacking := self._lacking(context.image):
+        """Have every host that lacks the image build it; raise NotReady if one cannot.
+
+        With `pull: always` every host builds it: the engine knows what has not changed.
+        """
+        always = self._container.pull == "always"
+        while lacking := self._lacking(lambda found: bool(found.image) and not always):
             self._show_all(lacking, "building")
             stream = ByteStream(context.file)
             feed = Feed(frozenset(lacking), stream.gzip(), stream)
@@ -100,7 +110,11 @@ class ImageDelivery:
 
     def push(self, local: Inventory, save: Callable[[], SavedImage]) -> None:
         """Send the image to every host that lacks it; raise NotReady if one cannot take it."""
-        lacking = self._lacking(local.image)
+
+        def has_it(found: Inventory) -> bool:
+            return found.image.removeprefix(SHA256) == local.image.removeprefix(SHA256)
+
+        lacking = self._lacking(has_it)
         if not lacking:
             return
         with contextlib.closing(save()) as saved:
@@ -108,17 +122,17 @@ class ImageDelivery:
             saved.check()
             while lacking:
                 self._push_to(lacking, saved)
-                lacking = self._lacking(local.image)
+                lacking = self._lacking(has_it)
 
     def _push_to(self, lacking: Mapping[str, Inventory], saved: SavedImage) -> None:
-        self._check_room(lacking, saved)
         known = {
             name: saved.known_layers(each.layers) if self._commands.loads_new_layers else 0
             for name, each in lacking.items()
         }
         results = self._load(saved, lacking, known)
-        failed = {n: 0 for n, result in results.items() if result.exit_code and known[n]}
-        results.update(self._load(saved, lacking, failed) if failed else {})
+        errors = {n: results[n].stderr.decode(errors="replace") for n in known if known[n]}
+        whole = {n: 0 for n in errors if any(text in errors[n] for text in LAYER_MISSING)}
+        results.update(self._load(saved, lacking, whole) if whole else {})
         self._check_results("container.push_image", results, "its disk may be full")
 
     def _load(
@@ -132,6 +146,8 @@ class ImageDelivery:
         load = self._commands.load
         argv = ("/bin/sh", "-c", f"zstd -dc | {shell.line(load)}") if by_zstd else load
         streams = {count: saved.stream(count) for count in groups}
+        for count, names in groups.items():
+            self._check_room({name: lacking[name] for name in names}, streams[count].size)
         feeds = []
         for count, names in groups.items():
             stream = streams[count]
@@ -148,8 +164,8 @@ class ImageDelivery:
                 self._say(f"image {image}: {size} sent to {join_some(loaded)} in {seconds:.1f} s")
         return results
 
-    def _lacking(self, image: str) -> dict[str, Inventory]:
-        """Return a host of each store that lacks the image, which is an id or a name.
+    def _lacking(self, has_image: Callable[[Inventory], bool]) -> dict[str, Inventory]:
+        """Return a host of each store that lacks the image.
 
         A host whose engine does not answer any more is left to its facts, which say more.
         """
@@ -158,16 +174,19 @@ class ImageDelivery:
         for name, result in results.items():
             if result.exit_code == 0:
                 found = parse_inventory(result.stdout.decode(errors="replace"))
-                any_will_do = not image.startswith("sha256:") or name in self.brought
-                if not found.image or (found.image != image and not any_will_do):
-                    by_store.setdefault(found.store or name, (name, found))
-        if still_lacking := [name for name, _ in by_store.values() if name in self.brought]:
+                store = found.store or name
+                has_new = found.image and store in self._stores
+                if not has_new and not has_image(found):
+                    by_store.setdefault(store, (name, found))
+        if still_lacking := [name for s, (name, _) in by_store.items() if s in self._stores]:
             message = f"{self._container.image} was brought to it, and is not there"
             raise NotReady([Problem(name, message) for name in still_lacking])
+        self._stores |= by_store.keys()
         return dict(by_store.values())
 
-    def _check_room(self, lacking: Mapping[str, Inventory], saved: SavedImage) -> None:
-        needed, image = int(ROOM_PER_BYTE * saved.size), self._container.image
+    def _check_room(self, lacking: Mapping[str, Inventory], size: int) -> None:
+        """Raise NotReady where so many bytes of an archive have no room."""
+        needed, image = int(ROOM_PER_BYTE * size), self._container.image
         problems = [
             Problem(
                 name,
@@ -193,7 +212,7 @@ class ImageDelivery:
         """Run a command on some of the hosts, and stay in touch with all."""
         command = RemoteCommand(self._sessions, self._inbox, show=self._show)
         if live:
-            command.stream_to(self._show_output, lambda: False)
+            command.stream_to(self._show_output, self._is_full)
         limit_s = limit_s or self._container.prepare_timeout_s
         command.run(argv, limit_s, feeds, names)
         if command.received_signal:
@@ -210,11 +229,10 @@ class ImageDelivery:
             self._show(name, text)
 
     def _check_results(self, key: str, results: Mapping[str, CommandResult], hint: str) -> None:
-        """Note who has the image now; raise NotReady with how each command failed that did."""
+        """Raise NotReady with how each command failed that did."""
         problems = []
         for name, result in results.items():
             if result.exit_code == 0 and not result.problem:
-                self.brought.add(name)
                 continue
             output = self._tails[name] or bytes(result.stderr)
             lines = output.decode(errors="replace").strip().splitlines()

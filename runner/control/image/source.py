@@ -90,9 +90,10 @@ def open_image(request: LaunchRequest) -> tuple[LaunchRequest, ImageSource | Non
 
 def without_delivery(request: LaunchRequest) -> LaunchRequest:
     """Return the request with the name of its image, which no host gets: for a look at them."""
-    request, source = open_image(request)
-    if source:
-        source.close()
+    if request.spec.container.build:
+        request, source = open_image(request)
+        if source:
+            source.close()
     container = replace(request.spec.container, fetches=False)
     return replace(request, spec=replace(request.spec, container=container))
 

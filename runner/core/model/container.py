@@ -60,7 +60,7 @@ class ContainerProbe:
     run: Tuple[str, ...]  # runs the words after it in a new container
     pull: Tuple[str, ...] = ()  # () for never
     pull_always: bool = False
-    was_brought: bool = False  # a launch has just built it there, or sent it
+    is_awaited: bool = False  # if it is not there, a launch will build it there, or send it
     pull_timeout_s: float = 3600.0
     endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
     store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull

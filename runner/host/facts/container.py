@@ -98,7 +98,7 @@ class _Engine:
         if not self._ask("engine", probe.engine).ok:
             return
         is_there = self._ask("image", probe.image).ok
-        if is_there and probe.was_brought:
+        if not is_there and probe.is_awaited:
             self._remember(env)
         elif is_there:
             image_records.mark_used(self._workdir, probe.remove_image)

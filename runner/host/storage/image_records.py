@@ -19,6 +19,7 @@ from runner.host.storage.run_folder import mtime, write_atomic
 
 FOLDER = "images"
 REMOVE_TIMEOUT_S = 120.0
+ABSENT = (b"no such image", b"image not known")  # as docker and podman say it
 
 
 def remember(workdir: str, image: str, remove: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -80,7 +81,7 @@ def _remove(record: Mapping[str, Any]) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0 or b"no such image" in done.stderr.lower()
+    return done.returncode == 0 or any(text in done.stderr.lower() for text in ABSENT)
 
 
 def _host() -> str:

@@ -19,7 +19,7 @@ from operator import itemgetter
 
 from runner.core.text import printable_lines
 from runner.ui.console.control_sequences import clean_lines
-from runner.ui.console.dedup import Source
+from runner.ui.console.dedup import NO_RANK, Source
 from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.traceback_folding import RankLines, TracebackFolder
 from runner.ui.layout import message_width, wrap_lines
@@ -186,7 +186,7 @@ class Console:
 
         `NO_RANK` stands for a command on the node.
         """
-        if self._ranks is not None and rank not in self._ranks:
+        if self._ranks is not None and rank not in (*self._ranks, NO_RANK):
             return
         descriptor = OUT if stream == "out" else ERR
         with self._lock:

@@ -77,6 +77,7 @@ def probe(spec: Spec) -> ContainerProbe:
         ),
         pull=pull,
         pull_always=container.pull == "always",
+        is_awaited=container.comes_from_here and container.fetches,
         pull_timeout_s=container.prepare_timeout_s,
     )
 

@@ -50,16 +50,19 @@ def test_equal_files_have_one_name_whenever_and_wherever(tmp_path: Path) -> None
 
 def test_dockerignore_leaves_out_as_docker_does(tmp_path: Path) -> None:
     """Patterns begin at the top, the last one wins, and the Dockerfile always comes along."""
-    ignore = "# no\n*.txt\ndata\n!data/kept\n**/cache\nDockerfile\n"
+    ignore = "# no\n*.txt\ndata\n!data/kept\n**/cache\nDockerfile\n./secret\na/../token\n!\n"
     files = {".dockerignore": ignore, "a.txt": "", "sub__a.txt": "", "data__big": ""}
     folder = write(tmp_path / "it", **files, data__kept="", sub__cache__x="", code="")
-    expected = [".dockerignore", "Dockerfile", "code", "data/kept", "sub/a.txt"]
+    write(folder, secret="", token="")
+    expected = [".dockerignore", "Dockerfile", "code", "data/kept", "sub", "sub/a.txt"]
     assert [*members(folder)] == expected
 
 
 def test_links_stay_links(tmp_path: Path) -> None:
-    """Wherever they point."""
+    """Wherever they point; and folders may be empty."""
     folder = write(tmp_path / "it", code="")
+    (folder / "empty").mkdir()
+    assert "empty" in members(folder)
     (folder / "link").symlink_to("code")
     assert members(folder)["link"] == "code"
 
