@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 ENGINE_ENV = (
-    *("PATH", "XDG_RUNTIME_DIR", "CONTAINER_HOST"),
+    *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE"),
+    *("CONTAINERS_STORAGE_CONF", "STORAGE_DRIVER", "STORAGE_OPTS"),
 )
-"""Variables by which the programs of engines, and these their daemons, are found."""
+"""Variables by which the programs of engines, and by these their daemons and stores, are found."""
 
 
 @dataclass(frozen=True)
