@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Dict, Set, Tuple
-
 import pytest
 
 from runner.host.process import pid_namespace, procfs
@@ -16,9 +14,9 @@ class Host:
     """Processes as the kernel lists them: their start, namespace, and number in there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.processes: Dict[int, Tuple[int, int, int]] = {}
-        self.tagged: Set[int] = set()
-        self.zombies: Set[int] = set()
+        self.processes: dict[int, tuple[int, int, int]] = {}
+        self.tagged: set[int] = set()
+        self.zombies: set[int] = set()
         monkeypatch.setattr(pid_namespace, "namespace_of", self._namespace_of)
         monkeypatch.setattr(pid_namespace, "inner_pid", lambda pid: self.processes[pid][2])
         monkeypatch.setattr(procfs, "has_env", lambda pid, *_: pid in self.tagged)
