@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 ENGINE_ENV = (
-    *("PATH", "XDG_RUNTIME_DIR", "CONTAINER_HOST"),
+    *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
+    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE"),
+    *("CONTAINERS_STORAGE_CONF", "STORAGE_DRIVER", "STORAGE_OPTS"),
 )
-"""Variables by which the programs of engines, and these their daemons, are found."""
+"""Variables by which the programs of engines, and by these their daemons and stores, are found."""
 
 
 @dataclass(frozen=True)
@@ -163,16 +165,18 @@ class Container:
     `start` takes the environment of the program, as a line of JSON, on its standard input; it
     passes on signals and output, and ends with the program's exit code. Where it is the parent of
     the program's processes, there is nothing else; where a daemon is, `create` comes first, and
-    the others end, examine and remove what it made, whatever became of `start`.
+    the others end, examine and remove what it made, whatever became of `start`. After the words
+    of `kill` and `remove` follow the `name`, or what `find` prints.
     """
 
     engine: str
     start: Tuple[str, ...]
+    name: str = ""
     create: Tuple[str, ...] = ()
     kill: Tuple[str, ...] = ()
     inspect: Tuple[str, ...] = ()  # prints exit code, whether memory ran out, and an error
     remove: Tuple[str, ...] = ()
-    find: Tuple[str, ...] = ()  # prints a line for each container of this order, whatever its state
+    find: Tuple[str, ...] = ()  # prints the id of each container of this node, whatever its state
     reclaim: Tuple[str, ...] = ()  # gives the login what another user of the image's wrote
     dump: Tuple[str, ...] = ()  # prints the stacks of the processes whose numbers inside follow
     env: Dict[str, str] = field(default_factory=dict)  # `ENGINE_ENV`, for who was not set up

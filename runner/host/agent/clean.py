@@ -53,6 +53,6 @@ class Handler(RequestHandler):
         if lock is not None:  # it is not alive after all
             with lock:
                 recover_unfinished(folder)
-                if problem := remove_left_container(folder):
+                if problem := (yield from remove_left_container(folder)):
                     raise ValueError(problem)
         self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))

@@ -53,12 +53,13 @@ class Client:
             signal.signal(signum, self._forward)
         with contextlib.suppress(OSError):
             os.makedirs(self._order["env"].get("HOME") or HOME, mode=0o700, exist_ok=True)
-        if not self._container["create"]:
-            return self._start()
-        # One of this name is that of a node which was lost and has come back.
-        _run(self._container["remove"], REMOVE_TIMEOUT_S)
+        # A mark, or a container of this name, is that of a node which was lost and has come back.
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._folder, MARK))
+        if not self._container["create"]:
+            return self._start()
+        remove = (*self._container["remove"], self._container["name"])
+        _run(remove, REMOVE_TIMEOUT_S)
         created = _run(self._container["create"], CREATE_TIMEOUT_S)
         if created.returncode:
             self._say(_last_line(created.stderr) or "the container could not be created")
@@ -70,9 +71,9 @@ class Client:
             return code or NOT_STARTED
         self._report(state)
         if state.status == "running":  # whoever waited for it was killed
-            _run(self._container["kill"], QUERY_TIMEOUT_S)
+            _run((*self._container["kill"], self._container["name"]), QUERY_TIMEOUT_S)
             state = state._replace(code=code or NOT_STARTED)
-        _run(self._container["remove"], REMOVE_TIMEOUT_S)
+        _run(remove, REMOVE_TIMEOUT_S)
         # An entry point that ends without the program is no success.
         began = os.path.exists(os.path.join(self._folder, MARK))
         return state.code if began else code or NOT_STARTED

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import subprocess
+import threading
 import time
 import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
@@ -43,6 +44,7 @@ class CommandRun:
         self.window = 0.0  # bytes of output that the controller has room for
         pipes = {name: os.pipe() for name in ("out", "err", "report")}
         stdin, self._stdin = os.pipe() if takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
+        self._stdin_lock = threading.Lock()  # `write` may be called in another thread
         self._supervisor_pid = os.fork()
         if self._supervisor_pid == 0:
             child_fds = {"in": stdin, **{name: ends[1] for name, ends in pipes.items()}}
@@ -79,13 +81,20 @@ class CommandRun:
 
         What a command no longer reads is dropped: its end says more.
         """
-        if data and self._stdin >= 0:
-            with contextlib.suppress(BrokenPipeError):
-                while data:
-                    data = data[os.write(self._stdin, data) :]
-        elif self._stdin >= 0:
-            os.close(self._stdin)
+        is_last = not data
+        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
+            while data and self._stdin >= 0:
+                data = data[os.write(self._stdin, data) :]
+        if is_last or self.ended:
+            self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        """Close its standard input, unless that is being written to: then `write` does so."""
+        if self._stdin_lock.acquire(blocking=False):
+            if self._stdin >= 0:
+                os.close(self._stdin)
             self._stdin = -1
+            self._stdin_lock.release()
 
     def kill(self) -> None:
         """End all of it now; the report follows."""
@@ -119,6 +128,7 @@ class CommandRun:
 
     def _finish(self) -> None:
         self.ended = True
+        self._close_stdin()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._supervisor_pid, 0)
         try:

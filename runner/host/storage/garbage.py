@@ -11,7 +11,8 @@ from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, T
 
 from runner.core.protocol.events import Ended, ProgramStarted
 from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
-from runner.host.container.removal import UNPROVEN, remove_container
+from runner.host.container import removal
+from runner.host.container.removal import UNPROVEN
 from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 from runner.host.process.event_loop import Steps
@@ -50,18 +51,17 @@ def collect_garbage(
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
     for run_id, folder in _own_runs(workdir, node, others):
         removable = _is_removable(folder, run_id, cutoff)
-        removable = removable and (dry_run or not remove_left_container(folder))
+        is_wanted = only is None or run_id in only
+        if removable and is_wanted and not dry_run:
+            removable = not (yield from remove_left_container(folder))
         if removable is False:
             removed["in_use"].append(run_id)
-        if not removable or (only is not None and run_id not in only):
+        if not removable or not is_wanted:
             continue
         removed["runs"].append(run_id)
         removed["bytes"] += yield from _disk_usage(folder.root)
         if not dry_run:
-            for leftover in _recorded_cgroups(folder):
-                leftover.remove()
-            yield from remove_run_folder(folder.root)
-            remove_run(os.path.dirname(folder.root))
+            yield from _remove_run(folder)
     for name in release_store.find_unused(workdir, cutoff):
         path = release_folder(workdir, name)
         if not dry_run:
@@ -126,6 +126,13 @@ def _is_removable(folder: RunPaths, run_id: str, cutoff: float) -> Optional[bool
     return not is_fresh and not _in_use(folder, run_id, ended=ended)
 
 
+def _remove_run(folder: RunPaths) -> Steps:
+    for leftover in _recorded_cgroups(folder):
+        leftover.remove()
+    yield from remove_run_folder(folder.root)
+    remove_run(os.path.dirname(folder.root))
+
+
 def remove_run_folder(root: str) -> Steps:
     """Remove a run's folder, including what its ranks made read-only."""
     for folder, folders, _ in os.walk(root):
@@ -146,22 +153,31 @@ def _recorded_cgroups(folder: RunPaths) -> Iterator[cgroup.Cgroup]:
             yield cgroup.from_record(path, event.run_id, event.node, event.attempt)
 
 
-def remove_left_container(folder: RunPaths) -> str:
+def remove_left_container(folder: RunPaths) -> Generator[None, None, str]:
     """Remove the container of a run whose engine did not answer at its end, and record that.
 
     Return why it is not known that it is gone, "" if it is.
     """
     order, events = read_order(folder), read_events(folder)
+    container = order.container if order is not None else None
     end = events[-1].body if events else None
-    if order is None or not order.container or not isinstance(end, Ended) or end.verified:
+    if order is None or container is None or not isinstance(end, Ended) or end.verified:
         return ""
-    problem = remove_container(order.container, os.environ)
+    removed = removal.Removal()
+    if container.has_daemon:
+        child = removal.begin(container, os.environ)
+        try:
+            yield from bounded_child.wait_all([child])
+        finally:
+            child.kill()
+        removed = removal.result_of(child, container)
     others = [text for text in end.reason.split("; ") if UNPROVEN not in text]
-    if not problem and UNPROVEN in end.reason:
+    if not removed.problem and UNPROVEN in end.reason:
         journal = EventLog(folder, order)
         journal.reopen()
-        journal.finalise(replace(end, reason="; ".join(others), verified=True))
-    return problem
+        reason = "; ".join(filter(None, (*others, removed.note)))
+        journal.finalise(replace(end, reason=reason, verified=True))
+    return removed.problem
 
 
 def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:

@@ -55,7 +55,7 @@ def finalise_record(
     killed, survivors = kill_until_gone(
         list_all, reap_all, cgroup=program_cgroup, all_gone=all_gone
     )
-    container_problem = removal.remove_container(order.container, environ)
+    removed = removal.remove_container(order.container, environ)
     run_folder.LogSampler(folder, order.attempt).sample()
     journal = EventLog(folder, order)
     journal.reopen()
@@ -68,8 +68,8 @@ def finalise_record(
             journal.append_exit(rank, data)
     state = State.STUCK if survivors else State.FAILED
     verified = verified or bool(program_cgroup.path)
-    verified = verified and is_proven(program_cgroup, survivors, all_gone) and not container_problem
-    reason = "; ".join(filter(None, (reason, container_problem)))
+    verified = verified and is_proven(program_cgroup, survivors, all_gone) and not removed.problem
+    reason = "; ".join(filter(None, (reason, removed.text)))
     run_folder.remove_sidecar_data(folder, order)
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()

@@ -30,6 +30,7 @@ class StallMonitor:
         self._logs = LogSampler(folder, order.attempt, self._watchdog.interval_s)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
         self._is_standby, self._is_sampling = order.is_standby, False
+        self._has_container = order.container is not None
 
     @property
     def is_dumping(self) -> bool:
@@ -63,7 +64,8 @@ class StallMonitor:
             launcher = self._launcher
             if launcher.is_running:
                 # In a container, ranks are not below it; if they run as root, only they are seen.
-                inside = {*launcher.container_pids(), *self._ranks.running_shims}
+                shims = self._ranks.running_shims if self._has_container else ()
+                inside = {*launcher.container_pids(), *shims}
                 self._watchdog.sample(sizes, launcher.pid, *inside)
             then()
 

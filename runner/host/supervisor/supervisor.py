@@ -309,16 +309,16 @@ class Supervisor:
         self._stall_monitor.sample_logs()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
-        container_problem = removal.remove_in_child(
+        removed = removal.remove_in_child(
             self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
-        verified = is_proven(cgroup, survivors, self._no_children_left) and not container_problem
+        verified = is_proven(cgroup, survivors, self._no_children_left) and not removed.problem
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
         self._peers.leave()  # first: what they say after its end must not change the record
         state = ladder.final_state(survivors, standby_ended=standby_ended)
-        reason = self._journal.write_error or ladder.local_reason or container_problem
+        reason = self._journal.write_error or ladder.local_reason or removed.text
         left_over = tuple(sorted({*ladder.left_over.values()}))[:MAX_LEFT_OVER]
         end = Ended(state, reason, len(killed), survivors, verified, left_over)
         self._journal.finalise(end)

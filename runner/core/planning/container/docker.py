@@ -1,4 +1,4 @@
-"""Docker: a container is created, then started with its output attached, and removed by name.
+"""Docker: a container is created, then started with its output attached, and removed by its id.
 
 `docker run` leaves a window in which a container that nobody waits for any more may start. Nothing
 is left to `--rm`: exit code and reason are read from the container first.
@@ -40,10 +40,17 @@ exit 0
 RECLAIM = """
 import os, sys
 root, uid, gid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+problem = ""
 for folder, folders, files in os.walk(root):
     for path in (os.path.join(folder, name) for name in (*folders, *files)):
-        if os.lstat(path).st_uid != uid:
-            os.lchown(path, uid, gid)
+        try:
+            if os.lstat(path).st_uid != uid:
+                os.lchown(path, uid, gid)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            problem = str(error)
+sys.exit(problem or 0)
 """
 ENDPOINT_SCRIPT = """\
 [ -z "$DOCKER_HOST" ] || { echo "$DOCKER_HOST"; exit; }
@@ -115,6 +122,7 @@ def container(request: ContainerRequest) -> Container:
     filters = [word for key in labels for word in ("--filter", f"label={key}={labels[key]}")]
     return Container(
         engine="docker",
+        name=name,
         create=(
             *(program, "create", "--name", name, "--interactive", "--pull", "never"),
             *("--log-driver", "none"),
@@ -125,9 +133,9 @@ def container(request: ContainerRequest) -> Container:
             *request.argv,
         ),
         start=(program, "start", "--attach", "--interactive", name),
-        kill=(program, "kill", name),
+        kill=(program, "kill"),
         inspect=(program, "inspect", "--type", "container", "--format", STATE_FORMAT, name),
-        remove=(program, "rm", "--force", "--volumes", name),
+        remove=(program, "rm", "--force", "--volumes"),
         reclaim=tuple(reclaim(request, request.facts.uid, request.facts.gid)),
         dump=(program, "exec", name, *request.dump),
         find=(program, "ps", "--all", "--quiet", "--no-trunc", *filters),
@@ -143,7 +151,16 @@ def reclaim(request: ContainerRequest, uid: int, gid: int) -> Iterator[str]:
     if spec.host_user or facts.uid == 0:
         return
     yield from (spec.program, "run", "--rm", "--pull", "never", "--network", "none")
-    yield from ("--log-driver", "none", "--user", "0:0", "--entrypoint", "")
+    yield from (
+        "--name",
+        f"{request.name}-reclaim",
+        "--log-driver",
+        "none",
+        "--user",
+        "0:0",
+        "--entrypoint",
+        "",
+    )
     yield from (*label_options(request), *mount_options(request.mounts), *spec.extra, spec.image)
     yield from (facts.python.executable, "-I", "-S", "-c", RECLAIM)
     yield from (run.target, str(uid), str(gid))
