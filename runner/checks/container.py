@@ -37,7 +37,7 @@ def _inside_findings(context: CheckContext, node: Node, facts: Facts) -> Iterato
     inside, ranks = facts.container.inside, _ranks(context, node, facts)
     if ranks > 1 and 0 < inside.shm_bytes <= DEFAULT_SHM_BYTES:
         message = (
-            f"shared memory (/dev/shm) in the container has {inside.shm_bytes >> 20} MiB for "
+            f"container.shm_size: /dev/shm in the container has {inside.shm_bytes >> 20} MiB for "
             f"{ranks} ranks: when it is full, data loader workers and NCCL die of SIGBUS"
         )
         yield warning(node.name, message, "set container.shm_size=16g, or container.ipc=host")
