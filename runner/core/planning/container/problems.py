@@ -122,7 +122,8 @@ def elsewhere_hint(spec: Spec) -> str:
 
 def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
     """Return why an engine does not answer."""
-    text = facts.container.engine.output
+    lines = facts.container.engine.output.splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("WARNING: "))
     address = facts.container.endpoint.output.strip() if facts.container.endpoint.ok else ""
     daemon = f"its daemon{f' ({address})' if address else ''}"
     if "permission denied" in text:

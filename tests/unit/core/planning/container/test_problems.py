@@ -54,6 +54,11 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
             {"endpoint": CommandAnswer(0, "ssh://far\n")},
             ("ssh://far, another machine", "CONTAINER_HOST"),
         ),
+        (
+            "docker",
+            {"engine": CommandAnswer(1, "WARNING: x: permission denied\nCannot connect to it\n")},
+            ("docker.sock) does not run", "systemctl start docker"),
+        ),
         ("docker", {"engine": CommandAnswer(TIMED_OUT)}, ("docker.sock) did not answer in time",)),
         (
             "apptainer",
