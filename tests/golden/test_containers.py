@@ -24,11 +24,12 @@ NODES = (Node("gpu1", "gpu1", gpu_count=2), Node("gpu2", "gpu2", gpu_ids=(1, 3))
 
 def container_spec(engine: str) -> ContainerSpec:
     """All keys set, but for the shared memory of the host."""
+    has_csv = engine in ("docker", "podman")
     return ContainerSpec(
         engine=engine,
         program=engine,
         image="lab/train:1",
-        mounts=(Mount("/data,old", "/data", read_only=True),),
+        mounts=(Mount("/data,old" if has_csv else "/old", "/data", read_only=True),),
         shm_size="16g",
         ulimits={"nofile": "65536"},
         extra=("--memory=64g",),

@@ -47,9 +47,13 @@ class Engine(Protocol):
     """What each module of an engine has.
 
     `RENUMBERS_DEVICES`: whether a container has only the chosen GPUs, numbered from 0.
+    `IGNORED_KEYS`: the keys of `container` that mean nothing to it.
+    `SPLITS_MOUNTS`: whether a comma in the path of a mount would end it.
     """
 
     RENUMBERS_DEVICES: bool
+    IGNORED_KEYS: Tuple[str, ...]
+    SPLITS_MOUNTS: bool
 
     def probe(self, spec: Spec) -> ContainerProbe:
         """Return what to ask a host."""

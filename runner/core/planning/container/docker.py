@@ -22,6 +22,8 @@ from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
+IGNORED_KEYS = ()
+SPLITS_MOUNTS = False
 PULL_QUIETLY = ("pull", "--quiet")
 INFINIBAND = "/dev/infiniband"
 STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.State.Error}}"
