@@ -166,11 +166,27 @@ def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) 
         push_image=read["push_image"],
         prepare_timeout_s=read["prepare_timeout_s"],
     )
-    if container.comes_from_here and engine_of(container).image_commands(container, "") is None:
-        key = "container.build" if container.build else "container.push_image"
-        message = f"an image of {engine} is a file: nothing builds or sends it"
-        validator.add(key, message, "put the file on the hosts, or choose docker or podman")
+    _check_engine(validator, container, read)
     return container
+
+
+def _check_engine(validator: Validator, container: ContainerSpec, read: Mapping[str, Any]) -> None:
+    """Check that the engine of a container has what the keys ask of it."""
+    name, engine = container.engine, engine_of(container)
+    if container.comes_from_here and engine.image_commands(container, "") is None:
+        key = "container.build" if container.build else "container.push_image"
+        message = f"an image of {name} is a file: nothing builds or sends it"
+        validator.add(key, message, "put the file on the hosts, or choose docker or podman")
+    defaults = dataclasses.asdict(schema.ContainerConfig())
+    unset = validator.section("container", defaults, schema.ContainerConfig)
+    for key in engine.IGNORED_KEYS:
+        if read[key] not in (unset[key], "never"):  # nothing is pulled anyway
+            hint = "leave it out, or choose docker or podman"
+            validator.add(f"container.{key}", f"{name} has no such setting of its own", hint)
+    for mount in container.mounts if engine.SPLITS_MOUNTS else ():
+        if "," in mount.source + mount.target:
+            message = f"{mount.source}:{mount.target}: {name} takes no path with a comma"
+            validator.add("container.mounts", message, "mount a link to it whose name has none")
 
 
 def _check_image(validator: Validator, engine: str, read: Mapping[str, Any]) -> None:

@@ -41,6 +41,8 @@ def assumed_facts(
     if spec.container:
         engine, image = spec.container.engine, spec.container.image
         assumed.append(f"{engine} works, {image} is there, and you are root on the hosts")
+        if any(path.startswith("~/") for path in (spec.workdir, spec.project)):
+            assumed.append(f"before you paste: {engine} mounts no ~/…, only whole paths")
     gpus_unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
     if gpus_unknown:
         assumed.append(f"no GPU on {fold_names(gpus_unknown)} (gpus is auto)")

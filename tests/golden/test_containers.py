@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from runner.core.codec import encode
 from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerSpec, Mount
 from runner.core.model.hardware import System
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Node
+from runner.core.model.spec import Node, Secret, Task
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.container.base import ENGINES
 from tests.golden.builders import SHIPPED, facts, spec
@@ -24,18 +25,19 @@ NODES = (Node("gpu1", "gpu1", gpu_count=2), Node("gpu2", "gpu2", gpu_ids=(1, 3))
 
 def container_spec(engine: str) -> ContainerSpec:
     """All keys set, but for the shared memory of the host."""
+    has_csv = engine in ("docker", "podman")
     return ContainerSpec(
         engine=engine,
         program=engine,
         image="lab/train:1",
-        mounts=(Mount("/data,old", "/data", read_only=True),),
+        mounts=(Mount("/data,old" if has_csv else "/old", "/data", read_only=True),),
         shm_size="16g",
         ulimits={"nofile": "65536"},
         extra=("--memory=64g",),
     )
 
 
-def plan(engine: str) -> Plan:
+def plan(engine: str, **changes: Any) -> Plan:
     """Two nodes with GPUs, one of them with InfiniBand."""
     answers = ContainerFacts(f"/usr/bin/{engine}", CommandAnswer(0, "1"), CommandAnswer(0, ""))
     hosts = {
@@ -51,7 +53,7 @@ def plan(engine: str) -> Plan:
         for index, node in enumerate(NODES)
     }
     wanted = spec(*NODES, task=SHIPPED, container=container_spec(engine))
-    return build_plan(replace(wanted, python="python3"), hosts)
+    return build_plan(replace(wanted, python="python3", **changes), hosts)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -63,3 +65,15 @@ def test_commands(engine: str, check_golden: Check) -> None:
         for node in made.nodes
     ]
     check_golden(f"container_{engine}.json", json.dumps(parts, indent=1) + "\n")
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_a_command_to_paste_needs_nothing_that_only_a_launch_makes(engine: str) -> None:
+    """No folder of the run where the code is on the host; secrets come from who pastes it."""
+    task, secrets = Task("own", "script", "/code/train.py"), {"TOKEN": Secret("t")}
+    node = plan(engine, task=task, project="/code", secrets=secrets).nodes[0]
+    assert not [word for word in node.command if "/runs/" in word]
+    assert "HOME=/tmp" in node.command
+    assert "TOKEN" in node.command
+    assert "HOME" not in node.env  # of the engine's client
+    assert node.order.env["HOME"].endswith("/home")

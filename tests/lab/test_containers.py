@@ -156,3 +156,16 @@ def test_a_container_that_does_not_start_is_no_failed_task(
     assert done.code == 3, done
     assert "first failure: node2: could not start: no such device" in done.err, done
     assert proven_nodes(done.err) == 2, done
+
+
+def test_a_printed_command_runs_as_printed(on_docker: Launcher, docker_lab: Lab) -> None:
+    """Nothing was launched before: a dry run makes no folder that it would need."""
+    words = ("cluster.only=[node1]", "dry_run=true", "cluster.secrets=[TOKEN]", "task.entry=plain")
+    ranks = on_docker.rank_overrides("env=RANK", "env=HOME", "env=TOKEN")
+    done = on_docker(BOTH, *overrides(), *ranks, *words, env={"TOKEN": "of a dry run"})
+    text = done.out.partition("# node1")[2].partition("\n")[2]
+    assert not on_docker("deploy", "--cluster", "lab").code
+    printed = docker_lab["node1"].sh(f"export TOKEN=typed\n{text}", timeout=60)
+    assert "RANK=0" in printed, printed
+    assert "HOME=/tmp" in printed
+    assert "typed" in printed

@@ -149,7 +149,10 @@ class ContainerConfig:
         "none leaves the image's entry point out; image runs it, with the program as arguments",
         *("none", "image"),
     )
-    extra: Any = doc("more options of the engine, such as --memory=64g", TEXTS, list)
+    extra: Any = doc(
+        "more options of the engine, each one word with its value, such as --memory=64g",
+        *(TEXTS, list),
+    )
 
 
 @dataclass

@@ -138,11 +138,12 @@ class FactsCollector(WaitLoop):
             message = f"could not be prepared: {type(error).__name__}: {error}"
             self._fail(name, Problem("deploy", message, BUG_HINT))
             return
+        if request.container:  # which may take minutes
+            self._show(name, "waiting for its container engine")
         session.request("ping")
         self._request_ids[name] = session.request("facts", {"request": encode(request)})
-        limit_s = boot_limit_s(self._spec) + request.tool_timeout_s
+        limit_s = boot_limit_s(self._spec) + request.tools_limit_s
         limit_s += request.setup_timeout_s if request.setup else 0.0
-        limit_s += request.container.limit_s(request.tool_timeout_s) if request.container else 0.0
         self._deadlines[name] = time.monotonic() + limit_s
 
     def _fail(self, name: str, problem: Problem, state: str = "failed") -> None:

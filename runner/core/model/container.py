@@ -64,6 +64,7 @@ class ContainerProbe:
     pull_always: bool = False
     is_awaited: bool = False  # if it is not there, a launch will build it there, or send it
     pull_timeout_s: float = 3600.0
+    run_timeout_s: float = 300.0  # of `run`: a first container of a large image is slow
     endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
     store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull
     remove_image: Tuple[str, ...] = ()  # removes the image, if no container has it
@@ -74,8 +75,9 @@ class ContainerProbe:
     gpus: Tuple[str, ...] = ()  # and where there are GPUs, to have all of them
 
     def limit_s(self, tool_timeout_s: float) -> float:
-        """Return how long all of them may take, each of them `tool_timeout_s`, but for a pull."""
-        return 5 * tool_timeout_s + (self.pull_timeout_s if self.pull else 0.0)
+        """Return how long all may take, each `tool_timeout_s`, but for a pull and `run`."""
+        pull_s = self.pull_timeout_s if self.pull else 0.0
+        return 5 * tool_timeout_s + pull_s + self.run_timeout_s
 
 
 TIMED_OUT, NOT_RUN = -1, -2

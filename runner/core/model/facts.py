@@ -83,6 +83,12 @@ class FactsRequest:
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
     machine, ask the login shell for the interpreter, read the whole release."""
 
+    @property
+    def tools_limit_s(self) -> float:
+        """How long all tools may take together: at once, but for those of a container."""
+        container_s = self.container.limit_s(self.tool_timeout_s) if self.container else 0.0
+        return self.tool_timeout_s + container_s
+
 
 @dataclass(frozen=True)
 class Interface:

@@ -84,6 +84,8 @@ def facts_request(
 
 def _container_probe(spec: Spec, node: Node) -> ContainerProbe:
     probe = engine_of(spec.container).probe(spec)
+    limit_s = min(spec.container.prepare_timeout_s, probe.run_timeout_s)
+    probe = replace(probe, run_timeout_s=limit_s)
     return replace(probe, gpus=()) if node.gpu_count == 0 else probe
 
 

@@ -158,7 +158,7 @@ def _container_facts(
     trial = container.Trial(request.container, facts, environ)
     argv = trial.argv(has_gpus=query.has_driver())
     child = children["python"] = interpreter.start_in_container(
-        *(argv, python, {**outside, **path_env}, limit_s, request.packages)
+        *(argv, python, {**outside, **path_env}, request.container.run_timeout_s, request.packages)
     )
     try:
         yield from wait_all([child], also_read=[*children.values()])

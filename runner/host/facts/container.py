@@ -133,12 +133,13 @@ class _Engine:
 
 
 def _run(argv: Sequence[str], environ: Dict[str, str], limit_s: float) -> CommandAnswer:
+    """Run a command; clients also warn on standard error, so an answer has none of that."""
     options: Dict[str, Any] = {"env": environ, "stdin": subprocess.DEVNULL, "timeout": limit_s}
-    pipe, both = subprocess.PIPE, subprocess.STDOUT
     try:
-        done = subprocess.run(argv, stdout=pipe, stderr=both, check=False, **options)
+        done = subprocess.run(argv, capture_output=True, check=False, **options)
     except subprocess.TimeoutExpired:
         return CommandAnswer(TIMED_OUT)
     except OSError as error:
         return CommandAnswer(127, error.strerror or str(error))
-    return CommandAnswer(done.returncode, done.stdout.decode(errors="replace")[-MAX_OUTPUT:])
+    output = done.stdout + done.stderr if done.returncode else done.stdout
+    return CommandAnswer(done.returncode, output.decode(errors="replace")[-MAX_OUTPUT:])

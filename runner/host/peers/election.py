@@ -249,8 +249,8 @@ class LeaderElection:
         if missing:
             self.cancel(missing)
         elif now >= self._ended_at + self._pause_s:
-            deadline = now + self._context.facts_request.tool_timeout_s + 2 * TIMEOUT_MARGIN_S
-            self._poll = FactsPoll(dict(followers), deadline, {})
+            limit_s = self._context.facts_request.tools_limit_s + 2 * TIMEOUT_MARGIN_S
+            self._poll = FactsPoll(dict(followers), now + limit_s, {})
             self._followers.broadcast(type="facts")
             self.facts_child.start()
 

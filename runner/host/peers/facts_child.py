@@ -41,7 +41,7 @@ class FactsChild:
         self.reserved_ports = reserved
         environ = self._environ
         stop_marker = RunPaths(order.workdir, order.run_id, order.node).stop_marker
-        limit_s = request.tool_timeout_s + TIMEOUT_MARGIN_S
+        limit_s = request.tools_limit_s + TIMEOUT_MARGIN_S
         self._child = bounded_child.BoundedChild(
             lambda: _report_facts(request, environ, stop_marker), limit_s
         )

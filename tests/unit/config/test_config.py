@@ -562,3 +562,35 @@ def test_a_pattern_of_progress_lines_reaches_the_spec() -> None:
     assert problem.startswith(r"progress.pattern: epoch.*(\d+) has .* before \d, which may match")
     assert r"such as epoch (\d+)/(\d+)" in problem
     assert "needs one group" in problems_of({"progress.pattern": "epoch"})[0]
+
+
+IMAGE_FILE = {"container.image": "/images/train.sif"}
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "enroot"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shm_size", "16g"),
+        ("ipc", "host"),
+        ("user", "image"),
+        ("ulimits", {"nofile": 65536}),
+        ("pull", "always"),
+        ("entrypoint", "image"),
+        ("mounts", ["/data,old:/data"]),
+        ("push_image", True),
+    ],
+)
+def test_a_key_that_an_engine_would_ignore_is_refused(engine: str, key: str, value: object) -> None:
+    """By name, and docker takes it."""
+    changes = {f"container.{key}": value, **IMAGE_FILE}
+    (problem,) = problems_of({"container.engine": engine, **changes})
+    assert problem.startswith(f"container.{key}: ")
+    assert engine in problem
+    assert spec_of({"container.engine": "docker", **changes}).container.engine == "docker"
+
+
+def test_an_engine_that_pulls_nothing_may_be_told_so() -> None:
+    """All other keys are left at their defaults."""
+    never = {"container.engine": "apptainer", "container.pull": "never", **IMAGE_FILE}
+    assert spec_of(never).container.pull == "never"

@@ -47,9 +47,13 @@ class Engine(Protocol):
     """What each module of an engine has.
 
     `RENUMBERS_DEVICES`: whether a container has only the chosen GPUs, numbered from 0.
+    `IGNORED_KEYS`: the keys of `container` that mean nothing to it.
+    `SPLITS_MOUNTS`: whether a comma in the path of a mount would end it.
     """
 
     RENUMBERS_DEVICES: bool
+    IGNORED_KEYS: Tuple[str, ...]
+    SPLITS_MOUNTS: bool
 
     def probe(self, spec: Spec) -> ContainerProbe:
         """Return what to ask a host."""
@@ -61,7 +65,10 @@ class Engine(Protocol):
         """Return the commands of a container whose program reads its environment by itself."""
 
     def command(self, request: ContainerRequest) -> Tuple[str, ...]:
-        """Return one command that does the same for a person, with names of `env` to be set."""
+        """Return one command that does the same for a person, with names of `env` to be set.
+
+        All but HOME, whose value is in it.
+        """
 
     def problem(self, spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
         """Return what is wrong with engine or image on a host, and what to do about it."""
@@ -127,7 +134,6 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
     """
     order = plan.order
     engine, run_paths = engine_of(spec.container), RunPaths(facts.workdir, spec.run_id, node.name)
-    env = {**container_environment(run_paths, facts), **plan.env}
     name = container_name(spec.run_id, node.name, order.attempt)
     marks = {"RUNNER_RUN_ID": spec.run_id, "RUNNER_NODE": node.name}
     request = ContainerRequest(
@@ -140,7 +146,7 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         dump=(facts.python.executable, "-I", "-S", run_paths.container_dump),
         cwd=order.cwd,
         argv=plan.command,
-        env=env,
+        env=plan.env,
     )
     entry = (facts.python.executable, "-I", "-S", run_paths.container_entry)
     argv = (*entry, run_paths.attempt_folder(order.attempt), *order.argv)
@@ -159,4 +165,18 @@ def wrap(spec: Spec, node: Node, facts: Facts, plan: NodePlan, tasks_hash: str) 
         container=container,
         path_folder="",  # a folder of the image's, which sets its own PATH
     )
-    return replace(plan, command=engine.command(request), env=env, order=order)
+    typed = for_person(request, run_paths)
+    shown = {name: value for name, value in typed.env.items() if name != "HOME"}
+    return replace(plan, command=engine.command(typed), env=shown, order=order)
+
+
+def for_person(request: ContainerRequest, run_paths: RunPaths) -> ContainerRequest:
+    """Return what a person would run: a folder of the run is there only if the code is in it.
+
+    HOME is the container's alone: the engine's client finds its own settings by it.
+    """
+    user = request.facts.user
+    in_run = f"{request.cwd}/".startswith(f"{run_paths.root}/")
+    mounts = request.mounts if in_run else request.mounts[1:]
+    env = {"HOME": "/tmp", "USER": user, "LOGNAME": user, **request.env}  # noqa: S108
+    return replace(request, mounts=mounts, env=env)

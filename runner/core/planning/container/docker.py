@@ -22,6 +22,8 @@ from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
+IGNORED_KEYS = ()
+SPLITS_MOUNTS = False
 PULL_QUIETLY = ("pull", "--quiet")
 INFINIBAND = "/dev/infiniband"
 STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.State.Error}}"
@@ -168,9 +170,10 @@ def reclaim(request: ContainerRequest, uid: int, gid: int) -> Iterator[str]:
 
 def command(request: ContainerRequest) -> Tuple[str, ...]:
     """Return the command that does the same for a person."""
+    names = [name for name in (*request.env, *request.spec.secrets) if name != "HOME"]
     return (
         *(request.spec.container.program, "run", "--rm"),
-        *(word for name in request.env for word in ("--env", name)),
+        *(word for text in (f"HOME={request.env['HOME']}", *names) for word in ("--env", text)),
         *options(request, gpu_options(request.gpus)),
         request.spec.container.image,
         *request.argv,

@@ -14,6 +14,8 @@ from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
+IGNORED_KEYS = ("shm_size", "ipc", "user", "ulimits", "pull", "entrypoint")
+SPLITS_MOUNTS = True
 
 
 def probe(spec: Spec) -> ContainerProbe:

@@ -1,24 +1,37 @@
-"""Extra options of an engine: those are refused by which a run could not be followed or ended."""
+"""Extra options of an engine: those are refused by which a run could not be followed or ended.
+
+Each word is one option with its value: then none takes the image for its value, and no word is
+left that the engine would take for the image.
+"""
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Optional, Sequence, Tuple
+import re
+from typing import Dict, Iterator, Sequence, Tuple
 
 Reason = Tuple[str, str]  # why an option is refused, and what to do instead
 
-LONG = (
-    *("attach", "cpu-shares", "detach", "env", "hostname", "interactive", "label", "memory"),
-    *("publish", "tty", "user", "volume", "workdir"),
+SHORT = {"d": "detach", "i": "interactive", "t": "tty", "u": "user", "v": "volume"}
+"""The short names of options that are refused, by which people know them."""
+
+SWITCHES = ("privileged", "read-only", "no-healthcheck", "oom-kill-disable")
+"""Options without a value, as they are mostly written; others are `--name=true`."""
+
+FORM = "write each option with its value as one word, such as --memory=64g or --privileged"
+MARKS: Reason = ("the runner finds a run by what begins with it", "choose another name")
+NETWORK: Reason = (
+    "the plan chose addresses and ports of the host's network",
+    "leave it out: it is the host's anyway",
 )
-SHORT = {"P": "publish-all", **{name[0]: name for name in LONG}}
-"""The long names of docker's and podman's short options."""
-
-SHORT_SWITCHES = "ditP"
-"""Those of them that take no value."""
-
 REFUSED: Dict[str, Reason] = {
     "rm": ("the exit code is read after the end, then the container is removed", "leave it out"),
     "detach": ("the output of the ranks comes through the client", "see detach=true"),
+    "attach": ("input and output of the ranks go through the client", "leave it out"),
+    "interactive": ("the environment comes on standard input", "leave it out: it is so anyway"),
+    "init": ("it passes on signals and ends what is left", "leave it out: it is so anyway"),
+    "network": NETWORK,
+    "net": NETWORK,
+    "help": ("no container would be made", "leave it out"),
     "name": ("the runner finds the container by its own", "it is runner-RUN_ID-…"),
     "cidfile": ("a second attempt would be refused for it", "leave it out"),
     "tty": ("output and errors would be mixed, and the environment shown", "leave it out"),
@@ -30,59 +43,36 @@ REFUSED: Dict[str, Reason] = {
     "gpus": ("the plan chooses them", "set cluster.nodes.NODE.gpus"),
     "volume": (
         "a source that is missing would be made, and a name be a volume",
-        "set container.mounts, or use --mount",
+        "set container.mounts, or use --mount=…",
     ),
     "ipc": ("there is a key for it", "set container.ipc"),
     "shm-size": ("there is a key for it", "set container.shm_size"),
 }
 """Options of docker and podman that are refused whatever their value."""
 
-NETWORK: Reason = ("the plan chose addresses and ports of the host's network", "leave it out")
-MARKS: Reason = ("the runner finds a run by what begins with it", "choose another name")
-NEEDED: Reason = ("a run needs it", "leave it out")
-
 
 def extra_problems(engine: str, words: Sequence[str]) -> Iterator[Reason]:
     """Yield what is wrong with each word of `container.extra`, and what to do instead."""
-    previous = "="  # the first word follows nothing that it could be the value of
-    for index, word in enumerate(words):
-        is_value = not word.startswith("-")
-        if (is_value and ("=" in previous or not previous.startswith("-"))) or word == "--":
-            yield f"{word!r} would be taken for the image", "options begin with a '-'"
-        elif not is_value and engine in ("docker", "podman"):
-            yield from _refusals(word, "".join(words[index + 1 : index + 2]))
-        previous = word
+    for word in words:
+        if engine in ("docker", "podman"):
+            yield from _problems(word)
+        elif not re.match("-.*[^-]", word):
+            yield f"{word!r} would be taken for the image", "write --name=value as one word"
 
 
-def _refusals(word: str, following: str) -> Iterator[Reason]:
-    for name, value in _options(word, following):
-        if reason := _reason(name, value):
-            yield f"--{name} is not possible: {reason[0]}", reason[1]
-
-
-def _options(word: str, following: str) -> Iterator[Tuple[str, str]]:
-    """Yield the long names of the options in a word, with their values."""
-    if word.startswith("--"):
-        name, is_equal, value = word[2:].partition("=")
-        yield name, value if is_equal else following
-        return
-    letters = word[1:]
-    while letters:
-        letter, letters = letters[0], letters[1:]
-        if letter in SHORT_SWITCHES and not letters.startswith("="):
-            yield SHORT[letter], "true"
-        else:
-            yield SHORT.get(letter, letter), letters.lstrip("=") or following
-            return
-
-
-def _reason(name: str, value: str) -> Optional[Reason]:
-    if name in ("network", "net"):
-        return None if value == "host" else NETWORK
-    if name == "env" and value.startswith(("RUNNER_RUN_ID", "RUNNER_NODE")):
-        return MARKS
-    if name == "label" and value.startswith("runner."):
-        return MARKS
-    if name in ("init", "interactive"):
-        return NEEDED if value == "false" else None
-    return REFUSED.get(name)
+def _problems(word: str) -> Iterator[Reason]:
+    """Yield what is wrong with a word for docker or podman."""
+    name, is_equal, value = word[2:].partition("=")
+    is_long = word.startswith("--") and bool(name)
+    if not is_long:
+        name = SHORT.get(word[1:2], "") if word.startswith("-") else ""
+    is_mark = name == "env" and value.startswith(("RUNNER_RUN_ID", "RUNNER_NODE"))
+    is_mark = is_mark or (name == "label" and value.startswith("runner."))
+    if reason := MARKS if is_mark else REFUSED.get(name):
+        yield f"--{name} is not possible: {reason[0]}", reason[1]
+    elif not word.startswith("-"):
+        yield f"{word!r} would be taken for the image", FORM
+    elif not is_long:
+        yield f"{word!r} is no long option", FORM
+    elif not is_equal and name not in SWITCHES:
+        yield f"{word!r} has no value, and would take the next word for it", FORM

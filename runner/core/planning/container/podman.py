@@ -16,6 +16,8 @@ from runner.core.planning.container import docker, problems
 from runner.core.planning.container.base import ContainerRequest
 
 RENUMBERS_DEVICES = True
+IGNORED_KEYS = ()
+SPLITS_MOUNTS = False
 ROOTLESS, WITHOUT_SUBUIDS = "rootless", "without subuids"
 VERSION_FORMAT = (
     "{{.Version.Version}}{{if .Host.Security.Rootless}} "

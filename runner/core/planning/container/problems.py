@@ -38,6 +38,11 @@ ENTRYPOINT_HINT = (
     "its entry point has to run the words that it is given; leave container.entrypoint out for "
     "one that is a launcher itself"
 )
+SLOW_START = " in a container: no answer within "
+SLOW_START_HINT = (
+    "look at the engine and its disk there, or raise container.prepare_timeout_s (of which a start "
+    "has 300 s at most)"
+)
 REFUSAL_HINT = "look at container.extra, container.ulimits, container.shm_size and container.mounts"
 
 
@@ -61,6 +66,10 @@ def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
     """Return why the interpreter did not answer in a container: it, or the engine, has failed."""
     container = spec.container
     reason = error.rpartition(": docker: ")[2].rpartition("Error response from daemon: ")[2]
+    if SLOW_START in error:
+        limit = error.rpartition(SLOW_START)[2]
+        message = f"container.image: {container.image}: a container did not start within {limit}"
+        return Problem(node.name, message, SLOW_START_HINT)
     if any(text in error for text in GPU_FAILURES):
         message = f"{container.engine} gives its containers no GPUs: {reason}"
         return Problem(node.name, message, GPU_HINT.format(name=node.name))
@@ -122,7 +131,8 @@ def elsewhere_hint(spec: Spec) -> str:
 
 def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
     """Return why an engine does not answer."""
-    text = facts.container.engine.output
+    lines = facts.container.engine.output.splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("WARNING: "))
     address = facts.container.endpoint.output.strip() if facts.container.endpoint.ok else ""
     daemon = f"its daemon{f' ({address})' if address else ''}"
     if "permission denied" in text:

@@ -18,23 +18,26 @@ def said(*words: str, engine: str = "docker") -> list[str]:
         (["--rm"], "--rm"),
         (["--rm=true"], "--rm"),
         (["-d"], "--detach"),
-        (["-it"], "--tty"),
-        (["--name", "mine"], "--name"),
-        (["--network", "bridge"], "--network"),
+        (["-it"], "--interactive"),
+        (["-t"], "--tty"),
+        (["--name=mine"], "--name"),
+        (["--network=bridge"], "--network"),
+        (["--network=host"], "--network"),
         (["--net=none"], "--net"),
         (["--pid=host"], "--pid"),
-        (["--env", "RUNNER_RUN_ID=1"], "--env"),
-        (["-eRUNNER_NODE=a"], "--env"),
+        (["--env=RUNNER_RUN_ID=1"], "--env"),
         (["--label=runner.run=1"], "--label"),
         (["--entrypoint="], "--entrypoint"),
-        (["-v", "data:/data"], "--volume"),
+        (["-v"], "--volume"),
         (["-v/data:/data"], "--volume"),
         (["-u0"], "--user"),
         (["--restart=always"], "--restart"),
-        (["--gpus", "all"], "--gpus"),
-        (["--init=false"], "--init"),
-        (["--interactive=false"], "--interactive"),
-        (["--cpus", "2", "--rm"], "--rm"),
+        (["--gpus=all"], "--gpus"),
+        (["--init"], "--init"),
+        (["--init=0"], "--init"),
+        (["--interactive=f"], "--interactive"),
+        (["--help=true"], "--help"),
+        (["--cpus=2", "--rm"], "--rm"),
     ],
 )
 def test_an_option_that_breaks_a_run_is_named(words: list[str], name: str) -> None:
@@ -47,15 +50,11 @@ def test_an_option_that_breaks_a_run_is_named(words: list[str], name: str) -> No
 @pytest.mark.parametrize(
     "words",
     [
-        ["--memory=64g"],
-        ["--memory", "64g", "--cpus=2"],
-        ["-m", "64g"],
-        ["--network=host"],
-        ["--env", "NVIDIA_DRIVER_CAPABILITIES=all"],
-        ["--init"],
-        ["--cap-add", "SYS_PTRACE", "--security-opt=seccomp=unconfined"],
-        ["--mount", "type=volume,src=data,dst=/data"],
-        ["--privileged", "--ulimit=core=0"],
+        ["--memory=64g", "--cpus=2"],
+        ["--env=NVIDIA_DRIVER_CAPABILITIES=all"],
+        ["--cap-add=SYS_PTRACE", "--security-opt=seccomp=unconfined"],
+        ["--mount=type=volume,src=data,dst=/data"],
+        ["--privileged", "--ulimit=core=0", "--publish-all=false"],
     ],
 )
 def test_other_options_are_the_users_own(words: list[str]) -> None:
@@ -63,13 +62,29 @@ def test_other_options_are_the_users_own(words: list[str]) -> None:
     assert said(*words) == []
 
 
-@pytest.mark.parametrize("words", [["ubuntu"], ["--memory=64g", "ubuntu"], ["--"]])
-def test_a_word_that_would_be_the_image(words: list[str]) -> None:
-    """It stands where no value can."""
-    (message,) = said(*words)
-    assert message == f"{words[-1]!r} would be taken for the image"
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ubuntu"],
+        ["--memory=64g", "ubuntu"],
+        ["--privileged", "evil"],
+        ["--"],
+        ["--memory"],
+        ["-m64g"],
+        ["-eRUNNER_NODE=a"],
+        [""],
+    ],
+)
+def test_a_word_is_an_option_with_its_value(words: list[str]) -> None:
+    """So that neither it, nor the word after it, is the image, or takes its place."""
+    for engine in ("docker", "podman"):
+        ((message, hint),) = extra_problems(engine, words)
+        assert message.startswith(repr(words[-1]))
+        assert "--memory=64g" in hint
 
 
 def test_engines_without_a_daemon_have_other_options() -> None:
-    """Theirs are not judged."""
-    assert said("--pid", "--rm", engine="apptainer") == []
+    """Theirs are not judged; a word that is none would be the image."""
+    assert said("--pid", "--rm", "-w", engine="apptainer") == []
+    for word in ("evil", "--", ""):
+        assert said("--nv", word, engine="enroot") == [f"{word!r} would be taken for the image"]

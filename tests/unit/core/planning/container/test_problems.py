@@ -54,6 +54,11 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
             {"endpoint": CommandAnswer(0, "ssh://far\n")},
             ("ssh://far, another machine", "CONTAINER_HOST"),
         ),
+        (
+            "docker",
+            {"engine": CommandAnswer(1, "WARNING: x: permission denied\nCannot connect to it\n")},
+            ("docker.sock) does not run", "systemctl start docker"),
+        ),
         ("docker", {"engine": CommandAnswer(TIMED_OUT)}, ("docker.sock) did not answer in time",)),
         (
             "apptainer",
@@ -117,6 +122,10 @@ OCI = 'docker: Error response from daemon: failed: exec: "python3": {}: unknown.
         (
             EXIT.format(125, 'docker: could not select device driver "" with capabilities'),
             "docker gives its containers no GPUs: could not select",
+        ),
+        (
+            "starting python3 in a container: no answer within 300 s",
+            "container.image: train:1: a container did not start within 300 s",
         ),
         ("python3 is Python 3.6.1, older than 3.8", "container.image: train:1: python3 is Python"),
     ],
