@@ -82,12 +82,16 @@ class Podman:
     """Podman of a user on a host, with the bare image."""
 
     def __init__(self, host: Host, login: str, program: str, image: Path) -> None:
-        self.host, self.login, self._program = host, login, program
+        self.host, self.login, self._program, self._image = host, login, program, image
         self.sh(f"import --quiet --change ENV=PATH=/usr/bin:/bin - {IMAGE}", f"tar -C {image} -c .")
 
     def sh(self, words: str, before: str = "true") -> str:
         """Return what it prints, with the output of another command as its input."""
         return self.host.sh(f"{before} | {self._program} {words}", user=self.login, timeout=60)
+
+    def with_env(self, assignment: str) -> Podman:
+        """Return the same with a variable of its environment, with the image."""
+        return Podman(self.host, self.login, f"env {assignment} {self._program}", self._image)
 
     def containers(self) -> list[str]:
         """Return the names of all containers."""

@@ -198,6 +198,21 @@ def test_whoever_is_killed_nothing_is_left(
     assert proven_nodes(done.err) == 2, done
 
 
+def test_store_of_the_setup_is_asked_by_whoever_removes(user_of: UserOf, podman_lab: Lab) -> None:
+    """The agent, when nobody else is left: it has not done the setup."""
+    user = user_of(LOGIN_USER)
+    store = f"/home/{LOGIN_USER}/other-store"
+    setup = f'cluster.setup=["export XDG_DATA_HOME={store}"]'
+    others = [engine.with_env(f"XDG_DATA_HOME={store}") for engine in user.engines.values()]
+    controller = user.begin("daemon", more=(setup,))
+    pids = " ".join(str(each.pid) for each in guardian_and_supervisor(podman_lab, "node2"))
+    podman_lab["node2"].sh(f"kill -9 {pids}", user=LOGIN_USER)
+    done = controller.wait()
+    assert done.code == 1, done
+    assert proven_nodes(done.err) == 2, done
+    assert [other.containers() for other in others] == [[], []]
+
+
 @pytest.mark.all
 def test_exit_codes_of_the_engine_are_the_programs_too(user_of: UserOf) -> None:
     """125 of a program is its failure, as any other."""
