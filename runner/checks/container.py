@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from runner.checks.base import CheckContext, check, ok, used_gpus, warning
 from runner.core.model.facts import Facts
-from runner.core.model.results import Finding
+from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node
+from runner.core.planning.container.problems import awaits_image
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 
@@ -18,7 +20,8 @@ def container(context: CheckContext) -> Iterator[Finding]:
     spec = context.spec.container
     for node, facts in context.ready if spec else ():
         if errors := context.unmet("container", node):
-            yield from errors
+            level = Level.WARNING if awaits_image(context.spec, facts) else Level.ERROR
+            yield from (replace(each, level=level) for each in errors)
             continue
         yield ok(node.name, _found(context, facts))
         yield from _inside_findings(context, node, facts)

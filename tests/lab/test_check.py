@@ -104,7 +104,7 @@ def test_a_host_whose_memory_is_limited(lab: Lab, on_lab: Launcher) -> None:
 def test_a_check_that_does_not_exist(on_lab: Launcher) -> None:
     """What there is, is named; nobody is contacted."""
     done = on_lab("check", "--cluster", "lab", "--skip", "nonsense")
-    assert (done.code, "there are reach, setup, python" in done.err) == (2, True), done
+    assert (done.code, "there are reach, setup, container, python" in done.err) == (2, True), done
     done = on_lab("cluster=lab", "skip_checks=[nonsense]")
     assert (done.code, "skip_checks: 'nonsense' is not legal" in done.err) == (2, True), done
 

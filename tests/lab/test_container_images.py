@@ -101,7 +101,8 @@ def test_an_image_is_built_once_on_each_host(user: Launcher, docker: dict[str, D
     assert repeated.log("node2", 1) == "first", repeated
     assert "no longer those of runner-build" in repeated.err, repeated
     cleaned = user("clean", BOTH, "--images", "--older-than", "0s", "--yes")
-    assert (cleaned.code, cleaned.out.count("2 images removed")) == (0, len(docker)), cleaned
+    counts = [int(count) for count in re.findall(r"(\d+) images removed", cleaned.out)]
+    assert (cleaned.code, len(counts), min(counts) >= 2) == (0, len(docker), True), cleaned
     for daemon in docker.values():
         images = daemon.host.sh(f"{DOCKER} images --format {{{{.Repository}}}}").split()
         assert "runner-build" not in images
@@ -147,8 +148,11 @@ def test_bad_contexts_are_named_before_anything_is_contacted(user: Launcher) -> 
     assert (done.code, "more than deploy.max_mb=2" in done.err) == (2, True), done
     both = user(BOTH, *bare_overrides(), BUILD, *READ_MARK)
     assert (both.code, "container.image" in both.err) == (2, True), both
-    planned = user(BOTH, *overrides(), "container.build=docker", "dry_run=true", *READ_MARK)
+    planned = user(BOTH, *overrides(), BUILD, "deploy.max_mb=9", "dry_run=true", *READ_MARK)
     assert (planned.code, "dry runs" in planned.err) == (3, True), planned
+    checked = user("check", BOTH, *overrides(), BUILD, "deploy.max_mb=9", *READ_MARK)
+    assert "the start of a launch builds it there" in " ".join(checked.out.split()), checked
+    assert (checked.code, " error " in checked.out) == (0, False), checked
 
 
 @pytest.fixture(scope="module")

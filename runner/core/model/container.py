@@ -55,7 +55,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True)
 class ContainerProbe:
-    """What a host is asked of an engine and an image: commands, each after the one before it."""
+    """What a host is asked of an engine and an image, large on purpose: commands, one by one."""
 
     engine: Tuple[str, ...]  # prints where the engine is, if it answers
     image: Tuple[str, ...]  # prints what the image is made for, if it is there

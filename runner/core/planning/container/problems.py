@@ -33,6 +33,7 @@ NOT_STARTED = (
     *("permission denied: unknown", "FATAL tini", "failed to exec pid1"),
 )
 FORBIDDEN_HINT = "set container.user=image, or have the image let everyone read and start it"
+NO_ANSWER = " without an answer: "
 ENGINE_REFUSAL = "ended with exit code 125 "
 ENTRYPOINT_HINT = (
     "its entry point has to run the words that it is given; leave container.entrypoint out for "
@@ -65,7 +66,9 @@ def container_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem
 def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
     """Return why the interpreter did not answer in a container: it, or the engine, has failed."""
     container = spec.container
-    reason = error.rpartition(": docker: ")[2].rpartition("Error response from daemon: ")[2]
+    reason = error.rpartition(NO_ANSWER)[2]
+    for prefix in ("docker: ", "Error response from daemon: "):
+        reason = reason.rpartition(prefix)[2]
     if SLOW_START in error:
         limit = error.rpartition(SLOW_START)[2]
         message = f"container.image: {container.image}: a container did not start within {limit}"
@@ -84,7 +87,8 @@ def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
     if ENGINE_REFUSAL in error:
         message = f"{container.engine} refuses a container of {container.image}: {reason}"
         return Problem(node.name, message, REFUSAL_HINT)
-    message = f"container.image: {container.image}: {error}"
+    subject = "container.python" if NO_ANSWER in error else "container.image"
+    message = f"{subject}: {container.image}: {error}"
     hint = ENTRYPOINT_HINT if container.image_entrypoint else NO_PYTHON_HINT
     return Problem(node.name, message, hint)
 
@@ -111,7 +115,8 @@ def engine_or_image_problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str
         return f"{message}, whose folders would be mounted", elsewhere_hint(spec)
     if not answers.engine.ok:
         return engine_problem(name, facts)
-    if not answers.image.ok:
+    must_pull = spec.container.pull == "always" and answers.pull != NOT_ASKED
+    if not answers.image.ok or (must_pull and not answers.pull.ok):
         return image_problem(spec, facts)
     machine = answers.image.output.strip().rpartition("/")[2]
     if facts.machine and facts.machine not in MACHINES.get(machine, (facts.machine,)):
@@ -142,7 +147,11 @@ def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
         )
         return message, hint
     if "Cannot connect" in text or "daemon running" in text:
-        return f"{name}: {daemon} does not run", "start it there: systemctl start docker"
+        hint = (
+            "start it there: systemctl start docker; or name the socket of another one:\n"
+            "cluster.setup=['export DOCKER_HOST=unix:///PATH']"
+        )
+        return f"{name}: {daemon} does not run", hint
     if facts.container.engine.code == TIMED_OUT:
         hint = "look at it there: systemctl status docker; journalctl -u docker"
         return f"{name}: {daemon} did not answer in time: it hangs", hint
@@ -152,14 +161,18 @@ def engine_problem(name: str, facts: Facts) -> Tuple[str, str]:
 def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
     """Return why an image is not on a host."""
     container, image, pull = spec.container, spec.container.image, facts.container.pull
+    if facts.container.image.ok:
+        message = f"container.pull: {image} is there, and cannot be pulled anew"
+        hint = "container.pull=missing uses the one that is there"
+        return f"{message}: {last_line(pull.output)}", hint
     message = f"container.image: {image} is not on this host"
-    if container.comes_from_here or not container.fetches or container.pull == "never":
-        reason, hint = _absence_reason(container)
-        return message + reason, hint
-    if pull == NOT_ASKED and facts.container.has_room:  # it is a file
+    if engine_of(container).image_commands(container, "") is None:  # it is a file
         reason = last_line(facts.container.image.output)
         hint = "put the file there: each host reads its own"
         return f"container.image: {image} cannot be read: {reason}", hint
+    if container.comes_from_here or not container.fetches or container.pull == "never":
+        reason, hint = _absence_reason(container)
+        return message + reason, hint
     if not facts.container.has_room or "no space left" in pull.output:
         free, store = facts.container.store_free, facts.container.store
         room = f"{store} has {(free or 0) >> 20} MiB free" if store else "its disk is full"
@@ -175,13 +188,23 @@ def _absence_reason(container: ContainerSpec) -> Tuple[str, str]:
     """Return why nobody tried to pull an image, and what to do about it."""
     if container.comes_from_here:
         how = "builds it there" if container.build else "sends it there"
-        hint = "dry runs and checks change nothing there; a node that joins later has to have it"
-        return f"; the start of a launch {how}", hint
+        hint = "launch it: dry runs and checks bring nothing, nor do later joins of nodes"
+        return f" yet; the start of a launch {how}", hint
     if container.pull != "never":
         pull = f"{container.program} pull {container.image}"
         hint = f"launch it, or pull it there by hand: {pull}"
         return " yet, and a dry run or check pulls nothing", hint
     return ", and container.pull is never", "load it there, or set container.pull"
+
+
+def awaits_image(spec: Spec, facts: Facts) -> bool:
+    """Return whether all that a host lacks is an image which a launch would bring."""
+    container, answers = spec.container, facts.container
+    is_brought = container.comes_from_here or container.pull != "never"
+    is_absent = answers.engine.ok and not answers.is_elsewhere and not answers.image.ok
+    is_file = engine_of(container).image_commands(container, "") is None
+    all_else = not answers.mounts_missing and not is_file
+    return not container.fetches and is_brought and is_absent and all_else
 
 
 def last_line(text: str) -> str:
