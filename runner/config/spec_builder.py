@@ -13,6 +13,7 @@ from runner.checks.base import all_checks
 from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
+from runner.config.schema.container import ContainerConfig
 from runner.config.task import check_plain, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
@@ -132,10 +133,10 @@ def _read_rendezvous(
 
 def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) -> ContainerSpec:
     """Return the container that ranks run in, if there is one."""
-    read = validator.section("container", values, schema.ContainerConfig)
+    read = validator.section("container", values, ContainerConfig)
     engine = read["engine"]
     if not engine:
-        unset = dataclasses.asdict(schema.ContainerConfig())
+        unset = dataclasses.asdict(ContainerConfig())
         for key in (key for key in read if values[key] != unset[key]):
             hint = f"choose one: container={' or container='.join(ENGINES)}"
             validator.add(f"container.{key}", "ranks run in no container without an engine", hint)
@@ -177,8 +178,8 @@ def _check_engine(validator: Validator, container: ContainerSpec, read: Mapping[
         key = "container.build" if container.build else "container.push_image"
         message = f"an image of {name} is a file: nothing builds or sends it"
         validator.add(key, message, "put the file on the hosts, or choose docker or podman")
-    defaults = dataclasses.asdict(schema.ContainerConfig())
-    unset = validator.section("container", defaults, schema.ContainerConfig)
+    defaults = dataclasses.asdict(ContainerConfig())
+    unset = validator.section("container", defaults, ContainerConfig)
     for key in engine.IGNORED_KEYS:
         if read[key] not in (unset[key], "never"):  # nothing is pulled anyway
             hint = "leave it out, or choose docker or podman"

@@ -203,7 +203,7 @@ def test_an_entry_point_that_runs_something_else_is_found_out(user: Launcher) ->
     image = ("container.image=other", "container.entrypoint=image")
     done = user.run_ranks("print=up", "cluster=lab", *overrides(*image, python=sys.executable))
     assert done.code == 3, done
-    assert "container.image: other: " in done.err
+    assert "container.entrypoint: other: " in done.err
     assert "its entry point has to run the words that it is given" in done.err
 
 

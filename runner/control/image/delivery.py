@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.control.image.archive import ByteStream, SavedImage, has_zstd
-from runner.control.image.context import BuildContext
+from runner.control.image.build_context import BuildContext
+from runner.control.image.saved_image import ByteStream, SavedImage, has_zstd
 from runner.control.remote_exec import Feed, OutputSink, RemoteCommand
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.control.image.archive import SavedImage
-from runner.control.image.context import BuildContext
+from runner.control.image.build_context import BuildContext
 from runner.control.image.delivery import QUERY_TIMEOUT_S, ImageDelivery, Inventory, parse_inventory
+from runner.control.image.saved_image import SavedImage
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, ImageCommands
 from runner.core.model.spec import LaunchRequest

@@ -20,8 +20,8 @@ from runner.core.text import describe_exit
 from runner.host.facts import ports
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs, subreaper
+from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
-from runner.host.process.pid_namespace import ContainerProcesses
 from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]

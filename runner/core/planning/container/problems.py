@@ -87,10 +87,10 @@ def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
     if ENGINE_REFUSAL in error:
         message = f"{container.engine} refuses a container of {container.image}: {reason}"
         return Problem(node.name, message, REFUSAL_HINT)
-    subject = "container.python" if NO_ANSWER in error else "container.image"
-    message = f"{subject}: {container.image}: {error}"
+    key = "python" if NO_ANSWER in error else "image"
+    key = "entrypoint" if container.image_entrypoint else key
     hint = ENTRYPOINT_HINT if container.image_entrypoint else NO_PYTHON_HINT
-    return Problem(node.name, message, hint)
+    return Problem(node.name, f"container.{key}: {container.image}: {error}", hint)
 
 
 def gpu_problem(spec: Spec, node: Node, facts: Facts) -> Optional[Problem]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.image.archive import SavedImage
+from runner.control.image.saved_image import SavedImage
 from runner.core.errors import NotReady
 
 LAYERS = ("sha256:a", "sha256:b", "sha256:c")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.image.context import BuildContext
+from runner.control.image.build_context import BuildContext
 from runner.core.errors import ConfigError
 
 

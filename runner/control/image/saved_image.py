@@ -1,4 +1,4 @@
-"""Image archive: what an engine saves of an image, and the part of it that a host lacks.
+"""Saved image: the archive that an engine makes of one, and the part of it that a host lacks.
 
 Docker's archive is a tar file with a file for each layer. It loads one that lacks the files of
 layers which it has, from the first one on; the others are sent.
