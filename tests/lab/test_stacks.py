@@ -180,11 +180,15 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
         "    with mmap.mmap(-1, 1 << 20) as m: m[::4096] = bytes(256)\n"
         "    time.sleep(0.02)"
     )
+    below = "import os\nif os.fork(): os.wait(); os._exit(0)\nprint(1, flush=True)\n"
     for code in ("while True: pass", reads, maps):
-        pid, _ = start("print(1, flush=True)\n" + code)
-        progress.sample({"rank_0.out": 4}, pid)  # what it took to start
-        begun = progress.last_activity
-        time.sleep(0.4)
-        progress.sample({"rank_0.out": 4}, pid)
-        assert progress.last_activity > begun, code
-        os.kill(pid, signal.SIGKILL)
+        root, _ = start(below + code)  # which only waits: what its child does counts
+        (child,) = procfs.descendants(root)
+        try:
+            progress.sample({"rank_0.out": 4}, root)  # what it took to start
+            begun = progress.last_activity
+            time.sleep(0.4)
+            progress.sample({"rank_0.out": 4}, root)
+            assert progress.last_activity > begun, code
+        finally:
+            os.kill(child, signal.SIGKILL)
