@@ -245,8 +245,13 @@ def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
     wait_until(lambda: lab["node1"].sh(f"cat {log}") == "up\nup\n", "ranks anew", timeout=60)
     assert "running, 2 of 2-3 nodes" in on_lab("ps", "--cluster", "lab", QUICK[-1]).out
     lab["node3"].power_on()
+    others = [lab["node1"], lab["node2"]]
+    for host in others:  # so that the record of the lost node is the first to be read
+        host.degrade_network(delay_ms=300)
     attached = on_lab.start("attach", *here)
     attached.until(lambda: "membership 2: 2 nodes, 2 ranks" in attached.err, "it")
+    for host in others:
+        host.degrade_network()
     attached.until_printed("[node1:0] up", 2)
     logs = on_lab("logs", *here, "--node", "node2")
     assert logs.out.count("[node2:1] up") == 2, logs

@@ -21,6 +21,8 @@ from runner.core.protocol.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
+    StopCause,
+    Stopping,
 )
 from runner.core.protocol.states import NodeState
 from runner.core.text import counted, describe_exit
@@ -103,6 +105,9 @@ class ElasticMembership:
             return Reaction(True, message, failed_rank=body.rank if message else None)
         is_lost = part.departed or (node.is_lost and next_state is None)
         is_outside = (is_lost or part.surplus) and not isinstance(body, RankStarted)
+        if isinstance(body, Stopping) and body.cause is StopCause.DEATH and not is_outside:
+            departure = None if is_stopping else self._on_death(node, body.reason, at)
+            return Reaction(handled=departure is not None, departure=departure)
         surplus: tuple[str, ...] = ()
         if isinstance(body, Ended) and is_outside:
             next_state = NodeState.ENDED
@@ -196,6 +201,11 @@ class ElasticMembership:
             remaining = self.remaining_without(peer) or body.nodes
             departure = Departure(body.peer, body.reason, at, remaining)
         return Reaction(handled=True, departure=departure, hub_lost=hub.node == body.peer)
+
+    def _on_death(self, node: AttemptNode, reason: str, at: float) -> Departure | None:
+        """Return the departure of a node by its own record: that of others may be read later."""
+        remaining = self.remaining_without(node)
+        return Departure(node.name, reason, at, remaining) if remaining else None
 
     def _partition(self, node: AttemptNode, body: PeerLost) -> Departure | None:
         """Return the departure of a node that lost the hub while all the others are present."""

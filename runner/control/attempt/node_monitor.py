@@ -163,13 +163,7 @@ class NodeMonitor:
         is_launch, last_heard = self.role is Role.LAUNCH, node.connection.last_heard
         may_depart = is_launch and not self._is_stopping
         if may_depart and (remaining := self.elastic.remaining_without(node)):
-            body = events.PeerDeparted(node.name, reason, remaining)
-            self._event_log.record_own("", body, last_heard)
-            self._depart(Departure(node.name, reason, last_heard, remaining))
-            for other in self.nodes.values():
-                if other.live_session and not other.has_ended:
-                    fields = {"command": "peer_departed", **encode(body)}
-                    other.live_session.request("command", fields)
+            self._announce(Departure(node.name, reason, last_heard, remaining))
             return
         node.move_to(NodeState.LOST)
         self._observer.node_status(node.name, "lost")
@@ -177,6 +171,16 @@ class NodeMonitor:
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
             self.stop_all(events.loss_reason(node.name, reason))
+
+    def _announce(self, departure: Departure) -> None:
+        """Go on without a node, and tell the supervisors of the others to do so."""
+        body = events.PeerDeparted(departure.name, departure.reason, departure.remaining)
+        self._event_log.record_own("", body, departure.at)
+        self._depart(departure)
+        for other in self.nodes.values():
+            if other.live_session and not other.has_ended:
+                fields = {"command": "peer_departed", **encode(body)}
+                other.live_session.request("command", fields)
 
     def _depart(self, departure: Departure) -> None:
         name, reason, _, remaining = departure
@@ -344,7 +348,9 @@ class NodeMonitor:
         if reaction.hub_lost:
             self.peer_status.on_hub_lost()
         if reaction.departure is not None:
-            self._depart(reaction.departure)
+            # The others may not know of a death, if it was before its node had joined them.
+            is_news = self.role is Role.LAUNCH and isinstance(body, events.Stopping)
+            (self._announce if is_news else self._depart)(reaction.departure)
         for name in reaction.surplus:
             if session := self.nodes[name].live_session:
                 send_stop(session, "the run had succeeded without it")

@@ -169,7 +169,9 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
         return False
     if isinstance(body, RankExited):
         return not last.contains(timed.event.node, body.rank, body.start)
-    return isinstance(body, (HostLost, PeerLost)) and timed.at < last.started_at
+    is_death = isinstance(body, Stopping) and body.cause is StopCause.DEATH
+    is_loss = is_death or isinstance(body, (HostLost, PeerLost, Ended))
+    return is_loss and timed.at < last.started_at
 
 
 def _live_hub(plan: Plan, stops: Stops) -> str:
@@ -182,7 +184,7 @@ def _stops(history: Iterable[TimedEvent]) -> Stops:
     stops: Dict[Tuple[str, int], Event] = {}
     for timed in history:
         event, body = timed.event, timed.event.body
-        if isinstance(body, Stopping) and body.cause is not StopCause.LOCAL:
+        if isinstance(body, Stopping) and body.cause in (StopCause.USER, StopCause.PEER):
             stops.setdefault((event.node, event.attempt), event)
     return stops
 
@@ -224,7 +226,7 @@ def _failure(timed: TimedEvent, hub: str, launcher: str) -> Optional[TimedFailur
     elif isinstance(body, PortTaken):
         holder = f" (process {body.pids[0]})" if body.pids else ""
         reason = f"port {body.port}, reserved for the rendezvous, was taken{holder}"
-    elif (isinstance(body, Stopping) and body.cause is StopCause.LOCAL) or (
+    elif (isinstance(body, Stopping) and body.cause in (StopCause.LOCAL, StopCause.DEATH)) or (
         isinstance(body, Ended) and body.state is State.FAILED
     ):  # its supervisor stopped by itself (no controller), or died
         reason = body.reason

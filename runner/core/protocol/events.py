@@ -24,6 +24,7 @@ class StopCause(enum.Enum):
     USER = "user"  # a user asked for it
     PEER = "peer"  # the run failed on another node
     LOCAL = "local"  # this host stops by itself; the reason says why
+    DEATH = "death"  # the supervisor died, and could tell nobody; what it left is ended
 
 
 def loss_reason(node: str, reason: str) -> str:

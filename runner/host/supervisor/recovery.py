@@ -12,7 +12,7 @@ import time
 from typing import AbstractSet, Callable, Dict, List, Mapping, Set, Tuple
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import Ended, ProgramStarted, RankExited, Stopping
+from runner.core.protocol.events import Ended, ProgramStarted, RankExited, StopCause, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.container import removal
@@ -59,7 +59,7 @@ def finalise_record(
     run_folder.LogSampler(folder, order.attempt).sample()
     journal = EventLog(folder, order)
     journal.reopen()
-    journal.append(Stopping(reason), mono=stopped_at)
+    journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
     bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
     recorded_exits = {(body.rank, body.start) for body in bodies if isinstance(body, RankExited)}
     attempt_folder = folder.attempt_folder(order.attempt)

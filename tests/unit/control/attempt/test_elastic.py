@@ -10,9 +10,18 @@ import pytest
 
 from runner.control.attempt.elastic import ElasticMembership, Reaction, describe_membership
 from runner.control.attempt.node import AttemptNode
+from runner.core.model.plan import Hub
 from runner.core.outcome.membership import Membership
-from runner.core.protocol.events import EventBody, ProgramExited, RankExited, RankStarted
-from runner.core.protocol.states import NodeState
+from runner.core.protocol.events import (
+    Ended,
+    EventBody,
+    ProgramExited,
+    RankExited,
+    RankStarted,
+    StopCause,
+    Stopping,
+)
+from runner.core.protocol.states import NodeState, State
 from runner.ui.layout import fold_names
 from tests.golden import builders
 
@@ -40,16 +49,17 @@ def test_a_membership_in_a_line(
     assert describe_membership(membership, fold_names) == f"{text}; restart 3 of 9"
 
 
-def two_nodes() -> tuple[ElasticMembership, dict[str, AttemptNode]]:
+def two_nodes(min_nodes: int = 1) -> tuple[ElasticMembership, dict[str, AttemptNode]]:
     """An attempt of a and b, with one rank each, as torch puts them."""
     plan = builders.plan(1, 1)
-    shares = (
-        replace(share, ranks=(), order=replace(share.order, ranks=(), restarts_ranks=True))
-        for share in plan.nodes
-    )
+    shares = []
+    for share in plan.nodes:
+        hub = Hub("a", "10.0.0.1", 29400, member_count=1, min_nodes=min_nodes)
+        order = replace(share.order, ranks=(), restarts_ranks=True, hub=hub)
+        shares.append(replace(share, ranks=(), order=order))
     state = NodeState.RUNNING
     fields: dict[str, Any] = {"is_lost": False, "state": state, "live_session": True}
-    nodes = {name: SimpleNamespace(name=name, **fields) for name in "ab"}
+    nodes = {s.node: SimpleNamespace(name=s.node, node_plan=s, **fields) for s in shares}
     attempt_nodes = cast("dict[str, AttemptNode]", nodes)
     return ElasticMembership(replace(plan, nodes=tuple(shares)), attempt_nodes), attempt_nodes
 
@@ -82,3 +92,25 @@ def test_only_who_may_stop_a_run_stops_a_node_that_came_too_late(
     for body in (RankStarted(0, 9, 1, 1, 1, "a:1"), ProgramExited(code=0)):
         reaction = elastic.on_event(nodes["a"], body, 1.0, is_stopping=False, may_stop=may_stop)
     assert reaction.surplus == told
+
+
+@pytest.mark.parametrize(
+    ("min_nodes", "cause", "departs"),
+    [(1, StopCause.DEATH, True), (2, StopCause.DEATH, False), (1, StopCause.LOCAL, False)],
+)
+def test_a_run_goes_on_without_a_node_whose_supervisor_died(
+    min_nodes: int, cause: StopCause, departs: bool
+) -> None:
+    """Whoever's record is read first; what a living supervisor stops is stopped everywhere."""
+    elastic, nodes = two_nodes(min_nodes)
+    body = Stopping("its supervisor died", cause)
+    reaction = elastic.on_event(nodes["b"], body, 5.0, is_stopping=False, may_stop=True)
+    assert (reaction.departure is not None) is departs
+    assert reaction.handled is departs
+    if reaction.departure is not None:
+        assert reaction.departure == ("b", "its supervisor died", 5.0, 1)
+        elastic.depart(reaction.departure)
+        end = Ended(State.FAILED, "its supervisor died")
+        assert elastic.on_event(nodes["b"], end, 5.1, is_stopping=False, may_stop=True) == Reaction(
+            handled=True, next_state=NodeState.ENDED
+        )

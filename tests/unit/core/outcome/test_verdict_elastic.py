@@ -157,3 +157,14 @@ def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), asked, rest)
     assert told.exit_code == 5
     assert told.unverified == ("c",)
+
+
+@pytest.mark.parametrize("delay_s", [0.01, -0.01])
+def test_a_death_that_the_run_outlived_is_no_failure(delay_s: float) -> None:
+    """Whether the guardian of the dead supervisor or another host was the first to record it."""
+    died = "its supervisor ended by signal 9"
+    closed = seen(5 + delay_s, "c", Stopping(died, StopCause.DEATH), Ended(State.FAILED, died))
+    asked = seen(12, "", StopRequested("interrupted", 2))
+    rest = ended(14, "ab", 2, code=1)
+    told = folded(member(1, 1, "abc"), closed, LOSS, TERMED, member(8, 2, "ab", 2), asked, rest)
+    assert (told.exit_code, told.first_failure) == (130, None)
