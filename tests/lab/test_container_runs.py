@@ -82,7 +82,7 @@ def test_no_line_is_lost_and_none_out_of_order(user: Launcher) -> None:
             assert [line.removeprefix(mark) for line in shown] == expected
 
 
-@pytest.mark.parametrize("whose", ["login", "image"])
+@pytest.mark.parametrize("whose", [pytest.param("login", marks=pytest.mark.all), "image"])
 def test_stacks_and_logs_of_ranks(user: Launcher, docker_lab: Lab, whose: str) -> None:
     """As the user of the login, and as that of the image, who is root."""
     words = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", "task.args=[wait,1]")
