@@ -85,7 +85,7 @@ def user(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[
     assert not any(left.values()), left
 
 
-@pytest.mark.all  # `make test` trains by the lines of the page, where no host has torch either
+@pytest.mark.all  # `make test` trains inside where a node leaves, and finds no torch on hosts below
 def test_gradients_are_those_of_one_process_where_no_host_has_torch(
     user: Launcher, hosts: Lab, tmp_path: Path
 ) -> None:
