@@ -105,16 +105,15 @@ class ElasticMembership:
             return Reaction(True, message, failed_rank=body.rank if message else None)
         is_lost = part.departed or (node.is_lost and next_state is None)
         is_outside = (is_lost or part.surplus) and not isinstance(body, RankStarted)
-        if isinstance(body, Stopping) and body.cause is StopCause.DEATH and not is_outside:
-            departure = None if is_stopping else self._on_death(node, body.reason, at)
-            return Reaction(handled=departure is not None, departure=departure)
+        departure = None if is_outside or is_stopping else self._on_death(node, body, at)
         surplus: tuple[str, ...] = ()
         if isinstance(body, Ended) and is_outside:
             next_state = NodeState.ENDED
         elif isinstance(body, ProgramExited) and body.code == 0:
             part.succeeded = True
             surplus = self._surplus_nodes() if may_stop else ()
-        return Reaction(handled=is_outside, next_state=next_state, surplus=surplus)
+        is_handled = is_outside or departure is not None
+        return Reaction(is_handled, next_state=next_state, departure=departure, surplus=surplus)
 
     def _surplus_nodes(self) -> tuple[str, ...]:
         """Return the nodes to stop once the membership succeeded: torch would wait for others."""
@@ -202,10 +201,15 @@ class ElasticMembership:
             departure = Departure(body.peer, body.reason, at, remaining)
         return Reaction(handled=True, departure=departure, hub_lost=hub.node == body.peer)
 
-    def _on_death(self, node: AttemptNode, reason: str, at: float) -> Departure | None:
-        """Return the departure of a node by its own record: that of others may be read later."""
+    def _on_death(self, node: AttemptNode, body: EventBody, at: float) -> Departure | None:
+        """Return the departure of a node whose supervisor died, where others remain.
+
+        What they have recorded of it may be read later.
+        """
+        if not isinstance(body, Stopping) or body.cause is not StopCause.DEATH:
+            return None
         remaining = self.remaining_without(node)
-        return Departure(node.name, reason, at, remaining) if remaining else None
+        return Departure(node.name, body.reason, at, remaining) if remaining else None
 
     def _partition(self, node: AttemptNode, body: PeerLost) -> Departure | None:
         """Return the departure of a node that lost the hub while all the others are present."""
