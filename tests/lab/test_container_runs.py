@@ -265,7 +265,6 @@ def test_a_secret_is_with_the_program_alone(user: Launcher, docker: dict[str, Da
     assert running.wait().code == 130
 
 
-@pytest.mark.all  # `make test` sees the same in the test of a node that comes back
 def test_a_host_off_the_network_ends_its_container(
     user: Launcher, docker_lab: Lab, docker: dict[str, Daemon]
 ) -> None:
@@ -322,7 +321,7 @@ def test_relaunched_after_a_failure_and_on_a_spare(
 @pytest.mark.parametrize(
     ("backend", "lost"),
     [
-        ("c10d", "network"),
+        pytest.param("c10d", "network", marks=pytest.mark.all),
         pytest.param("etcd-v2", "power", marks=pytest.mark.all),
         pytest.param("etcd", "power", marks=pytest.mark.all),
     ],

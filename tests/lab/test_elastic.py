@@ -31,6 +31,7 @@ TOY = [
 ]
 
 
+@pytest.mark.all  # `make test` sees it where a node joins late
 def test_ranks_are_where_torch_puts_them(lab: Lab, on_lab: Launcher) -> None:
     """The master is the last by its address: its ranks are the last ones, and so they are told."""
     words = on_lab.rank_overrides("print=up", "env=GROUP_RANK")

@@ -328,6 +328,7 @@ def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: L
     assert again.code == 1, again
 
 
+@pytest.mark.all  # `make test` follows the hosts into an attempt (test_relaunch_detached.py)
 def test_others_follow_over_the_pause(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher, steps: Path
 ) -> None:

@@ -112,6 +112,7 @@ def assert_undisturbed(snapshots: list[Path], test_loss: float) -> None:
         torch.testing.assert_close(snapshot["model"], model.state_dict(), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.all  # a detail of one task
 def test_two_nodes_of_one_name_share_a_snapshot(tmp_path: Path) -> None:
     """As two agents on one machine do: neither renames what the other is still writing."""
     with socket.socket() as free:
@@ -129,6 +130,7 @@ def test_two_nodes_of_one_name_share_a_snapshot(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["shared.pt"]
 
 
+@pytest.mark.all  # a detail of one task, which takes two trainings
 def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path) -> None:
     """Other batches, fewer epochs, or a checkpoint of `ddp`: one line each, exit code 2."""
     snapshot, checkpoint = tmp_path / "elastic.pt", tmp_path / "ddp.pt"

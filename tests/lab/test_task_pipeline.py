@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
 PROGRAM = str(PROGRAMS / "pipeline_gradients.py")
 
 
-@pytest.mark.parametrize("stages", [1, 2, pytest.param(3, marks=pytest.mark.all)])
+@pytest.mark.parametrize(
+    "stages", [pytest.param(1, marks=pytest.mark.all), 2, pytest.param(3, marks=pytest.mark.all)]
+)
 def test_outputs_and_gradients_are_those_of_the_unsplit_model(tmp_path: Path, stages: int) -> None:
     """By both schedules: of the first batch, value by value; and the losses of steps after it.
 

@@ -21,6 +21,7 @@ pytestmark = [
 PROGRAM = str(PROGRAMS / "rpc_pipeline_gradients.py")
 
 
+@pytest.mark.all  # a detail of one task
 def test_more_micro_batches_than_threads_of_rpc() -> None:
     """TensorPipe has 16 by default, and one waits for each micro-batch under way."""
     script = str(TASKS / "rpc_pipeline.py")
