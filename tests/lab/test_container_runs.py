@@ -362,7 +362,7 @@ def test_a_node_leaves_and_comes_back(
         else:
             wait_until(lambda: not docker["node1"].containers(), "its end", 60)
             host.plug()
-        toy.until(lambda: "membership 3: 3 nodes, 3 ranks (node1 joined)" in toy.err, "it", 90)
+        toy.until(lambda: ": 3 nodes, 3 ranks (node1 joined)" in toy.err, "it", 90)
         hurry.touch()
         done = toy.wait(120)
     assert done.code == 0, done
