@@ -148,6 +148,7 @@ def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+@pytest.mark.all  # a detail of one task
 def test_a_step_that_counted_twice_is_a_failure(tmp_path: Path) -> None:
     """The end compares how often each image was used with a training without interruption."""
     import torch  # noqa: PLC0415
