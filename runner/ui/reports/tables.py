@@ -354,8 +354,10 @@ class StallReporter:
         body = event.body
         if isinstance(body, Stalled):
             self._stalled[event.node] = body
-        elif isinstance(body, ProgressResumed) and self._stalled:
-            self._stalled.clear()
+        elif isinstance(body, ProgressResumed):
+            # Only of its own: another host may have missed a short progress, and will not report
+            # its stall again, or has already reported a later one.
+            self._stalled.pop(event.node, None)
             if self._is_reported:
                 self._message(f"the run makes progress again (first seen on {event.node})")
             self._is_reported = False

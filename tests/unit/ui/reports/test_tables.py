@@ -10,6 +10,7 @@ import pytest
 
 from runner.core.errors import Problem
 from runner.core.model.results import CommandResult, Origin, PullResult, Setting
+from runner.core.protocol.events import Event, ProgressResumed, Stalled
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
 from runner.ui.reports.tables import CleanResult, PushResult
@@ -256,3 +257,26 @@ def test_a_clean_that_finds_nothing_names_the_age() -> None:
         "nothing unused is older than 7d; --older-than 0s is whatever has ended",
     ]
     assert "older" not in tables.render_clean({"a": one, "b": nothing}, {}, "7d", dry_run=False)
+
+
+@pytest.mark.parametrize(
+    ("history", "told"),
+    [
+        ("a+", ""),
+        ("a+ b+", "+"),
+        ("a+ a- a+ b+", "+"),
+        ("a+ b+ a- a+", "+-+"),
+        ("a+ a- a+ b+ b- b+", "+-+"),
+        ("a+ b+ a- b-", "+-"),
+        ("b+ a+ a- b- a+", "+-"),
+    ],
+)
+def test_a_stall_is_reported_once_all_hosts_have_seen_it(history: str, told: str) -> None:
+    """One host alone may see a short progress; the record of one is read before another's."""
+    messages: list[str] = []
+    reporter = tables.StallReporter(plan(1, 1), messages.append, lambda _: "")
+    for step in history.split():
+        body = Stalled(2.0, problem="no answer") if step[1] == "+" else ProgressResumed()
+        reporter.on_event(Event("run", step[0], 0, 0, 0.0, 0.0, body))
+    signs = {"no progress on any rank": "+", "the run makes progress a": "-"}
+    assert "".join(signs.get(text[:24].rstrip(), "") for text in messages) == told
