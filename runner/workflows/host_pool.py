@@ -89,7 +89,7 @@ class HostPool:
         request: Callable[[Node], FactsRequest],
         open_sessions: Mapping[str, HostSession] = MappingProxyType({}),
     ) -> FactsCollector:
-        self.console.phase("connecting")
+        self.console.phase("asking the hosts" if open_sessions else "connecting")
         show = self.console.node_status
         return FactsCollector(spec, self.connector, self.inbox, request, show, open_sessions)
 
