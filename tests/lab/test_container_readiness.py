@@ -331,7 +331,8 @@ def test_clean_removes_a_container_that_a_run_left(user: Launcher, engines: Engi
 
 WRONG = {
     "container=dokcer": ("docker",),
-    "container.image=": ("container.image", "docker needs an image"),
+    "container.image=null": ("container.image", "docker needs an image"),
+    "container.image=": ("container.image", "must be a text of one line"),
     "container.pull=sometimes": ("container.pull", "choose missing, always or never"),
     "container.user=root": ("container.user", "choose login or image"),
     "container.ipc=shareable": ("container.ipc", "choose private or host"),
