@@ -244,7 +244,7 @@ def test_a_controller_that_ends_leaves_no_half_release(
 
 def test_a_host_that_is_cut_off_is_named(lab: Lab, project: Launcher) -> None:
     """Its cable, or its link alone: the others complete, and it does the next time."""
-    pushing, before = begin_push(lab, project, "--set", "lost_s=8")  # a busy machine is not a cut cable
+    pushing, before = begin_push(lab, project, "--set", "lost_s=8")  # longer than a busy machine
     lab["node3"].unplug()
     link = min(
         process.pid for process in lab["node2"].processes() if " node2 v1" in process.cmdline
