@@ -141,11 +141,7 @@ def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) 
             hint = f"choose one: container={' or container='.join(ENGINES)}"
             validator.add(f"container.{key}", "ranks run in no container without an engine", hint)
         return ContainerSpec()
-    if values["image"] is not None or read["build"]:  # what is no name has been reported
-        _check_image(validator, read)
-    else:
-        hint = "name one, such as container.image=pytorch/pytorch:latest"
-        validator.add("container.image", f"{engine} needs an image", hint)
+    _check_image(validator, values, read)
     if read["shm_size"] and not re.fullmatch(r"[1-9]\d*[bkmg]?", read["shm_size"]):
         message = f"must be a number with b, k, m or g, not {read['shm_size']!r}"
         validator.add("container.shm_size", message, "such as 16g")
@@ -194,8 +190,11 @@ def _check_engine(validator: Validator, container: ContainerSpec, read: Mapping[
             validator.add("container.mounts", message, "mount a link to it whose name has none")
 
 
-def _check_image(validator: Validator, read: Mapping[str, Any]) -> None:
-    """Check that the keys of a container name one image."""
+def _check_image(validator: Validator, values: Mapping[str, Any], read: Mapping[str, Any]) -> None:
+    """Check that the keys of a container name one image; a bad name has been reported."""
+    if values["image"] is None and not read["build"]:
+        hint = "name one, such as container.image=pytorch/pytorch:latest"
+        validator.add("container.image", f"{read['engine']} needs an image", hint)
     for key, other in (("build", "image"), ("build", "push_image")):
         if read[key] and read[other]:
             message = f"set one of container.{key} and container.{other}: a build names its image"

@@ -85,7 +85,7 @@ def user(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[
     assert not any(left.values()), left
 
 
-@pytest.mark.all  # `make test` trains inside where a node leaves, and finds no torch on hosts below
+@pytest.mark.all  # `make test` has torchrun inside, where no host has torch, by the lines below
 def test_gradients_are_those_of_one_process_where_no_host_has_torch(
     user: Launcher, hosts: Lab, tmp_path: Path
 ) -> None:

@@ -252,7 +252,7 @@ def test_nobody_is_needed_for_a_loss(lab: Lab, on_lab: Launcher) -> None:
     attached = on_lab.start("attach", *here)
     attached.until(lambda: "membership 2: 2 nodes, 2 ranks" in attached.err, "it")
     for host in others:
-        host.degrade_network()
+        host.restore_network()
     attached.until_printed("[node1:0] up", 2)
     logs = on_lab("logs", *here, "--node", "node2")
     assert logs.out.count("[node2:1] up") == 2, logs
