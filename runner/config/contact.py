@@ -20,6 +20,7 @@ from runner.config.schema.cluster import ClusterConfig
 from runner.core.errors import Problem
 
 CONTACT_KEYS = (
+    *("cluster.scheduler", "cluster.login_node"),
     *("cluster.transport", "cluster.nodes", "cluster.only", "cluster.exclude", "cluster.ssh"),
     *("cluster.host_python", "cluster.workdir", "run_id", "run_dir", "ui", "console_ranks"),
     *("grace_s", "lost_s", "disconnect_s", "pull_outputs"),

@@ -14,10 +14,12 @@ from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
+from runner.config.slurm import read_slurm
 from runner.config.task import check_plain, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, Mount
+from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import (
     Deploy,
     DryRun,
@@ -47,10 +49,10 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     """
     validator, values = Validator(problems), inputs.values
     cluster = validator.section("cluster", values["cluster"], ClusterConfig)
-    all_nodes = read_nodes(validator, inputs, cluster)
-    nodes, spares, min_nodes = select_nodes(validator, inputs, all_nodes)
+    nodes, spares, min_nodes, slurm = _read_nodes(validator, inputs, cluster)
     torchrun = Torchrun(**validator.section("torchrun", values["torchrun"], schema.TorchrunConfig))
-    rendezvous = _read_rendezvous(validator, values["rendezvous"], nodes, min_nodes)
+    nnodes = slurm.nnodes if slurm else len(nodes)
+    rendezvous = _read_rendezvous(validator, values["rendezvous"], nodes, nnodes, min_nodes)
     task = read_task(validator, inputs)
     if task.is_plain:
         check_plain(validator, values, (*nodes, *spares), rendezvous)
@@ -65,6 +67,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         cluster=inputs.cluster,
         nodes=nodes,
         task=task,
+        slurm=slurm,
         master_port=cluster["master_port"],
         backend=cluster["backend"],
         rendezvous=rendezvous,
@@ -99,14 +102,29 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     return spec, options
 
 
+def _read_nodes(
+    validator: Validator, inputs: SpecInputs, cluster: Mapping[str, Any]
+) -> tuple[tuple[Node, ...], tuple[Node, ...], int | None, SlurmSpec | None]:
+    """Return the nodes, the spare ones, the fewest of a run, and what a job asks of Slurm."""
+    if cluster["scheduler"] == "slurm":
+        login, slurm, min_nodes = read_slurm(validator, inputs, cluster)
+        return (login,), (), min_nodes, slurm
+    all_nodes = read_nodes(validator, inputs, cluster)
+    return *select_nodes(validator, inputs, all_nodes), None
+
+
 def _read_rendezvous(
-    validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], min_nodes: int | None
+    validator: Validator,
+    values: Mapping[str, Any],
+    nodes: Sequence[Node],
+    nnodes: int,
+    min_nodes: int | None,
 ) -> Rendezvous:
     """Return the rendezvous, if these nodes can meet at it."""
     rendezvous = Rendezvous(**validator.section("rendezvous", values, schema.RendezvousConfig))
     backend, endpoint, serve = rendezvous.backend, rendezvous.endpoint, rendezvous.serve
-    if backend == "standalone" and len(nodes) > 1:
-        message = f"standalone is for one node alone, and {len(nodes)} are to be used"
+    if backend == "standalone" and nnodes > 1:
+        message = f"standalone is for one node alone, and {nnodes} are to be used"
         hint = "choose rendezvous=static or c10d, or set task.nnodes=1"
         validator.add("rendezvous.backend", message, hint)
     if min_nodes is not None and backend in ("static", "standalone"):

@@ -37,17 +37,22 @@ COUNTDOWN = "d or s, and Enter (d)? Without an answer: detaching"
 
 def attach(run: FoundRun, tail: int | None) -> int:
     """Show a run to its end, from the last `tail` lines of each rank on; return the exit code."""
+    return follow(run, tail, asks=True)
+
+
+def follow(run: FoundRun, tail: int | None = None, *, asks: bool = False) -> int:
+    """Show a run to its end; with `asks`, a signal is a question, else it stops the run."""
     hint = f"this ends no run; to go on: {this_program()} attach {run.flags}"
     with reporting_faults(run.store.folder, lambda: hint):
-        return _attach(run, tail)
+        return _follow(run, tail, asks=asks)
 
 
-def _attach(run: FoundRun, tail: int | None) -> int:
+def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
     ending = Ending(run.console, run.finder.pool, run.store, run.flags)
     start_at: dict[str, float] = {} if tail is None else {"tail": tail}
     while True:
         owns_record = run.store.reopen(run.request, run.plan)
-        monitor = _follow_attempt(run, start_at, owns_record=owns_record)
+        monitor = _follow_attempt(run, start_at, owns_record=owns_record, asks=asks)
         if monitor.hung_up or run.console.reader_gone:  # no one can read a report
             return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
         if monitor.detached:
@@ -73,7 +78,7 @@ def _attach(run: FoundRun, tail: int | None) -> int:
 
 
 def _follow_attempt(
-    run: FoundRun, start_at: Mapping[str, float], *, owns_record: bool
+    run: FoundRun, start_at: Mapping[str, float], *, owns_record: bool, asks: bool
 ) -> AttemptMonitor:
     """Show one attempt to its end."""
     inbox = run.finder.pool.inbox
@@ -87,7 +92,8 @@ def _follow_attempt(
     )
     monitor = run.finder.pool.monitor(run.plan, reporter.record, reporter.log)
     run.show_participants()
-    monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console, run.record.info)
+    if asks:
+        monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console, run.record.info)
     age_s = max(0.0, time.time() - run.record.info.launched_at)
     monitor.attach(start_at=start_at, read_only=run.already_ended, age_s=age_s)
     monitor.run()

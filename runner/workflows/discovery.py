@@ -40,7 +40,14 @@ RECONNECT_S = 10.0  # how often to reconnect to hosts without a connection
 class RunFinder:
     """The hosts of a cluster that answer."""
 
-    def __init__(self, pool: HostPool, selector: str, *, gpus: bool = False) -> None:
+    def __init__(
+        self,
+        pool: HostPool,
+        selector: str,
+        *,
+        gpus: bool = False,
+        reuse_sessions: bool = False,
+    ) -> None:
         self.pool, self.console = pool, pool.console
         self._selector = selector  # by which any verb finds these hosts
         self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
@@ -53,7 +60,9 @@ class RunFinder:
         self._request = lambda node: FactsRequest(
             node=node.name, workdir=spec.workdir, skip_launch_facts=True, gpus=gpus
         )
-        self.facts, self.unreachable = pool.collect_available_facts(self._request)
+        self.facts, self.unreachable = pool.collect_available_facts(
+            self._request, reuse_sessions=reuse_sessions
+        )
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 

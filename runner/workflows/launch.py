@@ -65,6 +65,10 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 
     `source` is the code it is to run, by default that of now.
     """
+    if request.spec.slurm:
+        from runner.workflows import submission
+
+        return submission.run(request, source)
     if request.dry_run is not DryRun.OFF:
         dry_run(request)
         return 0

@@ -27,6 +27,7 @@ from runner.config.schema.fields import (
     doc,
     section,
 )
+from runner.config.schema.slurm import SlurmConfig
 from runner.core.protocol.paths import USUAL_WORKDIR
 
 
@@ -75,6 +76,15 @@ class ClusterConfig:
     transport: str = choice(
         "local starts processes on this machine in place of SSH", "ssh", "local"
     )
+    scheduler: str = choice(
+        "what starts the supervisors: direct does it over the transport; slurm submits a job",
+        "direct",
+        "slurm",
+    )
+    login_node: str | None = doc(
+        "with slurm over ssh: the SSH name or address of the machine that has sbatch", ADDRESS
+    )
+    slurm: SlurmConfig = section(SlurmConfig, "what a job asks of Slurm")
     backend: str = choice(
         "what ranks talk over, in DIST_BACKEND; auto: nccl where every node has a GPU per rank",
         "auto",
@@ -91,7 +101,11 @@ class ClusterConfig:
     master_port: Any = doc(
         "the port of the rendezvous; auto: a free port. A range is for firewalls", PORTS, "auto"
     )
-    nodes: Any = doc("the machines, in rank order", "mapping of names or ranges to nodes", dict)
+    nodes: Any = doc(
+        "the machines, in rank order; with slurm: how many",
+        "mapping of names or ranges to nodes, or number",
+        dict,
+    )
     only: Any = doc("the nodes to use; empty: all", NODE_RANGES, list)
     exclude: Any = doc("nodes to leave out", NODE_RANGES, list)
     ssh: SshConfig = section(SshConfig, "how the hosts are logged in to")

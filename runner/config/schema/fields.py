@@ -24,6 +24,7 @@ SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds_or, word
 NULLABLE_SECONDS = or_null(SECONDS, f"{SECONDS.legal}, or null")
 COUNT = kind("whole number from 0", Validator.integer, minimum=0)
 POSITIVE = kind("whole number from 1", Validator.integer, minimum=1)
+NULLABLE_POSITIVE = or_null(POSITIVE, f"{POSITIVE.legal}, or null")
 NULLABLE_WHOLE_SECONDS = or_null(POSITIVE, "whole seconds from 1, or null")
 GPU_COUNT = kind("number from 0, or auto", Validator.int_or_auto, minimum=0)
 RANK_COUNT = kind("number from 1, or auto", Validator.int_or_auto, minimum=1)

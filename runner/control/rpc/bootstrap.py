@@ -68,12 +68,13 @@ while d:
     d = d[os.write(z, d):]
 sys.path.insert(0, p)
 sys.dont_write_bytecode = True
-from runner.host.agent import server
-import zipimport
+import importlib, zipimport
 text = zipimport.zipimporter(p).get_data
 files = "ranks/shim", "ranks/sitecustomize", "ranks/fault_dump"
 files += "container/client", "container/entry"
-server.main({n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files})
+main = {"slurm-task": "slurm.task", "slurm-verdict": "slurm.verdict"}
+main = "runner.host." + main.get(sys.argv[1], "agent.server")
+importlib.import_module(main).main({n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files})
 """
 """Any Python 3 gets far enough in it to report that it is too old."""
 
@@ -111,6 +112,11 @@ def _bytecode(path: Path) -> bytes:
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
 
 
+def boot_words(python: str) -> str:
+    """Return the words, as shell text, that start our code from standard input; more follow."""
+    return f"{shell.path(python)} -I -X utf8 -c {shell.quote(_LOADER)}"
+
+
 def boot_input(setup: Sequence[str]) -> bytes:
     """Return what the boot command reads: the lines of `cluster.setup`, then the host-side code."""
     return _setup_text(setup) + host_code()
@@ -134,7 +140,7 @@ def boot_command(spec: Spec, node: str) -> str:
     speedup = f"env {SPEEDUP_VARIABLE}={SPEEDUP:g} " if SPEEDUP != 1 else ""
     start = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {speedup}{python} -I -X utf8 -c {shell.quote(_LOADER)} runner {ps_words} v{PROTOCOL}"
+        f"exec {speedup}{boot_words(spec.host_python)} runner {ps_words} v{PROTOCOL}"
     )
     if not spec.setup:
         return f"exec /bin/sh -c {shell.quote(start)}"

@@ -190,15 +190,22 @@ class WaitLoop:
 class Broadcast(WaitLoop):
     """A request to every host, which carries the host's own name as `node`."""
 
-    def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
+    def all(
+        self, kind: str, data: Mapping[str, Any], reply_kind: str, payload: bytes = b""
+    ) -> dict[str, dict[str, Any]]:
         """Return the replies of kind `reply_kind`, by node; raise NotReady if one is missing."""
-        replies, problems = self.collect(kind, data, reply_kind)
+        replies, problems = self.collect(kind, data, reply_kind, payload=payload)
         if problems:
             raise NotReady(list(problems.values()))
         return replies
 
     def collect(
-        self, kind: str, data: Mapping[str, Any], reply_kind: str, timeout_s: float = math.inf
+        self,
+        kind: str,
+        data: Mapping[str, Any],
+        reply_kind: str,
+        timeout_s: float = math.inf,
+        payload: bytes = b"",
     ) -> tuple[dict[str, dict[str, Any]], dict[str, Problem]]:
         """Return the replies to a request of `kind`, and the problem of every other host.
 
@@ -209,7 +216,7 @@ class Broadcast(WaitLoop):
         self._action, self._reply_kind = kind.replace("_", " "), reply_kind
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         for name, session in self.sessions.items():
-            session.request(kind, {**data, "node": name})
+            session.request(kind, {**data, "node": name}, payload)
             self._show(name, "working")
         self.wait()
         return self._replies, self._problems

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode
+from runner.core.errors import Problem
 from runner.core.model.facts import PORT, Facts
 from runner.core.model.network_probe import HostProbe
 from runner.core.model.run_info import HostRunStatus
+from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.paths import RUN_ID
@@ -179,6 +181,23 @@ class CommandExited:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """The job of a run is submitted."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class JobReply:
+    """How the job of a run stands; `ready` once all its nodes have begun the run."""
+
+    status: JobStatus
+    ready: bool
+    problems: Tuple[Problem, ...] = ()  # that kept the run from starting on its nodes
+    log: str = ""  # the end of the job's own output, where it is over and no run began
+
+
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
     **dict.fromkeys(("absent", "input_taken", "run", "stacks_dumped"), Reply),
@@ -189,6 +208,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "fetched": FileChunk,
     "hello": Clocks,
     "inventory_end": InventoryEnd,
+    "job": JobReply,
     "leftovers": Leftovers,
     "listening": Listening,
     "missing": MissingFiles,
@@ -201,6 +221,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "runs": RunList,
     "store": Store,
     "stored": Stored,
+    "submitted": Submitted,
 }
 """The fields of each kind of reply; those of a kind that is not in the table are refused."""
 

@@ -10,6 +10,7 @@ from typing import Dict, FrozenSet, Iterable, Optional, Tuple
 from runner.core import shell
 from runner.core.model.container import ContainerSpec
 from runner.core.model.release import CodeRef
+from runner.core.model.slurm import SlurmSpec
 from runner.core.protocol.paths import USUAL_WORKDIR
 
 SHIPPED_TASKS = "runner.tasks."
@@ -203,6 +204,7 @@ class Spec:
     cluster: str
     nodes: Tuple[Node, ...]  # in rank order: the master first, then as in the YAML
     task: Task
+    slurm: Optional[SlurmSpec] = None  # where it starts the supervisors; `nodes` is the login node
     master_port: PortRange = PortRange()  # of torch's store on the master
     backend: str = "auto"  # or "nccl" or "gloo"
     rendezvous: Rendezvous = Rendezvous()

@@ -25,6 +25,7 @@ from runner.core.protocol.events import (
     Stopping,
     StopRequested,
     TimedEvent,
+    is_scheduled,
     is_unattended,
 )
 from runner.core.protocol.states import State
@@ -35,6 +36,12 @@ START_REFUSED = "could not start"
 
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
+
+FOLLOWED_CAUSES = (StopCause.USER, StopCause.PEER, StopCause.SCHEDULER)
+"""The causes of a stop that ends processes which have not failed."""
+
+OWN_CAUSES = (StopCause.LOCAL, StopCause.DEATH, StopCause.SCHEDULER)
+"""The causes of a stop that is itself a failure of the run on that host."""
 
 Stops = Mapping[Tuple[str, int], Event]
 """The event with which each node learned, in an attempt, that the others stop."""
@@ -82,7 +89,7 @@ def find_failures(
 def failure_text(failure: Failure) -> str:
     """Return a failure in words: "rank 3 on gpu2 exited with 1", "gpu2: could not start"."""
     # Which rank or host reported it first means nothing.
-    if is_stall(failure.reason) or is_unattended(failure.reason):
+    if is_stall(failure.reason) or is_unattended(failure.reason) or is_scheduled(failure.reason):
         return failure.reason
     if failure.rank is None:
         return f"{failure.node}: {failure.reason}"
@@ -184,7 +191,7 @@ def _stops(history: Iterable[TimedEvent]) -> Stops:
     stops: Dict[Tuple[str, int], Event] = {}
     for timed in history:
         event, body = timed.event, timed.event.body
-        if isinstance(body, Stopping) and body.cause in (StopCause.USER, StopCause.PEER):
+        if isinstance(body, Stopping) and body.cause in FOLLOWED_CAUSES:
             stops.setdefault((event.node, event.attempt), event)
     return stops
 
@@ -226,9 +233,9 @@ def _failure(timed: TimedEvent, hub: str, launcher: str) -> Optional[TimedFailur
     elif isinstance(body, PortTaken):
         holder = f" (process {body.pids[0]})" if body.pids else ""
         reason = f"port {body.port}, reserved for the rendezvous, was taken{holder}"
-    elif (isinstance(body, Stopping) and body.cause in (StopCause.LOCAL, StopCause.DEATH)) or (
+    elif (isinstance(body, Stopping) and body.cause in OWN_CAUSES) or (
         isinstance(body, Ended) and body.state is State.FAILED
-    ):  # its supervisor stopped by itself (no controller), or died
+    ):  # its supervisor stopped by itself (no controller), was stopped by Slurm, or died
         reason = body.reason
     return TimedFailure(timed.at, Failure(event.node, rank, reason)) if reason else None
 

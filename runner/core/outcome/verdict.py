@@ -29,6 +29,7 @@ from runner.core.protocol.events import (
     RankStarted,
     Stalled,
     TimedEvent,
+    is_scheduled,
     is_unattended,
 )
 
@@ -213,7 +214,7 @@ def _outcome(
         return STOPPED, 128 + stop.signal
     if first and first.is_loss:
         return LOST, LOST_CODE
-    if first and is_unattended(first.failure.reason):
+    if first and (is_unattended(first.failure.reason) or is_scheduled(first.failure.reason)):
         return STOPPED, FAILED_CODE
     if first and first.failure.reason.startswith(START_REFUSED):
         return FAILED, NotReady.exit_code

@@ -25,6 +25,11 @@ class StopCause(enum.Enum):
     PEER = "peer"  # the run failed on another node
     LOCAL = "local"  # this host stops by itself; the reason says why
     DEATH = "death"  # the supervisor died, and could tell nobody; what it left is ended
+    SCHEDULER = "scheduler"  # the scheduler ends the job; it signals every process itself
+
+
+ENDED_BY_SCHEDULER = "ended by Slurm"
+"""The reason of a stop that the scheduler began."""
 
 
 def loss_reason(node: str, reason: str) -> str:
@@ -45,6 +50,11 @@ def unattended_reason(limit_s: float) -> str:
 def is_unattended(reason: str) -> bool:
     """Return whether that was the reason of a stop."""
     return reason.startswith("no controller was attached for ")
+
+
+def is_scheduled(reason: str) -> bool:
+    """Return whether that was the reason of a stop that the scheduler began."""
+    return reason.startswith(ENDED_BY_SCHEDULER)
 
 
 class EventBody:

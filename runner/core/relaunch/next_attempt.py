@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Collection, List, Mapping, Optional, Tuple
+from typing import Collection, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
@@ -80,12 +80,41 @@ def plan_next_attempt(
             break
         all_problems += [problem for problems in found.values() for problem in problems]
         excluded |= unready
-    plan = _without_controller(
-        build_plan(spec, facts, code=context.code, attempt=past_attempt.attempt + 1)
-    )
+    past_attempts = (*context.info.past_attempts, past_attempt)
+    return _hand_over(context, spec, facts, past_attempts, relaunches_left)
+
+
+def plan_in_job(
+    context: RelaunchContext,
+    names: Sequence[str],
+    facts: Mapping[str, Facts],
+    past_attempts: Tuple[PastAttempt, ...] = (),
+) -> NextAttempt:
+    """Plan, on a node of a job, the attempt that begins with the job: on these nodes, by rank.
+
+    Raises:
+        NotReady: They are not ready.
+    """
+    login = context.spec.nodes[0]
+    nodes = tuple(replace(login, name=name) for name in names)
+    secrets = {name: Secret("") for name in context.secrets}
+    spec = replace(context.spec, nodes=nodes, secrets=secrets)
+    relaunches_left = spec.relaunch.max - len(past_attempts)
+    return _hand_over(context, spec, facts, past_attempts, relaunches_left)
+
+
+def _hand_over(
+    context: RelaunchContext,
+    spec: Spec,
+    facts: Mapping[str, Facts],
+    past_attempts: Tuple[PastAttempt, ...],
+    relaunches_left: int,
+) -> NextAttempt:
+    """Plan an attempt that needs no controller, after those before it."""
+    number = past_attempts[-1].attempt + 1 if past_attempts else 0
+    plan = _without_controller(build_plan(spec, facts, code=context.code, attempt=number))
     orders = assign_voters(spec, plan, facts, relaunches_left)
     launch = (context.info.launched_by, context.info.launched_at)
-    past_attempts = (*context.info.past_attempts, past_attempt)
     info = run_info(orders.plan, *launch, past_attempts, relaunches_left)
     next_context = relaunch_context(spec, context.code, info, context.config_yaml, orders.voters)
     return NextAttempt(orders, next_context)

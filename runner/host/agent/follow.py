@@ -9,14 +9,15 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
+from runner.host.agent.follow_job import FollowedJob
 from runner.host.agent.job_queue import JobSteps, LoopCall
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
@@ -40,7 +41,7 @@ RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pend
 class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
-    _run: Optional[FollowedRun] = None
+    _run: Union[FollowedRun, FollowedJob, None] = None
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
@@ -62,14 +63,26 @@ class Handler(RequestHandler):
                 raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
             if not os.path.isdir(folder.attempt_folder(order.attempt)):
                 raise ValueError(f"attempt {order.attempt} of it has not begun here")
-            run_owner.require_local(folder)
+            is_job = os.path.isdir(JobPaths(order.workdir, order.run_id).root)
+            if not is_job:
+                run_owner.require_local(folder)
             ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
-            yield functools.partial(self._begin, frame, RunSocket(folder), order, ended=ended)
+            begin = self._begin_job if is_job else self._begin
+            yield functools.partial(begin, frame, RunSocket(folder), order, ended=ended)
         finally:
             self._is_joining = False
 
     def _begin(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
         self.follow(run_socket, order, ended=ended, read_only=bool(frame.data.get("read_only")))
+        self.context.answer(frame, "following")
+
+    def _begin_job(
+        self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool
+    ) -> None:
+        submit, read_only = self.context.files.submit, bool(frame.data.get("read_only"))
+        folder = run_socket.folder
+        self._run = FollowedJob(folder, order, submit, ended=ended, read_only=read_only)
+        self.context.followed_workdir = order.workdir
         self.context.answer(frame, "following")
 
     def on_read(self, frame: Frame) -> Optional[JobSteps]:
@@ -138,14 +151,15 @@ class Handler(RequestHandler):
     ) -> FollowedRun:
         """Follow a run from now on, or only read it."""
         submit = self.context.files.submit
-        self._run = FollowedRun(run_socket, order, submit, ended=ended, read_only=read_only)
+        run = FollowedRun(run_socket, order, submit, ended=ended, read_only=read_only)
+        self._run = run
         context = self.context
         context.followed_workdir = order.workdir
         if order.disconnect_s:  # by then the supervisor has given up the controller, too
             context.controller_timeout_s = min(context.controller_timeout_s, order.disconnect_s)
-        return self._run
+        return run
 
-    def _require_run(self) -> FollowedRun:
+    def _require_run(self) -> Union[FollowedRun, FollowedJob]:
         if self._run is None:
             raise RuntimeError("this agent follows no run yet")
         return self._run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -10,7 +9,7 @@ import socket
 import time
 import zlib
 from dataclasses import replace
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -23,17 +22,12 @@ from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
-from runner.host.process.event_loop import run_steps
 from runner.host.storage import workdir_index
-from runner.host.storage.checkout import check_out
-from runner.host.storage.release_store import remove_tree
-from runner.host.storage.run_folder import create_run_folder, write_atomic
 from runner.host.storage.run_owner import RunSocket
-from runner.host.storage.shared_record import remove_run
 from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.recovery import recover_unfinished
+from runner.host.supervisor.start import prepare, program_environ, with_numeric_hub
 
 STARTUP_TIMEOUT_S = 20.0
 PREDECESSOR_TIMEOUT_S = 10.0  # for the supervisor of an earlier attempt, a spare's perhaps, to end
@@ -73,7 +67,7 @@ class Handler(RequestHandler):
     def on_start(self, frame: Frame) -> JobSteps:
         """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
-        order = _with_numeric_hub(decode(Order, frame.data["order"]))
+        order = with_numeric_hub(decode(Order, frame.data["order"]))
         yield from workdir_index.remember(order.workdir)
         if frame.data.get("tasks"):
             store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
@@ -87,42 +81,8 @@ class Handler(RequestHandler):
             raise ValueError("this run has a supervisor here already")
         with listener:  # the guardian has it, too, if there is one at the end
             spawn = functools.partial(self._spawn, frame, run_socket, order, listener)
-            yield from self._prepare(folder, order, spawn)
-
-    def _prepare(self, folder: RunPaths, order: Order, spawn: Callable[[int], None]) -> JobSteps:
-        """Make the run's folder, with its copy of the code, and start the supervisor.
-
-        A later attempt, and a node that rejoins, continue in the folder of an earlier one if there
-        is one.
-        """
-        if not (order.attempt or order.rejoin_count) and os.path.lexists(folder.root):
-            raise ValueError(f"there is a run {order.run_id} in {order.workdir} already")
-        if order.attempt or order.rejoin_count:
-            recover_unfinished(folder)
-        if os.path.lexists(folder.stop_marker):
-            raise ValueError("a stop of the run was requested")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(folder.relaunch_marker)
-        if os.path.lexists(folder.work):
-            yield from create_run_folder(folder, order, self.context.programs, self._run_record)
-            yield functools.partial(spawn, guardian.open_log(folder))
-            return
-        existed = os.path.lexists(folder.root)
-        try:
-            yield from create_run_folder(folder, order, self.context.programs, self._run_record)
-            if order.release:
-                yield from check_out(order.workdir, order.release, folder.work)
-                write_atomic(folder.checked_out, "")
-            yield functools.partial(spawn, guardian.open_log(folder))
-        except BaseException as error:
-            made = (folder.work, folder.attempt_folder(order.attempt))
-            for path in made if existed else (folder.root,):  # nothing was started
-                if isinstance(error, GeneratorExit):  # the controller has left
-                    run_steps(remove_tree(path))
-                else:
-                    yield from remove_tree(path)
-            remove_run(os.path.dirname(folder.root))
-            raise
+            record = self._run_record
+            yield from prepare(folder, order, self.context.programs, record, spawn)
 
     def _spawn(
         self,
@@ -133,9 +93,7 @@ class Handler(RequestHandler):
         log_fd: int,
     ) -> None:
         facts = self.context.require_facts()
-        # PET_* variables of the host would be options of torchrun that the order does not know.
-        host_env = {name: value for name, value in facts.environ.items() if name[:4] != "PET_"}
-        environ = {**host_env, **frame.data.get("secrets", {})}
+        environ = program_environ(facts.environ, frame.data.get("secrets", {}))
         token = str(frame.data.get("token", "")).encode()
         relaunch = None
         if frame.data.get("handover"):
@@ -178,14 +136,3 @@ class Handler(RequestHandler):
             self.context.refuse(frame, reason)
             return
         self.context.answer(frame, "following")
-
-
-def _with_numeric_hub(order: Order) -> Order:
-    """Look up the hub's name here: the supervisor must never wait for a resolver."""
-    if order.hub is None:
-        return order
-    try:
-        addresses = socket.getaddrinfo(order.hub.addr, order.hub.port, type=socket.SOCK_STREAM)
-    except OSError:
-        return order  # the supervisor will say that it cannot reach it
-    return replace(order, hub=replace(order.hub, addr=str(addresses[0][4][0])))

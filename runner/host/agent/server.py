@@ -51,6 +51,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
+    **dict.fromkeys(("submit", "job"), "slurm"),
     "dump_stacks": "stacks",
     **dict.fromkeys(("listen", "probe"), "network_probe"),
 }

@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, Generator, List, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
-from runner.core.protocol.paths import RunPaths, is_node_name, is_run_id
+from runner.core.protocol.paths import JobPaths, RunPaths, is_node_name, is_run_id
 from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
@@ -38,7 +38,7 @@ def list_runs(
             seen = ((folder, read_run(folder)) for folder in found)
             for folder, status in seen:
                 if status is not None:
-                    here = not run_owner.other_host(folder)
+                    here = is_job(folder) or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
                     statuses.append(encode(replace(status, node=recorded, here=here)))
         except PermissionError:
@@ -60,11 +60,19 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
             return []
         raise
     folders = {name: RunPaths(workdir, run_id, name) for name in names if is_node_name(name)}
+    if os.path.basename(JobPaths(workdir, run_id).root) in names:  # of all its nodes
+        return list(folders.values())
     own = folders.pop(node, None)
     if own and not run_owner.other_host(own):  # so nobody else's is
         folders = {name: folder for name, folder in folders.items() if name not in others}
     renamed = [folder for folder in folders.values() if run_owner.is_local(folder)]
     return [own, *renamed] if own else renamed
+
+
+def is_job(folder: RunPaths) -> bool:
+    """Return whether a run belongs to a job of Slurm: this host speaks for all its nodes."""
+    workdir, _, run_id, _ = folder.root.rsplit("/", 3)
+    return os.path.isdir(JobPaths(workdir, run_id).root)
 
 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:

@@ -19,6 +19,13 @@ from runner.host.process.event_loop import run_steps
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
+class Scheduled(NamedTuple):
+    """What is different where a scheduler starts supervisors, and ends them."""
+
+    commands: str  # the file to which agents on other hosts append theirs
+    kill_wait_s: float = 30.0  # between its TERM and its KILL for everything
+
+
 class SupervisorArgs(NamedTuple):
     """What a supervisor begins with."""
 
@@ -30,6 +37,7 @@ class SupervisorArgs(NamedTuple):
     election_context: Optional[ElectionContext] = None  # None: the hosts must not relaunch it
     write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
     user_stopped: bool = False  # before it began
+    scheduled: Optional[Scheduled] = None  # None: no scheduler
 
 
 def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:

@@ -94,6 +94,20 @@ class StopLadder:
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
 
+    def follow_scheduler(self, reason: str, since: float, kill_after_s: float) -> None:
+        """Stop as a scheduler does that has sent TERM to every process; kill what is left later.
+
+        `since`: what ended after that, monotonic, ended by it.
+        """
+        self._kill_at = time.monotonic() + kill_after_s
+        if self.is_stopping:
+            self._journal.append(Stopping(reason, StopCause.SCHEDULER), mono=since)
+            return
+        self._term_sent |= {*self._launcher.term_targets(), *self._launcher.rank_pids()}
+        kill_at = self._kill_at
+        self.begin(reason, StopCause.SCHEDULER, since)
+        self._kill_at = kill_at
+
     def skip_grace(self) -> None:
         """Have what is left killed now."""
         self._kill_at = time.monotonic()

@@ -1,0 +1,72 @@
+"""Slurm cluster: the login node in place of nodes, how many of those, and what the job asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.config.schema.slurm import SlurmConfig
+from runner.config.validation import SpecInputs, Validator
+from runner.core.model.slurm import SlurmSpec
+from runner.core.model.spec import Node
+
+LOGIN = "login"
+"""The name of the login node."""
+
+UNUSED_KEYS = {
+    "only": "set cluster.slurm.nodelist to nodes that the job must get",
+    "master": "the first node of the job has rank 0",
+}
+"""Keys of a cluster that a job has no use for, with what to do in their place."""
+
+
+def read_slurm(
+    validator: Validator, inputs: SpecInputs, cluster: Mapping[str, Any]
+) -> tuple[Node, SlurmSpec, int | None]:
+    """Return the login node, what a job asks for, and the fewest nodes; None for all of them."""
+    values = inputs.values["cluster"]
+    asked = validator.section("cluster.slurm", values["slurm"], SlurmConfig)
+    min_nodes, nnodes = _read_nodes(validator, inputs, cluster["nodes"])
+    for key, hint in UNUSED_KEYS.items():
+        if cluster[key]:
+            validator.add(f"cluster.{key}", "Slurm chooses the nodes", hint)
+    if inputs.values["task"]["nodes"]:
+        validator.add("task.nodes", "Slurm chooses the nodes", UNUSED_KEYS["only"])
+    if cluster["gpus_per_node"] and asked["gres"].startswith("gpu"):
+        message = "set one of gpus_per_node and gres: both ask for GPUs"
+        validator.add("cluster.slurm.gres", message)
+    exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
+    spec = SlurmSpec(nnodes=nnodes, exclude=exclude, **asked)
+    return _login_node(validator, inputs, cluster), spec, min_nodes
+
+
+def _read_nodes(
+    validator: Validator, inputs: SpecInputs, of_cluster: object
+) -> tuple[int | None, int]:
+    """Return the fewest and the most nodes of the job: `task.nnodes` wins over `cluster.nodes`."""
+    if isinstance(of_cluster, Mapping) and of_cluster:
+        message = "with slurm this is how many nodes a job gets, not which"
+        validator.add("cluster.nodes", message, "such as nodes: 4")
+        return None, 1
+    of_task = inputs.values["task"]["nnodes"]
+    where, value = ("task.nnodes", of_task) if of_task else ("cluster.nodes", of_cluster or 1)
+    min_nodes, nnodes = validator.nnodes(where, value)
+    return min_nodes, nnodes or 1
+
+
+def _login_node(validator: Validator, inputs: SpecInputs, cluster: Mapping[str, Any]) -> Node:
+    host, is_local = cluster["login_node"], cluster["transport"] == "local"
+    if is_local and host:
+        message = "with transport local this machine is the login node"
+        validator.add("cluster.login_node", message, "leave it out, or set cluster.transport=ssh")
+    elif not is_local and not host:
+        message = f"cluster {inputs.cluster} names no machine that has sbatch"
+        hint = "such as login_node: hpc.example; or cluster.transport=local on the login node"
+        validator.add("cluster.login_node", message, hint)
+    return Node(
+        name=LOGIN,
+        host=host or LOGIN,
+        transport=cluster["transport"],
+        gpu_count=cluster["gpus_per_node"],
+        nproc=cluster["nproc_per_node"],
+    )

@@ -1,0 +1,94 @@
+"""Batch script of a run that Slurm starts: its options, and what starts a supervisor per node."""
+
+from __future__ import annotations
+
+from typing import Iterator, Tuple
+
+from runner.core import shell
+from runner.core.model.slurm import SlurmSpec
+from runner.core.model.spec import Spec
+from runner.core.protocol.paths import JobPaths
+
+_SCRIPT = """\
+job={root}
+nonce={nonce}
+if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
+  echo "$(hostname) does not see $job: cluster.workdir must be on a disk of all nodes" >&2
+  exit 3
+fi
+echo "{digest}  $job/code" | sha256sum --check --status || exit 3
+umask 077
+# The values of these are known once the job has its nodes.
+number=${{SLURM_RESTART_COUNT:-0}} start=$job/start_$number
+names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last_start" || exit 3
+for name in $names; do : >>"$start/$name.facts"; : >>"$start/$name.commands"; done
+: >>"$start/orders"
+trap : TERM  # Slurm signals every process of the job itself
+srun {srun} \\
+  {python} slurm-task "$job" "$nonce" <"$job/code" &
+while kill -0 $! 2>/dev/null; do wait $!; done
+exec {python} slurm-verdict "$job" <"$job/code"
+"""
+"""Run by bash, whose `wait` returns when a trap was run."""
+
+
+def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str) -> str:
+    """Return the script that sbatch takes.
+
+    `workdir` is absolute, `python` starts our code from standard input, `nonce` tells the folder of
+    the run from any other, `digest` is the SHA-256 of our code in it.
+    """
+    paths, slurm = JobPaths(workdir, spec.run_id), spec.slurm or SlurmSpec()
+    options = [f"#SBATCH {shell.quote(option)}" for option in _options(spec, slurm, paths)]
+    head = f"# Run {spec.run_id}: srun starts a supervisor on each node of the job."
+    root, srun = shell.quote(paths.root), " ".join(_srun_options(slurm))
+    body = _SCRIPT.format(root=root, nonce=nonce, digest=digest, srun=srun, python=python)
+    return "\n".join(["#!/bin/bash", *options, head, body])
+
+
+def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
+    """Yield the options of sbatch."""
+    yield f"--job-name={spec.run_id}"
+    yield f"--comment={spec.run_id}"
+    fewest = spec.min_nodes or slurm.nnodes
+    yield f"--nodes={fewest}" if fewest == slurm.nnodes else f"--nodes={fewest}-{slurm.nnodes}"
+    yield "--ntasks-per-node=1"
+    named = ("partition", "account", "qos", "time", "constraint", "nodelist", "exclude")
+    for name in (*named, "reservation", "licenses", "gres"):
+        if value := getattr(slurm, name):
+            yield f"--{name}={value}"
+    login = spec.nodes[0]
+    if login.gpu_count:
+        yield f"--gpus-per-node={login.gpu_count}"
+    nproc = _ranks_per_node(spec)
+    if slurm.cpus_per_rank:
+        yield f"--cpus-per-task={slurm.cpus_per_rank * nproc}"
+    if slurm.mem_per_rank:
+        yield f"--mem={int(slurm.mem_per_rank[:-1]) * nproc}{slurm.mem_per_rank[-1]}"
+    yield "--no-requeue"
+    yield "--open-mode=append"
+    yield f"--output={paths.log}"
+    yield "--export=NONE"
+    yield from slurm.extra
+
+
+def _ranks_per_node(spec: Spec) -> int:
+    """Return how many ranks a node is to have, as far as that is known before the job starts."""
+    login = spec.nodes[0]
+    return 1 if spec.task.is_plain else login.nproc or login.gpu_count or 1
+
+
+def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
+    """Return the options of srun; what a job has asked for by cpus-per-task is no step's."""
+    return (
+        "--export=ALL",
+        '--nodes="$SLURM_JOB_NUM_NODES"',
+        "--ntasks-per-node=1",
+        *(("--cpus-per-task=$SLURM_CPUS_PER_TASK",) if slurm.cpus_per_rank else ()),
+        *(("--gpu-bind=none",) if slurm.gres.startswith("gpu") else ()),
+        "--mpi=none",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        '--output="$start/%N.log"',
+    )

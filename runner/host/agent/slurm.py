@@ -1,0 +1,128 @@
+"""Slurm requests, on a login node: submit the job of a run, and say how it stands."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Generator, List, Tuple
+
+from runner.core.codec import encode
+from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
+from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import JobPaths, RunPaths
+from runner.host.agent.server import RequestHandler
+from runner.host.process.event_loop import Steps
+from runner.host.slurm import commands, shared_files
+from runner.host.storage import workdir_index
+from runner.host.storage.permissions import private_folder
+from runner.host.storage.release_store import remove_tree
+from runner.host.storage.run_folder import write_atomic
+from runner.host.storage.task_store import store_tasks
+
+MAX_LOG = 2000  # bytes of a job's own output that are shown
+
+
+class Handler(RequestHandler):
+    """The jobs of this user."""
+
+    def on_submit(self, frame: Frame) -> Steps:
+        """Write what the job needs into the folder of its run, and submit it."""
+        data, workdir = frame.data, self.context.workdir
+        paths = JobPaths(workdir, data["run_id"])
+        if os.path.lexists(paths.run):
+            raise ValueError(f"there is a run {data['run_id']} in {workdir} already")
+        if program := commands.missing_program():
+            raise ValueError(f"there is no {program} on the PATH: is this a login node?")
+        config = yield from commands.run(["scontrol", "show", "config"])
+        if config.problem:
+            raise ValueError(f"Slurm does not answer: {config.problem}")
+        yield from workdir_index.remember(workdir)
+        code, tasks = frame.payload[: data["code_size"]], frame.payload[data["code_size"] :]
+        if data.get("tasks"):
+            store_tasks(workdir, data["tasks"], tasks)
+        _write_files(workdir, paths, data, config.out)
+        with open(paths.code, "xb") as file:
+            file.write(code)
+        job_id = ""
+        try:
+            job_id = yield from _submit(paths, data["run_id"])
+        finally:
+            if not job_id:
+                yield from remove_tree(paths.run)
+        write_atomic(paths.job_id, job_id)
+        self.context.answer(frame, "submitted", job_id=job_id)
+
+    def on_job(self, frame: Frame) -> Steps:
+        """Tell how a job stands; with its log, if it is over and no run has begun."""
+        run_id = frame.data["run_id"]
+        paths = JobPaths(self.context.workdir, run_id)
+        problems, ready = _orders(paths, run_id)
+        status = yield from job_status(paths, run_id)
+        if status.state == "PENDING" and status.reason in IMPOSSIBLE_REASONS:
+            yield from commands.run(["scancel", status.job_id])
+        log = _tail(paths) if status.has_ended and not ready else ""
+        self.context.answer(
+            frame, "job", status=encode(status), ready=ready, problems=problems, log=log
+        )
+
+
+def job_status(paths: JobPaths, run_id: str) -> Generator[None, None, JobStatus]:
+    """Return how the job of a run stands."""
+    queued, problem = yield from commands.queued_jobs()
+    if run_id in queued:
+        return queued[run_id]
+    job_id = _read(paths.job_id)
+    if problem:
+        return JobStatus(job_id, problem=problem)
+    return (yield from commands.job(job_id))
+
+
+def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: str) -> None:
+    private_folder(workdir, "runs")
+    for folder in (paths.run, paths.root, paths.start(0).root):
+        os.mkdir(folder, 0o700)
+    write_atomic(paths.nonce, data["nonce"])
+    shared_files.write(paths.secrets, {"secrets": data["secrets"], "token": data["token"]})
+    kill_wait = commands.setting(config, "KillWait").split()
+    context = {**data["context"], "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0}
+    context["proctrack"] = commands.setting(config, "ProctrackType")
+    shared_files.write(paths.context, context)
+    write_atomic(paths.script, data["script"])
+    open(paths.start(0).orders, "x").close()
+
+
+def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
+    """Submit the script of a run; return the id of its job, or raise ValueError."""
+    argv = ["sbatch", "--parsable", f"--chdir={paths.root}", paths.script]
+    answer = yield from commands.run(argv, commands.SUBMIT_LIMIT_S)
+    job_id = commands.words_of(answer.out)[0]
+    if answer.code == 0 and job_id.isdigit():
+        return job_id
+    if answer.code is None:  # it may have been taken all the same
+        queued, _ = yield from commands.queued_jobs()
+        if run_id in queued:
+            return queued[run_id].job_id
+    raise ValueError(answer.problem or f"sbatch answered {answer.out.strip()[:200]!r}")
+
+
+def _orders(paths: JobPaths, run_id: str) -> Tuple[List[Any], bool]:
+    """Return the problems that kept the run from starting, and whether all nodes have begun it."""
+    orders = shared_files.read(paths.start(0).orders) or {}
+    parts = orders.get("orders", {}).values()
+    begun = [
+        os.path.isdir(RunPaths(part["workdir"], run_id, part["node"]).attempt_folder(0))
+        for part in parts
+    ]
+    return list(orders.get("problems", ())), bool(begun) and all(begun)
+
+
+def _tail(paths: JobPaths) -> str:
+    """Return the end of what the job wrote itself."""
+    return _read(paths.log)[-MAX_LOG:]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Slurm on the hosts: the tasks of a job, and the commands of a login node."""

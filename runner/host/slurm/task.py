@@ -1,0 +1,194 @@
+"""Task of a job on one node: reports the node's facts, and starts the supervisor by its order.
+
+The first node plans for all. What nodes tell each other are files on their common disk: they can
+reach each other there before any of them knows an address of another.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
+
+from runner.core import descriptor_limit
+from runner.core.codec import decode, encode
+from runner.core.errors import NotReady, Problem
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.plan import Order
+from runner.core.model.spec import Node
+from runner.core.planning.readiness import facts_request
+from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
+from runner.core.relaunch.handover import RelaunchContext
+from runner.core.relaunch.next_attempt import plan_in_job
+from runner.host.facts.collect import FactsResult, collect
+from runner.host.peers.election import ElectionContext
+from runner.host.process import procfs, subreaper
+from runner.host.process.event_loop import run_steps
+from runner.host.slurm import shared_files
+from runner.host.storage import workdir_index
+from runner.host.storage.run_owner import RunSocket
+from runner.host.supervisor import guardian
+from runner.host.supervisor.attempt import Scheduled, SupervisorArgs
+from runner.host.supervisor.start import prepare, program_environ, with_numeric_hub
+
+NOT_STARTED = 3
+START_SPREAD_S = 60.0  # how much later than the first node the last one may start
+READY_TIMEOUT_S = 20.0
+POLL_S = 0.1
+
+
+def main(programs: Mapping[str, str]) -> NoReturn:
+    """Do the work of the task that the command line names; exit with 0 once a supervisor ended."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm sends it to all; the supervisor acts
+    descriptor_limit.raise_to_hard()
+    subreaper.become_subreaper()
+    root, nonce = sys.argv[2:4]
+    try:
+        NodeTask(root, nonce, programs).run()
+    except (NotReady, OSError, ValueError) as error:
+        print(f"runner: {error}", file=sys.stderr)
+        sys.exit(NOT_STARTED)
+    sys.exit(0)
+
+
+def job_paths(root: str) -> JobPaths:
+    """Return the paths of a job by those of its folder."""
+    runs, run_id, _ = root.rsplit("/", 2)
+    return JobPaths(os.path.dirname(runs), run_id)
+
+
+def start_number(environ: Mapping[str, str]) -> int:
+    """Return which start of the job this is; Slurm counts those after the first."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+class NodeTask:
+    """The task on one node."""
+
+    def __init__(self, root: str, nonce: str, programs: Mapping[str, str]) -> None:
+        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self._programs = programs
+        self._paths = job_paths(root)
+        if procfs.read_text(self._paths.nonce) != nonce:
+            message = f"{root} is not seen here: cluster.workdir must be on a disk of all nodes"
+            raise NotReady([Problem(self.node, message)])
+        self._start: StartPaths = self._paths.start(start_number(os.environ))
+        with open(self._start.nodes, encoding="ascii") as file:
+            self._names = file.read().split()
+        self._context = decode(RelaunchContext, shared_files.read(self._paths.context))
+
+    def run(self) -> None:
+        """Report the facts, plan if this is the first node, and start the supervisor to its end."""
+        request = self._request()
+        result = run_steps(collect(request))
+        folder = RunPaths(result.facts.workdir, request.run_id, self.node)
+        facts = replace(result.facts, run_exists=os.path.isdir(folder.root))
+        shared_files.write(self._start.facts(self.node), encode(facts))
+        if self.node == self._names[0]:
+            shared_files.write(self._start.orders, self._orders(request))
+        self._carry_out(self._await_orders(request), request, result)
+
+    def _request(self) -> FactsRequest:
+        login = self._context.spec.nodes[0]
+        nodes: Tuple[Node, ...] = tuple(replace(login, name=name) for name in self._names)
+        spec = replace(self._context.spec, nodes=nodes)
+        return facts_request(spec, nodes[self._names.index(self.node)], self._context.code)
+
+    def _orders(self, request: FactsRequest) -> Dict[str, Any]:
+        """Return the orders of all nodes, or the problems that keep the run from starting."""
+        limit_s = START_SPREAD_S + request.setup_timeout_s + request.tools_limit_s
+        facts, missing = self._await_facts(time.monotonic() + limit_s)
+        try:
+            if missing:
+                message = f"it reported no facts within {limit_s:.0f} s of the first node"
+                raise NotReady([Problem(name, message, "see its log") for name in missing])
+            attempt = plan_in_job(self._context, self._names, facts)
+        except NotReady as error:
+            return {"problems": [encode(problem) for problem in error.problems]}
+        return {
+            "orders": encode(attempt.orders.orders),
+            "plan": encode(attempt.orders.plan),
+            "context": encode(attempt.context),
+        }
+
+    def _await_facts(self, deadline: float) -> Tuple[Dict[str, Facts], List[str]]:
+        facts: Dict[str, Facts] = {}
+        while True:
+            missing = [name for name in self._names if name not in facts]
+            for name in missing:
+                if (data := shared_files.read(self._start.facts(name))) is not None:
+                    facts[name] = decode(Facts, data)
+            missing = [name for name in missing if name not in facts]
+            if not missing or time.monotonic() > deadline:
+                return facts, missing
+            time.sleep(POLL_S)
+
+    def _await_orders(self, request: FactsRequest) -> Dict[str, Any]:
+        limit_s = 2 * START_SPREAD_S + request.setup_timeout_s + request.tools_limit_s
+        deadline = time.monotonic() + limit_s
+        while (orders := shared_files.read(self._start.orders)) is None:
+            if time.monotonic() > deadline:
+                message = f"{self._names[0]} has planned nothing within {limit_s:.0f} s"
+                raise NotReady([Problem(self.node, message)])
+            time.sleep(POLL_S)
+        if problems := orders.get("problems"):
+            raise NotReady([decode(Problem, problem) for problem in problems])
+        return dict(orders)
+
+    def _carry_out(
+        self, orders: Mapping[str, Any], request: FactsRequest, result: FactsResult
+    ) -> None:
+        order = with_numeric_hub(decode(Order, orders["orders"][self.node]))
+        context = decode(RelaunchContext, orders["context"])
+        folder = RunPaths(order.workdir, order.run_id, order.node)
+        run_steps(workdir_index.remember(order.workdir))
+        private: Dict[str, Any] = shared_files.read(self._paths.secrets) or {}
+        listener = RunSocket(folder).take()
+        if listener is None:
+            raise ValueError(f"run {order.run_id} has a supervisor on {self.node} already")
+        args = SupervisorArgs(
+            folder,
+            order,
+            program_environ(result.environ, private.get("secrets", {})),
+            result.reserved,
+            str(private.get("token", "")).encode(),
+            ElectionContext(context, request, self._programs) if order.voter_count else None,
+            scheduled=Scheduled(self._start.commands(self.node)),
+        )
+        record = {
+            "info": encode(context.info),
+            "plan": orders["plan"],
+            "config": context.config_yaml,
+        }
+        pipe: Optional[int] = None
+
+        def spawn(log_fd: int) -> None:
+            nonlocal pipe
+            pipe = guardian.spawn(args, listener, log_fd)
+            os.close(log_fd)
+
+        with listener:
+            for call in prepare(folder, order, self._programs, record, spawn):
+                if call is not None:
+                    call()
+        result.reserved.close()
+        if pipe is not None:
+            _await_end(pipe)
+
+
+def _await_end(pipe: int) -> None:
+    """Wait for the report of the guardian, then for its end, and that of all it left to us."""
+    if select.select([pipe], [], [], READY_TIMEOUT_S)[0]:
+        report = os.read(pipe, 65536)
+        if report != guardian.READY:
+            raise ValueError(report.decode(errors="replace") or "its guardian ended at once")
+    os.close(pipe)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return

@@ -1,0 +1,32 @@
+"""Verdict of a job: how the run ended by the records of its nodes, as an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Mapping, NoReturn
+
+from runner.core.codec import decode
+from runner.core.model.plan import Plan
+from runner.core.outcome.verdict import fold_events
+from runner.core.protocol.events import TimedEvent
+from runner.core.protocol.paths import RunPaths
+from runner.host.slurm import shared_files
+from runner.host.slurm.task import NOT_STARTED, job_paths, start_number
+from runner.host.storage.run_folder import read_events
+
+
+def main(programs: Mapping[str, str]) -> NoReturn:
+    """Exit with the code of the run, as its launch does."""
+    del programs
+    paths = job_paths(sys.argv[2])
+    orders = shared_files.read(paths.start(start_number(os.environ)).orders) or {}
+    if "plan" not in orders:
+        sys.exit(NOT_STARTED)
+    plan = decode(Plan, orders["plan"])
+    events = []
+    for part in plan.nodes:
+        folder = RunPaths(part.order.workdir, plan.run_id, part.node)
+        events += [e for e in read_events(folder) if e.attempt >= plan.attempt]
+    timed = [TimedEvent(event.wall, event) for event in events]
+    sys.exit(fold_events(plan, timed, 0.0).exit_code)

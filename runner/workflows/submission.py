@@ -1,0 +1,242 @@
+"""Submission of a run to Slurm: its job, the wait in the queue, and then the run as `attach` has it.
+
+A job needs no controller: the run on its nodes goes on without one, and any verb finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runner.control.attempt.stop import user_at_host
+from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.source import CodeSource, shipped_tasks
+from runner.control.record import run_index
+from runner.control.record.run_store import RunStore
+from runner.control.rpc.bootstrap import boot_words, host_code
+from runner.control.rpc.session import BoundedInbox, Inbox
+from runner.core.codec import encode
+from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
+from runner.core.model.facts import Facts, FactsRequest
+from runner.core.model.run_info import RunInfo
+from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
+from runner.core.model.spec import DryRun, LaunchRequest, Node
+from runner.core.planning.batch_script import batch_script
+from runner.core.planning.readiness import workdir_problems
+from runner.core.relaunch.handover import relaunch_context
+from runner.core.shell import this_program
+from runner.ui.console.plain import open_console
+from runner.ui.output import note, show
+from runner.ui.reports import report
+from runner.workflows.attach import follow
+from runner.workflows.discovery import FoundRun, RunFinder
+from runner.workflows.host_pool import (
+    FLUSH_TIMEOUT_S,
+    HostPool,
+    deadline,
+    forward_signals,
+)
+from runner.workflows.preparation import open_code_source
+
+POLL_S, MAX_POLL_S = 1.0, 30.0
+"""The pause between two questions about a pending job: it grows with the time that it waits."""
+
+
+def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
+    """Submit the job of a run and follow it, or show its script; return the exit code."""
+    source = source or open_code_source(request)
+    if request.dry_run is DryRun.OFFLINE:
+        show(_script(request, request.spec.workdir, nonce="…"))
+        return 0
+    inbox = BoundedInbox()
+    store = RunStore(request.run_dir)
+    if request.dry_run is DryRun.ON:
+        with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
+            show(submission.script())
+            return 0
+    store.reserve()
+    try:
+        with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
+            return submission.run()
+    except RunnerError:
+        store.discard()
+        raise
+
+
+@contextmanager
+def _submission(
+    request: LaunchRequest, source: CodeSource, store: RunStore, inbox: Inbox
+) -> Iterator[Submission]:
+    console = open_console(request.ui, request.console_ranks, [n.name for n in request.spec.nodes])
+    pool = HostPool(request.spec, console, inbox)
+    try:
+        yield Submission(request, source, store, pool)
+    finally:
+        store.unlock()
+        console.close(deadline(FLUSH_TIMEOUT_S))
+        pool.close()
+
+
+class Submission:
+    """The job of one run, from its submission to the end of the run."""
+
+    def __init__(
+        self, request: LaunchRequest, source: CodeSource, store: RunStore, pool: HostPool
+    ) -> None:
+        self._request, self._source, self._store, self._pool = request, source, store, pool
+        self._console, self._login = pool.console, request.spec.nodes[0].name
+        self._nonce = secrets.token_hex(16)
+
+    def script(self) -> str:
+        """Return the script that would be submitted."""
+        return _script(self._request, self._facts().workdir, self._nonce)
+
+    def run(self) -> int:
+        """Submit the job, and follow the run; return the exit code."""
+        facts = self._facts()
+        by_node = {self._login: facts}
+        if snapshot := self._source.snapshot_if_needed(by_node):
+            self._pool.push(snapshot, by_node)
+        here = str(Path.cwd())
+        self._request = replace(self._request, launched_at=time.time(), launched_from=here)
+        self._create_record()
+        job_id = self._submit(facts)
+        keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
+        if keeper:
+            keeper.finish(lambda: False)
+        self._console.message(f"run {self._request.spec.run_id}: submitted as job {job_id}")
+        if self._request.spec.detach:
+            self._console.verdict(f"it goes on without this command: {self._flags('attach')}")
+            return 0
+        self._await_start()
+        self._store.unlock()
+        finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
+        return follow(FoundRun(self._request, finder))
+
+    def _facts(self) -> Facts:
+        """Return what the login node says about itself; raise NotReady if it cannot serve."""
+        for text in (*self._request.notes, *self._source.notes):
+            note(text)
+        spec, code = self._request.spec, self._source.code
+
+        def request(node: Node) -> FactsRequest:
+            return FactsRequest(
+                node=node.name,
+                workdir=spec.workdir,
+                tasks_hash=code.tasks_hash,
+                release=code.release,
+                skip_launch_facts=True,
+            )
+
+        return self._pool.collect_facts(request, workdir_problems).facts[self._login]
+
+    def _create_record(self) -> None:
+        try:
+            self._store.create(self._request)
+        except OSError as error:
+            message = f"cannot write in {self._store.folder}: {error.strerror}"
+            problem = Problem("run_dir", message, "free some space, or set run_dir")
+            raise NotReady([problem]) from error
+        found = run_index.record_folder(self._request.spec.run_id) == self._store.folder.resolve()
+        self._request = replace(self._request, on_record=found)
+
+    def _submit(self, facts: Facts) -> str:
+        """Submit the job; return its id."""
+        request, spec = self._request, self._request.spec
+        info = RunInfo(
+            run_id=spec.run_id,
+            cluster=spec.cluster,
+            task=spec.task.name,
+            launched_by=user_at_host(),
+            launched_at=request.launched_at,
+        )
+        context = relaunch_context(spec, self._source.code, info, request.config_yaml, ())
+        data: dict[str, Any] = {
+            "run_id": spec.run_id,
+            "nonce": self._nonce,
+            "token": secrets.token_hex(16),
+            "secrets": {name: secret.reveal() for name, secret in spec.secrets.items()},
+            "context": encode(context),
+            "script": _script(request, facts.workdir, self._nonce),
+            "code_size": len(host_code()),
+        }
+        payload = host_code()
+        if spec.task.shipped_file and not facts.has_tasks:
+            data["tasks"], payload = shipped_tasks().header(), payload + shipped_tasks().payload
+        self._console.phase("submitting")
+        return str(self._ask("submit", data, "submitted", payload)["job_id"])
+
+    def _await_start(self) -> None:
+        """Return once the run has begun on all nodes; raise NotReady if it never will."""
+        shown, pause_s, submitted_at = "", POLL_S, time.monotonic()
+        while True:
+            answer = self._ask("job", {"run_id": self._request.spec.run_id}, "job")
+            status: JobStatus = answer["status"]
+            if answer["ready"]:
+                return
+            self._check_start(answer, status)
+            text = describe_status(status)
+            if text != shown:
+                self._console.message(text)
+                self._console.phase(text)
+                shown = text
+            waited_s = time.monotonic() - submitted_at
+            pause_s = min(MAX_POLL_S, max(POLL_S, waited_s / 10))
+            if status.state == "RUNNING":
+                pause_s = POLL_S
+            self._pool.poll_for_stop(pause_s)
+
+    def _check_start(self, answer: Mapping[str, Any], status: JobStatus) -> None:
+        """Raise NotReady if a job will not, or did not, start the run."""
+        if answer["problems"]:
+            raise NotReady(answer["problems"])
+        if status.state == "PENDING" and status.reason in IMPOSSIBLE_REASONS:
+            message = f"Slurm would never start the job: {IMPOSSIBLE_REASONS[status.reason]}"
+            hint = f"its reason is {status.reason}; the job was cancelled"
+            raise NotReady([Problem("cluster.slurm", message, hint)])
+        if status.has_ended:
+            message = f"job {status.job_id} ended before the run began: {status.state}"
+            raise NotReady([Problem("cluster.slurm", message, answer["log"].strip())])
+
+    def _ask(
+        self, kind: str, data: Mapping[str, Any], reply: str, payload: bytes = b""
+    ) -> dict[str, Any]:
+        broadcast = self._pool.broadcast([self._login], lambda *_: None)
+        try:
+            return broadcast.all(kind, data, reply, payload)[self._login]
+        except Interrupted as error:
+            raise self._interrupted(kind, error) from error
+
+    def _interrupted(self, kind: str, error: Interrupted) -> Interrupted:
+        if kind == "submit":
+            return error
+        message = f"the job of run {self._request.spec.run_id} is left in the queue"
+        return Interrupted(error.exit_code, f"{message}; {self._flags('stop')} ends it")
+
+    def _flags(self, verb: str) -> str:
+        return f"{this_program()} {verb} {self._request.run_flags(self._request.spec.run_id)}"
+
+
+def _script(request: LaunchRequest, workdir: str, nonce: str) -> str:
+    spec, digest = request.spec, hashlib.sha256(host_code()).hexdigest()
+    return batch_script(spec, workdir, boot_words(spec.host_python), nonce, digest)
+
+
+def describe_status(status: JobStatus) -> str:
+    """Return in a few words how a job stands."""
+    job = f"job {status.job_id}"
+    if status.problem:
+        return f"{job}: Slurm does not answer: {status.problem}"
+    if status.state == "PENDING":
+        reason = f" ({status.reason})" if status.reason else ""
+        start = f", expected to start {status.start.replace('T', ' ')}" if status.start else ""
+        return f"{job} is pending{reason}{start}"
+    if status.state in ("RUNNING", "CONFIGURING"):
+        return f"{job} has its nodes: {status.nodes}"
+    return f"{job} is {status.state.lower() or 'unknown to Slurm'}"

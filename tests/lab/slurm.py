@@ -1,0 +1,153 @@
+"""Slurm on hosts of the lab: the controller on the first one, which is the login node."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab.host import Host
+from tests.lab.waiting import wait_until
+
+DAEMONS = {
+    name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")
+}
+LOGIN, COMPUTE = "login", ("node1", "node2", "node3", "node4")
+ETC, RUN = "/etc/slurm", "/run/slurm"
+START_S = 20
+
+CONFIG = """\
+ClusterName=lab
+SlurmctldHost={login}({address})
+AuthType=auth/munge
+SlurmUser=root
+StateSaveLocation={run}/state
+SlurmdSpoolDir={run}/spool
+SlurmctldPidFile={run}/slurmctld.pid
+SlurmdPidFile={run}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+MpiDefault=none
+SlurmdParameters=config_overrides
+SlurmdTimeout=30
+KillWait={kill_wait}
+MinJobAge=300
+JobAcctGatherType=jobacct_gather/none
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerParameters=bf_interval=5,sched_min_interval=200000
+{lines}
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=10 PriorityTier=10 State=UP
+PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=6 State=UP
+PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=100 PreemptMode=OFF State=UP
+"""
+
+
+def missing() -> str:
+    """Return what Slurm needs and this machine lacks, "" for nothing."""
+    absent = [path for path in DAEMONS.values() if not Path(path).exists()]
+    return f"Slurm needs {', '.join(absent)}" if absent else ""
+
+
+class Slurm:
+    """A small Slurm cluster: a login node with the controller, compute nodes, and one home."""
+
+    def __init__(self, lab: Lab, folder: Path, *, kill_wait: int = 8, lines: Sequence[str] = ()) -> None:
+        self.lab, self.login = lab, lab[LOGIN]
+        self.nodes = {name: host for name, host in lab.hosts.items() if name != LOGIN}
+        self._etc = folder / "slurm"
+        self._processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
+        self._etc.mkdir()
+        self._etc.chmod(0o755)
+        key = self._etc / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        nodes = (
+            f"NodeName={name} NodeAddr={host.address} CPUs=8 RealMemory=4000 State=UNKNOWN"
+            for name, host in self.nodes.items()
+        )
+        text = CONFIG.format(
+            login=LOGIN,
+            address=self.login.address,
+            run=RUN,
+            kill_wait=kill_wait,
+            lines="\n".join(lines),
+            nodes="\n".join(nodes),
+        )
+        (self._etc / "slurm.conf").write_text(text)
+
+    def start(self) -> None:
+        """Start all daemons, and wait until every node is idle."""
+        for host in self.lab.hosts.values():
+            prepare = f"mount --bind {self._etc} {ETC}; mkdir -p /run/munge {RUN}/state {RUN}/spool"
+            host.sh(f"{prepare}; cp {ETC}/munge.key {RUN}/; chmod 755 /run/munge", user="root")
+            places = [f"--key-file={RUN}/munge.key", "--pid-file=/run/munge/pid"]
+            places += ["--log-file=/run/munge/log", "--seed-file=/run/munge/seed"]
+            self._start(host, "munged", "--foreground", "--force", *places)
+        for host in self.lab.hosts.values():
+            wait_until(lambda host=host: self._has_munge(host), f"munge on {host.name}", START_S)
+        self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        wait_until(self.is_idle, "all nodes to be idle", START_S, detail=self.describe)
+
+    def start_controller(self) -> None:
+        """Start slurmctld."""
+        self._start(self.login, "slurmctld", "-D")
+
+    def start_node(self, name: str) -> None:
+        """Start a node's slurmd."""
+        self._start(self.nodes[name], "slurmd", "-D", "-N", name)
+
+    def kill(self, host: Host, daemon: str) -> None:
+        """End a daemon at once, and wait for that."""
+        process = self._processes.pop((host.name, daemon))
+        process.kill()
+        process.wait(START_S)
+
+    def is_idle(self) -> bool:
+        """Whether every node is there, with nothing to do."""
+        states = self.sh("sinfo -h -N -p main -o %t", check=False).split()
+        return len(states) == len(self.nodes) and {*states} == {"idle"}
+
+    def describe(self) -> str:
+        """What the controller says of nodes and jobs, and its last lines."""
+        return self.sh(
+            f"sinfo -N -l; squeue -a; tail -n 5 {RUN}/slurmctld.log", user="root", check=False
+        )
+
+    def jobs(self, columns: str = "%j|%T") -> list[str]:
+        """The lines of squeue, for jobs that are not over."""
+        return self.sh(f"squeue -h -o '{columns}'").splitlines()
+
+    def sh(self, command: str, **options: Any) -> str:
+        """Run a command on the login node."""
+        return self.login.sh(command, **options)
+
+    def _has_munge(self, host: Host) -> bool:
+        return "STATUS" in host.sh("munge -n | unmunge", check=False)
+
+    def _start(self, host: Host, daemon: str, *flags: str) -> None:
+        script = f'exec "$@" >>{RUN}/{daemon}.log 2>&1'
+        argv = ["/bin/sh", "-c", script, "sh", DAEMONS[daemon], *flags]
+        self._processes[host.name, daemon] = host.popen(argv, user="root")
+
+
+@contextlib.contextmanager
+def slurm_lab(
+    make: LabFactory, folder: Path, nodes: Sequence[str] = COMPUTE, **options: Any
+) -> Iterator[Slurm]:
+    """Make a lab of a login node and compute nodes with one home, and start Slurm on it."""
+    with make(names=[LOGIN, *nodes], shared_home=True) as lab:
+        slurm = Slurm(lab, folder, **options)
+        slurm.start()
+        yield slurm
