@@ -124,10 +124,13 @@ class RunFinder:
         new_names.update({asked: node for node, asked in run.asked.items()})
         nodes = {name: self._nodes[asked] for name, asked in run.asked.items()}
         nodes.update({name: self._nodes[name] for name in self._nodes if name not in taken})
-        self._nodes = {name: replace(node, name=name) for name, node in nodes.items()}
+        in_job = {name for name, status in run.by_host.items() if status.in_job}
+        self._nodes = {
+            name: replace(node, name=name, in_job=name in in_job) for name, node in nodes.items()
+        }
         sessions, self.pool.sessions = self.pool.sessions, {}
         for name, session in sessions.items():
-            if name not in new_names:
+            if name not in new_names or new_names[name] in in_job:
                 session.close()
                 continue
             session.node = self._nodes[new_names[name]]

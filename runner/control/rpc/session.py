@@ -11,9 +11,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from runner.control.rpc import bootstrap
+from runner.control.rpc.channels import ChannelHub
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
@@ -269,15 +271,33 @@ class Connector:
         self._on_note = on_note
         self._transports: dict[str, Transport] = {}
         self._lock = threading.Lock()
+        self._channels: dict[tuple[object, ...], ChannelHub] = {}
+        self._channels_lock = threading.Lock()
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
-        """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached."""
+        """Connect to `node` and boot our agent there; raise NotReady if it cannot be reached.
+
+        The agents of a job's nodes are one process, on its login node.
+        """
+        if node.in_job:
+            return HostSession(node, self._channel_hub(node).open(), inbox)
         command = bootstrap.boot_command(self.spec, node.name)
         # Made before the session reads: it may take a while.
         code = bootstrap.boot_input(self.spec.setup)
         session = HostSession(node, self.transport(node.transport).open(node, command), inbox)
         session.send(code)
         return session
+
+    def _channel_hub(self, node: Node) -> ChannelHub:
+        """Return the channels over a session with a node's login node."""
+        login = replace(node, in_job=False)
+        key = (login.transport, login.host, login.user, login.port)
+        with self._channels_lock:  # held while connecting: the other nodes wait for it
+            hub = self._channels.get(key)
+            if hub is None or hub.closed:
+                inbox = BoundedInbox()
+                hub = self._channels[key] = ChannelHub(self.open(login, inbox), inbox)
+            return hub
 
     def transport(self, kind: str) -> Transport:
         """Return the transport of that kind."""

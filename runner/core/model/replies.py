@@ -189,6 +189,13 @@ class Submitted:
 
 
 @dataclass(frozen=True)
+class ChannelData:
+    """Bytes from the agent of a channel; none: it has ended."""
+
+    channel: int
+
+
+@dataclass(frozen=True)
 class JobReply:
     """How the job of a run stands; `ready` once all its nodes have begun the run."""
 
@@ -206,6 +213,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "exited": CommandExited,
     "facts": FactsReply,
     "fetched": FileChunk,
+    "from_channel": ChannelData,
     "hello": Clocks,
     "inventory_end": InventoryEnd,
     "job": JobReply,

@@ -63,6 +63,7 @@ class HostRunStatus:
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
     workdir: str = field(default="", metadata=WORKDIR)  # if it is not in the one asked about
+    in_job: bool = False  # of Slurm: the host that says this is the login node
     progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
 
     @property

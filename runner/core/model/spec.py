@@ -100,6 +100,7 @@ class Node:
     nproc: Optional[int] = None  # ranks on this node; None for one per GPU
     env: Dict[str, Optional[str]] = field(default_factory=dict)  # None takes a name out
     interface: Optional[str] = None  # of the training traffic, if not derived
+    in_job: bool = False  # of Slurm: `host` is the login node, where its agent is
 
 
 def are_local(nodes: Iterable[Node]) -> bool:

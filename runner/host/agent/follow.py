@@ -35,6 +35,7 @@ from runner.host.supervisor.recovery import recover_orphaned
 
 COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")  # the fields that a command may have
 NEVER = float("inf")
+JOB_POLL_S = 0.3  # its files are on a disk that many nodes share
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pending
 
 
@@ -83,6 +84,7 @@ class Handler(RequestHandler):
         folder = run_socket.folder
         self._run = FollowedJob(folder, order, submit, ended=ended, read_only=read_only)
         self.context.followed_workdir = order.workdir
+        self.context.idle_poll_s = JOB_POLL_S
         self.context.answer(frame, "following")
 
     def on_read(self, frame: Frame) -> Optional[JobSteps]:
@@ -132,7 +134,7 @@ class Handler(RequestHandler):
         run.check_ended()
         if not self._polling and now >= self._next_poll:
             self._polling = True
-            self._next_poll = now + (BUSY_POLL_S if self.busy else IDLE_POLL_S)
+            self._next_poll = now + (BUSY_POLL_S if self.busy else self.context.idle_poll_s)
             poll = functools.partial(run.log_reader.poll, ended=run.ended)
             self.context.files.submit(poll, self._answer)
 

@@ -52,6 +52,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
     **dict.fromkeys(("submit", "job"), "slurm"),
+    **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
     **dict.fromkeys(("listen", "probe"), "network_probe"),
 }
@@ -75,6 +76,7 @@ class AgentContext:
     get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
     programs: Mapping[str, str] = field(default_factory=dict)  # what become files on this host
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
+    idle_poll_s: float = IDLE_POLL_S  # how often files are looked at that do not grow
     facts: Optional[FactsResult] = None
     facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
@@ -236,7 +238,7 @@ class AgentServer:
         if self._context.can_send():
             for pipe in [pipe for handler in self._loaded.values() for pipe in handler.pipes]:
                 poll.register(pipe, select.POLLIN)
-        timeout_s = BUSY_POLL_S if is_busy else IDLE_POLL_S
+        timeout_s = BUSY_POLL_S if is_busy else self._context.idle_poll_s
         return {descriptor for descriptor, _ in poll.poll(1000 * timeout_s)}
 
     def _dispatch(self, frame: Frame) -> None:

@@ -87,7 +87,7 @@ def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: st
     context["proctrack"] = commands.setting(config, "ProctrackType")
     shared_files.write(paths.context, context)
     write_atomic(paths.script, data["script"])
-    open(paths.start(0).orders, "x").close()
+    write_atomic(paths.start(0).orders, "")
 
 
 def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:

@@ -38,9 +38,11 @@ def list_runs(
             seen = ((folder, read_run(folder)) for folder in found)
             for folder, status in seen:
                 if status is not None:
-                    here = is_job(folder) or not run_owner.other_host(folder)
+                    in_job = is_job(folder)
+                    here = in_job or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
-                    statuses.append(encode(replace(status, node=recorded, here=here)))
+                    found_here = replace(status, node=recorded, here=here, in_job=in_job)
+                    statuses.append(encode(found_here))
         except PermissionError:
             unreadable += 1
     return {"runs": statuses, "unreadable": unreadable, "now": time.time()}

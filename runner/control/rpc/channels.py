@@ -1,0 +1,86 @@
+"""Channels to the agents of a job's nodes: all of them go over one session with its login node."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from typing import Protocol
+
+from runner.core.protocol.frames import Frame
+
+
+class LoginSession(Protocol):
+    """The session that carries the channels."""
+
+    def request(self, kind: str, data: dict[str, int], payload: bytes = b"") -> int:
+        """Queue a request."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+
+
+class JobChannel:
+    """A `Channel` to the agent of one node."""
+
+    def __init__(self, session: LoginSession, number: int) -> None:
+        self._session, self._number = session, number
+        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._has_ended = False
+        session.request("open_channel", {"channel": number})
+
+    def put(self, data: bytes) -> None:
+        """Take bytes from the agent; b"" is its end."""
+        self._received.put(data)
+
+    def recv(self) -> bytes:
+        """Return the next bytes, b"" at the end."""
+        data = b"" if self._has_ended else self._received.get()
+        self._has_ended = not data
+        return data
+
+    def send(self, data: bytes) -> None:
+        """Pass on all of `data`; raise OSError when the connection is gone."""
+        if self._session.closed or self._has_ended:
+            raise BrokenPipeError("the connection to the login node is gone")
+        self._session.request("to_channel", {"channel": self._number}, data)
+
+    def close(self) -> None:
+        """End the agent."""
+        self._session.request("close_channel", {"channel": self._number})
+        self.put(b"")
+
+
+class ChannelHub:
+    """The channels over one session, whose frames all come to `inbox`."""
+
+    def __init__(
+        self, session: LoginSession, inbox: queue.SimpleQueue[tuple[object, Frame]]
+    ) -> None:
+        self._session, self._inbox = session, inbox
+        self._channels: dict[int, JobChannel] = {}
+        self._numbers = itertools.count(1)
+        threading.Thread(target=self._pump, daemon=True, name="channels").start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended: channels need another one."""
+        return self._session.closed
+
+    def open(self) -> JobChannel:
+        """Open a channel."""
+        number = next(self._numbers)
+        channel = self._channels[number] = JobChannel(self._session, number)
+        return channel
+
+    def _pump(self) -> None:
+        while True:
+            _, frame = self._inbox.get()
+            if frame.kind == "from_channel":
+                if channel := self._channels.get(frame.data["channel"]):
+                    channel.put(frame.payload)
+            elif frame.kind == "closed":
+                for channel in list(self._channels.values()):
+                    channel.put(b"")
+                return
