@@ -124,7 +124,7 @@ class RunFinder:
         new_names.update({asked: node for node, asked in run.asked.items()})
         nodes = {name: self._nodes[asked] for name, asked in run.asked.items()}
         nodes.update({name: self._nodes[name] for name in self._nodes if name not in taken})
-        in_job = {name for name, status in run.by_host.items() if status.in_job}
+        in_job = {name for name, status in run.by_host.items() if status.job is not None}
         self._nodes = {
             name: replace(node, name=name, in_job=name in in_job) for name, node in nodes.items()
         }

@@ -1,4 +1,4 @@
-"""Submission of a run to Slurm: its job, the wait in the queue, and then the run as `attach` has it.
+"""Submission of a run to Slurm: its job, the wait in the queue, and the run as `attach` shows it.
 
 A job needs no controller: the run on its nodes goes on without one, and any verb finds it.
 """
@@ -22,10 +22,9 @@ from runner.control.record.run_store import RunStore
 from runner.control.rpc.bootstrap import boot_words, host_code
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
-from runner.core.errors import Interrupted, NotReady, Problem, RunnerError
+from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.run_info import RunInfo
-from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
 from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.planning.batch_script import batch_script
 from runner.core.planning.readiness import workdir_problems
@@ -33,7 +32,6 @@ from runner.core.relaunch.handover import relaunch_context
 from runner.core.shell import this_program
 from runner.ui.console.plain import open_console
 from runner.ui.output import note, show
-from runner.ui.reports import report
 from runner.workflows.attach import follow
 from runner.workflows.discovery import FoundRun, RunFinder
 from runner.workflows.host_pool import (
@@ -42,10 +40,8 @@ from runner.workflows.host_pool import (
     deadline,
     forward_signals,
 )
+from runner.workflows.job import QueuedJob
 from runner.workflows.preparation import open_code_source
-
-POLL_S, MAX_POLL_S = 1.0, 30.0
-"""The pause between two questions about a pending job: it grows with the time that it waits."""
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
@@ -114,7 +110,9 @@ class Submission:
         if self._request.spec.detach:
             self._console.verdict(f"it goes on without this command: {self._flags('attach')}")
             return 0
-        self._await_start()
+        flags = self._request.run_flags(self._request.spec.run_id)
+        job = QueuedJob(self._pool, self._login, self._request.spec.run_id, flags)
+        job.await_start(cancels=True)
         self._store.unlock()
         finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
         return follow(FoundRun(self._request, finder))
@@ -166,58 +164,17 @@ class Submission:
             "script": _script(request, facts.workdir, self._nonce),
             "code_size": len(host_code()),
         }
-        payload = host_code()
+        payload = host_code()  # then the tasks
         if spec.task.shipped_file and not facts.has_tasks:
             data["tasks"], payload = shipped_tasks().header(), payload + shipped_tasks().payload
         self._console.phase("submitting")
         return str(self._ask("submit", data, "submitted", payload)["job_id"])
 
-    def _await_start(self) -> None:
-        """Return once the run has begun on all nodes; raise NotReady if it never will."""
-        shown, pause_s, submitted_at = "", POLL_S, time.monotonic()
-        while True:
-            answer = self._ask("job", {"run_id": self._request.spec.run_id}, "job")
-            status: JobStatus = answer["status"]
-            if answer["ready"]:
-                return
-            self._check_start(answer, status)
-            text = describe_status(status)
-            if text != shown:
-                self._console.message(text)
-                self._console.phase(text)
-                shown = text
-            waited_s = time.monotonic() - submitted_at
-            pause_s = min(MAX_POLL_S, max(POLL_S, waited_s / 10))
-            if status.state == "RUNNING":
-                pause_s = POLL_S
-            self._pool.poll_for_stop(pause_s)
-
-    def _check_start(self, answer: Mapping[str, Any], status: JobStatus) -> None:
-        """Raise NotReady if a job will not, or did not, start the run."""
-        if answer["problems"]:
-            raise NotReady(answer["problems"])
-        if status.state == "PENDING" and status.reason in IMPOSSIBLE_REASONS:
-            message = f"Slurm would never start the job: {IMPOSSIBLE_REASONS[status.reason]}"
-            hint = f"its reason is {status.reason}; the job was cancelled"
-            raise NotReady([Problem("cluster.slurm", message, hint)])
-        if status.has_ended:
-            message = f"job {status.job_id} ended before the run began: {status.state}"
-            raise NotReady([Problem("cluster.slurm", message, answer["log"].strip())])
-
     def _ask(
         self, kind: str, data: Mapping[str, Any], reply: str, payload: bytes = b""
     ) -> dict[str, Any]:
         broadcast = self._pool.broadcast([self._login], lambda *_: None)
-        try:
-            return broadcast.all(kind, data, reply, payload)[self._login]
-        except Interrupted as error:
-            raise self._interrupted(kind, error) from error
-
-    def _interrupted(self, kind: str, error: Interrupted) -> Interrupted:
-        if kind == "submit":
-            return error
-        message = f"the job of run {self._request.spec.run_id} is left in the queue"
-        return Interrupted(error.exit_code, f"{message}; {self._flags('stop')} ends it")
+        return broadcast.all(kind, data, reply, payload)[self._login]
 
     def _flags(self, verb: str) -> str:
         return f"{this_program()} {verb} {self._request.run_flags(self._request.spec.run_id)}"
@@ -226,17 +183,3 @@ class Submission:
 def _script(request: LaunchRequest, workdir: str, nonce: str) -> str:
     spec, digest = request.spec, hashlib.sha256(host_code()).hexdigest()
     return batch_script(spec, workdir, boot_words(spec.host_python), nonce, digest)
-
-
-def describe_status(status: JobStatus) -> str:
-    """Return in a few words how a job stands."""
-    job = f"job {status.job_id}"
-    if status.problem:
-        return f"{job}: Slurm does not answer: {status.problem}"
-    if status.state == "PENDING":
-        reason = f" ({status.reason})" if status.reason else ""
-        start = f", expected to start {status.start.replace('T', ' ')}" if status.start else ""
-        return f"{job} is pending{reason}{start}"
-    if status.state in ("RUNNING", "CONFIGURING"):
-        return f"{job} has its nodes: {status.nodes}"
-    return f"{job} is {status.state.lower() or 'unknown to Slurm'}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,7 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.lab.host import Host
 from tests.lab.waiting import wait_until
 
-DAEMONS = {
-    name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")
-}
+DAEMONS = {name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")}
 LOGIN, COMPUTE = "login", ("node1", "node2", "node3", "node4")
 ETC, RUN = "/etc/slurm", "/run/slurm"
 START_S = 20
@@ -61,7 +59,9 @@ def missing() -> str:
 class Slurm:
     """A small Slurm cluster: a login node with the controller, compute nodes, and one home."""
 
-    def __init__(self, lab: Lab, folder: Path, *, kill_wait: int = 8, lines: Sequence[str] = ()) -> None:
+    def __init__(
+        self, lab: Lab, folder: Path, *, kill_wait: int = 8, lines: Sequence[str] = ()
+    ) -> None:
         self.lab, self.login = lab, lab[LOGIN]
         self.nodes = {name: host for name, host in lab.hosts.items() if name != LOGIN}
         self._etc = folder / "slurm"
@@ -94,7 +94,7 @@ class Slurm:
             places += ["--log-file=/run/munge/log", "--seed-file=/run/munge/seed"]
             self._start(host, "munged", "--foreground", "--force", *places)
         for host in self.lab.hosts.values():
-            wait_until(lambda host=host: self._has_munge(host), f"munge on {host.name}", START_S)
+            wait_until(partial(self._has_munge, host), f"munge on {host.name}", START_S)
         self.start_controller()
         for name in self.nodes:
             self.start_node(name)

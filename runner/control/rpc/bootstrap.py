@@ -74,7 +74,8 @@ files = "ranks/shim", "ranks/sitecustomize", "ranks/fault_dump"
 files += "container/client", "container/entry"
 main = {"slurm-task": "slurm.task", "slurm-verdict": "slurm.verdict"}
 main = "runner.host." + main.get(sys.argv[1], "agent.server")
-importlib.import_module(main).main({n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files})
+files = {n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files}
+importlib.import_module(main).main(files)
 """
 """Any Python 3 gets far enough in it to report that it is too old."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from runner.core.protocol.frames import Frame
@@ -53,12 +54,10 @@ class JobChannel:
 
 
 class ChannelHub:
-    """The channels over one session, whose frames all come to `inbox`."""
+    """The channels over one session; `next_frame` waits for its next frame."""
 
-    def __init__(
-        self, session: LoginSession, inbox: queue.SimpleQueue[tuple[object, Frame]]
-    ) -> None:
-        self._session, self._inbox = session, inbox
+    def __init__(self, session: LoginSession, next_frame: Callable[[], Frame]) -> None:
+        self._session, self._next_frame = session, next_frame
         self._channels: dict[int, JobChannel] = {}
         self._numbers = itertools.count(1)
         threading.Thread(target=self._pump, daemon=True, name="channels").start()
@@ -76,7 +75,7 @@ class ChannelHub:
 
     def _pump(self) -> None:
         while True:
-            _, frame = self._inbox.get()
+            frame = self._next_frame()
             if frame.kind == "from_channel":
                 if channel := self._channels.get(frame.data["channel"]):
                     channel.put(frame.payload)

@@ -296,7 +296,8 @@ class Connector:
             hub = self._channels.get(key)
             if hub is None or hub.closed:
                 inbox = BoundedInbox()
-                hub = self._channels[key] = ChannelHub(self.open(login, inbox), inbox)
+                session = self.open(login, inbox)
+                hub = self._channels[key] = ChannelHub(session, lambda: inbox.get()[1])
             return hub
 
     def transport(self, kind: str) -> Transport:

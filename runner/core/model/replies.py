@@ -16,7 +16,7 @@ from runner.core.model.run_info import HostRunStatus
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.paths import RUN_ID
+from runner.core.protocol.paths import ATTEMPT, RUN_ID
 from runner.core.protocol.remote_files import MAX_INT
 
 
@@ -201,13 +201,14 @@ class JobReply:
 
     status: JobStatus
     ready: bool
+    attempt: int = field(default=0, metadata=ATTEMPT)  # that its nodes have begun, or begin
     problems: Tuple[Problem, ...] = ()  # that kept the run from starting on its nodes
     log: str = ""  # the end of the job's own output, where it is over and no run began
 
 
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "input_taken", "run", "stacks_dumped"), Reply),
+    **dict.fromkeys(("absent", "input_taken", "job_cancelled", "run", "stacks_dumped"), Reply),
     "cleaned": Cleaned,
     "data": LogChunk,
     "exited": CommandExited,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
 from runner.core.model.metrics import RankProgress
+from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID, WORKDIR
 from runner.core.protocol.states import State
@@ -63,13 +64,18 @@ class HostRunStatus:
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
     workdir: str = field(default="", metadata=WORKDIR)  # if it is not in the one asked about
-    in_job: bool = False  # of Slurm: the host that says this is the login node
+    job: Optional[JobStatus] = None  # of Slurm: the host that says this is its login node
     progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
 
     @property
     def is_active(self) -> bool:
         """Whether processes of it may still run there."""
         return self.alive or self.state not in TERMINAL_STATES or self.state is State.STUCK
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a job that has not started, perhaps again."""
+        return self.job is not None and self.job.is_queued
 
 
 TERMINAL_STATES = (State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK, None)
@@ -103,13 +109,14 @@ def aggregate_state(statuses: Mapping[str, HostRunStatus]) -> str:
     """Return the state of a whole run, from the hosts that answered."""
     statuses = current_hosts(statuses)
     live = [status.state for status in statuses.values() if status.alive]
+    queued = [s.job.queued_text for s in statuses.values() if s.job and s.job.is_queued]
     for state in (State.STOPPING, State.STARTING):
         if state in live:
-            return str(state.value)
+            return queued[0] if queued else str(state.value)
     if live:
         return "running"
     if any(status.relaunch_pending for status in statuses.values()):
-        return RESTARTING
+        return queued[0] if queued else RESTARTING
     states = {status.state for status in statuses.values()}
     for state in (State.STUCK, State.FAILED):
         if state in states:

@@ -5,11 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
+UNKNOWN = "UNKNOWN"
+"""The state of a job that Slurm has forgotten: it does so some minutes after its end."""
+
 ENDED_STATES = (
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+    *(UNKNOWN, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
     *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
 )
 """The states of a job that is over, by squeue(1), "JOB STATE CODES"."""
+
+ENDS: Dict[str, str] = {
+    "OUT_OF_MEMORY": "it took more memory than it had asked for",
+    "NODE_FAIL": "a node of it failed",
+    "BOOT_FAIL": "a node of it did not boot",
+    "TIMEOUT": "it reached its time limit",
+    "DEADLINE": "it reached its deadline",
+    "PREEMPTED": "a job with a higher priority took its nodes",
+    "CANCELLED": "it was cancelled",
+}
+"""Why Slurm ended a job, by its state."""
 
 IMPOSSIBLE_REASONS: Dict[str, str] = {
     "PartitionConfig": "no partition has what it asks for",
@@ -64,3 +78,28 @@ class JobStatus:
     def has_ended(self) -> bool:
         """Whether the job is over."""
         return self.state in ENDED_STATES
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for its nodes."""
+        return self.state in ("PENDING", "CONFIGURING", "REQUEUED")
+
+    @property
+    def queued_text(self) -> str:
+        """How it waits, in a few words."""
+        reason = f" ({self.reason})" if self.reason else ""
+        start = f", may start {self.start.replace('T', ' ')}" if self.start else ""
+        return f"{self.state.lower()}{reason}{start}"
+
+    @property
+    def text(self) -> str:
+        """How it stands, in a few words."""
+        job = f"job {self.job_id}"
+        if self.problem:
+            return f"{job}: Slurm does not answer: {self.problem}"
+        if self.is_queued:
+            return f"{job} is {self.queued_text}"
+        if self.state == "RUNNING":
+            return f"{job} has its nodes: {self.nodes}"
+        why = ENDS.get(self.state)
+        return f"{job}: {why}" if why else f"{job} is {self.state.lower() or 'unknown to Slurm'}"

@@ -18,6 +18,7 @@ from runner.core.outcome.first_failure import (
     first_failure,
     user_stop,
 )
+from runner.core.outcome.job_end import with_reason_of_job
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership, Memberships
 from runner.core.protocol.events import (
@@ -98,6 +99,8 @@ def fold_events(
     lost = departed_nodes(history) | {f.failure.node for f in failures if f.is_loss}
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
     stuck = any(r.survivors for r in nodes.values()) or not lost.issuperset(unverified)
+    if first:
+        first = replace(first, failure=with_reason_of_job(first.failure, history))
     state, code = _outcome(first, stop, succeeded)
     if stuck or (stop and unverified):
         state, code = STUCK, STUCK_CODE

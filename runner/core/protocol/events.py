@@ -31,6 +31,9 @@ class StopCause(enum.Enum):
 ENDED_BY_SCHEDULER = "ended by Slurm"
 """The reason of a stop that the scheduler began."""
 
+LIMIT_REASON = "its job was about to reach its time limit"
+"""The reason of a stop before a job is started again."""
+
 
 def loss_reason(node: str, reason: str) -> str:
     """Return the reason of a stop because a node was lost."""
@@ -54,7 +57,7 @@ def is_unattended(reason: str) -> bool:
 
 def is_scheduled(reason: str) -> bool:
     """Return whether that was the reason of a stop that the scheduler began."""
-    return reason.startswith(ENDED_BY_SCHEDULER)
+    return reason.startswith((ENDED_BY_SCHEDULER, LIMIT_REASON))
 
 
 class EventBody:
@@ -237,6 +240,22 @@ class NotRelaunched(EventBody):
     """The hosts do not relaunch the run."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class JobEnded(EventBody):
+    """Slurm says how the job of the run ended; PENDING: it is to start again."""
+
+    job_id: str
+    state: str
+
+
+@dataclass(frozen=True)
+class RanksSignalled(EventBody):
+    """The ranks of a node got a signal, since their job is about to reach its time limit."""
+
+    signal: int
+    count: int = field(default=0, metadata=COUNT)
 
 
 EVENT_TYPES: Dict[str, Type[Any]] = {

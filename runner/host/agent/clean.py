@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
@@ -15,7 +17,8 @@ from runner.host.storage.garbage import (
     remove_images,
     remove_left_container,
 )
-from runner.host.storage.run_folder import make_marker
+from runner.host.storage.run_folder import make_marker, read_order
+from runner.host.storage.run_list import is_in_job
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
 
 
@@ -44,6 +47,9 @@ class Handler(RequestHandler):
         it begins here.
         """
         folder = yield from find_run(self.context, frame)
+        if is_in_job(folder):
+            yield from self._end_job(frame, folder)
+            return
         run_owner.require_local(folder)
         with contextlib.suppress(OSError):  # a full disk has no room for another attempt either
             make_marker(folder.stop_marker)
@@ -56,3 +62,19 @@ class Handler(RequestHandler):
                 if problem := (yield from remove_left_container(folder)):
                     raise ValueError(problem)
         self.context.answer(frame, "leftovers", killed=len(killed), survivors=list(survivors))
+
+    def _end_job(self, frame: Frame, folder: RunPaths) -> Steps:
+        """Have Slurm end the job of a run, which is a proof, and complete the node's record."""
+        from runner.host.slurm import job, recovery  # noqa: PLC0415 (most hosts have no Slurm)
+
+        run_id = frame.data["run_id"]
+        paths = JobPaths(os.path.dirname(os.path.dirname(os.path.dirname(folder.root))), run_id)
+        with contextlib.suppress(OSError):
+            make_marker(folder.stop_marker)
+        kill_wait_s = recovery.JobSettings(paths).kill_wait_s
+        if problem := (yield from job.cancel(paths, run_id, kill_wait_s)):
+            raise ValueError(problem)
+        order = read_order(folder)
+        if order is not None:
+            recovery.complete(folder, order, (yield from job.status(paths, run_id)))
+        self.context.answer(frame, "leftovers", killed=0, survivors=[])

@@ -15,7 +15,7 @@ from runner.core.codec import decode
 from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import JobPaths, RunPaths
+from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.follow_job import FollowedJob
 from runner.host.agent.job_queue import JobSteps, LoopCall
@@ -30,6 +30,7 @@ from runner.host.storage.run_folder import (
     read_order,
     reserve_attempt,
 )
+from runner.host.storage.run_list import is_in_job
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import recover_orphaned
 
@@ -64,7 +65,7 @@ class Handler(RequestHandler):
                 raise ValueError(f"there is no run {order.run_id} in {order.workdir}")
             if not os.path.isdir(folder.attempt_folder(order.attempt)):
                 raise ValueError(f"attempt {order.attempt} of it has not begun here")
-            is_job = os.path.isdir(JobPaths(order.workdir, order.run_id).root)
+            is_job = is_in_job(folder)
             if not is_job:
                 run_owner.require_local(folder)
             ended = _is_superseded(folder, order)  # a stop reaches the later attempt all the same
@@ -77,12 +78,9 @@ class Handler(RequestHandler):
         self.follow(run_socket, order, ended=ended, read_only=bool(frame.data.get("read_only")))
         self.context.answer(frame, "following")
 
-    def _begin_job(
-        self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool
-    ) -> None:
-        submit, read_only = self.context.files.submit, bool(frame.data.get("read_only"))
-        folder = run_socket.folder
-        self._run = FollowedJob(folder, order, submit, ended=ended, read_only=read_only)
+    def _begin_job(self, frame: Frame, run_socket: RunSocket, order: Order, *, ended: bool) -> None:
+        folder, read_only = run_socket.folder, bool(frame.data.get("read_only"))
+        self._run = FollowedJob(self.context, folder, order, ended=ended, read_only=read_only)
         self.context.followed_workdir = order.workdir
         self.context.idle_poll_s = JOB_POLL_S
         self.context.answer(frame, "following")

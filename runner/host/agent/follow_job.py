@@ -6,31 +6,45 @@ import contextlib
 import functools
 import json
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple
 
 from runner.core.model.plan import Order
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
+from runner.core.protocol.timing import UNRESPONSIVE_S
+from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.log_reader import LogReader
-from runner.host.process import procfs
-from runner.host.process.file_worker import Submit
-from runner.host.storage.run_folder import has_ended
+from runner.host.agent.server import AgentContext
+from runner.host.slurm import job, recovery
+from runner.host.storage.run_folder import has_ended, mtime
 from runner.host.supervisor.command_file import append_command
 
 EXAMINE_S = 1.0
+SILENT_S = 45.0  # since a supervisor's last heartbeat; then Slurm is asked whether its job is on
+ASK_S = 10.0
+
+
+class Look(NamedTuple):
+    """What the files of a node say."""
+
+    ended: bool
+    needs_reason: bool
+    beaten_at: float  # by the clock of the disk
 
 
 class FollowedJob:
     """The part of a job on one node; for its fields see `FollowedRun`."""
 
     def __init__(
-        self, folder: RunPaths, order: Order, submit: Submit, *, ended: bool, read_only: bool
+        self, context: AgentContext, folder: RunPaths, order: Order, *, ended: bool, read_only: bool
     ) -> None:
         self.log_reader = LogReader(folder)
         self.disk_wait_s = 0.0
         self.read_only, self.ended = read_only, ended
-        self._folder, self._order, self._submit = folder, order, submit
+        self._context, self._folder, self._order = context, folder, order
         self._paths = JobPaths(order.workdir, order.run_id)
-        self._next_examination = 0.0
+        self._next_look, self._is_asking = 0.0, False
+        self._beaten_at, self._quiet_at = 0.0, time.monotonic() + SILENT_S
 
     def send_command(
         self, command: str, on_sent: Callable[[], object] = int, **fields: Any
@@ -38,25 +52,53 @@ class FollowedJob:
         """Leave a command to the supervisor; a job needs no controller lease."""
         if command == "renew_lease":
             return
+        if command in ("stop", "kill"):  # by then it has ended, or cannot say so
+            grace_s = self._order.grace_s if command == "stop" else 0.0
+            self._quiet_at = min(self._quiet_at, time.monotonic() + grace_s + UNRESPONSIVE_S)
         message = json.dumps({"command": command, "attempt": self._order.attempt, **fields})
         append = functools.partial(self._append, message.encode() + b"\n")
-        self._submit(append, lambda _: on_sent())
+        self._context.files.submit(append, lambda _: on_sent())
 
     def _append(self, line: bytes) -> None:
-        number = int(procfs.read_text(self._paths.last_start) or 0)
         with contextlib.suppress(OSError):  # the job has not begun, or its folder is gone
-            append_command(self._paths.start(number).commands(self._order.node), line)
-
-    def try_connect(self, *, force: bool = False) -> None:
-        """Do nothing: there is no connection to a supervisor on another machine."""
+            append_command(recovery.command_file(self._order), line)
 
     def check_ended(self) -> None:
-        """Notice the end on record."""
-        now = time.monotonic()
-        if not self.ended and now >= self._next_examination:
-            self._next_examination = float("inf")
-            self._submit(functools.partial(has_ended, self._folder, self._order), self._on_examined)
+        """Notice the end on record; complete a record that has none, once the job is over."""
+        if not self.ended and not self._is_asking and time.monotonic() >= self._next_look:
+            self._next_look = float("inf")
+            self._context.files.submit(self._look, self._on_look)
 
-    def _on_examined(self, ended: Optional[bool]) -> None:
-        self._next_examination = time.monotonic() + EXAMINE_S
-        self.ended = bool(ended)
+    def _look(self) -> Look:
+        ended = has_ended(self._folder, self._order)
+        is_first = ended and recovery.is_first(self._paths, self._order.node)
+        needs_reason = is_first and recovery.needs_reason(self._folder, self._order)
+        return Look(ended, needs_reason, mtime(self._folder.owner_file))
+
+    def _on_look(self, look: Look) -> None:
+        now = time.monotonic()
+        self._next_look = now + EXAMINE_S
+        if look.beaten_at != self._beaten_at:
+            self._beaten_at = look.beaten_at
+            self._quiet_at = max(self._quiet_at, now + SILENT_S)
+        if self.read_only or not (look.needs_reason or (not look.ended and now > self._quiet_at)):
+            self.ended = look.ended
+            return
+        self._is_asking = True
+        self._context.jobs.add(Frame("job", {"id": None}), self._ask(look))
+
+    def _ask(self, look: Look) -> JobSteps:
+        """Have Slurm say why the job ended, or whether it is over."""
+        try:
+            if look.needs_reason:
+                yield from recovery.record_reason(self._folder, self._order)
+            else:
+                found = yield from job.status(self._paths, self._order.run_id)
+                if found.has_ended:
+                    recovery.complete(self._folder, self._order, found)
+        finally:
+            yield functools.partial(self._on_asked, ended=look.ended)
+
+    def _on_asked(self, *, ended: bool) -> None:
+        self._is_asking, self.ended = False, ended
+        self._next_look = time.monotonic() + ASK_S if not ended else 0.0

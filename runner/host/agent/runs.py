@@ -7,8 +7,11 @@ import json
 import os
 import time
 import zlib
+from typing import Any, Dict, List
 
+from runner.core.codec import encode
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.states import State
 from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
@@ -33,6 +36,8 @@ class Handler(RequestHandler):
         if not run_id or run_id not in known:
             runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
             listing["runs"] += [run for run in runs if run["info"]["run_id"] not in known]
+        if any(run["job"] is not None and _may_be_on(run) for run in listing["runs"]):
+            yield from _ask_slurm(listing["runs"])
         self.context.answer(frame, "runs", **listing)
 
     def on_run(self, frame: Frame) -> Steps:
@@ -52,3 +57,27 @@ class Handler(RequestHandler):
         make_marker(folder.relaunch_marker, time.time() + float(frame.data.get("for_s", 0)))
         stop_requested = os.path.lexists(folder.stop_marker)
         self.context.answer(frame, "relaunch_pending", stop_requested=stop_requested)
+
+
+def _may_be_on(run: Dict[str, Any]) -> bool:
+    return bool(run["alive"]) or run["state"] in (State.STARTING.value, State.STOPPING.value)
+
+
+def _ask_slurm(runs: List[Dict[str, Any]]) -> Steps:
+    """Add to runs of jobs how these stand; one that Slurm does not know is over."""
+    from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
+
+    jobs, problem = yield from job.queued()
+    for run in runs:
+        if run["job"] is None:
+            continue
+        known = jobs.get(run["info"]["run_id"])
+        if known is not None:
+            run["job"] = encode(known)
+            run["relaunch_pending"] = known.is_queued and not run["alive"]
+        elif problem:
+            run["job"]["problem"] = problem
+        elif run["alive"]:
+            run["alive"] = False
+            if run["job"]["job_id"]:  # it never began
+                run["state"] = State.FAILED.value

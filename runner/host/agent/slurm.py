@@ -6,12 +6,12 @@ import os
 from typing import Any, Dict, Generator, List, Tuple
 
 from runner.core.codec import encode
-from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
+from runner.core.model.slurm import IMPOSSIBLE_REASONS
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
-from runner.host.slurm import commands, shared_files
+from runner.host.slurm import commands, job, recovery, shared_files
 from runner.host.storage import workdir_index
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
@@ -52,28 +52,33 @@ class Handler(RequestHandler):
         self.context.answer(frame, "submitted", job_id=job_id)
 
     def on_job(self, frame: Frame) -> Steps:
-        """Tell how a job stands; with its log, if it is over and no run has begun."""
+        """Tell how a job stands; with its log, if it is over and no run has begun.
+
+        A job that can never start is cancelled: Slurm would keep it for ever.
+        """
         run_id = frame.data["run_id"]
         paths = JobPaths(self.context.workdir, run_id)
-        problems, ready = _orders(paths, run_id)
-        status = yield from job_status(paths, run_id)
-        if status.state == "PENDING" and status.reason in IMPOSSIBLE_REASONS:
-            yield from commands.run(["scancel", status.job_id])
-        log = _tail(paths) if status.has_ended and not ready else ""
+        problems, attempt, ready = _orders(paths, run_id)
+        found = yield from job.status(paths, run_id)
+        if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
+            yield from job.cancel(paths, run_id, 0.0)
+        log = _read(paths.log)[-MAX_LOG:] if found.has_ended and not ready else ""
         self.context.answer(
-            frame, "job", status=encode(status), ready=ready, problems=problems, log=log
+            *(frame, "job"),
+            status=encode(found),
+            ready=ready,
+            attempt=attempt,
+            problems=problems,
+            log=log,
         )
 
-
-def job_status(paths: JobPaths, run_id: str) -> Generator[None, None, JobStatus]:
-    """Return how the job of a run stands."""
-    queued, problem = yield from commands.queued_jobs()
-    if run_id in queued:
-        return queued[run_id]
-    job_id = _read(paths.job_id)
-    if problem:
-        return JobStatus(job_id, problem=problem)
-    return (yield from commands.job(job_id))
+    def on_cancel_job(self, frame: Frame) -> Steps:
+        """End a job, and answer once nothing of it is left; refuse if that cannot be told."""
+        paths = JobPaths(self.context.workdir, frame.data["run_id"])
+        kill_wait_s = recovery.JobSettings(paths).kill_wait_s
+        if problem := (yield from job.cancel(paths, frame.data["run_id"], kill_wait_s)):
+            raise ValueError(problem)
+        self.context.answer(frame, "job_cancelled")
 
 
 def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: str) -> None:
@@ -104,20 +109,16 @@ def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
     raise ValueError(answer.problem or f"sbatch answered {answer.out.strip()[:200]!r}")
 
 
-def _orders(paths: JobPaths, run_id: str) -> Tuple[List[Any], bool]:
-    """Return the problems that kept the run from starting, and whether all nodes have begun it."""
-    orders = shared_files.read(paths.start(0).orders) or {}
+def _orders(paths: JobPaths, run_id: str) -> Tuple[List[Any], int, bool]:
+    """Return what keeps the run from starting, its attempt, and whether all nodes have begun it."""
+    orders = shared_files.read(paths.start(recovery.last_start(paths)).orders) or {}
     parts = orders.get("orders", {}).values()
     begun = [
-        os.path.isdir(RunPaths(part["workdir"], run_id, part["node"]).attempt_folder(0))
-        for part in parts
+        os.path.isdir(RunPaths(p["workdir"], run_id, p["node"]).attempt_folder(p["attempt"]))
+        for p in parts
     ]
-    return list(orders.get("problems", ())), bool(begun) and all(begun)
-
-
-def _tail(paths: JobPaths) -> str:
-    """Return the end of what the job wrote itself."""
-    return _read(paths.log)[-MAX_LOG:]
+    attempt = max((int(part["attempt"]) for part in parts), default=0)
+    return list(orders.get("problems", ())), attempt, bool(begun) and all(begun)
 
 
 def _read(path: str) -> str:

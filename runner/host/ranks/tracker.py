@@ -163,6 +163,11 @@ class RankTracker:
         """The shims of the running ranks, as far as they can be seen."""
         return {self._started[key].shim_pid for key in self._running} - {0}
 
+    @property
+    def running_pids(self) -> Set[int]:
+        """The programs of the running ranks, as far as they can be seen."""
+        return {self._started[key].pid for key in self._running} - {0}
+
     def tick(self) -> None:
         """Look for new records, and for shims that are gone; kill what outlived its grace."""
         now = time.monotonic()

@@ -184,6 +184,12 @@ class Watchdog:
             self._children["dump"] = child
         return self._stop_at is not None and time.monotonic() >= self._stop_at
 
+    def dump(self, reason: str) -> None:
+        """Have the stacks dumped, unless that is under way; nothing is recorded."""
+        if "asked" not in self._children:
+            child = stacks.start_dump(self._folder, self._order, reason, include_text=False)
+            self._children["asked"] = child
+
     def _poll_children(self, stalled_s: float) -> None:
         """Take the results of our children: the activity of the GPUs, and the stack dump."""
         for name, child in [*self._children.items()]:
@@ -196,7 +202,7 @@ class Watchdog:
                 self._gpus_waiting = gpu_activity is activity.GpuActivity.WAITING
                 if gpu_activity is activity.GpuActivity.WORKING:
                     self._progress.mark_progress()
-            else:
+            elif name == "dump":
                 (report, problem), stop = stacks.result(child), self._order.stop_on_stall
                 self._journal.append(Stalled(stalled_s, stop, problem, report.get("when", "")))
                 if stop:

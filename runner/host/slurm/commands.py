@@ -10,7 +10,7 @@ import os
 import subprocess
 from typing import Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
-from runner.core.model.slurm import JobStatus
+from runner.core.model.slurm import UNKNOWN, JobStatus
 from runner.host.process.bounded_child import BoundedChild, find_program, report_facts, wait_all
 
 LIMIT_S = 20.0
@@ -116,7 +116,17 @@ def job(job_id: str) -> Generator[None, None, JobStatus]:
             nodes=_known(fields.get("NodeList", "")),
             exit_code=fields.get("ExitCode", ""),
         )
+    if "Invalid job id" in answer.err:
+        return JobStatus(job_id, state=UNKNOWN)
     return JobStatus(job_id, problem=answer.problem)
+
+
+def step_states(job_id: str) -> Generator[None, None, List[str]]:
+    """Return the states of a job and its steps, as the accounting has them; [] without one."""
+    argv = ["sacct", "--noheader", "--parsable2", f"--jobs={job_id}", "--format=State"]
+    answer = yield from run(argv)
+    lines = answer.out.splitlines() if answer.code == 0 else []
+    return [line.split()[0] for line in lines if line.split()]
 
 
 def setting(text: str, name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Collection, Dict, Generator, List, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
+from runner.core.model.slurm import JobStatus
 from runner.core.protocol.paths import JobPaths, RunPaths, is_node_name, is_run_id
 from runner.core.protocol.states import State
 from runner.host.process import procfs
@@ -38,11 +39,13 @@ def list_runs(
             seen = ((folder, read_run(folder)) for folder in found)
             for folder, status in seen:
                 if status is not None:
-                    in_job = is_job(folder)
-                    here = in_job or not run_owner.other_host(folder)
+                    job = JobStatus() if is_in_job(folder) else None
+                    here = job is not None or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
-                    found_here = replace(status, node=recorded, here=here, in_job=in_job)
+                    found_here = replace(status, node=recorded, here=here, job=job)
                     statuses.append(encode(found_here))
+            if not found and (queued := _read_queued(JobPaths(workdir, name), node)):
+                statuses.append(encode(queued))
         except PermissionError:
             unreadable += 1
     return {"runs": statuses, "unreadable": unreadable, "now": time.time()}
@@ -71,10 +74,33 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
     return [own, *renamed] if own else renamed
 
 
-def is_job(folder: RunPaths) -> bool:
+def is_in_job(folder: RunPaths) -> bool:
     """Return whether a run belongs to a job of Slurm: this host speaks for all its nodes."""
     workdir, _, run_id, _ = folder.root.rsplit("/", 3)
     return os.path.isdir(JobPaths(workdir, run_id).root)
+
+
+def _read_queued(paths: JobPaths, node: str) -> Optional[HostRunStatus]:
+    """Return the state of a run whose job has not begun it on any node; None if there is none."""
+    try:
+        owner_uid = os.stat(paths.root).st_uid
+        with open(paths.context, encoding="utf-8") as file:
+            context = json.load(file)
+        info = decode(RunInfo, context["info"])
+        nnodes = int(context["spec"]["slurm"]["nnodes"])
+    except PermissionError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return HostRunStatus(
+        info=replace(info, nnodes=nnodes),
+        owner=procfs.user_name(owner_uid),
+        state=State.STARTING,
+        alive=True,
+        changed_at=mtime(paths.root),
+        node=node,
+        job=JobStatus(procfs.read_text(paths.job_id).strip()),
+    )
 
 
 def read_run(folder: RunPaths) -> Optional[HostRunStatus]:

@@ -23,7 +23,8 @@ class Scheduled(NamedTuple):
     """What is different where a scheduler starts supervisors, and ends them."""
 
     commands: str  # the file to which agents on other hosts append theirs
-    kill_wait_s: float = 30.0  # between its TERM and its KILL for everything
+    limit_signal: int = 0  # that ranks get before the time limit of their job
+    stop_after_s: Optional[float] = None  # when the attempt stops then; None: at the limit
 
 
 class SupervisorArgs(NamedTuple):

@@ -60,12 +60,7 @@ def finalise_record(
     journal = EventLog(folder, order)
     journal.reopen()
     journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
-    bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
-    recorded_exits = {(body.rank, body.start) for body in bodies if isinstance(body, RankExited)}
-    attempt_folder = folder.attempt_folder(order.attempt)
-    for kind, rank, data in run_folder.read_rank_records(attempt_folder, set()):
-        if kind == "exit" and (rank, data["start"]) not in recorded_exits:
-            journal.append_exit(rank, data)
+    record_exits(folder, order, journal)
     state = State.STUCK if survivors else State.FAILED
     verified = verified or bool(program_cgroup.path)
     verified = verified and is_proven(program_cgroup, survivors, all_gone) and not removed.problem
@@ -73,6 +68,16 @@ def finalise_record(
     run_folder.remove_sidecar_data(folder, order)
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()
+
+
+def record_exits(folder: RunPaths, order: Order, journal: EventLog) -> None:
+    """Record how ranks ended by their shims, where a dead supervisor has not done so."""
+    bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
+    recorded_exits = {(body.rank, body.start) for body in bodies if isinstance(body, RankExited)}
+    attempt_folder = folder.attempt_folder(order.attempt)
+    for kind, rank, data in run_folder.read_rank_records(attempt_folder, set()):
+        if kind == "exit" and (rank, data["start"]) not in recorded_exits:
+            journal.append_exit(rank, data)
 
 
 def recover_unfinished(folder: RunPaths) -> None:

@@ -80,6 +80,11 @@ class StallMonitor:
         elif self._watchdog.check(stalled_s):
             self.sample(self._fail_if_stalled)
 
+    def dump(self, reason: str) -> None:
+        """Have the stacks of the ranks dumped to the log."""
+        if self._launcher.is_running:
+            self._watchdog.dump(reason)
+
     def _fail_if_stalled(self) -> None:
         if self._watchdog.reason:
             self._fail(self._watchdog.reason)

@@ -8,7 +8,7 @@ import time
 from typing import Dict, Iterable, Optional, Sequence, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import StopCause, Stopping
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
@@ -94,19 +94,17 @@ class StopLadder:
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
 
-    def follow_scheduler(self, reason: str, since: float, kill_after_s: float) -> None:
-        """Stop as a scheduler does that has sent TERM to every process; kill what is left later.
+    def follow_scheduler(self, since: float) -> None:
+        """Stop as a scheduler does that has sent TERM to every process, and will send KILL.
 
         `since`: what ended after that, monotonic, ended by it.
         """
-        self._kill_at = time.monotonic() + kill_after_s
         if self.is_stopping:
-            self._journal.append(Stopping(reason, StopCause.SCHEDULER), mono=since)
+            self._journal.append(Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER), mono=since)
             return
         self._term_sent |= {*self._launcher.term_targets(), *self._launcher.rank_pids()}
-        kill_at = self._kill_at
-        self.begin(reason, StopCause.SCHEDULER, since)
-        self._kill_at = kill_at
+        self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
+        self._kill_at = float("inf")
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""

@@ -15,13 +15,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import (
-    ENDED_BY_SCHEDULER,
-    Ended,
-    PortTaken,
-    ProgramExited,
-    StopCause,
-)
+from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
@@ -37,8 +31,8 @@ from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended, remove_sidecar_data
 from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
-from runner.host.supervisor.command_file import CommandFile
 from runner.host.supervisor.control_socket import ControlSocket
+from runner.host.supervisor.job_link import JobLink
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
 from runner.host.supervisor.stall_monitor import StallMonitor
@@ -46,8 +40,6 @@ from runner.host.supervisor.stop_ladder import StopLadder
 
 TICK_S = 0.05
 MAX_LEFT_OVER = 8  # commands that are named
-RECORD_S = 5.0  # before a scheduler's KILL, in which the end is proven and recorded
-TERM_SPREAD_S = 0.5  # how much earlier a rank may have got a scheduler's TERM than we
 HUB_STOP_TIMEOUT_S = 2.0  # how long to wait for the hub's stop, after this host began to stop
 
 
@@ -63,8 +55,7 @@ class Supervisor:
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
-        scheduled, on_command = args.scheduled, self._on_command
-        self._command_file = scheduled and CommandFile(scheduled.commands, submit, on_command)
+        self._job_link = JobLink(args.scheduled, submit, self._on_command, journal, self.stop)
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         self._ranks = RankTracker(
@@ -74,7 +65,6 @@ class Supervisor:
             args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
         )
         self._sidecar = SidecarProcess(args.folder, order, submit)
-        self._ended_by_scheduler = False
         self._is_on_record = False  # before that nothing is started
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
@@ -148,6 +138,10 @@ class Supervisor:
             self._peers.on_peer_departed(*departure, lease.renewed_at, int(message["nodes"]))
         elif kind == "detach":
             self._peers.detach()
+        elif kind == "dump_stacks":
+            self._stall_monitor.dump(str(message["reason"]))
+        elif kind == "signal_ranks":
+            self._job_link.signal_ranks(self._ranks, self._ladder)
         elif kind in ("stop", "kill"):
             cause = StopCause(message.get("cause", "user"))
             attempt = message.get("attempt", self.order.attempt)
@@ -204,8 +198,7 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.term_new_ranks()
-        if self._command_file is not None:
-            self._command_file.poll()
+        self._job_link.tick()
         if self._orphaned:
             self._stop_orphaned()
         if self._journal.write_error:
@@ -219,19 +212,9 @@ class Supervisor:
             self._ladder.drain(self._left_over())
 
     def _stop_orphaned(self) -> None:
-        """Stop after a SIGTERM, or without a guardian.
-
-        A scheduler sends TERM to all processes of a job, and KILL later: it ends the run by itself.
-        """
-        scheduled = self._args.scheduled
-        if scheduled is None or not self._loop.term_received:
+        is_term = self._loop.term_received
+        if not (is_term and self._job_link.take_term(self._ladder, self._peers)):
             self.stop("its supervisor got SIGTERM or lost its guardian")
-        elif not self._ended_by_scheduler:
-            self._ended_by_scheduler = True
-            self._peers.stop(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
-            kill_after_s = max(scheduled.kill_wait_s / 2, scheduled.kill_wait_s - RECORD_S)
-            since = time.monotonic() - TERM_SPREAD_S
-            self._ladder.follow_scheduler(ENDED_BY_SCHEDULER, since, kill_after_s)
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""

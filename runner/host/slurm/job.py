@@ -1,0 +1,119 @@
+"""Job of a run, on its login node: how it stands and has ended, as Slurm says, and its end.
+
+One question to the controller serves all runs of this process, for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import Dict, Generator, List, Optional, Tuple
+
+from runner.core.model.slurm import JobStatus
+from runner.core.protocol.paths import JobPaths
+from runner.host.process import procfs
+from runner.host.process.event_loop import pause
+from runner.host.slurm import commands
+
+FRESH_S = 2.0
+"""How old an answer of the queue may be."""
+
+CANCEL_MARGIN_S = 30.0
+"""How much longer than its KillWait Slurm may take to end what a job has left."""
+
+POLL_S = 0.5
+Jobs = Tuple[Dict[str, JobStatus], str]
+
+
+class _Queue:
+    """The last answer of squeue, for all threads of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answer: Jobs = ({}, "")
+        self._asked_at = float("-inf")
+
+    def jobs(self, fresh_s: float) -> Generator[None, None, Jobs]:
+        """Return this user's jobs in the queue, by name, and why they are not known."""
+        while not self._lock.acquire(blocking=False):  # another thread asks
+            yield from pause(POLL_S / 10)
+        try:
+            if time.monotonic() - self._asked_at > fresh_s:
+                self._answer = yield from commands.queued_jobs()
+                self._asked_at = time.monotonic()
+            return self._answer
+        finally:
+            self._lock.release()
+
+
+_queue = _Queue()
+
+
+def queued(fresh_s: float = FRESH_S) -> Generator[None, None, Jobs]:
+    """Return this user's jobs in the queue, by name, and why they are not known."""
+    return (yield from _queue.jobs(fresh_s))
+
+
+def status(
+    paths: JobPaths, run_id: str, fresh_s: float = FRESH_S
+) -> Generator[None, None, JobStatus]:
+    """Return how the job of a run stands; one that Slurm has forgotten has state UNKNOWN."""
+    jobs, problem = yield from queued(fresh_s)
+    if run_id in jobs:
+        return jobs[run_id]
+    job_id = procfs.read_text(paths.job_id).strip()
+    if problem:
+        return JobStatus(job_id, problem=problem)
+    found = yield from commands.job(job_id)
+    states = (yield from commands.step_states(job_id)) if found.has_ended else []
+    return replace(found, state=_telling_state([*states, found.state]))
+
+
+TELLING_STATES = (
+    *("OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "TIMEOUT", "DEADLINE", "PREEMPTED", "CANCELLED"),
+)
+"""The states of steps and jobs that say why one ended, the most telling first."""
+
+
+def _telling_state(states: List[str]) -> str:
+    """Return the state that says most: of a job out of memory, only a step says so."""
+    return next((state for state in TELLING_STATES if state in states), states[-1])
+
+
+def await_end(
+    paths: JobPaths, run_id: str, limit_s: float
+) -> Generator[None, None, Optional[JobStatus]]:
+    """Wait until a job is over, or waits to be started again; return None if it takes too long."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        found = yield from status(paths, run_id, fresh_s=POLL_S / 2)
+        if found.has_ended or found.state == "PENDING":
+            return found
+        if time.monotonic() > deadline:
+            return None
+        yield from pause(POLL_S)
+
+
+def cancel(paths: JobPaths, run_id: str, kill_wait_s: float) -> Generator[None, None, str]:
+    """End a job, and wait until nothing of it is left; return what is wrong, "" if nothing is."""
+    found = yield from status(paths, run_id, fresh_s=0.0)
+    if found.has_ended:
+        return ""
+    if found.problem:
+        return f"Slurm does not answer: {found.problem}"
+    command = ["scancel", found.job_id]
+    if found.job_id == os.environ.get("SLURM_JOB_ID"):
+        return ""
+    answer = yield from commands.run(command)
+    if answer.problem:
+        return f"scancel: {answer.problem}"
+    deadline = time.monotonic() + kill_wait_s + CANCEL_MARGIN_S
+    while time.monotonic() < deadline:
+        found = yield from status(paths, run_id, fresh_s=POLL_S / 2)
+        if found.has_ended:
+            return ""
+        yield from pause(POLL_S)
+    where = f" on {found.nodes}" if found.nodes else ""
+    return f"job {found.job_id} is {found.state}: Slurm still ends it{where}"

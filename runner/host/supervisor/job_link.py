@@ -1,0 +1,72 @@
+"""Job link of a supervisor: what Slurm, and agents on another host, have it do about its job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Optional
+
+from runner.core.protocol.events import (
+    ENDED_BY_SCHEDULER,
+    LIMIT_REASON,
+    RanksSignalled,
+    StopCause,
+)
+from runner.host.process import procfs
+from runner.host.process.file_worker import Submit
+from runner.host.ranks.tracker import RankTracker
+from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.attempt import Scheduled
+from runner.host.supervisor.command_file import CommandFile
+from runner.host.supervisor.peers import PeerExchange
+from runner.host.supervisor.stop_ladder import StopLadder
+
+TERM_SPREAD_S = 0.5  # how much earlier a rank may have got a scheduler's TERM than we
+
+
+class JobLink:
+    """Does nothing for a run without a scheduler."""
+
+    def __init__(
+        self,
+        scheduled: Optional[Scheduled],
+        submit: Submit,
+        on_command: Callable[[Dict[str, Any]], object],
+        journal: EventLog,
+        stop: Callable[[str], None],
+    ) -> None:
+        self._scheduled, self._journal, self._stop = scheduled, journal, stop
+        self._commands = scheduled and CommandFile(scheduled.commands, submit, on_command)
+        self._term_taken, self._limit_at = False, float("inf")
+
+    def tick(self) -> None:
+        """Take new commands; stop before the job reaches its time limit, if that is set."""
+        if self._commands is not None:
+            self._commands.poll()
+        if time.monotonic() >= self._limit_at:
+            self._stop(LIMIT_REASON)
+
+    def signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
+        """Have the ranks know that their job is about to reach its time limit.
+
+        Only they get the signal: torchrun's handler would end the attempt.
+        """
+        scheduled = self._scheduled
+        if scheduled is None or not scheduled.limit_signal or ladder.is_stopping:
+            return
+        reached = procfs.signal_all(ranks.running_pids, scheduled.limit_signal)
+        self._journal.append(RanksSignalled(scheduled.limit_signal, len(reached)))
+        if scheduled.stop_after_s is not None:
+            self._limit_at = time.monotonic() + scheduled.stop_after_s
+
+    def take_term(self, ladder: StopLadder, peers: PeerExchange) -> bool:
+        """Return whether a TERM is the scheduler's, and follow it the first time.
+
+        A scheduler sends TERM to all processes of a job, and KILL later: it ends the run by itself.
+        """
+        if self._scheduled is None:
+            return False
+        if not self._term_taken:
+            self._term_taken = True
+            peers.stop(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
+            ladder.follow_scheduler(time.monotonic() - TERM_SPREAD_S)
+        return True

@@ -1,0 +1,114 @@
+"""Wait for a job of Slurm in its queue, and its end there."""
+
+from __future__ import annotations
+
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
+from runner.core.shell import this_program
+from runner.workflows.host_pool import HostPool
+
+POLL_S, MAX_POLL_S = 1.0, 30.0
+"""The pause between two questions about a job: it grows with the time that it waits."""
+
+ANSWER_TIMEOUT_S = 30.0
+QUESTION = (
+    "Ctrl-C: cancel the job, or leave it in the queue? "
+    f"Type c or l, and Enter (l, also after {ANSWER_TIMEOUT_S:.0f} s)"
+)
+CANCELLED = 128 + signal.SIGINT
+
+
+class QueuedJob:
+    """The job of one run, which `node` is asked about: its login node, or the name of one."""
+
+    def __init__(self, pool: HostPool, node: str, run_id: str, run_flags: str) -> None:
+        self._pool, self._node, self._run_id, self._flags = pool, node, run_id, run_flags
+        self._shown = ""
+
+    def await_start(self, attempt: int = 0, *, cancels: bool) -> None:
+        """Return once an attempt, or a later one, has begun on all nodes of the job.
+
+        With `cancels`, a signal cancels the job where nobody can be asked; else it leaves it.
+
+        Raises:
+            NotReady: It never will.
+            Interrupted: The user cancelled the job, or left it in the queue.
+        """
+        waits_since, last_state = time.monotonic(), ""
+        while True:
+            try:
+                answer = self._ask("job", "job")
+                status: JobStatus = answer["status"]
+                if answer["ready"] and answer["attempt"] >= attempt:
+                    return
+                self._check(answer, status)
+                self._show(status.text)
+                if status.state != last_state:
+                    last_state, waits_since = status.state, time.monotonic()
+                self._pool.poll_for_stop(_pause_s(time.monotonic() - waits_since))
+            except Interrupted as error:
+                self._on_interrupt(error, cancels=cancels)
+
+    def cancel(self) -> None:
+        """End the job, and return once nothing of it is left; raise NotReady if that is unknown."""
+        self._ask("cancel_job", "job_cancelled")
+
+    def _ask(self, kind: str, reply: str) -> dict[str, Any]:
+        broadcast = self._pool.broadcast([self._node], lambda *_: None)
+        return broadcast.all(kind, {"run_id": self._run_id}, reply)[self._node]
+
+    def _show(self, text: str) -> None:
+        if text != self._shown:
+            self._shown = text
+            self._pool.console.message(text)
+            self._pool.console.phase(text)
+
+    def _check(self, answer: Mapping[str, Any], status: JobStatus) -> None:
+        """Raise NotReady if a job will not, or did not, start the run."""
+        if answer["problems"]:
+            raise NotReady(answer["problems"])
+        if status.state == "PENDING" and status.reason in IMPOSSIBLE_REASONS:
+            message = f"Slurm would never start the job: {IMPOSSIBLE_REASONS[status.reason]}"
+            hint = f"its reason was {status.reason}; job {status.job_id} is cancelled"
+            raise NotReady([Problem("cluster.slurm", message, hint)])
+        if status.has_ended:
+            message = f"{status.text}; it ended before the run began"
+            raise NotReady([Problem("cluster.slurm", message, answer["log"].strip())])
+
+    def _on_interrupt(self, error: Interrupted, *, cancels: bool) -> None:
+        """Have the user choose between cancelling the job and leaving it."""
+        cancels = cancels and error.exit_code != 128 + signal.SIGHUP
+        if sys.stdin is not None and sys.stdin.isatty() and error.exit_code == CANCELLED:
+            self._pool.console.message(QUESTION)
+            cancels = self._answers("c")
+        if cancels:
+            self.cancel()
+            message = f"run {self._run_id}: its job is cancelled; nothing was started"
+            raise Interrupted(error.exit_code, message) from None
+        message = f"the job of run {self._run_id} is left in the queue"
+        hints = (f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop"))
+        raise Interrupted(error.exit_code, "\n  ".join([message, *hints])) from None
+
+    def _answers(self, letter: str) -> bool:
+        """Return whether the user types this letter in time, or presses Ctrl-C again."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if select.select([sys.stdin], [], [], 0.0)[0]:
+                return sys.stdin.readline().strip().lower().startswith(letter)
+            try:
+                self._pool.poll_for_stop(0.1)
+            except Interrupted:
+                return True
+        return False
+
+
+def _pause_s(waited_s: float) -> float:
+    """Return how long to wait before the next question."""
+    return min(MAX_POLL_S, max(POLL_S, waited_s / 10))
