@@ -13,6 +13,9 @@ from runner.core.model.spec import Node
 LOGIN = "login"
 """The name of the login node."""
 
+EARLY_S = 60
+"""How early Slurm may send the signal before a time limit, by sbatch(1)."""
+
 UNUSED_KEYS = {
     "only": "set cluster.slurm.nodelist to nodes that the job must get",
     "master": "the first node of the job has rank 0",
@@ -35,9 +38,35 @@ def read_slurm(
     if cluster["gpus_per_node"] and asked["gres"].startswith("gpu"):
         message = "set one of gpus_per_node and gres: both ask for GPUs"
         validator.add("cluster.slurm.gres", message)
+    _check_signal(validator, asked)
+    asked["signal_before_s"] = asked.pop("signal_before") or 0
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
     spec = SlurmSpec(nnodes=nnodes, exclude=exclude, **asked)
     return _login_node(validator, inputs, cluster), spec, min_nodes
+
+
+def _check_signal(validator: Validator, asked: Mapping[str, Any]) -> None:
+    """Report a signal that would come at the start of a job, or a restart that nothing asks for."""
+    lead_s, limit_s = asked["signal_before"], _seconds(asked["time"])
+    if lead_s and limit_s and lead_s + EARLY_S >= limit_s:
+        message = f"{lead_s} s, and the minute that Slurm may be early, are the whole time limit"
+        validator.add("cluster.slurm.signal_before", message, "lower it, or raise slurm.time")
+
+
+def _seconds(time: str) -> int:
+    """Return a time limit in seconds, 0 for none: minutes, or [D-]H:MM:SS, as sbatch reads it."""
+    days, dash, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":") if part.isdigit()]
+    if not parts:
+        return 0
+    if dash:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(parts) < 3:  # noqa: PLR2004 (minutes, or minutes and seconds)
+        minutes, seconds = (*parts, 0)[:2]
+        return minutes * 60 + seconds
+    hours, minutes, seconds = parts
+    return (hours * 60 + minutes) * 60 + seconds
 
 
 def _read_nodes(

@@ -14,6 +14,7 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.rpc.session import Inbox
 from runner.core.model.run_info import RunInfo
+from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
@@ -22,8 +23,10 @@ from runner.ui.console.plain import Console
 from runner.ui.reports import report
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.ui.reports.run_table import describe_run
-from runner.workflows.discovery import FoundRun
+from runner.workflows.discovery import RunFinder
+from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import enqueue_signal
+from runner.workflows.job import QueuedJob
 from runner.workflows.reporting import AttemptReporter, Ending
 
 ANSWER_TIMEOUT_S = 30
@@ -33,6 +36,19 @@ DETACH_QUESTION = (
     f"Type d or s, and Enter (d, also after {ANSWER_TIMEOUT_S} s)"
 )
 COUNTDOWN = "d or s, and Enter (d)? Without an answer: detaching"
+
+
+def await_start(request: LaunchRequest, finder: RunFinder) -> None:
+    """Return once a run has begun: at once, unless its job waits for nodes.
+
+    Raises:
+        NotReady: It never will, or there is no such run.
+    """
+    run = finder.find(request.spec.run_id)
+    if run.has_not_begun and run.is_active:
+        node = next(iter(finder.pool.sessions))
+        flags = request.run_flags(run.run_id)
+        QueuedJob(finder.pool, node, run.run_id, flags).await_start(cancels=False)
 
 
 def attach(run: FoundRun, tail: int | None) -> int:
@@ -72,7 +88,7 @@ def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
     writes_result = owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None
     ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
-    if run.already_ended:
+    if run.already_ended and asks:
         run.console.message(report.ended_notice(run.flags))
     return verdict.exit_code
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 
-from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.stop import user_at_host
 from runner.control.record import run_index
 from runner.control.record.host_record import (
@@ -18,23 +16,16 @@ from runner.control.record.host_record import (
     parse_record,
 )
 from runner.control.rpc.wait import Broadcast
-from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import current_hosts
 from runner.core.model.spec import LaunchRequest, Node, Spec, are_local
-from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console, open_console
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import describe_rivals, describe_run
 from runner.workflows.host_pool import HostPool, open_host_pool
-
-ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
-START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
-POLL_S = 0.5
-RECONNECT_S = 10.0  # how often to reconnect to hosts without a connection
 
 
 class RunFinder:
@@ -262,150 +253,3 @@ def open_run_finder(
         console = open_console(composed.ui, composed.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, composed.selector, gpus=gpus)
-
-
-class FoundRun:
-    """One run on the hosts of a cluster, with its record on this machine.
-
-    `plan` is its last attempt, `spec` has the nodes of that and the limits of the run. The record
-    on this machine is written only if no other process does, and only what it lacks.
-    """
-
-    def __init__(
-        self,
-        request: LaunchRequest,
-        finder: RunFinder,
-        *,
-        prefer_active: bool = False,
-        per_host: bool = False,
-    ) -> None:
-        """Find it; the options are those of `RunFinder.find` and `load_record`."""
-        from runner.control.record.run_store import RunStore  # `ps` needs none
-
-        self.finder, self.console = finder, finder.console
-        # As its hosts reported it when it was found.
-        self.reported = finder.find(request.spec.run_id, prefer_active=prefer_active)
-        self.record: HostRecord = finder.load_record(self.reported, per_host=per_host)
-        run_name = self.record.plan.run_id
-        self.flags = request.run_flags(run_name)  # by which any verb finds it again
-        self.request = replace(request, launched_at=self.record.info.launched_at)
-        self.store = RunStore(run_index.place_of(self.record.info, request.run_dir.parent))
-        self.outcome_unknown = False  # another attempt was announced and could not be found
-        self._load_attempt()
-
-    def _load_attempt(self) -> None:
-        self.plan = self.record.plan
-        self.spec = self.finder.retarget_to_run(self.plan)
-        names = {node.name for node in self.spec.nodes}
-        others = tuple(node for node in self.finder.cluster_nodes if node.name not in names)
-        contact = replace(self.spec, spares=others)
-        self.request = replace(self.request, spec=contact, config_yaml=self.record.config_yaml)
-
-    @property
-    def already_ended(self) -> bool:
-        """Whether no host of it was active when it was found."""
-        statuses = current_hosts(self.reported.by_host)
-        is_complete = all(share.node in statuses for share in self.plan.nodes)
-        return is_complete and not any(status.is_active for status in statuses.values())
-
-    @property
-    def relaunch_pending(self) -> bool:
-        """Whether its launch was about to relaunch it."""
-        statuses = current_hosts(self.reported.by_host)
-        return any(status.relaunch_pending for status in statuses.values())
-
-    @property
-    def all_nodes(self) -> tuple[str, ...]:
-        """The nodes of this attempt and of those before it."""
-        shares = (share.node for share in self.plan.nodes)
-        return tuple(dict.fromkeys((*shares, *self.record.info.past_nodes)))
-
-    def show_participants(self) -> None:
-        """Show the contacted hosts that are part of the run, and not the others."""
-        contacted = {*self.finder.facts, *self.finder.unreachable}
-        standby = {*self.record.info.standby_nodes}
-        for name in contacted.difference(share.node for share in self.plan.nodes):
-            self.console.node_status(name, "spare" if name in standby else "")
-
-    def verdict(self, monitor: AttemptMonitor) -> Verdict:
-        """Return how the run ended, as far as the monitor has seen."""
-        info = self.record.info
-        seconds = monitor.duration(info.launched_at)
-        return fold_events(self.plan, monitor.timed_events, seconds, info.past_attempts)
-
-    def switch_to_next_attempt(self, monitor: AttemptMonitor) -> bool:
-        """Turn to the attempt that follows; return False if there is none, or it is not found."""
-        as_found = self.reported
-        record = self._find_next_attempt(monitor)
-        if record is None:
-            self.reported = as_found
-            self.finder.retarget_to_run(self.plan)
-            return False
-        self.record, self.outcome_unknown = record, False
-        self._load_attempt()
-        return True
-
-    def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
-        peers = monitor.peer_status
-        is_announced = bool(peers.next_attempt_number)
-        failed = 0 < self.verdict(monitor).exit_code < SIGNAL_EXIT_BASE
-        if failed and not (is_announced or peers.hosts_decide or monitor.interrupted):
-            was_over = self.already_ended and not self.relaunch_pending
-            with contextlib.suppress(Interrupted):  # then the verdict is wanted at once
-                is_announced = self._wait_for_announcement(0.0 if was_over else ANNOUNCE_TIMEOUT_S)
-        self.outcome_unknown = is_announced
-        if not is_announced:
-            return None
-        try:
-            with self.finder.without_status():
-                return self._wait_for_start()
-        except Interrupted as error:
-            message = f"left run {self.plan.run_id}; its next attempt is about to start"
-            raise Interrupted(error.exit_code, message) from None
-
-    def _wait_for_announcement(self, timeout_s: float) -> bool:
-        if not self.reported.info.relaunches_left:
-            return False
-        deadline = time.monotonic() + timeout_s
-        self.console.phase("waiting for a relaunch")
-        with self.finder.without_status():
-            while not self.relaunch_pending and self.reported.info.attempt == self.plan.attempt:
-                if time.monotonic() >= deadline:
-                    return False
-                self._refresh()
-        if self.relaunch_pending:
-            self.console.message(f"{self.reported.info.launched_by} is about to relaunch the run")
-        return True
-
-    def _refresh(self) -> None:
-        self.finder.pool.poll_for_stop(POLL_S)
-        with contextlib.suppress(NotReady):
-            self.reported = self.finder.find(self.plan.run_id)
-
-    def _wait_for_start(self) -> HostRecord | None:
-        reconnect_at = time.monotonic()  # at once: spares had no connection so far
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if time.monotonic() >= reconnect_at:
-                self.finder.reconnect_all()
-                self.console.phase("waiting for the next attempt")
-                reconnect_at = time.monotonic() + RECONNECT_S
-            self._refresh()
-            if self.reported.info.attempt > self.plan.attempt:
-                with contextlib.suppress(NotReady):
-                    record = self.finder.load_record(self.reported)
-                    self._wait_for_all_hosts(record.plan, deadline)
-                    return record
-            elif self.relaunch_pending:
-                deadline = time.monotonic() + START_TIMEOUT_S
-        self.console.message("the next attempt did not start in time")
-        return None
-
-    def _wait_for_all_hosts(self, plan: Plan, deadline: float) -> None:
-        """Wait until every host of the attempt has its record."""
-        expected = {share.node for share in plan.nodes}
-        while time.monotonic() < deadline:
-            hosts = self.reported.by_host.items()
-            if expected <= {name for name, run in hosts if run.info.attempt >= plan.attempt}:
-                return
-            self._refresh()

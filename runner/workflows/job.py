@@ -61,8 +61,7 @@ class QueuedJob:
         self._ask("cancel_job", "job_cancelled")
 
     def _ask(self, kind: str, reply: str) -> dict[str, Any]:
-        broadcast = self._pool.broadcast([self._node], lambda *_: None)
-        return broadcast.all(kind, {"run_id": self._run_id}, reply)[self._node]
+        return ask_login(self._pool, self._node, kind, {"run_id": self._run_id}, reply)
 
     def _show(self, text: str) -> None:
         if text != self._shown:
@@ -107,6 +106,25 @@ class QueuedJob:
             except Interrupted:
                 return True
         return False
+
+
+def ask_login(
+    pool: HostPool,
+    node: str,
+    kind: str,
+    data: Mapping[str, Any],
+    reply: str,
+    payload: bytes = b"",
+) -> dict[str, Any]:
+    """Return the reply of a login node to a request; raise NotReady with its own words."""
+    broadcast = pool.broadcast([node], lambda *_: None)
+    replies, problems = broadcast.collect(kind, data, reply, payload=payload)
+    if problem := problems.get(node):
+        refusal = f"could not {kind.replace('_', ' ')}: "
+        if problem.message.startswith(refusal):
+            problem = Problem("cluster.slurm", problem.message[len(refusal) :])
+        raise NotReady([problem])
+    return replies[node]
 
 
 def _pause_s(waited_s: float) -> float:

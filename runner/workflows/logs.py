@@ -12,7 +12,7 @@ from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import EndUnverified
 from runner.core.protocol.paths import source_rank
-from runner.workflows.discovery import FoundRun
+from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import enqueue_signal, leave_on_signal
 
 OutputSink = Callable[[str, int, str, bytes], None]  # takes (node, rank, stream, bytes)

@@ -8,7 +8,7 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict, completed
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
-from runner.workflows.discovery import FoundRun
+from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import leave_on_signal
 from runner.workflows.reporting import download
 

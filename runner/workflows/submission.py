@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,14 +33,15 @@ from runner.core.shell import this_program
 from runner.ui.console.plain import open_console
 from runner.ui.output import note, show
 from runner.workflows.attach import follow
-from runner.workflows.discovery import FoundRun, RunFinder
+from runner.workflows.discovery import RunFinder
+from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
     deadline,
     forward_signals,
 )
-from runner.workflows.job import QueuedJob
+from runner.workflows.job import QueuedJob, ask_login
 from runner.workflows.preparation import open_code_source
 
 
@@ -168,13 +169,8 @@ class Submission:
         if spec.task.shipped_file and not facts.has_tasks:
             data["tasks"], payload = shipped_tasks().header(), payload + shipped_tasks().payload
         self._console.phase("submitting")
-        return str(self._ask("submit", data, "submitted", payload)["job_id"])
-
-    def _ask(
-        self, kind: str, data: Mapping[str, Any], reply: str, payload: bytes = b""
-    ) -> dict[str, Any]:
-        broadcast = self._pool.broadcast([self._login], lambda *_: None)
-        return broadcast.all(kind, data, reply, payload)[self._login]
+        answer = ask_login(self._pool, self._login, "submit", data, "submitted", payload)
+        return str(answer["job_id"])
 
     def _flags(self, verb: str) -> str:
         return f"{this_program()} {verb} {self._request.run_flags(self._request.spec.run_id)}"

@@ -13,12 +13,14 @@ def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     Ctrl-C asks: detach, or stop the run.
     """
     from runner.workflows import attach as workflow
-    from runner.workflows.discovery import FoundRun, open_run_finder
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
 
     lines = parse_line_count("--tail", tail) if tail else None
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "attach") as finder:
+        workflow.await_start(composed, finder)
         code = workflow.attach(FoundRun(composed, finder), lines)
         finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code

@@ -41,7 +41,8 @@ def logs(
 
     Rank after rank; with --follow as it is written.
     """
-    from runner.workflows.discovery import FoundRun, open_run_finder
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline, signal_pending
     from runner.workflows.logs import GrepFilter, RankLogs
 

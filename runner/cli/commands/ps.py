@@ -78,7 +78,7 @@ def _ends_on_record(
     """Return how runs ended by their records here, completed by what the hosts can prove now."""
     from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
-    from runner.workflows.discovery import FoundRun
+    from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import complete_result
 
     ends = {}

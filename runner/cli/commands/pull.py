@@ -20,7 +20,8 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     Only what is missing here is downloaded. A launch does so at its end.
     """
     from runner.ui.reports import tables
-    from runner.workflows.discovery import FoundRun, open_run_finder
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import pull_run
 
     composed = selection.contact_for_run(run)

@@ -92,12 +92,16 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
     from runner.ui.reports import run_table
     from runner.workflows import stop as workflow
     from runner.workflows.confirmation import confirm
-    from runner.workflows.discovery import FoundRun, open_run_finder
+    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.found_run import FoundRun
 
     opened_finder: RunFinder | None = None
     try:
         with open_run_finder(request, "stop") as finder:
             opened_finder = finder
+            reported = finder.find(request.spec.run_id, prefer_active=True)
+            if reported.has_not_begun:
+                return _cancel(request, finder, reported, yes=yes, json_=json_)
             found = FoundRun(request, finder, prefer_active=True, per_host=True)
             is_latest = not request.spec.run_id
             confirm(finder.pool, "stop", [found.record.info], yes=yes, is_latest=is_latest)
@@ -112,6 +116,23 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
     else:
         show_prose(run_table.render_stop(run_id, found.flags, verdict, leftovers))
     return StopUnverified.exit_code if any(leftovers.values()) else 0
+
+
+def _cancel(
+    request: LaunchRequest, finder: RunFinder, reported: RemoteRun, *, yes: bool, json_: bool
+) -> int:
+    """End the job of a run that has not begun."""
+    from runner.workflows.confirmation import confirm
+    from runner.workflows.job import QueuedJob
+
+    confirm(finder.pool, "stop", [reported.info], yes=yes, is_latest=not request.spec.run_id)
+    run_id, node = reported.run_id, next(iter(finder.pool.sessions))
+    QueuedJob(finder.pool, node, run_id, request.run_flags(run_id)).cancel()
+    if json_:
+        show(json.dumps({"run_id": run_id, "state": "stopped", "left": {}}))
+    else:
+        show_prose(f"run {run_id}: its job is cancelled; nothing of it had begun")
+    return 0
 
 
 def _list_hint() -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,15 @@ def _memory(validator: Validator, where: str, value: object) -> str:
     return text
 
 
+def _signal(validator: Validator, where: str, value: object) -> str:
+    """Read the name of a signal; null is SIGUSR1."""
+    name = "SIGUSR1" if value is None else str(value)
+    if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+        validator.add(where, f"{name} is no signal that a program can handle", "such as SIGUSR2")
+    return name
+
+
+SIGNAL = Kind("name of a signal such as SIGUSR1", _signal)
 TIME = Kind('text such as "2:30:00" or "1-12:00:00", or null', _time)
 MEMORY = Kind("number with K, M, G or T such as 8G, or null", _memory)
 
@@ -56,4 +66,14 @@ class SlurmConfig:
     )
     cpus_per_rank: int | None = doc("cores for each rank", NULLABLE_POSITIVE)
     mem_per_rank: str | None = doc("memory for each rank", MEMORY)
+    signal: str = doc("what ranks get before the time limit", SIGNAL, "SIGUSR1")
+    signal_before: int | None = doc(
+        "how many seconds before it, about: Slurm may be a minute early; null: never",
+        NULLABLE_POSITIVE,
+    )
+    requeue: bool = doc(
+        "start the job again after that signal, a preemption or a failed node, as a new attempt of "
+        "the run",
+        *("true or false", False),
+    )
     extra: Any = doc("more options of sbatch, such as [--exclusive]", TEXTS, list)

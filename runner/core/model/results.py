@@ -106,6 +106,11 @@ class RemoteRun:
         return any(status.is_active or status.relaunch_pending for status in statuses)
 
     @property
+    def has_not_begun(self) -> bool:
+        """Whether no node of its job has a part of it yet: the login node alone speaks of it."""
+        return self.info.world_size == 0
+
+    @property
     def is_complete(self) -> bool:
         """Whether all hosts of its last attempt answered."""
         return len(current_hosts(self.by_host)) >= self.info.nnodes

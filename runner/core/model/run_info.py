@@ -33,7 +33,7 @@ class RunInfo:
     launched_by: str = ""  # user@machine
     launched_at: float = field(default=0.0, metadata=TIME)  # since 1970, by the launching machine
     nnodes: int = field(default=1, metadata=COUNT)
-    world_size: int = field(default=1, metadata=COUNT)
+    world_size: int = field(default=1, metadata=COUNT)  # 0 before its job has begun it
     gpus: Optional[Dict[str, int]] = None  # their number on each node that uses any
     attempt: int = field(default=0, metadata=ATTEMPT)  # the run's n-th start, from 0
     min_nodes: int = field(default=0, metadata=COUNT)  # with which it goes on, 0 for all of them

@@ -59,7 +59,18 @@ class SlurmSpec:
     gres: str = ""
     cpus_per_rank: Optional[int] = None
     mem_per_rank: str = ""  # a number with K, M, G or T
+    signal: str = "SIGUSR1"  # that ranks get before the time limit
+    signal_before_s: int = 0  # how long before it, about; 0 for never
+    requeue: bool = False  # whether the job starts again, as a new attempt
     extra: Tuple[str, ...] = ()  # more options of sbatch, as words
+
+    @property
+    def stop_after_s(self) -> float:
+        """When, after that signal, an attempt stops whose job is to start again.
+
+        Slurm may be a minute early with the signal, never late: half of the time is ours.
+        """
+        return self.signal_before_s / 2
 
 
 @dataclass(frozen=True)

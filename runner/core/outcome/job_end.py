@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from runner.core.model.results import Failure
 from runner.core.model.slurm import ENDS
-from runner.core.protocol.events import JobEnded, TimedEvent, is_scheduled
+from runner.core.protocol.events import Event, JobEnded, TimedEvent, is_scheduled
 
 REQUEUED = "its job is to start again"
+
+
+def is_requeued(events: Iterable[Event]) -> bool:
+    """Return whether the job of an attempt waits to start the run again."""
+    bodies = (event.body for event in events)
+    return any(isinstance(body, JobEnded) and body.state == "PENDING" for body in bodies)
 
 
 def with_reason_of_job(failure: Failure, history: Sequence[TimedEvent]) -> Failure:

@@ -19,18 +19,32 @@ fi
 echo "{digest}  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
-number=${{SLURM_RESTART_COUNT:-0}} start=$job/start_$number
+number=${{SLURM_RESTART_COUNT:-0}} start=$job/start_$number limit=
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last_start" || exit 3
 for name in $names; do : >>"$start/$name.facts"; : >>"$start/$name.commands"; done
 : >>"$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
-srun {srun} \\
+{on_limit}srun {srun} \\
   {python} slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
+{at_end}rm -f "$job/secrets.json"
 exec {python} slurm-verdict "$job" <"$job/code"
 """
 """Run by bash, whose `wait` returns when a trap was run."""
+
+_ON_LIMIT = """\
+tell_ranks() {
+  limit=1
+  for name in $names; do echo '{"command": "signal_ranks"}' >>"$start/$name.commands"; done
+}
+trap tell_ranks USR1
+"""
+"""The signal before the time limit is for the script alone: torchrun would end by it."""
+
+_REQUEUE = """\
+[ -z "$limit" ] || { scontrol requeue "$SLURM_JOB_ID"; sleep 60; }
+"""
 
 
 def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str) -> str:
@@ -43,7 +57,15 @@ def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str)
     options = [f"#SBATCH {shell.quote(option)}" for option in _options(spec, slurm, paths)]
     head = f"# Run {spec.run_id}: srun starts a supervisor on each node of the job."
     root, srun = shell.quote(paths.root), " ".join(_srun_options(slurm))
-    body = _SCRIPT.format(root=root, nonce=nonce, digest=digest, srun=srun, python=python)
+    body = _SCRIPT.format(
+        root=root,
+        nonce=nonce,
+        digest=digest,
+        srun=srun,
+        python=python,
+        on_limit=_ON_LIMIT if slurm.signal_before_s else "",
+        at_end=_REQUEUE if slurm.requeue and slurm.signal_before_s else "",
+    )
     return "\n".join(["#!/bin/bash", *options, head, body])
 
 
@@ -66,7 +88,9 @@ def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
         yield f"--cpus-per-task={slurm.cpus_per_rank * nproc}"
     if slurm.mem_per_rank:
         yield f"--mem={int(slurm.mem_per_rank[:-1]) * nproc}{slurm.mem_per_rank[-1]}"
-    yield "--no-requeue"
+    if slurm.signal_before_s:
+        yield f"--signal=B:USR1@{slurm.signal_before_s}"
+    yield "--requeue" if slurm.requeue else "--no-requeue"
     yield "--open-mode=append"
     yield f"--output={paths.log}"
     yield "--export=NONE"

@@ -99,8 +99,7 @@ def plan_in_job(
     nodes = tuple(replace(login, name=name) for name in names)
     secrets = {name: Secret("") for name in context.secrets}
     spec = replace(context.spec, nodes=nodes, secrets=secrets)
-    relaunches_left = spec.relaunch.max - len(past_attempts)
-    return _hand_over(context, spec, facts, past_attempts, relaunches_left)
+    return _hand_over(context, spec, facts, past_attempts, spec.relaunch.max)
 
 
 def _hand_over(

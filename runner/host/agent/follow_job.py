@@ -81,7 +81,8 @@ class FollowedJob:
         if look.beaten_at != self._beaten_at:
             self._beaten_at = look.beaten_at
             self._quiet_at = max(self._quiet_at, now + SILENT_S)
-        if self.read_only or not (look.needs_reason or (not look.ended and now > self._quiet_at)):
+        is_silent = not (look.ended or self.read_only) and now > self._quiet_at
+        if not (look.needs_reason or is_silent):
             self.ended = look.ended
             return
         self._is_asking = True

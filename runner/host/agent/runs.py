@@ -7,7 +7,7 @@ import json
 import os
 import time
 import zlib
-from typing import Any, Dict, List
+from typing import Any, Dict, Generator, List, Set
 
 from runner.core.codec import encode
 from runner.core.protocol.frames import Frame
@@ -37,7 +37,12 @@ class Handler(RequestHandler):
             runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
             listing["runs"] += [run for run in runs if run["info"]["run_id"] not in known]
         if any(run["job"] is not None and _may_be_on(run) for run in listing["runs"]):
-            yield from _ask_slurm(listing["runs"])
+            for gone in (yield from _ask_slurm(listing["runs"])):  # perhaps since it was read
+                again = yield from list_runs(workdir, node, others, gone)
+                kept = [run for run in listing["runs"] if run["info"]["run_id"] != gone]
+                for run in again["runs"]:
+                    _take_as_over(run)
+                listing["runs"] = [*kept, *again["runs"]]
         self.context.answer(frame, "runs", **listing)
 
     def on_run(self, frame: Frame) -> Steps:
@@ -63,11 +68,12 @@ def _may_be_on(run: Dict[str, Any]) -> bool:
     return bool(run["alive"]) or run["state"] in (State.STARTING.value, State.STOPPING.value)
 
 
-def _ask_slurm(runs: List[Dict[str, Any]]) -> Steps:
-    """Add to runs of jobs how these stand; one that Slurm does not know is over."""
+def _ask_slurm(runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:
+    """Add to runs of jobs how these stand; return those that Slurm does not know any more."""
     from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
 
     jobs, problem = yield from job.queued()
+    gone = set()
     for run in runs:
         if run["job"] is None:
             continue
@@ -78,6 +84,13 @@ def _ask_slurm(runs: List[Dict[str, Any]]) -> Steps:
         elif problem:
             run["job"]["problem"] = problem
         elif run["alive"]:
-            run["alive"] = False
-            if run["job"]["job_id"]:  # it never began
-                run["state"] = State.FAILED.value
+            gone.add(run["info"]["run_id"])
+    return gone
+
+
+def _take_as_over(run: Dict[str, Any]) -> None:
+    """Note that the job of a run is over, whatever its record says."""
+    if run["alive"]:
+        run["alive"] = False
+        if not run["info"]["world_size"]:  # it never began
+            run["state"] = State.FAILED.value

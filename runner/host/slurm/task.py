@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from runner.core import descriptor_limit
-from runner.core.codec import decode, encode
+from runner.core.codec import decode, encode, parse_json
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order
+from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.spec import Node
 from runner.core.planning.readiness import facts_request
 from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
@@ -76,7 +77,8 @@ class NodeTask:
         if procfs.read_text(self._paths.nonce) != nonce:
             message = f"{root} is not seen here: cluster.workdir must be on a disk of all nodes"
             raise NotReady([Problem(self.node, message)])
-        self._start: StartPaths = self._paths.start(start_number(os.environ))
+        self._number = start_number(os.environ)
+        self._start: StartPaths = self._paths.start(self._number)
         with open(self._start.nodes, encoding="ascii") as file:
             self._names = file.read().split()
         self._context = decode(RelaunchContext, shared_files.read(self._paths.context))
@@ -86,11 +88,19 @@ class NodeTask:
         request = self._request()
         result = run_steps(collect(request))
         folder = RunPaths(result.facts.workdir, request.run_id, self.node)
-        facts = replace(result.facts, run_exists=os.path.isdir(folder.root))
+        exists = not self._number and os.path.isdir(folder.root)
+        facts = replace(result.facts, run_exists=exists)
         shared_files.write(self._start.facts(self.node), encode(facts))
         if self.node == self._names[0]:
             shared_files.write(self._start.orders, self._orders(request))
         self._carry_out(self._await_orders(request), request, result)
+
+    def _scheduled(self) -> Scheduled:
+        commands, slurm = self._start.commands(self.node), self._context.spec.slurm
+        if slurm is None or not slurm.signal_before_s:
+            return Scheduled(commands)
+        stop_after_s = slurm.stop_after_s if slurm.requeue else None
+        return Scheduled(commands, signal.Signals[slurm.signal], stop_after_s)
 
     def _request(self) -> FactsRequest:
         login = self._context.spec.nodes[0]
@@ -106,7 +116,8 @@ class NodeTask:
             if missing:
                 message = f"it reported no facts within {limit_s:.0f} s of the first node"
                 raise NotReady([Problem(name, message, "see its log") for name in missing])
-            attempt = plan_in_job(self._context, self._names, facts)
+            past = past_attempts(self._paths, self._number)
+            attempt = plan_in_job(self._context, self._names, facts, past)
         except NotReady as error:
             return {"problems": [encode(problem) for problem in error.problems]}
         return {
@@ -157,7 +168,7 @@ class NodeTask:
             result.reserved,
             str(private.get("token", "")).encode(),
             ElectionContext(context, request, self._programs) if order.voter_count else None,
-            scheduled=Scheduled(self._start.commands(self.node)),
+            scheduled=self._scheduled(),
         )
         record = {
             "info": encode(context.info),
@@ -178,6 +189,27 @@ class NodeTask:
         result.reserved.close()
         if pipe is not None:
             _await_end(pipe)
+
+
+def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:
+    """Return the attempts of a run before the job's n-th start, by what was planned last."""
+    if not number:
+        return ()
+    infos = []
+    for name in os.listdir(paths.run):
+        text = procfs.read_text(RunPaths(*_parts(paths), name).info)
+        if text:
+            infos.append(decode(RunInfo, parse_json(text)))
+    if not infos:
+        return ()
+    last = max(infos, key=lambda info: info.attempt)
+    nodes = tuple(procfs.read_text(paths.start(number - 1).nodes).split())
+    return (*last.past_attempts, PastAttempt(last.attempt, nodes, "its job was started again"))
+
+
+def _parts(paths: JobPaths) -> Tuple[str, str]:
+    workdir, _, run_id = paths.run.rsplit("/", 2)
+    return workdir, run_id
 
 
 def _await_end(pipe: int) -> None:

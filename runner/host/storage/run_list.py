@@ -93,7 +93,7 @@ def _read_queued(paths: JobPaths, node: str) -> Optional[HostRunStatus]:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return HostRunStatus(
-        info=replace(info, nnodes=nnodes),
+        info=replace(info, nnodes=nnodes, world_size=0),
         owner=procfs.user_name(owner_uid),
         state=State.STARTING,
         alive=True,
