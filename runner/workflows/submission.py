@@ -6,6 +6,7 @@ A job needs no controller: the run on its nodes goes on without one, and any ver
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -107,7 +108,7 @@ class Submission:
         keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         if keeper:
             keeper.finish(lambda: False)
-        self._console.message(f"run {self._request.spec.run_id}: submitted as job {job_id}")
+        self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
         if self._request.spec.detach:
             self._console.verdict(f"it goes on without this command: {self._flags('attach')}")
             return 0
@@ -117,6 +118,13 @@ class Submission:
         self._store.unlock()
         finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
         return follow(FoundRun(self._request, finder))
+
+    def _place(self, job_id: str) -> str:
+        is_local = self._request.spec.nodes[0].transport == "local"
+        in_allocation = is_local and os.environ.get("SLURM_JOB_ID") == job_id
+        return (
+            f"in the allocation of job {job_id}" if in_allocation else f"submitted as job {job_id}"
+        )
 
     def _facts(self) -> Facts:
         """Return what the login node says about itself; raise NotReady if it cannot serve."""

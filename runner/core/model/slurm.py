@@ -84,6 +84,7 @@ class JobStatus:
     nodes: str = ""
     exit_code: str = ""  # as scontrol prints it, CODE:SIGNAL
     problem: str = ""  # why the controller could not be asked
+    name: str = ""
 
     @property
     def has_ended(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Dict, FrozenSet, Iterable, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from runner.core import shell
 from runner.core.model.container import ContainerSpec
@@ -105,7 +105,7 @@ class Node:
 
 def are_local(nodes: Iterable[Node]) -> bool:
     """Return whether every node is this machine, without SSH."""
-    return all(node.transport == "local" for node in nodes)
+    return all(node.transport == "local" and not node.in_job for node in nodes)
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,11 @@ class Spec:
         """Return the names that the user takes out of the environment of a node's ranks."""
         env = {**self.env, **node.env, **self.task.env}
         return tuple(name for name, value in env.items() if value is None)
+
+    def on_nodes(self, names: Sequence[str]) -> Spec:
+        """Return the spec of a run on these nodes of its job, by rank; `nodes` is its login node."""
+        nodes = tuple(replace(self.nodes[0], name=name, in_job=True) for name in names)
+        return replace(self, nodes=nodes)
 
     @property
     def is_single_node(self) -> bool:

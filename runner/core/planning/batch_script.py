@@ -109,7 +109,7 @@ def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
         "--export=ALL",
         '--nodes="$SLURM_JOB_NUM_NODES"',
         "--ntasks-per-node=1",
-        *(("--cpus-per-task=$SLURM_CPUS_PER_TASK",) if slurm.cpus_per_rank else ()),
+        "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}",
         *(("--gpu-bind=none",) if slurm.gres.startswith("gpu") else ()),
         "--mpi=none",
         "--kill-on-bad-exit=0",

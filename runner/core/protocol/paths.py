@@ -190,6 +190,7 @@ class JobPaths:
         self.nonce = posixpath.join(self.root, "nonce")
         self.job_id = posixpath.join(self.root, "job_id")
         self.log = posixpath.join(self.root, "batch.log")
+        self.process = posixpath.join(self.root, "process")
         self.last_start = posixpath.join(self.root, "last_start")
 
     def start(self, number: int) -> StartPaths:
@@ -204,6 +205,7 @@ class StartPaths:
         self.root = root
         self.nodes = posixpath.join(root, "nodes")
         self.orders = posixpath.join(root, "orders")
+        self.step = posixpath.join(root, "step")
 
     def facts(self, node: str) -> str:
         """Return the file of a node's facts."""

@@ -95,10 +95,8 @@ def plan_in_job(
     Raises:
         NotReady: They are not ready.
     """
-    login = context.spec.nodes[0]
-    nodes = tuple(replace(login, name=name) for name in names)
     secrets = {name: Secret("") for name in context.secrets}
-    spec = replace(context.spec, nodes=nodes, secrets=secrets)
+    spec = replace(context.spec.on_nodes(names), secrets=secrets)
     return _hand_over(context, spec, facts, past_attempts, spec.relaunch.max)
 
 

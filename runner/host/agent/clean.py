@@ -71,8 +71,7 @@ class Handler(RequestHandler):
         paths = JobPaths(os.path.dirname(os.path.dirname(os.path.dirname(folder.root))), run_id)
         with contextlib.suppress(OSError):
             make_marker(folder.stop_marker)
-        kill_wait_s = recovery.JobSettings(paths).kill_wait_s
-        if problem := (yield from job.cancel(paths, run_id, kill_wait_s)):
+        if problem := (yield from job.cancel(paths, run_id)):
             raise ValueError(problem)
         order = read_order(folder)
         if order is not None:

@@ -16,6 +16,7 @@ from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.log_reader import LogReader
 from runner.host.agent.server import AgentContext
 from runner.host.slurm import job, recovery
+from runner.host.slurm.job_folder import command_file, is_first
 from runner.host.storage.run_folder import has_ended, mtime
 from runner.host.supervisor.command_file import append_command
 
@@ -61,7 +62,7 @@ class FollowedJob:
 
     def _append(self, line: bytes) -> None:
         with contextlib.suppress(OSError):  # the job has not begun, or its folder is gone
-            append_command(recovery.command_file(self._order), line)
+            append_command(command_file(self._order), line)
 
     def check_ended(self) -> None:
         """Notice the end on record; complete a record that has none, once the job is over."""
@@ -71,8 +72,8 @@ class FollowedJob:
 
     def _look(self) -> Look:
         ended = has_ended(self._folder, self._order)
-        is_first = ended and recovery.is_first(self._paths, self._order.node)
-        needs_reason = is_first and recovery.needs_reason(self._folder, self._order)
+        speaks = ended and is_first(self._paths, self._order.node)
+        needs_reason = speaks and recovery.needs_reason(self._folder, self._order)
         return Look(ended, needs_reason, mtime(self._folder.owner_file))
 
     def _on_look(self, look: Look) -> None:

@@ -73,11 +73,12 @@ def _ask_slurm(runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:
     from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
 
     jobs, problem = yield from job.queued()
+    by_id = {each.job_id: each for each in jobs}
     gone = set()
     for run in runs:
         if run["job"] is None:
             continue
-        known = jobs.get(run["info"]["run_id"])
+        known = by_id.get(run["job"]["job_id"])
         if known is not None:
             run["job"] = encode(known)
             run["relaunch_pending"] = known.is_queued and not run["alive"]

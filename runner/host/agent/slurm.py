@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import Any, Dict, Generator, List, Tuple
 
 from runner.core.codec import encode
@@ -10,8 +11,10 @@ from runner.core.model.slurm import IMPOSSIBLE_REASONS
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.host.agent.server import RequestHandler
+from runner.host.process import procfs
 from runner.host.process.event_loop import Steps
-from runner.host.slurm import commands, job, recovery, shared_files
+from runner.host.slurm import commands, job, shared_files
+from runner.host.slurm.job_folder import last_start
 from runner.host.storage import workdir_index
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
@@ -44,7 +47,11 @@ class Handler(RequestHandler):
             file.write(code)
         job_id = ""
         try:
-            job_id = yield from _submit(paths, data["run_id"])
+            if allocation := os.environ.get("SLURM_JOB_ID", ""):
+                _start_here(paths)
+                job_id = allocation
+            else:
+                job_id = yield from _submit(paths, data["run_id"])
         finally:
             if not job_id:
                 yield from remove_tree(paths.run)
@@ -61,7 +68,7 @@ class Handler(RequestHandler):
         problems, attempt, ready = _orders(paths, run_id)
         found = yield from job.status(paths, run_id)
         if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
-            yield from job.cancel(paths, run_id, 0.0)
+            yield from job.cancel(paths, run_id)
         log = _read(paths.log)[-MAX_LOG:] if found.has_ended and not ready else ""
         self.context.answer(
             *(frame, "job"),
@@ -75,8 +82,7 @@ class Handler(RequestHandler):
     def on_cancel_job(self, frame: Frame) -> Steps:
         """End a job, and answer once nothing of it is left; refuse if that cannot be told."""
         paths = JobPaths(self.context.workdir, frame.data["run_id"])
-        kill_wait_s = recovery.JobSettings(paths).kill_wait_s
-        if problem := (yield from job.cancel(paths, frame.data["run_id"], kill_wait_s)):
+        if problem := (yield from job.cancel(paths, frame.data["run_id"])):
             raise ValueError(problem)
         self.context.answer(frame, "job_cancelled")
 
@@ -90,6 +96,7 @@ def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: st
     kill_wait = commands.setting(config, "KillWait").split()
     context = {**data["context"], "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0}
     context["proctrack"] = commands.setting(config, "ProctrackType")
+    context["allocation"] = os.environ.get("SLURM_JOB_ID", "")
     shared_files.write(paths.context, context)
     write_atomic(paths.script, data["script"])
     write_atomic(paths.start(0).orders, "")
@@ -104,14 +111,28 @@ def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
         return job_id
     if answer.code is None:  # it may have been taken all the same
         queued, _ = yield from commands.queued_jobs()
-        if run_id in queued:
-            return queued[run_id].job_id
+        if taken := next((each.job_id for each in queued if each.name == run_id), ""):
+            return taken
     raise ValueError(answer.problem or f"sbatch answered {answer.out.strip()[:200]!r}")
+
+
+def _start_here(paths: JobPaths) -> None:
+    """Run the script of a run here, in the allocation that this shell has; it outlives us."""
+    with open(paths.log, "ab") as log:
+        process = subprocess.Popen(
+            ["/bin/bash", paths.script],
+            cwd=paths.root,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    write_atomic(paths.process, f"{process.pid} {procfs.start_ticks_of(process.pid)}")
 
 
 def _orders(paths: JobPaths, run_id: str) -> Tuple[List[Any], int, bool]:
     """Return what keeps the run from starting, its attempt, and whether all nodes have begun it."""
-    orders = shared_files.read(paths.start(recovery.last_start(paths)).orders) or {}
+    orders = shared_files.read(last_start(paths).orders) or {}
     parts = orders.get("orders", {}).values()
     begun = [
         os.path.isdir(RunPaths(p["workdir"], run_id, p["node"]).attempt_folder(p["attempt"]))

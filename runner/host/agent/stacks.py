@@ -63,7 +63,7 @@ class Handler(RequestHandler):
 
 def _dump_in_job(folder: RunPaths, order: Order, reason: str) -> Generator[None, None, str]:
     """Have the supervisor of a job's node dump the stacks to its log; return what that adds."""
-    from runner.host.slurm.recovery import command_file  # noqa: PLC0415 (most have no Slurm)
+    from runner.host.slurm.job_folder import command_file  # noqa: PLC0415 (most have no Slurm)
 
     if has_ended(folder, order):
         return ""

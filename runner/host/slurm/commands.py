@@ -86,16 +86,16 @@ def missing_program() -> str:
     return ""
 
 
-def queued_jobs() -> Generator[None, None, Tuple[Dict[str, JobStatus], str]]:
-    """Return this user's jobs that are not over, by name, and why they are not known."""
+def queued_jobs() -> Generator[None, None, Tuple[List[JobStatus], str]]:
+    """Return this user's jobs that are not over, and why they are not known."""
     columns = SEPARATOR.join(_QUEUE_FIELDS)
     answer = yield from run(["squeue", "--noheader", f"--user={os.getuid()}", "-o", columns])
-    jobs = {}
+    jobs = []
     for line in answer.out.splitlines():
         words = line.split(SEPARATOR)
         if len(words) == len(_QUEUE_FIELDS):
             job_id, name, state, reason, start, nodes = words
-            jobs[name] = JobStatus(job_id, state, _known(reason), _known(start), nodes)
+            jobs.append(JobStatus(job_id, state, _known(reason), _known(start), nodes, name=name))
     return jobs, answer.problem
 
 
@@ -119,6 +119,12 @@ def job(job_id: str) -> Generator[None, None, JobStatus]:
     if "Invalid job id" in answer.err:
         return JobStatus(job_id, state=UNKNOWN)
     return JobStatus(job_id, problem=answer.problem)
+
+
+def steps(job_id: str) -> Generator[None, None, Tuple[List[str], str]]:
+    """Return the steps of a job that are on, and why they are not known."""
+    answer = yield from run(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "-o", "%i"])
+    return answer.out.split(), answer.problem
 
 
 def step_states(job_id: str) -> Generator[None, None, List[str]]:

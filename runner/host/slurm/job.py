@@ -5,17 +5,20 @@ One question to the controller serves all runs of this process, for a while.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 import time
 from dataclasses import replace
-from typing import Dict, Generator, List, Optional, Tuple
+from typing import Generator, List, Optional, Tuple
 
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.paths import JobPaths
 from runner.host.process import procfs
 from runner.host.process.event_loop import pause
 from runner.host.slurm import commands
+from runner.host.slurm.job_folder import JobSettings, last_start
 
 FRESH_S = 2.0
 """How old an answer of the queue may be."""
@@ -24,7 +27,7 @@ CANCEL_MARGIN_S = 30.0
 """How much longer than its KillWait Slurm may take to end what a job has left."""
 
 POLL_S = 0.5
-Jobs = Tuple[Dict[str, JobStatus], str]
+Jobs = Tuple[List[JobStatus], str]
 
 
 class _Queue:
@@ -32,11 +35,11 @@ class _Queue:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answer: Jobs = ({}, "")
+        self._answer: Jobs = ([], "")
         self._asked_at = float("-inf")
 
     def jobs(self, fresh_s: float) -> Generator[None, None, Jobs]:
-        """Return this user's jobs in the queue, by name, and why they are not known."""
+        """Return this user's jobs in the queue, and why they are not known."""
         while not self._lock.acquire(blocking=False):  # another thread asks
             yield from pause(POLL_S / 10)
         try:
@@ -52,23 +55,42 @@ _queue = _Queue()
 
 
 def queued(fresh_s: float = FRESH_S) -> Generator[None, None, Jobs]:
-    """Return this user's jobs in the queue, by name, and why they are not known."""
+    """Return this user's jobs in the queue, and why they are not known."""
     return (yield from _queue.jobs(fresh_s))
 
 
 def status(
     paths: JobPaths, run_id: str, fresh_s: float = FRESH_S
 ) -> Generator[None, None, JobStatus]:
-    """Return how the job of a run stands; one that Slurm has forgotten has state UNKNOWN."""
+    """Return how the job of a run stands, or its step in the allocation that it uses.
+
+    One that Slurm has forgotten has state UNKNOWN.
+    """
     jobs, problem = yield from queued(fresh_s)
-    if run_id in jobs:
-        return jobs[run_id]
     job_id = procfs.read_text(paths.job_id).strip()
+    known = next((each for each in jobs if each.job_id == job_id), None)
+    if known is not None and JobSettings(paths).allocation:
+        return (yield from _step_status(paths, known))
+    if known is not None:
+        return known
     if problem:
         return JobStatus(job_id, problem=problem)
     found = yield from commands.job(job_id)
     states = (yield from commands.step_states(job_id)) if found.has_ended else []
     return replace(found, state=_telling_state([*states, found.state]))
+
+
+def _step_status(paths: JobPaths, allocation: JobStatus) -> Generator[None, None, JobStatus]:
+    """Return how a step in an allocation stands: it is over once its script has ended."""
+    pid, _, ticks = procfs.read_text(paths.process).partition(" ")
+    is_on = pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1)
+    step = procfs.read_text(last_start(paths).step)
+    if not is_on and step:  # the script may run on another machine, or have died
+        steps, problem = yield from commands.steps(allocation.job_id)
+        if problem:
+            return JobStatus(allocation.job_id, problem=problem)
+        is_on = step in steps
+    return allocation if is_on else replace(allocation, state="COMPLETED")
 
 
 TELLING_STATES = (
@@ -96,20 +118,25 @@ def await_end(
         yield from pause(POLL_S)
 
 
-def cancel(paths: JobPaths, run_id: str, kill_wait_s: float) -> Generator[None, None, str]:
-    """End a job, and wait until nothing of it is left; return what is wrong, "" if nothing is."""
+def cancel(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
+    """End a job, and wait until nothing of it is left; return what is wrong, "" if nothing is.
+
+    Of an allocation only the step of the run is ended.
+    """
+    settings = JobSettings(paths)
     found = yield from status(paths, run_id, fresh_s=0.0)
-    if found.has_ended:
-        return ""
     if found.problem:
         return f"Slurm does not answer: {found.problem}"
-    command = ["scancel", found.job_id]
-    if found.job_id == os.environ.get("SLURM_JOB_ID"):
+    if found.has_ended:
         return ""
-    answer = yield from commands.run(command)
-    if answer.problem:
-        return f"scancel: {answer.problem}"
-    deadline = time.monotonic() + kill_wait_s + CANCEL_MARGIN_S
+    target = procfs.read_text(last_start(paths).step) if settings.allocation else found.job_id
+    if target:
+        answer = yield from commands.run(["scancel", target])
+        if answer.problem:
+            return f"scancel: {answer.problem}"
+    else:
+        _end_script(paths)
+    deadline = time.monotonic() + settings.kill_wait_s + CANCEL_MARGIN_S
     while time.monotonic() < deadline:
         found = yield from status(paths, run_id, fresh_s=POLL_S / 2)
         if found.has_ended:
@@ -117,3 +144,11 @@ def cancel(paths: JobPaths, run_id: str, kill_wait_s: float) -> Generator[None, 
         yield from pause(POLL_S)
     where = f" on {found.nodes}" if found.nodes else ""
     return f"job {found.job_id} is {found.state}: Slurm still ends it{where}"
+
+
+def _end_script(paths: JobPaths) -> None:
+    """End a script whose step waits for others in its allocation."""
+    pid, _, ticks = procfs.read_text(paths.process).partition(" ")
+    if pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1):
+        with contextlib.suppress(OSError):
+            os.killpg(int(pid), signal.SIGKILL)

@@ -12,14 +12,15 @@ from runner.core.protocol.events import (
     Ended,
     JobEnded,
     RankExited,
+    RanksSignalled,
     StopCause,
     Stopping,
     is_loss,
 )
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
-from runner.host.process import procfs
-from runner.host.slurm import job, shared_files
+from runner.host.slurm import job
+from runner.host.slurm.job_folder import JobSettings, last_start
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 from runner.host.supervisor.recovery import record_exits
 
@@ -27,37 +28,14 @@ END_LIMIT_S = 10.0
 """How much longer than its KillWait a job may take to end after its supervisors."""
 
 
-class JobSettings:
-    """What the site and the launch have set for a job."""
-
-    def __init__(self, paths: JobPaths) -> None:
-        context = shared_files.read(paths.context) or {}
-        self.kill_wait_s = float(context.get("kill_wait_s", 30.0))
-        self.tracks_by_cgroup = "cgroup" in str(context.get("proctrack", ""))
-
-
-def is_first(paths: JobPaths, node: str) -> bool:
-    """Return whether a node is the first one of the job's last start."""
-    names = procfs.read_text(paths.start(last_start(paths)).nodes).split()
-    return names[:1] == [node]
-
-
-def last_start(paths: JobPaths) -> int:
-    """Return which start of the job was the last one, from 0."""
-    return int(procfs.read_text(paths.last_start).strip() or 0)
-
-
-def command_file(order: Order) -> str:
-    """Return the file of the commands to the supervisor of a node."""
-    paths = JobPaths(order.workdir, order.run_id)
-    return paths.start(last_start(paths)).commands(order.node)
-
-
 def needs_reason(folder: RunPaths, order: Order) -> bool:
     """Return whether Slurm may know why an attempt ended that did so here, and it is not told."""
     bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
     if any(isinstance(body, JobEnded) for body in bodies):
         return False
+    is_limited = any(isinstance(body, RanksSignalled) for body in bodies)
+    if is_limited and JobSettings(JobPaths(order.workdir, order.run_id)).is_requeued:
+        return True
     return any(
         (isinstance(body, Stopping) and (body.cause is StopCause.SCHEDULER or is_loss(body.reason)))
         or (isinstance(body, RankExited) and body.signal == 9)
@@ -97,8 +75,7 @@ def _journal(folder: RunPaths, order: Order) -> EventLog:
 
 def _claim(paths: JobPaths, order: Order, purpose: str) -> bool:
     """Return whether it is for us to write: the first one alone makes this file."""
-    start = paths.start(last_start(paths))
-    path = os.path.join(start.root, f"{order.node}.{purpose}-{order.attempt}")
+    path = os.path.join(last_start(paths).root, f"{order.node}.{purpose}-{order.attempt}")
     flags: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     descriptor: Optional[int] = None
     try:

@@ -20,7 +20,6 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order
 from runner.core.model.run_info import PastAttempt, RunInfo
-from runner.core.model.spec import Node
 from runner.core.planning.readiness import facts_request
 from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
 from runner.core.relaunch.handover import RelaunchContext
@@ -30,7 +29,9 @@ from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import run_steps
 from runner.host.slurm import shared_files
+from runner.host.slurm.job_folder import job_paths
 from runner.host.storage import workdir_index
+from runner.host.storage.run_folder import write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import Scheduled, SupervisorArgs
@@ -54,12 +55,6 @@ def main(programs: Mapping[str, str]) -> NoReturn:
         print(f"runner: {error}", file=sys.stderr)
         sys.exit(NOT_STARTED)
     sys.exit(0)
-
-
-def job_paths(root: str) -> JobPaths:
-    """Return the paths of a job by those of its folder."""
-    runs, run_id, _ = root.rsplit("/", 2)
-    return JobPaths(os.path.dirname(runs), run_id)
 
 
 def start_number(environ: Mapping[str, str]) -> int:
@@ -92,6 +87,8 @@ class NodeTask:
         facts = replace(result.facts, run_exists=exists)
         shared_files.write(self._start.facts(self.node), encode(facts))
         if self.node == self._names[0]:
+            step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+            write_atomic(self._start.step, ".".join(step))
             shared_files.write(self._start.orders, self._orders(request))
         self._carry_out(self._await_orders(request), request, result)
 
@@ -103,10 +100,9 @@ class NodeTask:
         return Scheduled(commands, signal.Signals[slurm.signal], stop_after_s)
 
     def _request(self) -> FactsRequest:
-        login = self._context.spec.nodes[0]
-        nodes: Tuple[Node, ...] = tuple(replace(login, name=name) for name in self._names)
-        spec = replace(self._context.spec, nodes=nodes)
-        return facts_request(spec, nodes[self._names.index(self.node)], self._context.code)
+        spec = self._context.spec.on_nodes(self._names)
+        node = spec.nodes[self._names.index(self.node)]
+        return facts_request(spec, node, self._context.code)
 
     def _orders(self, request: FactsRequest) -> Dict[str, Any]:
         """Return the orders of all nodes, or the problems that keep the run from starting."""

@@ -35,16 +35,17 @@ def list_runs(
     for name in names:
         yield
         try:
-            found = host_folders(workdir, name, node, others)
+            found, paths = host_folders(workdir, name, node, others), JobPaths(workdir, name)
+            job_id = procfs.read_text(paths.job_id)
             seen = ((folder, read_run(folder)) for folder in found)
             for folder, status in seen:
                 if status is not None:
-                    job = JobStatus() if is_in_job(folder) else None
+                    job = JobStatus(job_id) if is_in_job(folder) else None
                     here = job is not None or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
                     found_here = replace(status, node=recorded, here=here, job=job)
                     statuses.append(encode(found_here))
-            if not found and (queued := _read_queued(JobPaths(workdir, name), node)):
+            if not found and (queued := _read_queued(paths, node)):
                 statuses.append(encode(queued))
         except PermissionError:
             unreadable += 1
