@@ -29,7 +29,7 @@ def read_slurm(
     """Return the login node, what a job asks for, and the fewest nodes; None for all of them."""
     values = inputs.values["cluster"]
     asked = validator.section("cluster.slurm", values["slurm"], SlurmConfig)
-    min_nodes, nnodes = _read_nodes(validator, inputs, cluster["nodes"])
+    min_nodes, nnodes, spares = _read_nodes(validator, inputs, cluster["nodes"])
     for key, hint in UNUSED_KEYS.items():
         if cluster[key]:
             validator.add(f"cluster.{key}", "Slurm chooses the nodes", hint)
@@ -41,7 +41,7 @@ def read_slurm(
     _check_signal(validator, asked)
     asked["signal_before_s"] = asked.pop("signal_before") or 0
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
-    spec = SlurmSpec(nnodes=nnodes, exclude=exclude, **asked)
+    spec = SlurmSpec(nnodes=nnodes, spares=spares, exclude=exclude, **asked)
     return _login_node(validator, inputs, cluster), spec, min_nodes
 
 
@@ -71,16 +71,24 @@ def _seconds(time: str) -> int:
 
 def _read_nodes(
     validator: Validator, inputs: SpecInputs, of_cluster: object
-) -> tuple[int | None, int]:
-    """Return the fewest and the most nodes of the job: `task.nnodes` wins over `cluster.nodes`."""
+) -> tuple[int | None, int, int]:
+    """Return the fewest and the most nodes of the job, and how many of these are spares.
+
+    `task.nnodes` wins over `cluster.nodes`, of which the rest are spares if a relaunch may need
+    them.
+    """
     if isinstance(of_cluster, Mapping) and of_cluster:
         message = "with slurm this is how many nodes a job gets, not which"
         validator.add("cluster.nodes", message, "such as nodes: 4")
-        return None, 1
+        return None, 1, 0
     of_task = inputs.values["task"]["nnodes"]
-    where, value = ("task.nnodes", of_task) if of_task else ("cluster.nodes", of_cluster or 1)
-    min_nodes, nnodes = validator.nnodes(where, value)
-    return min_nodes, nnodes or 1
+    min_nodes, nnodes = validator.nnodes("cluster.nodes", of_cluster or 1)
+    if of_task is None:
+        return min_nodes, nnodes or 1, 0
+    least, used = validator.nnodes("task.nnodes", of_task)
+    has_spares = inputs.values["relaunch"]["max"] and nnodes and used and nnodes > used
+    spares = (nnodes or 0) - (used or 0) if has_spares else 0
+    return least, (used or 1) + spares, spares
 
 
 def _login_node(validator: Validator, inputs: SpecInputs, cluster: Mapping[str, Any]) -> Node:

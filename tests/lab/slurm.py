@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.lab import launching
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.lab.host import Host
 from tests.lab.waiting import wait_until
 
 DAEMONS = {name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")}
+ROOT, PYTHON = launching.ROOT, sys.executable
 LOGIN, COMPUTE = "login", ("node1", "node2", "node3", "node4")
 ETC, RUN = "/etc/slurm", "/run/slurm"
 START_S = 20
@@ -88,17 +91,20 @@ class Slurm:
     def start(self) -> None:
         """Start all daemons, and wait until every node is idle."""
         for host in self.lab.hosts.values():
+            self._start_munge(host)
+        self.start_controller()
+        for name in self.nodes:
+            self.start_node(name)
+        wait_until(self.is_idle, "all nodes to be idle", START_S, detail=self.describe)
+
+    def _start_munge(self, host: Host) -> None:
+        if not self._runs(host, "munged"):
             prepare = f"mount --bind {self._etc} {ETC}; mkdir -p /run/munge {RUN}/state {RUN}/spool"
             host.sh(f"{prepare}; cp {ETC}/munge.key {RUN}/; chmod 755 /run/munge", user="root")
             places = [f"--key-file={RUN}/munge.key", "--pid-file=/run/munge/pid"]
             places += ["--log-file=/run/munge/log", "--seed-file=/run/munge/seed"]
             self._start(host, "munged", "--foreground", "--force", *places)
-        for host in self.lab.hosts.values():
-            wait_until(partial(self._has_munge, host), f"munge on {host.name}", START_S)
-        self.start_controller()
-        for name in self.nodes:
-            self.start_node(name)
-        wait_until(self.is_idle, "all nodes to be idle", START_S, detail=self.describe)
+        wait_until(partial(self._has_munge, host), f"munge on {host.name}", START_S)
 
     def start_controller(self) -> None:
         """Start slurmctld."""
@@ -113,6 +119,48 @@ class Slurm:
         process = self._processes.pop((host.name, daemon))
         process.kill()
         process.wait(START_S)
+
+    def write_cluster(self, conf: Path, name: str = "hpc", **overrides: Any) -> None:
+        """Write the YAML of this cluster to conf/cluster, its login node reached by SSH."""
+        login = self.login.address
+        values = {"scheduler": "slurm", "login_node": login, "nodes": 2, **overrides}
+        self.lab.write_cluster(conf, name, names=(), **values)
+
+    def job(self, run_id: str) -> dict[str, str]:
+        """What scontrol says of the job of a run."""
+        job_id = self.sh(f"cat .runner/runs/{run_id}/.slurm/job_id")
+        words = self.sh(f"scontrol --oneliner show job {job_id}").split()
+        return dict(word.partition("=")[::2] for word in words)
+
+    def clear(self) -> None:
+        """Cancel all jobs, and bring back what was broken."""
+        self.lab.repair()
+        for daemon, host in (
+            ("slurmctld", self.login),
+            *(("slurmd", h) for h in self.nodes.values()),
+        ):
+            for name in ("munged", daemon):
+                if not self._runs(host, name):
+                    self._restart(host, name)
+        self.sh("scancel --user=alice; scancel --user=root", user="root", check=False)
+
+        def is_clear() -> bool:
+            self.sh("scontrol update nodename=ALL state=resume", user="root", check=False)
+            return self.is_idle() and not self.jobs()
+
+        wait_until(is_clear, "all nodes to be idle", 60, detail=self.describe)
+
+    def _runs(self, host: Host, daemon: str) -> bool:
+        process = self._processes.get((host.name, daemon))
+        return process is not None and process.poll() is None
+
+    def _restart(self, host: Host, daemon: str) -> None:
+        if daemon == "munged":
+            self._start_munge(host)
+        elif daemon == "slurmctld":
+            self.start_controller()
+        else:
+            self.start_node(host.name)
 
     def is_idle(self) -> bool:
         """Whether every node is there, with nothing to do."""

@@ -46,7 +46,8 @@ IMPOSSIBLE_REASONS: Dict[str, str] = {
 class SlurmSpec:
     """What a job asks of Slurm, a field for each option; "" and None leave it to Slurm."""
 
-    nnodes: int = 1  # the most
+    nnodes: int = 1  # the most, with the spares
+    spares: int = 0  # of them, that may replace a failed node
     partition: str = ""
     account: str = ""
     qos: str = ""

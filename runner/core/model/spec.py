@@ -253,9 +253,14 @@ class Spec:
         return tuple(name for name, value in env.items() if value is None)
 
     def on_nodes(self, names: Sequence[str]) -> Spec:
-        """Return the spec of a run on these nodes of its job, by rank; `nodes` is its login node."""
+        """Return the spec of a run on these nodes of its job, by rank, the last ones as spares.
+
+        `nodes` has the login node, from which they differ in their names.
+        """
         nodes = tuple(replace(self.nodes[0], name=name, in_job=True) for name in names)
-        return replace(self, nodes=nodes)
+        count = max(1, len(nodes) - (self.slurm.spares if self.slurm else 0))
+        max_nodes = count if self.min_nodes else None
+        return replace(self, nodes=nodes[:count], spares=nodes[count:], max_nodes=max_nodes)
 
     @property
     def is_single_node(self) -> bool:

@@ -20,7 +20,7 @@ echo "{digest}  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
 number=${{SLURM_RESTART_COUNT:-0}} start=$job/start_$number limit=
-names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+names=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nnodes})
 mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last_start" || exit 3
 for name in $names; do : >>"$start/$name.facts"; : >>"$start/$name.commands"; done
 : >>"$start/orders"
@@ -63,6 +63,7 @@ def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str)
         digest=digest,
         srun=srun,
         python=python,
+        nnodes=slurm.nnodes,
         on_limit=_ON_LIMIT if slurm.signal_before_s else "",
         at_end=_REQUEUE if slurm.requeue and slurm.signal_before_s else "",
     )
@@ -107,7 +108,8 @@ def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
     """Return the options of srun; what a job has asked for by cpus-per-task is no step's."""
     return (
         "--export=ALL",
-        '--nodes="$SLURM_JOB_NUM_NODES"',
+        '--nodes="$(echo "$names" | wc -l)"',
+        '--nodelist="$(echo "$names" | paste -sd,)"',
         "--ntasks-per-node=1",
         "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}",
         *(("--gpu-bind=none",) if slurm.gres.startswith("gpu") else ()),

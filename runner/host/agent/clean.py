@@ -71,9 +71,9 @@ class Handler(RequestHandler):
         paths = JobPaths(os.path.dirname(os.path.dirname(os.path.dirname(folder.root))), run_id)
         with contextlib.suppress(OSError):
             make_marker(folder.stop_marker)
-        if problem := (yield from job.cancel(paths, run_id)):
+        if problem := (yield from job.cancel(paths)):
             raise ValueError(problem)
         order = read_order(folder)
         if order is not None:
-            recovery.complete(folder, order, (yield from job.status(paths, run_id)))
+            recovery.complete(folder, order, (yield from job.status(paths)))
         self.context.answer(frame, "leftovers", killed=0, survivors=[])

@@ -95,7 +95,7 @@ class FollowedJob:
             if look.needs_reason:
                 yield from recovery.record_reason(self._folder, self._order)
             else:
-                found = yield from job.status(self._paths, self._order.run_id)
+                found = yield from job.status(self._paths)
                 if found.has_ended:
                     recovery.complete(self._folder, self._order, found)
         finally:

@@ -66,9 +66,9 @@ class Handler(RequestHandler):
         run_id = frame.data["run_id"]
         paths = JobPaths(self.context.workdir, run_id)
         problems, attempt, ready = _orders(paths, run_id)
-        found = yield from job.status(paths, run_id)
+        found = yield from job.status(paths)
         if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
-            yield from job.cancel(paths, run_id)
+            yield from job.cancel(paths)
         log = _read(paths.log)[-MAX_LOG:] if found.has_ended and not ready else ""
         self.context.answer(
             *(frame, "job"),
@@ -82,7 +82,7 @@ class Handler(RequestHandler):
     def on_cancel_job(self, frame: Frame) -> Steps:
         """End a job, and answer once nothing of it is left; refuse if that cannot be told."""
         paths = JobPaths(self.context.workdir, frame.data["run_id"])
-        if problem := (yield from job.cancel(paths, frame.data["run_id"])):
+        if problem := (yield from job.cancel(paths)):
             raise ValueError(problem)
         self.context.answer(frame, "job_cancelled")
 

@@ -59,9 +59,7 @@ def queued(fresh_s: float = FRESH_S) -> Generator[None, None, Jobs]:
     return (yield from _queue.jobs(fresh_s))
 
 
-def status(
-    paths: JobPaths, run_id: str, fresh_s: float = FRESH_S
-) -> Generator[None, None, JobStatus]:
+def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, JobStatus]:
     """Return how the job of a run stands, or its step in the allocation that it uses.
 
     One that Slurm has forgotten has state UNKNOWN.
@@ -104,13 +102,11 @@ def _telling_state(states: List[str]) -> str:
     return next((state for state in TELLING_STATES if state in states), states[-1])
 
 
-def await_end(
-    paths: JobPaths, run_id: str, limit_s: float
-) -> Generator[None, None, Optional[JobStatus]]:
+def await_end(paths: JobPaths, limit_s: float) -> Generator[None, None, Optional[JobStatus]]:
     """Wait until a job is over, or waits to be started again; return None if it takes too long."""
     deadline = time.monotonic() + limit_s
     while True:
-        found = yield from status(paths, run_id, fresh_s=POLL_S / 2)
+        found = yield from status(paths, fresh_s=POLL_S / 2)
         if found.has_ended or found.state == "PENDING":
             return found
         if time.monotonic() > deadline:
@@ -118,13 +114,13 @@ def await_end(
         yield from pause(POLL_S)
 
 
-def cancel(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
+def cancel(paths: JobPaths) -> Generator[None, None, str]:
     """End a job, and wait until nothing of it is left; return what is wrong, "" if nothing is.
 
     Of an allocation only the step of the run is ended.
     """
     settings = JobSettings(paths)
-    found = yield from status(paths, run_id, fresh_s=0.0)
+    found = yield from status(paths, fresh_s=0.0)
     if found.problem:
         return f"Slurm does not answer: {found.problem}"
     if found.has_ended:
@@ -138,7 +134,7 @@ def cancel(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
         _end_script(paths)
     deadline = time.monotonic() + settings.kill_wait_s + CANCEL_MARGIN_S
     while time.monotonic() < deadline:
-        found = yield from status(paths, run_id, fresh_s=POLL_S / 2)
+        found = yield from status(paths, fresh_s=POLL_S / 2)
         if found.has_ended:
             return ""
         yield from pause(POLL_S)

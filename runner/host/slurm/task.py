@@ -101,7 +101,7 @@ class NodeTask:
 
     def _request(self) -> FactsRequest:
         spec = self._context.spec.on_nodes(self._names)
-        node = spec.nodes[self._names.index(self.node)]
+        node = (*spec.nodes, *spec.spares)[self._names.index(self.node)]
         return facts_request(spec, node, self._context.code)
 
     def _orders(self, request: FactsRequest) -> Dict[str, Any]:

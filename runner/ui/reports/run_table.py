@@ -112,7 +112,7 @@ def rows(
                 owner=info.launched_by or next(iter(seen.values())).owner,
                 state=ends.get(run.run_id) or aggregate_state(seen) + elastic,
                 age=max(0.0, age),
-                nodes=tuple(seen),
+                nodes=() if run.has_not_begun else tuple(seen),
                 of=max(info.nnodes, len(seen)),
                 gpus=sum((info.gpus or {}).values()),
                 attempt=info.attempt,
@@ -241,7 +241,7 @@ def _note(header: str, cell: str) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    names = fold_names(row.nodes)
+    names = fold_names(row.nodes) or "none"
     nodes = names if len(row.nodes) == row.of else f"{names} of {row.of}"
     age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
     gpus = str(row.gpus) if row.gpus else "-"
