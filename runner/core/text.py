@@ -83,11 +83,16 @@ def bracket_ipv6(addr: str) -> str:
     return f"[{addr}]" if ":" in addr else addr
 
 
+def signal_name(signum: int) -> str:
+    """Return "SIGTERM", or "signal 40" for one without a name."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
 def describe_exit(code: Optional[int], signum: Optional[int]) -> str:
     """Return how a process ended: "exited with 3", "was killed by SIGKILL"."""
     if signum:
-        try:
-            return f"was killed by {signal.Signals(signum).name}"
-        except ValueError:
-            return f"was killed by signal {signum}"
+        return f"was killed by {signal_name(signum)}"
     return "ended unseen" if code is None else f"exited with {code}"

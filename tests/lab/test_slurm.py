@@ -64,9 +64,9 @@ def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
     return controller
 
 
-def ended(hpc: Launcher, verb: str, run_id: str, **options: float) -> Result:
+def ended(hpc: Launcher, verb: str, run_id: str) -> Result:
     """Run a verb about a run to its end."""
-    return hpc(verb, "--run", run_id, **options)
+    return hpc(verb, "--run", run_id)
 
 
 def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
@@ -86,7 +86,7 @@ def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
 @pytest.mark.torch
 def test_torchrun_trains(slurm: Slurm, hpc: Launcher) -> None:
     """A shipped task, with torchrun on two nodes."""
-    done = hpc(HPC, "task=ddp", "task.args.steps=3", seconds=120)
+    done = hpc(HPC, "task=ddp", "task.args.epochs=1", seconds=120)
     assert done.code == 0, done
     assert slurm.job(done.result["run_id"])["JobState"] == "COMPLETED"
 
@@ -259,6 +259,22 @@ def test_preemption_is_the_verdict(slurm: Slurm, hpc: Launcher) -> None:
     assert "ended by Slurm: a job with a higher priority took its nodes" in done.err
 
 
+def test_preempted_job_starts_again(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
+    """If it is to: as another attempt of the same run."""
+    low = ("cluster.slurm.partition=low", "cluster.slurm.requeue=true", EXCLUSIVE)
+    ranks = hpc.rank_overrides("print=began", f"touch={steps}/RANK", f"wait={steps}/go")
+    started = hpc.start(HPC, *ranks, *low, "cluster.nodes=4")
+    started.until_printed("began", 4)
+    slurm.sh("sbatch -p high -N4 --exclusive -t 1 --wrap 'sleep 1' -o /dev/null")
+    started.until(lambda: "(BeginTime)" in started.err, "the job to wait")
+    (steps / "go").touch()
+    job_id = slurm.job(started.run_id)["JobId"]
+    slurm.sh(f"scontrol update jobid={job_id} starttime=now")
+    done = started.wait()
+    assert done.code == 0, done
+    assert len(done.result["past_attempts"]) == 1
+
+
 def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:
     """Its peers notice long before Slurm does."""
     started = begun(hpc, "sleep=300", "cluster.nodes=3", "lost_s=4")
@@ -288,7 +304,7 @@ def test_allocation_is_used(slurm: Slurm, tmp_path: Path) -> None:
     """Inside salloc no other job is made, and `stop` ends the step alone."""
     project = tmp_path / "inside"
     (project / "conf/cluster").mkdir(parents=True)
-    slurm.write_cluster(project / "conf", transport="local", login_node=None, nodes=4)
+    slurm.write_cluster(project / "conf", transport="local", login_node=None, ssh={"key": None})
     ranks = Launcher(project / "none").rank_overrides("print=hi")
     (project / "ranks").write_text("\n".join(ranks))
     for path in (project, *project.rglob("*")):
@@ -305,7 +321,7 @@ echo jobs $(squeue -h -o %T)
 echo steps $(squeue -h -s)
 """
     (project / "script").write_text(script)
-    out = slurm.sh(f"salloc -N2 bash {project}/script 2>&1", timeout=60)
+    out = slurm.sh(f"timeout 50 salloc -N2 bash {project}/script 2>&1", timeout=60, check=False)
     assert out.count("code 0") == 2, out
     assert out.count("hi\n") == 2
     assert "no process is left" in out

@@ -11,6 +11,7 @@ from runner.core.planning.build_plan import FoldNames
 from runner.core.protocol import events
 from runner.core.protocol.events import EventBody
 from runner.core.protocol.frames import Frame
+from runner.core.text import counted, signal_name
 
 STANDBY_REPLIES = ("following", "refused", "closed")
 
@@ -57,6 +58,9 @@ class PeerStatus:
         elif isinstance(body, events.Detached):
             self.detached.add(name)
             self._detached_by_voter = self._detached_by_voter or name in self._ever_joined
+        elif isinstance(body, events.RanksSignalled):
+            ranks = counted(body.count, "rank")
+            return f"{name}: the job's time limit is near; {signal_name(body.signal)} to {ranks}"
         elif isinstance(body, (events.Relaunching, events.NotRelaunched)):
             return self._on_relaunch_decision(name, body)
         return ""

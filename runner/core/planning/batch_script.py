@@ -43,8 +43,10 @@ trap tell_ranks USR1
 """The signal before the time limit is for the script alone: torchrun would end by it."""
 
 _REQUEUE = """\
-[ -z "$limit" ] || { scontrol requeue "$SLURM_JOB_ID"; sleep 60; }
+if [ "$limit" ] || scontrol -o show job "$SLURM_JOB_ID" | grep -q "=RUNNING .* PreemptTime=[0-9]"
+then scontrol requeue "$SLURM_JOB_ID"; sleep 60; fi
 """
+"""Slurm starts a job again by itself only if it has to end it, not if it ends in its grace time."""
 
 
 def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str) -> str:
@@ -65,7 +67,7 @@ def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str)
         python=python,
         nnodes=slurm.nnodes,
         on_limit=_ON_LIMIT if slurm.signal_before_s else "",
-        at_end=_REQUEUE if slurm.requeue and slurm.signal_before_s else "",
+        at_end=_REQUEUE if slurm.requeue else "",
     )
     return "\n".join(["#!/bin/bash", *options, head, body])
 

@@ -108,9 +108,10 @@ def job(job_id: str) -> Generator[None, None, JobStatus]:
     answer = yield from run(["scontrol", "--oneliner", "show", "job", job_id])
     if answer.code == 0:
         fields = dict(word.partition("=")[::2] for word in answer.out.split() if "=" in word)
+        is_preempted = _known(fields.get("PreemptTime", ""))  # its script may have ended first
         return JobStatus(
             job_id=job_id,
-            state=fields.get("JobState", ""),
+            state="PREEMPTED" if is_preempted else fields.get("JobState", ""),
             reason=_known(fields.get("Reason", "")),
             start=_known(fields.get("StartTime", "")),
             nodes=_known(fields.get("NodeList", "")),

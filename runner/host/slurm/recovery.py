@@ -16,6 +16,7 @@ from runner.core.protocol.events import (
     StopCause,
     Stopping,
     is_loss,
+    is_scheduled,
 )
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
@@ -37,7 +38,7 @@ def needs_reason(folder: RunPaths, order: Order) -> bool:
     if is_limited and JobSettings(JobPaths(order.workdir, order.run_id)).is_requeued:
         return True
     return any(
-        (isinstance(body, Stopping) and (body.cause is StopCause.SCHEDULER or is_loss(body.reason)))
+        (isinstance(body, Stopping) and (is_scheduled(body.reason) or is_loss(body.reason)))
         or (isinstance(body, RankExited) and body.signal == 9)
         for body in bodies
     )

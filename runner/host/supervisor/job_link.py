@@ -10,6 +10,7 @@ from runner.core.protocol.events import (
     LIMIT_REASON,
     RanksSignalled,
     StopCause,
+    is_scheduled,
 )
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
@@ -20,6 +21,7 @@ from runner.host.supervisor.command_file import CommandFile
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.stop_ladder import StopLadder
 
+OWN_TERM_S = 2.0  # how much later than on another host we may get a scheduler's TERM
 TERM_SPREAD_S = 0.5  # how much earlier a rank may have got a scheduler's TERM than we
 
 
@@ -32,18 +34,30 @@ class JobLink:
         submit: Submit,
         on_command: Callable[[Dict[str, Any]], object],
         journal: EventLog,
-        stop: Callable[[str], None],
+        stop: Callable[[str, StopCause], None],
     ) -> None:
         self._scheduled, self._journal, self._stop = scheduled, journal, stop
         self._commands = scheduled and CommandFile(scheduled.commands, submit, on_command)
         self._term_taken, self._limit_at = False, float("inf")
+        self._peers_term_at = float("inf")
 
     def tick(self) -> None:
         """Take new commands; stop before the job reaches its time limit, if that is set."""
         if self._commands is not None:
             self._commands.poll()
-        if time.monotonic() >= self._limit_at:
-            self._stop(LIMIT_REASON)
+        now = time.monotonic()
+        if now >= self._limit_at:
+            self._stop(LIMIT_REASON, StopCause.LOCAL)
+        if now >= self._peers_term_at + OWN_TERM_S:
+            self._stop(ENDED_BY_SCHEDULER, StopCause.PEER)
+
+    def awaits_term(self, reason: str) -> bool:
+        """Return whether a peer's word that Slurm ends the job waits for our own TERM, a moment."""
+        if self._scheduled is None or not is_scheduled(reason) or self._term_taken:
+            return False
+        now = time.monotonic()
+        self._peers_term_at = min(self._peers_term_at, now)
+        return now < self._peers_term_at + OWN_TERM_S
 
     def signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
         """Have the ranks know that their job is about to reach its time limit.
@@ -67,6 +81,6 @@ class JobLink:
             return False
         if not self._term_taken:
             self._term_taken = True
-            peers.stop(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
+            peers.stop(ENDED_BY_SCHEDULER, StopCause.PEER)
             ladder.follow_scheduler(time.monotonic() - TERM_SPREAD_S)
         return True

@@ -117,6 +117,8 @@ class Supervisor:
             ladder.user_stopped = True
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
             return
+        if cause is StopCause.PEER and self._job_link.awaits_term(reason):
+            return
         if cause is StopCause.PEER and self._stall_monitor.is_dumping:
             ladder.defer(reason)  # the stacks of our ranks are wanted too
             return
