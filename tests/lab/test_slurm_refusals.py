@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.lab.launching import Launcher
@@ -16,8 +18,7 @@ from tests.lab.test_slurm import HPC, hpc, slurm, slurm_for_session  # noqa: F40
         ("cluster.slurm.constraint=nope", "Invalid feature specification"),
         ("cluster.slurm.reservation=nope", "reservation"),
         ("cluster.nodes=99", "Slurm would never start the job"),
-        ("cluster.slurm.cpus_per_rank=99", ""),
-        ("cluster.python=/nowhere/python", "/nowhere/python"),
+        ("cluster.slurm.cpus_per_rank=99", "Slurm would never start the job"),
     ],
 )
 def test_what_cannot_be(word: str, message: str, slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
@@ -55,6 +56,15 @@ def test_workdir_that_nodes_do_not_see(slurm: Slurm, hpc: Launcher) -> None:  # 
     done = hpc.run_ranks("print=hi", HPC, "cluster.workdir=/run/own/work")
     assert done.code == 3, done
     assert "cluster.workdir must be on a disk of all nodes" in done.err
+    assert not slurm.jobs()
+
+
+def test_python_that_nodes_lack(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+    """It is on the login node alone."""
+    slurm.login.sh(f"ln -s {sys.executable} /run/python", user="root")
+    done = hpc.run_ranks("print=hi", HPC, "cluster.python=/run/python")
+    assert done.code == 3, done
+    assert "/run/python: No such file or directory" in done.err
     assert not slurm.jobs()
 
 

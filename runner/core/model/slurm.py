@@ -14,6 +14,9 @@ ENDED_STATES = (
 )
 """The states of a job that is over, by squeue(1), "JOB STATE CODES"."""
 
+UNSEEN = "{} is not seen there; cluster.workdir must be on a disk of all nodes"
+"""What a node says that does not see the folder of a run."""
+
 ENDS: Dict[str, str] = {
     "OUT_OF_MEMORY": "it took more memory than it had asked for",
     "NODE_FAIL": "a node of it failed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Tuple
 
 from runner.core import shell
-from runner.core.model.slurm import SlurmSpec
+from runner.core.model.slurm import UNSEEN, SlurmSpec
 from runner.core.model.spec import Spec
 from runner.core.protocol.paths import JobPaths
 
@@ -13,7 +13,7 @@ _SCRIPT = """\
 job={root}
 nonce={nonce}
 if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
-  echo "$(hostname) does not see $job: cluster.workdir must be on a disk of all nodes" >&2
+  echo "$(hostname): {unseen}" >&2
   exit 3
 fi
 echo "{digest}  $job/code" | sha256sum --check --status || exit 3
@@ -61,6 +61,7 @@ def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str)
     root, srun = shell.quote(paths.root), " ".join(_srun_options(slurm))
     body = _SCRIPT.format(
         root=root,
+        unseen=UNSEEN.format("$job"),
         nonce=nonce,
         digest=digest,
         srun=srun,

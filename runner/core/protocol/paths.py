@@ -211,6 +211,10 @@ class StartPaths:
         """Return the file of a node's facts."""
         return posixpath.join(self.root, f"{node}.facts")
 
+    def log(self, node: str) -> str:
+        """Return the file of what the task on a node prints."""
+        return posixpath.join(self.root, f"{node}.log")
+
     def commands(self, node: str) -> str:
         """Return the file of the commands to a node's supervisor."""
         return posixpath.join(self.root, f"{node}.commands")

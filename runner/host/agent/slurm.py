@@ -7,7 +7,7 @@ import subprocess
 from typing import Any, Dict, Generator, List, Tuple
 
 from runner.core.codec import encode
-from runner.core.model.slurm import IMPOSSIBLE_REASONS
+from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNSEEN, JobStatus
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.host.agent.server import RequestHandler
@@ -20,6 +20,9 @@ from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import write_atomic
 from runner.host.storage.task_store import store_tasks
+
+OUTPUT_FAILED = "0:53"
+"""The exit code of a job whose log Slurm could not open."""
 
 MAX_LOG = 2000  # bytes of a job's own output that are shown
 
@@ -34,7 +37,8 @@ class Handler(RequestHandler):
         if os.path.lexists(paths.run):
             raise ValueError(f"there is a run {data['run_id']} in {workdir} already")
         if program := commands.missing_program():
-            raise ValueError(f"there is no {program} on the PATH: is this a login node?")
+            host = os.uname().nodename
+            raise ValueError(f"there is no {program} on the PATH of {host}: is it a login node?")
         config = yield from commands.run(["scontrol", "show", "config"])
         if config.problem:
             raise ValueError(f"Slurm does not answer: {config.problem}")
@@ -69,7 +73,7 @@ class Handler(RequestHandler):
         found = yield from job.status(paths)
         if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
             yield from job.cancel(paths)
-        log = _read(paths.log)[-MAX_LOG:] if found.has_ended and not ready else ""
+        log = _explain(paths, found) if found.has_ended and not ready else ""
         self.context.answer(
             *(frame, "job"),
             status=encode(found),
@@ -140,6 +144,16 @@ def _orders(paths: JobPaths, run_id: str) -> Tuple[List[Any], int, bool]:
     ]
     attempt = max((int(part["attempt"]) for part in parts), default=0)
     return list(orders.get("problems", ())), attempt, bool(begun) and all(begun)
+
+
+def _explain(paths: JobPaths, ended: JobStatus) -> str:
+    """Return what a job has written that is over and began no run, or why it could not."""
+    if ended.exit_code == OUTPUT_FAILED:
+        where = f" on {ended.nodes}" if ended.nodes else ""
+        return f"its log could not be written{where}: {UNSEEN.format(paths.root)}"
+    nodes = procfs.read_text(last_start(paths).nodes).split()
+    texts = [_read(paths.log), *(_read(last_start(paths).log(node)) for node in nodes)]
+    return "\n".join(dict.fromkeys(text.strip() for text in texts if text.strip()))[-MAX_LOG:]
 
 
 def _read(path: str) -> str:

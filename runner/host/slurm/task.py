@@ -20,6 +20,7 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order
 from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.model.slurm import UNSEEN
 from runner.core.planning.readiness import facts_request
 from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
 from runner.core.relaunch.handover import RelaunchContext
@@ -70,8 +71,7 @@ class NodeTask:
         self._programs = programs
         self._paths = job_paths(root)
         if procfs.read_text(self._paths.nonce) != nonce:
-            message = f"{root} is not seen here: cluster.workdir must be on a disk of all nodes"
-            raise NotReady([Problem(self.node, message)])
+            raise NotReady([Problem(self.node, UNSEEN.format(root))])
         self._number = start_number(os.environ)
         self._start: StartPaths = self._paths.start(self._number)
         with open(self._start.nodes, encoding="ascii") as file:
