@@ -253,6 +253,9 @@ def _local_rank_words(validator: Validator, flag: str, entry: str) -> list[str]:
     if entry == "plain":
         message = "entry plain starts one process per node, so that there is no local rank"
         validator.add(where, message, "choose task.entry=torchrun, or leave it out")
+    if entry == "srun":
+        message = "entry srun replaces nothing in arguments: ranks read LOCAL_RANK"
+        validator.add(where, message, "choose task.entry=torchrun, or leave it out")
     if entry == "launch":
         message = "torch.distributed.launch passes --local-rank by itself"
         hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
@@ -260,22 +263,27 @@ def _local_rank_words(validator: Validator, flag: str, entry: str) -> list[str]:
     return [f"{flag}={LOCAL_RANK_MACRO}"]
 
 
-def check_plain(
-    validator: Validator, values: Mapping[str, Any], nodes: Sequence[Node], rendezvous: Rendezvous
+def check_without_torchrun(
+    validator: Validator,
+    values: Mapping[str, Any],
+    task: Task,
+    nodes: Sequence[Node],
+    rendezvous: Rendezvous,
 ) -> None:
     """Report the settings that a task without torchrun cannot have."""
     # A number of ranks above 1 counts where a node has it of its own.
     harmless = {"None", "1", str(values["cluster"]["nproc_per_node"])}
-    for node in nodes:
+    entry = f"entry {task.entry}"
+    for node in nodes if task.is_plain else ():
         if str(node.nproc) not in harmless:
             message = "entry plain starts one process per node, which may start its own workers"
             hint = "set it to 1 or auto, or task.entry=torchrun"
             validator.add(f"cluster.nodes.{node.name}.nproc_per_node", message, hint)
     if rendezvous.backend != "static":
-        message = f"{rendezvous.backend} is torchrun's, and entry plain starts none"
+        message = f"{rendezvous.backend} is torchrun's, and {entry} starts none"
         hint = "choose rendezvous=static, or task.entry=torchrun"
         validator.add("rendezvous.backend", message, hint)
     for name, default in dataclasses.asdict(TorchrunConfig()).items():
         if name != REFUSED_ELSEWHERE and values["torchrun"][name] not in (default, None):
             hint = "leave it out, or set task.entry=torchrun"
-            validator.add(f"torchrun.{name}", "entry plain starts no torchrun", hint)
+            validator.add(f"torchrun.{name}", f"{entry} starts no torchrun", hint)

@@ -57,10 +57,11 @@ class TaskConfig:
     )
     entry: str = choice(
         "what starts the ranks; launch is torch.distributed.launch, plain one process per node "
-        "without torch's launcher",
+        "without torch's launcher; srun: as Slurm starts tasks",
         "torchrun",
         "launch",
         "plain",
+        "srun",
     )
     local_rank_arg: str | None = doc(
         "a flag by which an old script takes its local rank, such as `--local_rank`", TEXT

@@ -70,7 +70,7 @@ sys.path.insert(0, p)
 sys.dont_write_bytecode = True
 import importlib, zipimport
 text = zipimport.zipimporter(p).get_data
-files = "ranks/shim", "ranks/sitecustomize", "ranks/fault_dump"
+files = "ranks/shim", "ranks/spawner", "ranks/sitecustomize", "ranks/fault_dump"
 files += "container/client", "container/entry"
 main = {"slurm-task": "slurm.task", "slurm-verdict": "slurm.verdict"}
 main = "runner.host." + main.get(sys.argv[1], "agent.server")

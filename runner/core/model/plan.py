@@ -30,6 +30,10 @@ PATTERN = parsed_by(check_pattern)
 HOST, USER = parsed_by(_parse_host), parsed_by(_parse_user)
 
 
+SPAWNER = "srun"
+"""The launcher in messages where our spawner starts ranks as srun starts its tasks."""
+
+
 @dataclass(frozen=True)
 class Hub:
     """The hub of an attempt: supervisors connect to it, so that the failure of one ends all."""
@@ -90,6 +94,11 @@ class Order:
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
     relaunches_left: int = 0  # after this attempt
     voter_count: int = 0  # supervisors that decide on a detached relaunch; 0 if they cannot
+
+    @property
+    def spawns_ranks(self) -> bool:
+        """Whether our spawner starts the ranks."""
+        return self.launcher == SPAWNER
 
     @property
     def is_standby(self) -> bool:

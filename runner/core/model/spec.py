@@ -181,13 +181,18 @@ class Task:
     args: Tuple[str, ...] = ()  # as the program receives them, before torchrun's templates
     env: Dict[str, Optional[str]] = field(default_factory=dict)  # overrides the cluster's
     outputs: Tuple[str, ...] = ()  # paths or patterns in its working folder, to be downloaded
-    entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`) or "plain"
+    entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`), "plain" or "srun"
     expands_args: bool = False  # whether `$RANK` and the like in `args` are replaced
 
     @property
     def is_plain(self) -> bool:
         """Whether the supervisor starts the one process of each node itself."""
         return self.entry == "plain"
+
+    @property
+    def without_torchrun(self) -> bool:
+        """Whether ranks are started without it or its predecessor."""
+        return self.entry in ("plain", "srun")
 
     @property
     def shipped_file(self) -> str:

@@ -168,6 +168,8 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         local_addr=chosen.local_addrs.get(node.name, ""),
         etcd_endpoint=chosen.etcd_endpoint,
         attempt=attempt.number,
+        first_rank=min(attempt.ranks[node.name], default=0),
+        world_size=sum(attempt.nproc.values()),
     )
     script = _script(spec, facts, attempt.code)
     host_facts, facts = facts, facts_inside(facts) if spec.container else facts

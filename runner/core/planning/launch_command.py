@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts
+from runner.core.model.plan import SPAWNER
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
@@ -72,7 +73,7 @@ def launch_command(
     program = (*prefix, *_program(task, script))
     removed = spec.removed_env_of(node)
     attempt_folder = run_paths.attempt_folder(position.attempt)
-    internal_env = {} if task.is_plain else _internal_env(spec, node, facts, attempt_folder)
+    internal_env = {} if task.without_torchrun else _internal_env(spec, node, facts, attempt_folder)
     shim = (
         *(facts.host_python or spec.host_python, "-I", "-S", run_paths.shim, attempt_folder),
         *(run_paths.site if spec.stacks else "", ",".join((*internal_env, *removed))),
@@ -84,6 +85,8 @@ def launch_command(
         return LaunchCommand(
             *((*env_command(removed), *command), (*shim, *command), prefix, len(args)), env=env
         )
+    if task.entry == SPAWNER:
+        return _spawn_command(spec, position, run_paths, shim, (*program, *task.args), prefix)
     launcher_name, module = LAUNCHERS[task.entry]
     launcher = (python.executable, "-m", module, *flags(spec, position))
     local_rank = local_rank_argument(task, python.torch)
@@ -100,6 +103,31 @@ def launch_command(
         arg_count=arg_count,
         launcher=launcher_name,
         internal_env=internal_env,
+    )
+
+
+def _spawn_command(
+    spec: Spec,
+    position: NodePosition,
+    run_paths: RunPaths,
+    shim: Tuple[str, ...],
+    program: Tuple[str, ...],
+    prefix: Tuple[str, ...],
+) -> LaunchCommand:
+    """Return the command of ranks that are started as srun starts its tasks."""
+    numbers = (str(position.nproc), str(position.first_rank))
+    return LaunchCommand(
+        command=("srun", f"--ntasks-per-node={position.nproc}", *program),
+        argv=(*shim[:3], run_paths.spawner, *numbers, *shim, *program),
+        rank_prefix=prefix,
+        arg_count=len(spec.task.args),
+        launcher=SPAWNER,
+        env={
+            "MASTER_ADDR": position.addr,
+            "MASTER_PORT": str(position.port),
+            "NODE_RANK": str(position.index),
+            "WORLD_SIZE": str(position.world_size),
+        },
     )
 
 

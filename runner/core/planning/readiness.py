@@ -91,12 +91,12 @@ def _container_probe(spec: Spec, node: Node) -> ContainerProbe:
 
 def store_risk(spec: Spec) -> str:
     """Return what whoever reaches the store of torch's agents could do, "" where there is none."""
-    return "" if spec.task.is_plain else spec.rendezvous.store_risk
+    return "" if spec.task.without_torchrun else spec.rendezvous.store_risk
 
 
 def needs_python(task: Task) -> bool:
     """Return whether the task, or its launcher, runs in the task's interpreter."""
-    return not (task.is_plain and task.kind == "command")
+    return not (task.without_torchrun and task.kind == "command")
 
 
 def without_removed_env(spec: Spec, node: Node, facts: Facts) -> Facts:
@@ -145,7 +145,7 @@ def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
 
 
 def _torch_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    return [] if spec.task.is_plain else without_torch(node, facts)  # it may do without
+    return [] if spec.task.without_torchrun else without_torch(node, facts)  # it may do without
 
 
 def without_torch(node: Node, facts: Facts) -> List[Problem]:

@@ -37,6 +37,8 @@ class NodePosition:
     local_addr: str = ""  # at which others reach its ranks
     etcd_endpoint: str = ""  # HOST:PORT, if the nodes meet there
     attempt: int = 0  # the run's n-th start
+    first_rank: int = 0  # on this node, where the plan assigns the ranks
+    world_size: int = 1
 
 
 def flags(spec: Spec, position: NodePosition) -> Tuple[str, ...]:

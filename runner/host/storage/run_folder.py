@@ -104,7 +104,7 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `sitecustomize`, and what a container needs besides;
+    `programs` are the texts of `shim`, `spawner`, `sitecustomize`, and of what a container needs;
     `record` has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
@@ -133,6 +133,8 @@ def create_run_folder(
     yield
     write_atomic(folder.shim, programs["shim"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
+    if order.spawns_ranks:
+        write_atomic(folder.spawner, programs["spawner"])
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
