@@ -8,7 +8,7 @@ from typing import Any
 from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import SpecInputs, Validator
 from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node
+from runner.core.model.spec import Node, Spec
 
 LOGIN = "login"
 """The name of the login node."""
@@ -43,6 +43,27 @@ def read_slurm(
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
     spec = SlurmSpec(nnodes=nnodes, spares=spares, exclude=exclude, **asked)
     return _login_node(validator, inputs, cluster), spec, min_nodes
+
+
+def check_slurm(validator: Validator, spec: Spec) -> None:
+    """Report what cannot be where Slurm starts the supervisors, or only there."""
+    if spec.slurm is None:
+        if spec.task.entry == "srun":
+            hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
+            validator.add("task.entry", "srun is for clusters that Slurm schedules", hint)
+        return
+    if spec.rendezvous.serve:
+        message = "Slurm chooses the nodes, whose names are not known before"
+        hint = "set rendezvous.endpoint to an etcd that runs, or choose rendezvous=c10d"
+        validator.add("rendezvous.serve", message, hint)
+    if spec.container.comes_from_here:
+        key = "build" if spec.container.build else "push_image"
+        message = "an image cannot be sent to the nodes of a job: nothing logs in to them"
+        hint = "push it to a registry, or put its file on the common disk"
+        validator.add(f"container.{key}", message, hint)
+    if spec.slurm.spares and spec.min_nodes:
+        message = "a range of nodes has no spares: what is there takes part"
+        validator.add("task.nnodes", message, "set one number, or relaunch.max=0")
 
 
 def _check_signal(validator: Validator, asked: Mapping[str, Any]) -> None:

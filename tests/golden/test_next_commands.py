@@ -39,7 +39,7 @@ RUN_BY = {
         "config/error_messages.py::_missing_option",
         "control/rpc/bootstrap.py::boot_problem",
         "control/record/run_store.py::read_result",
-        "workflows/discovery.py::_run_not_found",
+        "workflows/runs/discovery.py::_run_not_found",
     ),
     f"{EVERYDAY}::test_next_commands_of_a_check_run_as_printed": (
         "checks/code.py::code",

@@ -76,4 +76,5 @@ class SlurmConfig:
         "the run",
         *("true or false", False),
     )
+    srun: Any = doc("more options of srun, such as [--container-image=IMAGE]", TEXTS, list)
     extra: Any = doc("more options of sbatch, such as [--exclusive]", TEXTS, list)

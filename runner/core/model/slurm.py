@@ -47,7 +47,7 @@ IMPOSSIBLE_REASONS: Dict[str, str] = {
 
 @dataclass(frozen=True)
 class SlurmSpec:
-    """What a job asks of Slurm, a field for each option; "" and None leave it to Slurm."""
+    """What a job asks of Slurm, large on purpose: a field per option; "" is Slurm's choice."""
 
     nnodes: int = 1  # the most, with the spares
     spares: int = 0  # of them, that may replace a failed node
@@ -66,6 +66,7 @@ class SlurmSpec:
     signal: str = "SIGUSR1"  # that ranks get before the time limit
     signal_before_s: int = 0  # how long before it, about; 0 for never
     requeue: bool = False  # whether the job starts again, as a new attempt
+    srun: Tuple[str, ...] = ()  # more options of srun, as words
     extra: Tuple[str, ...] = ()  # more options of sbatch, as words
 
     @property

@@ -120,4 +120,5 @@ def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
         "--kill-on-bad-exit=0",
         "--wait=0",
         '--output="$start/%N.log"',
+        *map(shell.quote, slurm.srun),
     )

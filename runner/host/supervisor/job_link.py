@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
@@ -13,12 +13,14 @@ from runner.core.protocol.events import (
     is_scheduled,
 )
 from runner.host.process import procfs
+from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import Submit
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import Scheduled
 from runner.host.supervisor.command_file import CommandFile
 from runner.host.supervisor.peers import PeerExchange
+from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 OWN_TERM_S = 2.0  # how much later than on another host we may get a scheduler's TERM
@@ -59,7 +61,20 @@ class JobLink:
         self._peers_term_at = min(self._peers_term_at, now)
         return now < self._peers_term_at + OWN_TERM_S
 
-    def signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
+    def on_command(
+        self,
+        message: Mapping[str, Any],
+        ranks: RankTracker,
+        ladder: StopLadder,
+        stall_monitor: StallMonitor,
+    ) -> None:
+        """Do what only a job needs to be told: others are asked by an agent on their own host."""
+        if message["command"] == "dump_stacks":
+            stall_monitor.dump(str(message["reason"]))
+        elif message["command"] == "signal_ranks":
+            self._signal_ranks(ranks, ladder)
+
+    def _signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
         """Have the ranks know that their job is about to reach its time limit.
 
         Only they get the signal: torchrun's handler would end the attempt.
@@ -72,12 +87,12 @@ class JobLink:
         if scheduled.stop_after_s is not None:
             self._limit_at = time.monotonic() + scheduled.stop_after_s
 
-    def take_term(self, ladder: StopLadder, peers: PeerExchange) -> bool:
-        """Return whether a TERM is the scheduler's, and follow it the first time.
+    def take_term(self, loop: EventLoop, ladder: StopLadder, peers: PeerExchange) -> bool:
+        """Return whether the scheduler has sent TERM, and follow it the first time.
 
         A scheduler sends TERM to all processes of a job, and KILL later: it ends the run by itself.
         """
-        if self._scheduled is None:
+        if self._scheduled is None or not loop.term_received:
             return False
         if not self._term_taken:
             self._term_taken = True

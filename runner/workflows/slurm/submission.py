@@ -34,16 +34,16 @@ from runner.core.shell import this_program
 from runner.ui.console.plain import open_console
 from runner.ui.output import note, show
 from runner.workflows.attach import follow
-from runner.workflows.discovery import RunFinder
-from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
     deadline,
     forward_signals,
 )
-from runner.workflows.job import QueuedJob, ask_login
 from runner.workflows.preparation import open_code_source
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.runs.found_run import FoundRun
+from runner.workflows.slurm.queue import QueuedJob, ask_login
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:

@@ -17,8 +17,8 @@ from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.shell import this_program
-from runner.workflows.discovery import RunFinder
-from runner.workflows.job import QueuedJob
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.slurm.queue import QueuedJob
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
