@@ -120,6 +120,13 @@ class Slurm:
         process.kill()
         process.wait(START_S)
 
+    def close(self) -> None:
+        """End all daemons."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait(START_S)
+
     def write_cluster(self, conf: Path, name: str = "hpc", **overrides: Any) -> None:
         """Write the YAML of this cluster to conf/cluster, its login node reached by SSH."""
         login = self.login.address
@@ -187,6 +194,8 @@ class Slurm:
     def _start(self, host: Host, daemon: str, *flags: str) -> None:
         script = f'exec "$@" >>{RUN}/{daemon}.log 2>&1'
         argv = ["/bin/sh", "-c", script, "sh", DAEMONS[daemon], *flags]
+        if ended := self._processes.get((host.name, daemon)):
+            ended.wait(START_S)
         self._processes[host.name, daemon] = host.popen(argv, user="root")
 
 
@@ -197,5 +206,8 @@ def slurm_lab(
     """Make a lab of a login node and compute nodes with one home, and start Slurm on it."""
     with make(names=[LOGIN, *nodes], shared_home=True) as lab:
         slurm = Slurm(lab, folder, **options)
-        slurm.start()
-        yield slurm
+        try:
+            slurm.start()
+            yield slurm
+        finally:
+            slurm.close()

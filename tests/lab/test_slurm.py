@@ -284,7 +284,7 @@ def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:
     assert done.code == 4, done
     assert "node2" in done.err.split("first failure: ")[1].splitlines()[0]
     assert done.result["unverified"] == ["node2"]
-    wait_until(lambda: not slurm.jobs(), "the job to end", 30)
+    wait_until(lambda: not slurm.jobs(), "the job to end", 10)  # Slurm notices after 30 s
 
 
 def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:

@@ -51,7 +51,7 @@ MEMORY = Kind("number with K, M, G or T such as 8G, or null", _memory)
 
 @dataclass
 class SlurmConfig:
-    """What a job asks for, by the names of sbatch's options; null leaves it to the site."""
+    """What a job asks for, large on purpose: sbatch's options; null leaves one to the site."""
 
     partition: str | None = doc("the partition, or several with commas", TEXT)
     account: str | None = doc("the account that pays", TEXT)

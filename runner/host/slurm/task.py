@@ -22,6 +22,7 @@ from runner.core.model.plan import Order
 from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.slurm import UNSEEN
 from runner.core.planning.readiness import facts_request
+from runner.core.protocol.events import PeerLost
 from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
 from runner.core.relaunch.handover import RelaunchContext
 from runner.core.relaunch.next_attempt import plan_in_job
@@ -29,10 +30,10 @@ from runner.host.facts.collect import FactsResult, collect
 from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import run_steps
-from runner.host.slurm import shared_files
+from runner.host.slurm import commands, shared_files
 from runner.host.slurm.job_folder import job_paths
 from runner.host.storage import workdir_index
-from runner.host.storage.run_folder import write_atomic
+from runner.host.storage.run_folder import has_ended, read_events, read_order, write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import Scheduled, SupervisorArgs
@@ -42,6 +43,8 @@ NOT_STARTED = 3
 START_SPREAD_S = 60.0  # how much later than the first node the last one may start
 READY_TIMEOUT_S = 20.0
 POLL_S = 0.1
+LOST_WAIT_S = 30.0  # for the other nodes to end, where one is lost
+LOGS_S = 1.0  # in which their tasks end
 
 
 def main(programs: Mapping[str, str]) -> NoReturn:
@@ -185,6 +188,29 @@ class NodeTask:
         result.reserved.close()
         if pipe is not None:
             _await_end(pipe)
+            self._end_without_lost(folder)
+
+    def _end_without_lost(self, folder: RunPaths) -> None:
+        """Have Slurm end the step if a node is lost: it may take minutes to notice that itself.
+
+        The first node that is left does so, once the others have ended, or have had the time to.
+        """
+        order = read_order(folder)
+        events = [
+            event for event in read_events(folder) if order and event.attempt == order.attempt
+        ]
+        lost = {event.body.peer for event in events if isinstance(event.body, PeerLost)}
+        alive = [name for name in self._names if name not in lost]
+        if order is None or not lost or alive[:1] != [self.node]:
+            return
+        others = [RunPaths(order.workdir, order.run_id, name) for name in alive]
+        deadline = time.monotonic() + LOST_WAIT_S
+        while time.monotonic() < deadline and not all(has_ended(o, order) for o in others):
+            time.sleep(POLL_S)
+        time.sleep(LOGS_S)
+        step = procfs.read_text(self._start.step)
+        target = step if self.node == self._names[0] else step.partition(".")[0]
+        run_steps(commands.run(["scancel", target]))
 
 
 def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:
