@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
@@ -43,6 +44,10 @@ IMPOSSIBLE_REASONS: Dict[str, str] = {
     "AssocMaxCpuPerJobLimit": "its account does not give a job that many cores",
 }
 """Why a job never starts, by squeue(1), "JOB REASON CODES": Slurm would keep it for ever."""
+
+
+SPENT = re.compile(r"(Assoc|QOS)(Grp|Max)\w*(Minutes|RunMinutes)\w*")
+"""Why a job waits whose account or QOS has used up the time that it has."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class JobStatus:
         """How it waits, in a few words."""
         reason = f" ({self.reason})" if self.reason else ""
         start = f", may start {self.start.replace('T', ' ')}" if self.start else ""
-        return f"{self.state.lower()}{reason}{start}"
+        spent = ": its account or QOS has used up its time" if SPENT.fullmatch(self.reason) else ""
+        return f"{self.state.lower()}{reason}{spent}{start}"
 
     @property
     def text(self) -> str:

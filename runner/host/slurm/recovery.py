@@ -44,6 +44,12 @@ def needs_reason(folder: RunPaths, order: Order) -> bool:
     )
 
 
+def is_ending(folder: RunPaths, order: Order) -> bool:
+    """Return whether a supervisor has recorded that Slurm ends its job."""
+    bodies = (event.body for event in read_events(folder) if event.attempt == order.attempt)
+    return any(isinstance(body, Stopping) and is_scheduled(body.reason) for body in bodies)
+
+
 def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]:
     """Record what Slurm says of the end of an attempt."""
     paths = JobPaths(order.workdir, order.run_id)

@@ -31,8 +31,8 @@ from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import run_steps
 from runner.host.slurm import commands, shared_files
-from runner.host.slurm.job_folder import job_paths
-from runner.host.storage import workdir_index
+from runner.host.slurm.job_folder import JobSettings, job_paths
+from runner.host.storage import run_owner, workdir_index
 from runner.host.storage.run_folder import has_ended, read_events, read_order, write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import guardian
@@ -49,12 +49,13 @@ LOGS_S = 1.0  # in which their tasks end
 
 def main(programs: Mapping[str, str]) -> NoReturn:
     """Do the work of the task that the command line names; exit with 0 once a supervisor ended."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm sends it to all; the supervisor acts
     descriptor_limit.raise_to_hard()
     subreaper.become_subreaper()
     root, nonce = sys.argv[2:4]
     try:
-        NodeTask(root, nonce, programs).run()
+        task = NodeTask(root, nonce, programs)
+        signal.signal(signal.SIGTERM, lambda *_: task.on_term())
+        task.run()
     except (NotReady, OSError, ValueError) as error:
         print(f"runner: {error}", file=sys.stderr)
         sys.exit(NOT_STARTED)
@@ -72,6 +73,7 @@ class NodeTask:
     def __init__(self, root: str, nonce: str, programs: Mapping[str, str]) -> None:
         self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         self._programs = programs
+        self._folder: Optional[RunPaths] = None  # once it has, or is about to have, a supervisor
         self._paths = job_paths(root)
         if procfs.read_text(self._paths.nonce) != nonce:
             raise NotReady([Problem(self.node, UNSEEN.format(root))])
@@ -96,11 +98,23 @@ class NodeTask:
         self._carry_out(self._await_orders(request), request, result)
 
     def _scheduled(self) -> Scheduled:
-        commands, slurm = self._start.commands(self.node), self._context.spec.slurm
+        settings, slurm = JobSettings(self._paths), self._context.spec.slurm
+        scheduled = Scheduled(
+            self._start.commands(self.node),
+            settings.kill_wait_s,
+            signals_all=not settings.tracks_by_cgroup,
+        )
         if slurm is None or not slurm.signal_before_s:
-            return Scheduled(commands)
+            return scheduled
         stop_after_s = slurm.stop_after_s if slurm.requeue else None
-        return Scheduled(commands, signal.Signals[slurm.signal], stop_after_s)
+        limit_signal = signal.Signals[slurm.signal]
+        return scheduled._replace(limit_signal=limit_signal, stop_after_s=stop_after_s)
+
+    def on_term(self) -> None:
+        """Pass a TERM on to the supervisor: some sites send it to the tasks of a step alone."""
+        if self._folder is None:
+            sys.exit(128 + signal.SIGTERM)
+        procfs.signal_all(run_owner.live_owner_pids(self._folder), signal.SIGTERM)
 
     def _request(self) -> FactsRequest:
         spec = self._context.spec.on_nodes(self._names)
@@ -181,6 +195,7 @@ class NodeTask:
             pipe = guardian.spawn(args, listener, log_fd)
             os.close(log_fd)
 
+        self._folder = folder
         with listener:
             for call in prepare(folder, order, self._programs, record, spawn):
                 if call is not None:

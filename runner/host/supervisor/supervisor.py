@@ -195,9 +195,9 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.term_new_ranks()
-        job_link = self._job_link
+        job_link, way = self._job_link, (self._loop, self._ladder, self._peers)
         job_link.tick()
-        if self._orphaned and not job_link.take_term(self._loop, self._ladder, self._peers):
+        if self._orphaned and not job_link.take_term(*way, self.order.grace_s):
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
