@@ -22,8 +22,8 @@ umask 077
 number=${{SLURM_RESTART_COUNT:-0}} start=$job/start_$number limit=
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nnodes})
 mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last_start" || exit 3
-for name in $names; do : >>"$start/$name.facts"; : >>"$start/$name.commands"; done
-: >>"$start/orders"
+for name in $names; do touch "$start/$name."{{facts,commands,begun}}; done
+touch "$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
 {on_limit}srun {srun} \\
   {python} slurm-task "$job" "$nonce" <"$job/code" &

@@ -215,6 +215,10 @@ class StartPaths:
         """Return the file of a node's facts."""
         return posixpath.join(self.root, f"{node}.facts")
 
+    def begun(self, node: str) -> str:
+        """Return the file in which a node notes the attempt that it has begun."""
+        return posixpath.join(self.root, f"{node}.begun")
+
     def log(self, node: str) -> str:
         """Return the file of what the task on a node prints."""
         return posixpath.join(self.root, f"{node}.log")

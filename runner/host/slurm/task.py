@@ -202,7 +202,7 @@ class NodeTask:
                     call()
         result.reserved.close()
         if pipe is not None:
-            _await_end(pipe)
+            _await_end(pipe, self._start.begun(self.node), order.attempt)
             self._end_without_lost(folder)
 
     def _end_without_lost(self, folder: RunPaths) -> None:
@@ -249,13 +249,14 @@ def _parts(paths: JobPaths) -> Tuple[str, str]:
     return workdir, run_id
 
 
-def _await_end(pipe: int) -> None:
+def _await_end(pipe: int, begun_file: str, attempt: int) -> None:
     """Wait for the report of the guardian, then for its end, and that of all it left to us."""
     if select.select([pipe], [], [], READY_TIMEOUT_S)[0]:
         report = os.read(pipe, 65536)
         if report != guardian.READY:
             raise ValueError(report.decode(errors="replace") or "its guardian ended at once")
     os.close(pipe)
+    shared_files.write(begun_file, attempt)
     while True:
         try:
             os.wait()
