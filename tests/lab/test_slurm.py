@@ -60,7 +60,7 @@ def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
         return controller
     assert controller.wait().code == 0
     logs = ("logs", "--run", controller.run_id)
-    wait_until(lambda: hpc(*logs).out.count("began") >= 2, "the ranks to begin", 30)
+    wait_until(lambda: "began" in hpc(*logs).out, "the ranks to begin", 30)
     return controller
 
 
@@ -346,3 +346,32 @@ def test_signals_reach_the_controller_alone(slurm: Slurm, hpc: Launcher) -> None
     assert started.wait().code == 129
     assert slurm.jobs("%T") == ["RUNNING"]
     assert ended(hpc, "stop", started.run_id).code == 0
+
+
+def test_two_users_at_once(slurm: Slurm, hpc: Launcher) -> None:
+    """Each has jobs, folders and a list of their own."""
+    slurm.write_cluster(hpc.conf, "roots", ssh={"user": "root"})
+    mine = begun(hpc, "sleep=300")
+    others = hpc.start("cluster=roots", *hpc.rank_overrides("print=began", "sleep=300"))
+    others.until_printed("began", 2)
+    assert sorted(slurm.jobs("%u")) == ["alice", "root"]
+    listed = hpc("ps", "--cluster", "roots")
+    assert others.run_id in listed.out
+    assert mine.run_id not in listed.out
+    refused = hpc("stop", "--run", mine.run_id, "--cluster", "roots")
+    assert refused.code != 0
+    assert ended(hpc, "stop", others.run_id).code == 0
+    assert slurm.jobs("%u") == ["alice"]
+
+
+@pytest.mark.all
+@pytest.mark.torch
+def test_range_of_nodes(slurm: Slurm, hpc: Launcher) -> None:
+    """A job of two to four nodes gets what is there, and goes on without one of them."""
+    first = begun(hpc, "sleep=600", "detach=true", "cluster.nodes=1", EXCLUSIVE)
+    ranged = ("cluster.nodes='2:4'", "rendezvous=c10d", "torchrun.max_restarts=3", EXCLUSIVE)
+    started = hpc.start(HPC, "task=elastic", *ranged, "lost_s=4")
+    started.until(lambda: "3 nodes" in started.err, "three nodes", 60)
+    assert ended(hpc, "stop", first.run_id).code == 0
+    done = started.wait(170)
+    assert done.code == 0, done
