@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,27 @@ def test_program_of_the_page_goes_on(slurm: Slurm, hpc: Launcher, steps: Path) -
     done = started.wait()
     assert done.code == 0, done
     assert len({*re.findall(r"from step [1-9]\d*\n", done.out)}) == 1, done
+
+
+def printed(text: str, verb: str) -> list[str]:
+    """Return the words of the only command with this verb that a text has."""
+    (line,) = {*re.findall(rf"\bpython -m runner ({verb} .*)$", text, re.MULTILINE)}
+    return str(line).split()
+
+
+def test_commands_about_a_pending_run_work(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+    """Those that a launch, a verb and an `attach` that leaves it print."""
+    later = 'cluster.slurm.extra=["--begin=now+1hour"]'
+    launched = hpc(SUBMITS, *hpc.rank_overrides("print=hi"), later, "detach=true")
+    follower = hpc.start(*printed(launched.err, "attach"))
+    follower.until(lambda: "is pending (BeginTime)" in follower.err, "it to wait")
+    follower.send(signal.SIGHUP)
+    left = follower.wait()
+    assert left.code == 129, left
+    refused = hpc("logs", *printed(left.err, "attach")[1:])
+    assert "has not begun: job" in refused.err
+    assert printed(refused.err, "attach") == printed(launched.err, "attach")
+    assert printed(refused.err, "stop") == printed(left.err, "stop")
+    assert slurm.jobs("%T") == ["PENDING"]
+    assert hpc(*printed(refused.err, "stop")).code == 0
+    assert not slurm.jobs()
