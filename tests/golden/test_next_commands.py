@@ -73,6 +73,11 @@ RUN_BY = {
         "cli/suggestions.py::unknown_verb",
         "config/error_messages.py::_unreadable_override",
     ),
+    "tests/lab/test_slurm_scripts.py::test_commands_about_a_pending_run_work": (
+        "workflows/runs/found_run.py::_not_begun",
+        "workflows/slurm/queue.py::_on_interrupt",
+        "workflows/slurm/submission.py::_flags",
+    ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",
     ),
