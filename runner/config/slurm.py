@@ -16,6 +16,18 @@ LOGIN = "login"
 EARLY_S = 60
 """How early Slurm may send the signal before a time limit, by sbatch(1)."""
 
+OWN_OPTIONS = {
+    **dict.fromkeys(("--array", "-a"), "one job per run: -m makes a run of each value"),
+    **dict.fromkeys(("--nodes", "-N"), "set cluster.nodes or task.nnodes"),
+    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node"), "set cluster.nproc_per_node"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e", "--open-mode"), "leave it out"),
+    **dict.fromkeys(("--job-name", "-J", "--comment", "--chdir", "-D", "--export"), "leave it out"),
+    **dict.fromkeys(("--wrap", "--wait", "-W", "--parsable", "--hold", "-H"), "leave it out"),
+    **dict.fromkeys(("--signal",), "set slurm.signal_before"),
+    **dict.fromkeys(("--requeue", "--no-requeue"), "set slurm.requeue"),
+}
+"""Options of sbatch that a batch script has anyway, or that no run can have, and what to do."""
+
 UNUSED_KEYS = {
     "only": "set cluster.slurm.nodelist to nodes that the job must get",
     "master": "the first node of the job has rank 0",
@@ -39,6 +51,11 @@ def read_slurm(
         message = "set one of gpus_per_node and gres: both ask for GPUs"
         validator.add("cluster.slurm.gres", message)
     _check_signal(validator, asked)
+    for word in asked["extra"]:
+        name = word.partition("=")[0]
+        if name in OWN_OPTIONS:
+            message = f"{name} is the runner's own part"
+            validator.add("cluster.slurm.extra", message, OWN_OPTIONS[name])
     asked["signal_before_s"] = asked.pop("signal_before") or 0
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
     spec = SlurmSpec(nnodes=nnodes, spares=spares, exclude=exclude, **asked)

@@ -64,6 +64,7 @@ def complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
     paths = JobPaths(order.workdir, order.run_id)
     if has_ended(folder, order) or not _claim(paths, order, "completed"):
         return
+    job.remove_secrets(paths)
     journal = _journal(folder, order)
     why = ENDS.get(found.state)
     reason = ENDED_BY_SCHEDULER if why else "its supervisor ended without a word"

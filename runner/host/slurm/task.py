@@ -223,6 +223,11 @@ class NodeTask:
         while time.monotonic() < deadline and not all(has_ended(o, order) for o in others):
             time.sleep(POLL_S)
         time.sleep(LOGS_S)
+        if JobSettings(self._paths).is_requeued:
+            job_id = os.environ.get("SLURM_JOB_ID", "")
+            if self.node != self._names[0]:  # the script is lost with its node
+                run_steps(commands.run(["scontrol", "requeue", job_id]))
+                return
         step = procfs.read_text(self._start.step)
         target = step if self.node == self._names[0] else step.partition(".")[0]
         run_steps(commands.run(["scancel", target]))
