@@ -73,6 +73,11 @@ RUN_BY = {
         "cli/suggestions.py::unknown_verb",
         "config/error_messages.py::_unreadable_override",
     ),
+    "tests/unit/workflows/test_job.py::test_printed_commands_find_the_run": (
+        "workflows/found_run.py::_not_begun",
+        "workflows/job.py::_on_interrupt",
+        "workflows/submission.py::_flags",
+    ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",
     ),
