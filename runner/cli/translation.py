@@ -46,6 +46,7 @@ FOUND = ("node_rank", "machine_rank", "master_addr", "main_process_ip", "local_a
 """Flags for what the plan decides."""
 
 ELSEWHERE = "this line is for another launcher; nothing was started"
+SUBMITS = "a launch submits the job itself where the cluster's YAML says `scheduler: slurm`"
 NO_COUNTERPART = (
     "without it, the line to type here is shown; arguments of the program itself come after it"
 )
@@ -70,7 +71,7 @@ Unless a flag sets the same key, or takes it back by the same word after a `~`.
 
 _OTHERS = {
     **dict.fromkeys(("mpirun", "mpiexec", "horovodrun", "pdsh"), "mpirun, horovodrun"),
-    "srun": "Slurm",
+    **dict.fromkeys(("srun", "sbatch", "salloc"), "Slurm"),
     "torchx": "torchx",
     "colossalai": "Colossal-AI",
     **dict.fromkeys(("fabric", "lightning"), "Lightning's fabric run"),
@@ -105,6 +106,7 @@ def translated(words: Sequence[str]) -> Problem | None:
     if typed and (part := _OTHERS.get(Path(typed[0]).name)):
         on_hosts = f"\n`{this_program()} exec -- COMMAND` runs a command on every host"
         hint = on_the_page(part) + on_hosts * (typed == ["pdsh"])
+        hint += f"\n{SUBMITS}: {_place('slurm.md')}" * (part == "Slurm")
         return Problem("command line", ELSEWHERE, hint)
     launcher: tuple[str, ...] | None = ()
     try:
@@ -140,10 +142,14 @@ def translated(words: Sequence[str]) -> Problem | None:
 
 def on_the_page(part: str = "") -> str:
     """Return where lines of many launchers are; an installed copy of the runner has no pages."""
-    page = Path(__file__).parents[2] / "docs" / "command-lines.md"
-    place = str(page) if page.exists() else "docs/command-lines.md of the runner"
     under = f", under {part!r}" if part else ""
-    return f"lines of many launchers, with ours beside them: {place}{under}"
+    return f"lines of many launchers, with ours beside them: {_place('command-lines.md')}{under}"
+
+
+def _place(name: str) -> str:
+    """Return where a page is."""
+    page = Path(__file__).parents[2] / "docs" / name
+    return str(page) if page.exists() else f"docs/{name} of the runner"
 
 
 def _take_launcher(left: list[str]) -> tuple[str, ...] | None:

@@ -8,13 +8,25 @@ from typing import Any
 from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import SpecInputs, Validator
 from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node
+from runner.core.model.spec import Node, Spec
 
 LOGIN = "login"
 """The name of the login node."""
 
 EARLY_S = 60
 """How early Slurm may send the signal before a time limit, by sbatch(1)."""
+
+OWN_OPTIONS = {
+    **dict.fromkeys(("--array", "-a"), "one job per run: -m makes a run of each value"),
+    **dict.fromkeys(("--nodes", "-N"), "set cluster.nodes or task.nnodes"),
+    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node"), "set cluster.nproc_per_node"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e", "--open-mode"), "leave it out"),
+    **dict.fromkeys(("--job-name", "-J", "--comment", "--chdir", "-D", "--export"), "leave it out"),
+    **dict.fromkeys(("--wrap", "--wait", "-W", "--parsable", "--hold", "-H"), "leave it out"),
+    **dict.fromkeys(("--signal",), "set slurm.signal_before"),
+    **dict.fromkeys(("--requeue", "--no-requeue"), "set slurm.requeue"),
+}
+"""Options of sbatch that a batch script has anyway, or that no run can have, and what to do."""
 
 UNUSED_KEYS = {
     "only": "set cluster.slurm.nodelist to nodes that the job must get",
@@ -39,10 +51,36 @@ def read_slurm(
         message = "set one of gpus_per_node and gres: both ask for GPUs"
         validator.add("cluster.slurm.gres", message)
     _check_signal(validator, asked)
+    for word in asked["extra"]:
+        name = word.partition("=")[0]
+        if name in OWN_OPTIONS:
+            message = f"{name} is the runner's own part"
+            validator.add("cluster.slurm.extra", message, OWN_OPTIONS[name])
     asked["signal_before_s"] = asked.pop("signal_before") or 0
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
     spec = SlurmSpec(nnodes=nnodes, spares=spares, exclude=exclude, **asked)
     return _login_node(validator, inputs, cluster), spec, min_nodes
+
+
+def check_slurm(validator: Validator, spec: Spec) -> None:
+    """Report what cannot be where Slurm starts the supervisors, or only there."""
+    if spec.slurm is None:
+        if spec.task.entry == "srun":
+            hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
+            validator.add("task.entry", "srun is for clusters that Slurm schedules", hint)
+        return
+    if spec.rendezvous.serve:
+        message = "Slurm chooses the nodes, whose names are not known before"
+        hint = "set rendezvous.endpoint to an etcd that runs, or choose rendezvous=c10d"
+        validator.add("rendezvous.serve", message, hint)
+    if spec.container.comes_from_here:
+        key = "build" if spec.container.build else "push_image"
+        message = "an image cannot be sent to the nodes of a job: nothing logs in to them"
+        hint = "push it to a registry, or put its file on the common disk"
+        validator.add(f"container.{key}", message, hint)
+    if spec.slurm.spares and spec.min_nodes:
+        message = "a range of nodes has no spares: what is there takes part"
+        validator.add("task.nnodes", message, "set one number, or relaunch.max=0")
 
 
 def _check_signal(validator: Validator, asked: Mapping[str, Any]) -> None:

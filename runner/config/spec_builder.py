@@ -14,7 +14,7 @@ from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
-from runner.config.slurm import read_slurm
+from runner.config.slurm import check_slurm, read_slurm
 from runner.config.task import check_without_torchrun, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
@@ -56,9 +56,6 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     task = read_task(validator, inputs)
     if task.without_torchrun:
         check_without_torchrun(validator, values, task, (*nodes, *spares), rendezvous)
-    if task.entry == "srun" and slurm is None:
-        hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
-        validator.add("task.entry", "srun is for clusters that Slurm schedules", hint)
     env, secrets = _read_environment(validator, inputs, cluster["env"], nodes, task)
     top = validator.section("", values, schema.RunnerConfig)
     skipped = validator.text_list("skip_checks", top["skip_checks"])
@@ -99,6 +96,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         detach=bool(values["detach"]),
     )
     _check_relaunch(validator, spec)
+    check_slurm(validator, spec)
     options = _read_options(validator, inputs, top)
     if problems:
         raise ConfigError(problems)

@@ -23,11 +23,11 @@ from runner.ui.console.plain import Console
 from runner.ui.reports import report
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.ui.reports.run_table import describe_run
-from runner.workflows.discovery import RunFinder
-from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import enqueue_signal
-from runner.workflows.job import QueuedJob
 from runner.workflows.reporting import AttemptReporter, Ending
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.runs.found_run import FoundRun
+from runner.workflows.slurm.queue import QueuedJob
 
 ANSWER_TIMEOUT_S = 30
 ANSWERS = {"": "detach", "d": "detach", "detach": "detach", "s": "stop", "stop": "stop"}

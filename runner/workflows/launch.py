@@ -66,7 +66,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     `source` is the code it is to run, by default that of now.
     """
     if request.spec.slurm:
-        from runner.workflows import submission
+        from runner.workflows.slurm import submission
 
         return submission.run(request, source)
     if request.dry_run is not DryRun.OFF:

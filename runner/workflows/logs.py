@@ -12,8 +12,8 @@ from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.protocol.events import EndUnverified
 from runner.core.protocol.paths import source_rank
-from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import enqueue_signal, leave_on_signal
+from runner.workflows.runs.found_run import FoundRun
 
 OutputSink = Callable[[str, int, str, bytes], None]  # takes (node, rank, stream, bytes)
 RankSelector = Callable[[Plan], Sequence[int]]  # returns the wanted ranks of a plan

@@ -8,9 +8,9 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict, completed
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
-from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import leave_on_signal
 from runner.workflows.reporting import download
+from runner.workflows.runs.found_run import FoundRun
 
 
 def pull_run(run: FoundRun) -> dict[str, PullResult]:

@@ -9,7 +9,7 @@ from runner.core.errors import Interrupted
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import STOPPED, Verdict
 from runner.ui.layout import fold_names
-from runner.workflows.found_run import FoundRun
+from runner.workflows.runs.found_run import FoundRun
 
 
 def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:

@@ -39,7 +39,7 @@ RUN_BY = {
         "config/error_messages.py::_missing_option",
         "control/rpc/bootstrap.py::boot_problem",
         "control/record/run_store.py::read_result",
-        "workflows/discovery.py::_run_not_found",
+        "workflows/runs/discovery.py::_run_not_found",
     ),
     f"{EVERYDAY}::test_next_commands_of_a_check_run_as_printed": (
         "checks/code.py::code",
@@ -73,10 +73,10 @@ RUN_BY = {
         "cli/suggestions.py::unknown_verb",
         "config/error_messages.py::_unreadable_override",
     ),
-    "tests/unit/workflows/test_job.py::test_printed_commands_find_the_run": (
-        "workflows/found_run.py::_not_begun",
-        "workflows/job.py::_on_interrupt",
-        "workflows/submission.py::_flags",
+    "tests/lab/test_slurm_scripts.py::test_commands_about_a_pending_run_work": (
+        "workflows/runs/discovery.py::_not_begun",
+        "workflows/slurm/queue.py::_on_interrupt",
+        "workflows/slurm/submission.py::_flags",
     ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",

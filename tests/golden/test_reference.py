@@ -16,6 +16,7 @@ from docs import reference
 from runner.cli.main import for_each_run
 from runner.config.schema import SECTIONS, RunnerConfig
 from runner.config.schema.cluster import ClusterConfig, NodeConfig, SshConfig
+from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import join_or
 from runner.core.model.spec import DryRun, LaunchRequest
 
@@ -87,6 +88,7 @@ def test_the_full_example_has_every_key_of_a_cluster() -> None:
         *(field.name for field in dataclasses.fields(ClusterConfig)),
     }
     assert set(example["ssh"]) == {field.name for field in dataclasses.fields(SshConfig)}
+    assert set(example["slurm"]) == {field.name for field in dataclasses.fields(SlurmConfig)}
     head = text.partition("\nssh:")[0]
     assert [f.name for f in dataclasses.fields(NodeConfig) if f.name not in head] == []
 

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.lab.host import Host
 from tests.lab.waiting import wait_until
 
-DAEMONS = {name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd")}
+DAEMONS = {
+    name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd")
+}
 ROOT, PYTHON = launching.ROOT, sys.executable
 LOGIN, COMPUTE = "login", ("node1", "node2", "node3", "node4")
 ETC, RUN = "/etc/slurm", "/run/slurm"
@@ -31,17 +33,13 @@ StateSaveLocation={run}/state
 SlurmdSpoolDir={run}/spool
 SlurmctldPidFile={run}/slurmctld.pid
 SlurmdPidFile={run}/slurmd.pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
 ReturnToService=2
 MpiDefault=none
 SlurmdParameters=config_overrides
 SlurmdTimeout=30
 KillWait={kill_wait}
 MinJobAge=300
-JobAcctGatherType=jobacct_gather/none
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=bf_interval=5,sched_min_interval=200000
@@ -51,6 +49,54 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=10 Priorit
 PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=6 State=UP
 PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=100 PreemptMode=OFF State=UP
 """
+
+
+BY_LOOK = (
+    "ProctrackType=proctrack/linuxproc",
+    "TaskPlugin=task/none",
+    "SelectTypeParameters=CR_Core",
+    "JobAcctGatherType=jobacct_gather/none",
+)
+"""A site that finds the processes of a job by their parents."""
+
+BY_CGROUP = (
+    "ProctrackType=proctrack/cgroup",
+    "TaskPlugin=task/cgroup",
+    "SelectTypeParameters=CR_Core_Memory",
+    "JobAcctGatherType=jobacct_gather/linux",
+    "JobAcctGatherFrequency=task=2",
+    "AccountingStorageType=accounting_storage/slurmdbd",
+    "AccountingStorageHost=127.0.0.1",
+    "AccountingStorageEnforce=associations,limits,qos",
+)
+"""One that has cgroups, accounts and their limits."""
+
+CGROUP_CONFIG = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainRAMSpace=yes
+"""
+DBD_CONFIG = f"""\
+AuthType=auth/munge
+DbdHost={LOGIN}
+DbdAddr=127.0.0.1
+SlurmUser=root
+PidFile={RUN}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm_acct_db
+"""
+MYSQL = "mariadb --no-defaults --socket=/run/mysqld/mysqld.sock"
+ACCOUNTS = (
+    "add cluster lab",
+    "add account lab",
+    "add account spent",
+    "add user alice account=lab",
+    "add user alice account=spent",
+    "add user root account=lab",
+    "modify account spent set GrpTRESMins=cpu=0",
+)
 
 
 def missing() -> str:
@@ -63,11 +109,11 @@ class Slurm:
     """A small Slurm cluster: a login node with the controller, compute nodes, and one home."""
 
     def __init__(
-        self, lab: Lab, folder: Path, *, kill_wait: int = 8, lines: Sequence[str] = ()
+        self, lab: Lab, folder: Path, *, kill_wait: int = 8, lines: Sequence[str] = BY_LOOK
     ) -> None:
         self.lab, self.login = lab, lab[LOGIN]
         self.nodes = {name: host for name, host in lab.hosts.items() if name != LOGIN}
-        self._etc = folder / "slurm"
+        self._etc, self._has_accounts = folder / "slurm", lines == BY_CGROUP
         self._processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
         self._etc.mkdir()
         self._etc.chmod(0o755)
@@ -87,15 +133,41 @@ class Slurm:
             nodes="\n".join(nodes),
         )
         (self._etc / "slurm.conf").write_text(text)
+        if self._has_accounts:
+            (self._etc / "cgroup.conf").write_text(CGROUP_CONFIG)
+            (self._etc / "slurmdbd.conf").write_text(DBD_CONFIG)
+            (self._etc / "slurmdbd.conf").chmod(0o600)
 
     def start(self) -> None:
         """Start all daemons, and wait until every node is idle."""
         for host in self.lab.hosts.values():
             self._start_munge(host)
+        if self._has_accounts:
+            self._start_accounting()
         self.start_controller()
         for name in self.nodes:
             self.start_node(name)
         wait_until(self.is_idle, "all nodes to be idle", START_S, detail=self.describe)
+
+    def _start_accounting(self) -> None:
+        places = [f"--datadir={RUN}/db", "--socket=/run/mysqld/mysqld.sock"]
+        install = "mariadb-install-db --no-defaults --auth-root-authentication-method=normal"
+        prepare = f"mkdir -p {RUN}/db /run/mysqld && {install} {places[0]} >/dev/null"
+        self.sh(prepare, user="root", timeout=60)
+        self._start(
+            self.login, "mariadbd", "--no-defaults", "--user=root", "--skip-networking", *places
+        )
+
+        def answers(command: str) -> Callable[[], object]:
+            ask = f"{command} >/dev/null 2>&1 && echo yes"
+            return lambda: self.sh(ask, user="root", check=False)
+
+        wait_until(answers(f"{MYSQL} -e 'show databases'"), "mariadb", START_S)
+        self.sh(f"{MYSQL} -e 'create database slurm_acct_db'", user="root")
+        self._start(self.login, "slurmdbd", "-D")
+        wait_until(answers("sacctmgr -n list cluster"), "slurmdbd", START_S)
+        for words in ACCOUNTS:
+            self.sh(f"sacctmgr --immediate {words}", user="root")
 
     def _start_munge(self, host: Host) -> None:
         if not self._runs(host, "munged"):
@@ -119,6 +191,13 @@ class Slurm:
         process = self._processes.pop((host.name, daemon))
         process.kill()
         process.wait(START_S)
+
+    def close(self) -> None:
+        """End all daemons."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait(START_S)
 
     def write_cluster(self, conf: Path, name: str = "hpc", **overrides: Any) -> None:
         """Write the YAML of this cluster to conf/cluster, its login node reached by SSH."""
@@ -187,6 +266,8 @@ class Slurm:
     def _start(self, host: Host, daemon: str, *flags: str) -> None:
         script = f'exec "$@" >>{RUN}/{daemon}.log 2>&1'
         argv = ["/bin/sh", "-c", script, "sh", DAEMONS[daemon], *flags]
+        if ended := self._processes.get((host.name, daemon)):
+            ended.wait(START_S)
         self._processes[host.name, daemon] = host.popen(argv, user="root")
 
 
@@ -197,5 +278,8 @@ def slurm_lab(
     """Make a lab of a login node and compute nodes with one home, and start Slurm on it."""
     with make(names=[LOGIN, *nodes], shared_home=True) as lab:
         slurm = Slurm(lab, folder, **options)
-        slurm.start()
-        yield slurm
+        try:
+            slurm.start()
+            yield slurm
+        finally:
+            slurm.close()

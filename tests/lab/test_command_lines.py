@@ -13,8 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from runner.cli.main import main
+from runner.cli.main import for_each_run, main
 from runner.cli.translation import NO_COUNTERPART, on_the_page
+from runner.control.assumed_facts import assumed_facts
+from runner.core.codec import encode
+from runner.core.model.plan import Plan
+from runner.core.model.spec import LaunchRequest
+from runner.core.planning.build_plan import build_plan
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launch_lines import LaunchLine, read_filter, read_line
 from tests.lab.launching import ROOT, Launcher
@@ -22,6 +27,9 @@ from tests.lab.launching import ROOT, Launcher
 pytestmark = [pytest.mark.documents("docs/command-lines.md")]
 
 PAGE = (ROOT / "docs" / "command-lines.md").read_text(encoding="utf-8")
+SUBMITS = "cluster=hpc"
+"""How lines of ours begin that submit a job; `test_slurm_scripts.py` runs them."""
+
 FILES = dict(re.findall(r"^```yaml\n# (conf/\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 PLACES = {
     "[imagenet-folder with train and val folders]": "/data/imagenet",
@@ -246,8 +254,7 @@ def assert_plan_is_as_asked(
     words: list[str], asked: LaunchLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each node of a dry run of ours is told what theirs says."""
-    assert main(["dry_run=[offline,json]", *words]) == 0, capsys.readouterr().err
-    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    nodes = planned_nodes(words, asked, capsys)
     for number, node in enumerate(nodes):
         given = given_to(node)
         assert_same_program(asked, given, number)
@@ -263,6 +270,30 @@ def assert_plan_is_as_asked(
     if excluded := read_filter(asked.flags.get("exclude", "")):
         assert gpus == {"worker-1": {0, 1, 2, 3}, "worker-2": {1, 2, 3}}
         assert not any(set(numbers) & gpus.get(name, set()) for name, numbers in excluded.items())
+
+
+def planned_nodes(
+    words: list[str], asked: LaunchLine, capsys: pytest.CaptureFixture[str]
+) -> list[dict[str, Any]]:
+    """Plan ours without asking any host; a job of Slurm is planned by its first node."""
+    if words[0] != SUBMITS:
+        assert main(["dry_run=[offline,json]", *words]) == 0, capsys.readouterr().err
+        return list(json.loads(capsys.readouterr().out)["nodes"])
+    assert main(["dry_run=offline", *words]) == 0, capsys.readouterr().err
+    script = capsys.readouterr().out
+    assert f"#SBATCH --nodes={asked.flags['nnodes']}\n" in script
+    gpus = asked.flags.get("gres", "gpu:").partition(":")[2]
+    assert f"#SBATCH --gpus-per-node={gpus}\n" in script or not gpus
+    plans: list[Plan] = []
+
+    def plan(request: LaunchRequest) -> int:
+        count = request.spec.slurm.nnodes if request.spec.slurm else 0
+        spec = request.spec.on_nodes([f"node{number}" for number in range(1, count + 1)])
+        plans.append(build_plan(*assumed_facts(spec)[:2]))
+        return 0
+
+    assert for_each_run(words, plan) == 0, capsys.readouterr().err
+    return list(encode(plans[0])["nodes"])
 
 
 def given_to(node: dict[str, Any]) -> LaunchLine:
@@ -321,7 +352,6 @@ TRIED = {
     "deepspeed --num_nodes=2": False,
     "colossalai run": False,
     "OMPI_COMM_WORLD_RANK": False,
-    "SLURM_PROCID": False,
     "--num-layers 24": False,
     "-j 2x4": False,
 }
@@ -329,8 +359,7 @@ TRIED = {
 
 ALSO_CALLED = {
     **{"OMPI_COMM_WORLD_RANK": "RANK", "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE"},
-    **{"OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK", "SLURM_PROCID": "RANK"},
-    **{"SLURM_GPUS_ON_NODE": "LOCAL_WORLD_SIZE"},
+    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
 }
 """Variables of other launchers, by those that say the same here."""
 
@@ -358,7 +387,6 @@ def test_ours_runs(part: str, reader: Launcher) -> None:
         place = {"RANK": rank, "LOCAL_RANK": local, "NODE_RANK": plan["nodes"].index(node)}
         wanted = {**master, **{name: str(number) for name, number in place.items()}}
         wanted |= {"WORLD_SIZE": str(len(places)), "LOCAL_WORLD_SIZE": each}
-        wanted["SLURM_CPUS_PER_TASK"] = "8"
         told = said["env"]
         assert told == {name: wanted[ALSO_CALLED.get(name, name)] for name in told}
         assert told.keys() >= {"RANK", "WORLD_SIZE", *master}

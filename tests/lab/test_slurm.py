@@ -60,7 +60,7 @@ def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
         return controller
     assert controller.wait().code == 0
     logs = ("logs", "--run", controller.run_id)
-    wait_until(lambda: hpc(*logs).out.count("began") >= 2, "the ranks to begin", 30)
+    wait_until(lambda: "began" in hpc(*logs).out, "the ranks to begin", 30)
     return controller
 
 
@@ -284,7 +284,7 @@ def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:
     assert done.code == 4, done
     assert "node2" in done.err.split("first failure: ")[1].splitlines()[0]
     assert done.result["unverified"] == ["node2"]
-    wait_until(lambda: not slurm.jobs(), "the job to end", 30)
+    wait_until(lambda: not slurm.jobs(), "the job to end", 10)  # Slurm notices after 30 s
 
 
 def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:
@@ -346,3 +346,30 @@ def test_signals_reach_the_controller_alone(slurm: Slurm, hpc: Launcher) -> None
     assert started.wait().code == 129
     assert slurm.jobs("%T") == ["RUNNING"]
     assert ended(hpc, "stop", started.run_id).code == 0
+
+
+def test_two_users_at_once(slurm: Slurm, hpc: Launcher) -> None:
+    """Each has jobs, folders and a list of their own."""
+    slurm.write_cluster(hpc.conf, "roots", ssh={"user": "root"})
+    mine = begun(hpc, "sleep=300")
+    others = hpc.start("cluster=roots", *hpc.rank_overrides("print=began", "sleep=300"))
+    others.until_printed("began", 2)
+    assert sorted(slurm.jobs("%u")) == ["alice", "root"]
+    listed = hpc("ps", "--cluster", "roots")
+    assert others.run_id in listed.out
+    assert mine.run_id not in listed.out
+    refused = hpc("stop", "--run", mine.run_id, "--cluster", "roots")
+    assert refused.code != 0
+    assert ended(hpc, "stop", others.run_id).code == 0
+    assert slurm.jobs("%u") == ["alice"]
+
+
+@pytest.mark.all
+@pytest.mark.torch
+def test_range_of_nodes(hpc: Launcher) -> None:
+    """A job of two to four nodes gets what is there."""
+    begun(hpc, "sleep=600", "detach=true", "cluster.nodes=1", EXCLUSIVE)
+    ranged = ("cluster.nodes='2:4'", "rendezvous=c10d", EXCLUSIVE)
+    done = hpc(HPC, "task=ddp", "task.args.epochs=1", *ranged, seconds=150)
+    assert done.code == 0, done
+    assert "3 ranks on 3 nodes" in done.err

@@ -13,9 +13,9 @@ def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     Ctrl-C asks: detach, or stop the run.
     """
     from runner.workflows import attach as workflow
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
+    from runner.workflows.runs.discovery import open_run_finder
+    from runner.workflows.runs.found_run import FoundRun
 
     lines = parse_line_count("--tail", tail) if tail else None
     composed = selection.contact_for_run(run)

@@ -41,10 +41,10 @@ def logs(
 
     Rank after rank; with --follow as it is written.
     """
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline, signal_pending
     from runner.workflows.logs import GrepFilter, RankLogs
+    from runner.workflows.runs.discovery import open_run_finder
+    from runner.workflows.runs.found_run import FoundRun
 
     start = log_start(tail, since)
     pattern = _compile_pattern(grep)

@@ -18,7 +18,7 @@ from runner.ui.output import show
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
     from runner.core.model.spec import LaunchRequest
-    from runner.workflows.discovery import RunFinder
+    from runner.workflows.runs.discovery import RunFinder
 
 MAX_COMMANDS = 3  # of each cluster
 
@@ -33,7 +33,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     from runner.control.record import run_index
     from runner.ui.layout import terminal_width
     from runner.ui.reports import run_table
-    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.runs.discovery import open_run_finder
 
     composed = selection.contact_latest()
     with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
@@ -78,8 +78,8 @@ def _ends_on_record(
     """Return how runs ended by their records here, completed by what the hosts can prove now."""
     from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
-    from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import complete_result
+    from runner.workflows.runs.found_run import FoundRun
 
     ends = {}
     for run in runs:

@@ -20,9 +20,9 @@ def pull(selection: Selection, run: str = "", json_: bool = False) -> int:
     Only what is missing here is downloaded. A launch does so at its end.
     """
     from runner.ui.reports import tables
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import pull_run
+    from runner.workflows.runs.discovery import open_run_finder
+    from runner.workflows.runs.found_run import FoundRun
 
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "pull") as finder:

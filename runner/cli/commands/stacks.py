@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runner.core.model.plan import Plan
     from runner.core.model.results import RemoteRun
     from runner.core.outcome.stacks import Stack
-    from runner.workflows.discovery import RunFinder
+    from runner.workflows.runs.discovery import RunFinder
 
 
 SECOND_LOOK_S = 1.0
@@ -31,7 +31,7 @@ def stacks(selection: Selection, run: str = "", json_: bool = False) -> int:
     from runner.core.outcome.stacks import group_run_stacks, moving_ranks
     from runner.ui.reports import tables
     from runner.ui.reports.report import ended_notice
-    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.runs.discovery import open_run_finder
 
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "stacks") as finder:

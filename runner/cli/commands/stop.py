@@ -15,7 +15,7 @@ from runner.ui.output import show, show_prose
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
     from runner.core.model.spec import LaunchRequest, Spec
-    from runner.workflows.discovery import RunFinder
+    from runner.workflows.runs.discovery import RunFinder
 
 
 @verb(
@@ -79,7 +79,7 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
 
 def _runs_on_hosts(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
     """Return the runs on the hosts of a run, and why some hosts could not be asked."""
-    from runner.workflows.discovery import open_run_finder
+    from runner.workflows.runs.discovery import open_run_finder
 
     try:
         with open_run_finder(request, "stop", plain=True) as finder:
@@ -92,8 +92,8 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
     from runner.ui.reports import run_table
     from runner.workflows import stop as workflow
     from runner.workflows.confirmation import confirm
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
+    from runner.workflows.runs.discovery import open_run_finder
+    from runner.workflows.runs.found_run import FoundRun
 
     opened_finder: RunFinder | None = None
     try:
@@ -123,7 +123,7 @@ def _cancel(
 ) -> int:
     """End the job of a run that has not begun."""
     from runner.workflows.confirmation import confirm
-    from runner.workflows.job import QueuedJob
+    from runner.workflows.slurm.queue import QueuedJob
 
     confirm(finder.pool, "stop", [reported.info], yes=yes, is_latest=not request.spec.run_id)
     run_id, node = reported.run_id, next(iter(finder.pool.sessions))

@@ -59,9 +59,9 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
-    from runner.workflows.discovery import open_run_finder
-    from runner.workflows.found_run import FoundRun
     from runner.workflows.pull import complete_result, pull_run
+    from runner.workflows.runs.discovery import open_run_finder
+    from runner.workflows.runs.found_run import FoundRun
 
     try:
         with open_run_finder(composed, "why") as finder:

@@ -35,6 +35,7 @@ from runner.config.schema.fields import (
     doc,
     section,
 )
+from runner.config.schema.slurm import SlurmConfig
 from runner.core.planning.rendezvous_flags import BACKENDS
 
 GROUPS = ("cluster", "task", "rendezvous", "container")
@@ -56,8 +57,8 @@ class TaskConfig:
         "mapping; text or list of texts where args_style is raw; or null",
     )
     entry: str = choice(
-        "what starts the ranks; launch is torch.distributed.launch, plain one process per node "
-        "without torch's launcher; srun: as Slurm starts tasks",
+        "what starts the ranks; launch: torch.distributed.launch, plain: one process per node, "
+        "srun: one per rank, as Slurm does",
         "torchrun",
         "launch",
         "plain",
@@ -246,6 +247,7 @@ SECTIONS: Mapping[str, type] = {
     "cluster": ClusterConfig,
     "cluster.nodes.NODE": NodeConfig,
     "cluster.ssh": SshConfig,
+    "cluster.slurm": SlurmConfig,
     "task": TaskConfig,
     "rendezvous": RendezvousConfig,
     "container": ContainerConfig,

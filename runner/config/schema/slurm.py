@@ -51,7 +51,7 @@ MEMORY = Kind("number with K, M, G or T such as 8G, or null", _memory)
 
 @dataclass
 class SlurmConfig:
-    """What a job asks for, by the names of sbatch's options; null leaves it to the site."""
+    """What a job asks for, large on purpose: sbatch's options; null leaves one to the site."""
 
     partition: str | None = doc("the partition, or several with commas", TEXT)
     account: str | None = doc("the account that pays", TEXT)
@@ -76,4 +76,5 @@ class SlurmConfig:
         "the run",
         *("true or false", False),
     )
+    srun: Any = doc("more options of srun, such as [--container-image=IMAGE]", TEXTS, list)
     extra: Any = doc("more options of sbatch, such as [--exclusive]", TEXTS, list)

@@ -118,6 +118,16 @@ def boot_words(python: str) -> str:
     return f"{shell.path(python)} -I -X utf8 -c {shell.quote(_LOADER)}"
 
 
+def job_words(spec: Spec) -> str:
+    """Return the same for a node of a job, where the setup lines may bring the interpreter."""
+    words, python = boot_words(spec.host_python), shell.path(spec.host_python)
+    if not spec.setup:
+        return words
+    lines = "\n".join(spec.setup)
+    script = f'command -v {python} >/dev/null || {{ {lines}\n}} </dev/null >&2; exec "$@"'
+    return f"bash --norc --noprofile -c {shell.quote(script)} setup {words}"
+
+
 def boot_input(setup: Sequence[str]) -> bytes:
     """Return what the boot command reads: the lines of `cluster.setup`, then the host-side code."""
     return _setup_text(setup) + host_code()

@@ -81,7 +81,7 @@ class HostSession:
         self._lock = threading.Lock()
         self.quota = InboxQuota()
         self._ids = itertools.count(1)
-        self.clock = ClockOffset()
+        self.clock = ClockOffset(by_wall=node.in_job)
         self._closed = threading.Event()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
@@ -225,10 +225,14 @@ class InboxQuota:
 
 
 class ClockOffset:
-    """The offset of a host's monotonic clock from this machine's, by the fastest ping so far."""
+    """The offset of a host's monotonic clock from this machine's, by the fastest ping so far.
 
-    def __init__(self) -> None:
+    With `by_wall`, what is converted is another machine's, whose wall clock alone is comparable.
+    """
+
+    def __init__(self, *, by_wall: bool = False) -> None:
         self.offset = 0.0
+        self._by_wall = by_wall
         self.mono_epoch = 0.0  # the host's wall clock when its monotonic clock was 0
         self._pings: dict[int, float] = {}
         self._best_rtt_s = float("inf")
@@ -242,7 +246,7 @@ class ClockOffset:
 
         A reboot resets the host's monotonic clock; earlier times are converted by its wall clock.
         """
-        if abs(wall - mono - self.mono_epoch) > REBOOT_THRESHOLD_S:
+        if self._by_wall or abs(wall - mono - self.mono_epoch) > REBOOT_THRESHOLD_S:
             mono = wall - self.mono_epoch
         return mono + self.offset
 

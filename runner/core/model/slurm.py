@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
@@ -45,9 +46,13 @@ IMPOSSIBLE_REASONS: Dict[str, str] = {
 """Why a job never starts, by squeue(1), "JOB REASON CODES": Slurm would keep it for ever."""
 
 
+SPENT = re.compile(r"(Assoc|QOS)(Grp|Max)\w*(Minutes|RunMinutes)\w*")
+"""Why a job waits whose account or QOS has used up the time that it has."""
+
+
 @dataclass(frozen=True)
 class SlurmSpec:
-    """What a job asks of Slurm, a field for each option; "" and None leave it to Slurm."""
+    """What a job asks of Slurm, large on purpose: a field per option; "" is Slurm's choice."""
 
     nnodes: int = 1  # the most, with the spares
     spares: int = 0  # of them, that may replace a failed node
@@ -66,6 +71,7 @@ class SlurmSpec:
     signal: str = "SIGUSR1"  # that ranks get before the time limit
     signal_before_s: int = 0  # how long before it, about; 0 for never
     requeue: bool = False  # whether the job starts again, as a new attempt
+    srun: Tuple[str, ...] = ()  # more options of srun, as words
     extra: Tuple[str, ...] = ()  # more options of sbatch, as words
 
     @property
@@ -105,7 +111,8 @@ class JobStatus:
         """How it waits, in a few words."""
         reason = f" ({self.reason})" if self.reason else ""
         start = f", may start {self.start.replace('T', ' ')}" if self.start else ""
-        return f"{self.state.lower()}{reason}{start}"
+        spent = ": its account or QOS has used up its time" if SPENT.fullmatch(self.reason) else ""
+        return f"{self.state.lower()}{reason}{spent}{start}"
 
     @property
     def text(self) -> str:

@@ -13,9 +13,11 @@ REQUEUED = "its job is to start again"
 
 
 def is_requeued(events: Iterable[Event]) -> bool:
-    """Return whether the job of an attempt waits to start the run again."""
-    bodies = (event.body for event in events)
-    return any(isinstance(body, JobEnded) and body.state == "PENDING" for body in bodies)
+    """Return whether the job waits to start the run again, after the last attempt of these."""
+    known = list(events)
+    last = max((event.attempt for event in known), default=0)
+    ends = (event.body for event in known if event.attempt == last)
+    return any(isinstance(body, JobEnded) and body.state == "PENDING" for body in ends)
 
 
 def with_reason_of_job(failure: Failure, history: Sequence[TimedEvent]) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Iterator, Tuple
 
 from runner.core import shell
@@ -22,20 +23,22 @@ umask 077
 number=${{SLURM_RESTART_COUNT:-0}} start=$job/start_$number limit=
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nnodes})
 mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last_start" || exit 3
-for name in $names; do : >>"$start/$name.facts"; : >>"$start/$name.commands"; done
-: >>"$start/orders"
+for name in $names; do touch "$start/$name."{{facts,commands,begun}}; done
+touch "$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
 {on_limit}srun {srun} \\
   {python} slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
+{python} slurm-verdict "$job" <"$job/code"
+code=$?
 {at_end}rm -f "$job/secrets.json"
-exec {python} slurm-verdict "$job" <"$job/code"
+exit $code
 """
 """Run by bash, whose `wait` returns when a trap was run."""
 
 _ON_LIMIT = """\
 tell_ranks() {
-  limit=1
+  limit=limit
   for name in $names; do echo '{"command": "signal_ranks"}' >>"$start/$name.commands"; done
 }
 trap tell_ranks USR1
@@ -43,10 +46,15 @@ trap tell_ranks USR1
 """The signal before the time limit is for the script alone: torchrun would end by it."""
 
 _REQUEUE = """\
-if [ "$limit" ] || scontrol -o show job "$SLURM_JOB_ID" | grep -q "=RUNNING .* PreemptTime=[0-9]"
-then scontrol requeue "$SLURM_JOB_ID"; sleep 60; fi
+case $limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
+limit130* | 130*) ;;  # a user stopped the run
+limit* | 4* | *=RUNNING\\ *\\ PreemptTime=[0-9]*) scontrol requeue "$SLURM_JOB_ID"; sleep 60 ;;
+esac
 """
-"""Slurm starts a job again by itself only if it has to end it, not if it ends in its grace time."""
+"""Slurm starts a job again by itself only if it has to end it, not if it ends in its grace time.
+
+4 is the exit code of a run that has lost a node.
+"""
 
 
 def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str) -> str:
@@ -79,7 +87,8 @@ def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
     yield f"--comment={spec.run_id}"
     fewest = spec.min_nodes or slurm.nnodes
     yield f"--nodes={fewest}" if fewest == slurm.nnodes else f"--nodes={fewest}-{slurm.nnodes}"
-    yield "--ntasks-per-node=1"
+    if fewest == slurm.nnodes:  # of a range, Slurm would give the fewest
+        yield "--ntasks-per-node=1"
     named = ("partition", "account", "qos", "time", "constraint", "nodelist", "exclude")
     for name in (*named, "reservation", "licenses", "gres"):
         if value := getattr(slurm, name):
@@ -103,8 +112,10 @@ def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
 
 def _ranks_per_node(spec: Spec) -> int:
     """Return how many ranks a node is to have, as far as that is known before the job starts."""
-    login = spec.nodes[0]
-    return 1 if spec.task.is_plain else login.nproc or login.gpu_count or 1
+    login, gres = spec.nodes[0], spec.slurm.gres if spec.slurm else ""
+    gpus = re.fullmatch(r"gpu(?::\w+)?:(\d+).*", gres)
+    count = login.gpu_count or (int(gpus[1]) if gpus else 0)
+    return 1 if spec.task.is_plain else login.nproc or count or 1
 
 
 def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
@@ -120,4 +131,5 @@ def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
         "--kill-on-bad-exit=0",
         "--wait=0",
         '--output="$start/%N.log"',
+        *map(shell.quote, slurm.srun),
     )

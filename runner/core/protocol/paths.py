@@ -25,6 +25,9 @@ STACKS_LOG = "stacks"
 CODE_FOLDER = "code"
 """The folder of a release that has the tree; the manifest is beside it."""
 
+JOB_FOLDER = ".slurm"
+"""The folder in that of a run that belongs to its job of Slurm."""
+
 STREAMS = ("out", "err")
 
 METRICS_STREAM = "metrics"
@@ -183,7 +186,7 @@ class JobPaths:
 
     def __init__(self, workdir: str, run_id: str) -> None:
         self.run = posixpath.join(workdir, "runs", run_id)
-        self.root = posixpath.join(self.run, ".slurm")
+        self.root = posixpath.join(self.run, JOB_FOLDER)
         self.script = posixpath.join(self.root, "batch.sh")
         self.code = posixpath.join(self.root, "code")
         self.context = posixpath.join(self.root, "context.json")
@@ -211,6 +214,10 @@ class StartPaths:
     def facts(self, node: str) -> str:
         """Return the file of a node's facts."""
         return posixpath.join(self.root, f"{node}.facts")
+
+    def begun(self, node: str) -> str:
+        """Return the file in which a node notes the attempt that it has begun."""
+        return posixpath.join(self.root, f"{node}.begun")
 
     def log(self, node: str) -> str:
         """Return the file of what the task on a node prints."""

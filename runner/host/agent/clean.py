@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Generator, List
 
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
@@ -16,6 +17,7 @@ from runner.host.storage.garbage import (
     collect_garbage,
     remove_images,
     remove_left_container,
+    remove_unbegun,
 )
 from runner.host.storage.run_folder import make_marker, read_order
 from runner.host.storage.run_list import is_in_job
@@ -33,6 +35,8 @@ class Handler(RequestHandler):
         removed = yield from collect_garbage(
             workdir, node, older_than_s, others, only, dry_run=dry_run
         )
+        if only is None and os.path.isdir(os.path.join(workdir, "runs")):
+            removed["runs"] += yield from _remove_unbegun(workdir, older_than_s, dry_run=dry_run)
         if frame.data.get("images"):
             removed["images"], kept = yield from remove_images(
                 workdir, node, older_than_s, others, dry_run=dry_run
@@ -77,3 +81,18 @@ class Handler(RequestHandler):
         if order is not None:
             recovery.complete(folder, order, (yield from job.status(paths)))
         self.context.answer(frame, "leftovers", killed=0, survivors=[])
+
+
+def _remove_unbegun(
+    workdir: str, older_than_s: float, *, dry_run: bool
+) -> Generator[None, None, List[str]]:
+    """Remove the runs whose jobs have ended before they began them."""
+    from runner.host.slurm import commands, job  # noqa: PLC0415 (most hosts have no Slurm)
+
+    if commands.missing_program():
+        return []
+    jobs, problem = yield from job.queued()
+    if problem:
+        return []
+    job_ids = {each.job_id for each in jobs}
+    return remove_unbegun(workdir, job_ids, older_than_s, dry_run=dry_run)

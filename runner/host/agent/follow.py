@@ -17,10 +17,10 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
-from runner.host.agent.follow_job import FollowedJob
 from runner.host.agent.job_queue import JobSteps, LoopCall
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
+from runner.host.agent.slurm.follow import FollowedJob
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.storage import run_owner

@@ -36,7 +36,7 @@ class Handler(RequestHandler):
         if not run_id or run_id not in known:
             runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
             listing["runs"] += [run for run in runs if run["info"]["run_id"] not in known]
-        if any(run["job"] is not None and _may_be_on(run) for run in listing["runs"]):
+        if any(run["job"] is not None for run in listing["runs"]):
             for gone in (yield from _ask_slurm(listing["runs"])):  # perhaps since it was read
                 again = yield from list_runs(workdir, node, others, gone)
                 kept = [run for run in listing["runs"] if run["info"]["run_id"] != gone]
@@ -62,10 +62,6 @@ class Handler(RequestHandler):
         make_marker(folder.relaunch_marker, time.time() + float(frame.data.get("for_s", 0)))
         stop_requested = os.path.lexists(folder.stop_marker)
         self.context.answer(frame, "relaunch_pending", stop_requested=stop_requested)
-
-
-def _may_be_on(run: Dict[str, Any]) -> bool:
-    return bool(run["alive"]) or run["state"] in (State.STARTING.value, State.STOPPING.value)
 
 
 def _ask_slurm(runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:

@@ -49,8 +49,11 @@ def main(argv: List[str]) -> NoReturn:
 
 def rank_variables(rank: int, local_rank: int, count: int) -> Dict[str, str]:
     """Return the variables of one rank, beside those of its node."""
-    nodes, world_size = os.environ.get("SLURM_JOB_NUM_NODES", ""), os.environ["WORLD_SIZE"]
+    nodes, world_size = os.environ.get("SLURM_NNODES", "1"), os.environ["WORLD_SIZE"]
+    cores = os.environ.get("SLURM_CPUS_PER_TASK", "")  # of the one task that is the node's
+    of_cores = {"SLURM_CPUS_PER_TASK": str(max(1, int(cores) // count))} if cores else {}
     return {
+        **of_cores,
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(count),
@@ -59,8 +62,10 @@ def rank_variables(rank: int, local_rank: int, count: int) -> Dict[str, str]:
         "SLURM_NTASKS": world_size,
         "SLURM_NPROCS": world_size,
         "SLURM_NTASKS_PER_NODE": str(count),
+        "SLURM_STEP_NUM_TASKS": world_size,
+        "SLURM_TASKS_PER_NODE": f"{count}(x{nodes})",
+        "SLURM_STEP_TASKS_PER_NODE": f"{count}(x{nodes})",
         "SLURM_NODEID": os.environ["NODE_RANK"],
-        "SLURM_NNODES": os.environ.get("SLURM_NNODES", nodes),
     }
 
 

@@ -124,6 +124,7 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     if found.problem:
         return f"Slurm does not answer: {found.problem}"
     if found.has_ended:
+        remove_secrets(paths)
         return ""
     target = procfs.read_text(last_start(paths).step) if settings.allocation else found.job_id
     if target:
@@ -136,10 +137,17 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     while time.monotonic() < deadline:
         found = yield from status(paths, fresh_s=POLL_S / 2)
         if found.has_ended:
+            remove_secrets(paths)
             return ""
         yield from pause(POLL_S)
     where = f" on {found.nodes}" if found.nodes else ""
     return f"job {found.job_id} is {found.state}: Slurm still ends it{where}"
+
+
+def remove_secrets(paths: JobPaths) -> None:
+    """Remove the secrets of a job that is over; its script does so, unless it was killed."""
+    with contextlib.suppress(OSError):
+        os.unlink(paths.secrets)
 
 
 def _end_script(paths: JobPaths) -> None:

@@ -44,6 +44,12 @@ def needs_reason(folder: RunPaths, order: Order) -> bool:
     )
 
 
+def is_ending(folder: RunPaths, order: Order) -> bool:
+    """Return whether a supervisor has recorded that Slurm ends its job."""
+    bodies = (event.body for event in read_events(folder) if event.attempt == order.attempt)
+    return any(isinstance(body, Stopping) and is_scheduled(body.reason) for body in bodies)
+
+
 def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]:
     """Record what Slurm says of the end of an attempt."""
     paths = JobPaths(order.workdir, order.run_id)
@@ -58,6 +64,7 @@ def complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
     paths = JobPaths(order.workdir, order.run_id)
     if has_ended(folder, order) or not _claim(paths, order, "completed"):
         return
+    job.remove_secrets(paths)
     journal = _journal(folder, order)
     why = ENDS.get(found.state)
     reason = ENDED_BY_SCHEDULER if why else "its supervisor ended without a word"

@@ -22,6 +22,7 @@ from runner.core.model.plan import Order
 from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.slurm import UNSEEN
 from runner.core.planning.readiness import facts_request
+from runner.core.protocol.events import PeerLost
 from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
 from runner.core.relaunch.handover import RelaunchContext
 from runner.core.relaunch.next_attempt import plan_in_job
@@ -29,10 +30,10 @@ from runner.host.facts.collect import FactsResult, collect
 from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import run_steps
-from runner.host.slurm import shared_files
-from runner.host.slurm.job_folder import job_paths
-from runner.host.storage import workdir_index
-from runner.host.storage.run_folder import write_atomic
+from runner.host.slurm import commands, shared_files
+from runner.host.slurm.job_folder import JobSettings, job_paths
+from runner.host.storage import run_owner, workdir_index
+from runner.host.storage.run_folder import has_ended, read_events, read_order, write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import Scheduled, SupervisorArgs
@@ -42,16 +43,19 @@ NOT_STARTED = 3
 START_SPREAD_S = 60.0  # how much later than the first node the last one may start
 READY_TIMEOUT_S = 20.0
 POLL_S = 0.1
+LOST_WAIT_S = 30.0  # for the other nodes to end, where one is lost
+LOGS_S = 1.0  # in which their tasks end
 
 
 def main(programs: Mapping[str, str]) -> NoReturn:
     """Do the work of the task that the command line names; exit with 0 once a supervisor ended."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm sends it to all; the supervisor acts
     descriptor_limit.raise_to_hard()
     subreaper.become_subreaper()
     root, nonce = sys.argv[2:4]
     try:
-        NodeTask(root, nonce, programs).run()
+        task = NodeTask(root, nonce, programs)
+        signal.signal(signal.SIGTERM, lambda *_: task.on_term())
+        task.run()
     except (NotReady, OSError, ValueError) as error:
         print(f"runner: {error}", file=sys.stderr)
         sys.exit(NOT_STARTED)
@@ -69,6 +73,7 @@ class NodeTask:
     def __init__(self, root: str, nonce: str, programs: Mapping[str, str]) -> None:
         self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         self._programs = programs
+        self._folder: Optional[RunPaths] = None  # once it has, or is about to have, a supervisor
         self._paths = job_paths(root)
         if procfs.read_text(self._paths.nonce) != nonce:
             raise NotReady([Problem(self.node, UNSEEN.format(root))])
@@ -93,11 +98,23 @@ class NodeTask:
         self._carry_out(self._await_orders(request), request, result)
 
     def _scheduled(self) -> Scheduled:
-        commands, slurm = self._start.commands(self.node), self._context.spec.slurm
+        settings, slurm = JobSettings(self._paths), self._context.spec.slurm
+        scheduled = Scheduled(
+            self._start.commands(self.node),
+            settings.kill_wait_s,
+            signals_all=not settings.tracks_by_cgroup,
+        )
         if slurm is None or not slurm.signal_before_s:
-            return Scheduled(commands)
+            return scheduled
         stop_after_s = slurm.stop_after_s if slurm.requeue else None
-        return Scheduled(commands, signal.Signals[slurm.signal], stop_after_s)
+        limit_signal = signal.Signals[slurm.signal]
+        return scheduled._replace(limit_signal=limit_signal, stop_after_s=stop_after_s)
+
+    def on_term(self) -> None:
+        """Pass a TERM on to the supervisor: some sites send it to the tasks of a step alone."""
+        if self._folder is None:
+            sys.exit(128 + signal.SIGTERM)
+        procfs.signal_all(run_owner.live_owner_pids(self._folder), signal.SIGTERM)
 
     def _request(self) -> FactsRequest:
         spec = self._context.spec.on_nodes(self._names)
@@ -178,13 +195,42 @@ class NodeTask:
             pipe = guardian.spawn(args, listener, log_fd)
             os.close(log_fd)
 
+        self._folder = folder
         with listener:
             for call in prepare(folder, order, self._programs, record, spawn):
                 if call is not None:
                     call()
         result.reserved.close()
         if pipe is not None:
-            _await_end(pipe)
+            _await_end(pipe, self._start.begun(self.node), order.attempt)
+            self._end_without_lost(folder)
+
+    def _end_without_lost(self, folder: RunPaths) -> None:
+        """Have Slurm end the step if a node is lost: it may take minutes to notice that itself.
+
+        The first node that is left does so, once the others have ended, or have had the time to.
+        """
+        order = read_order(folder)
+        events = [
+            event for event in read_events(folder) if order and event.attempt == order.attempt
+        ]
+        lost = {event.body.peer for event in events if isinstance(event.body, PeerLost)}
+        alive = [name for name in self._names if name not in lost]
+        if order is None or not lost or alive[:1] != [self.node]:
+            return
+        others = [RunPaths(order.workdir, order.run_id, name) for name in alive]
+        deadline = time.monotonic() + LOST_WAIT_S
+        while time.monotonic() < deadline and not all(has_ended(o, order) for o in others):
+            time.sleep(POLL_S)
+        time.sleep(LOGS_S)
+        if JobSettings(self._paths).is_requeued:
+            job_id = os.environ.get("SLURM_JOB_ID", "")
+            if self.node != self._names[0]:  # the script is lost with its node
+                run_steps(commands.run(["scontrol", "requeue", job_id]))
+                return
+        step = procfs.read_text(self._start.step)
+        target = step if self.node == self._names[0] else step.partition(".")[0]
+        run_steps(commands.run(["scancel", target]))
 
 
 def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:
@@ -208,13 +254,14 @@ def _parts(paths: JobPaths) -> Tuple[str, str]:
     return workdir, run_id
 
 
-def _await_end(pipe: int) -> None:
+def _await_end(pipe: int, begun_file: str, attempt: int) -> None:
     """Wait for the report of the guardian, then for its end, and that of all it left to us."""
     if select.select([pipe], [], [], READY_TIMEOUT_S)[0]:
         report = os.read(pipe, 65536)
         if report != guardian.READY:
             raise ValueError(report.decode(errors="replace") or "its guardian ended at once")
     os.close(pipe)
+    shared_files.write(begun_file, attempt)
     while True:
         try:
             os.wait()

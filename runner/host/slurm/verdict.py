@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Mapping, NoReturn
 
-from runner.core.codec import decode
+from runner.core.codec import decode, parse_json
 from runner.core.model.plan import Plan
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol.events import TimedEvent
 from runner.core.protocol.paths import RunPaths
+from runner.host.process import procfs
 from runner.host.slurm import shared_files
 from runner.host.slurm.job_folder import job_paths
 from runner.host.slurm.task import NOT_STARTED, start_number
 from runner.host.storage.run_folder import read_events
+
+
+def _last_plan(first: Plan) -> Plan:
+    """Return the plan of the last attempt: in their allocation, the nodes may have relaunched."""
+    plans = [first]
+    workdir = first.nodes[0].order.workdir
+    for name in procfs.list_names(os.path.join(workdir, "runs", first.run_id)):
+        text = procfs.read_text(RunPaths(workdir, first.run_id, name).plan)
+        with contextlib.suppress(ValueError):
+            plans.append(decode(Plan, parse_json(text)))
+    return max(plans, key=lambda plan: plan.attempt)
 
 
 def main(programs: Mapping[str, str]) -> NoReturn:
@@ -24,7 +37,7 @@ def main(programs: Mapping[str, str]) -> NoReturn:
     orders = shared_files.read(paths.start(start_number(os.environ)).orders) or {}
     if "plan" not in orders:
         sys.exit(NOT_STARTED)
-    plan = decode(Plan, orders["plan"])
+    plan = _last_plan(decode(Plan, orders["plan"]))
     events = []
     for part in plan.nodes:
         folder = RunPaths(part.order.workdir, plan.run_id, part.node)

@@ -9,8 +9,16 @@ import time
 from dataclasses import replace
 from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, Tuple
 
+from runner.core.outcome.job_end import is_requeued
 from runner.core.protocol.events import Ended, ProgramStarted
-from runner.core.protocol.paths import RunPaths, is_run_id, release_folder, releases_folder
+from runner.core.protocol.paths import (
+    JobPaths,
+    RunPaths,
+    is_node_name,
+    is_run_id,
+    release_folder,
+    releases_folder,
+)
 from runner.host.container import removal
 from runner.host.container.removal import UNPROVEN
 from runner.host.process import bounded_child, cgroup, procfs
@@ -24,8 +32,8 @@ from runner.host.storage.run_folder import (
     read_order,
     read_state,
 )
-from runner.host.storage.run_list import host_folders
-from runner.host.storage.shared_record import remove_run
+from runner.host.storage.run_list import host_folders, is_in_job
+from runner.host.storage.shared_record import remove_job
 
 IMAGES_TIMEOUT_S = 240.0  # for all of them: a large one takes an engine many seconds
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
@@ -71,6 +79,7 @@ def collect_garbage(
             removed["bytes"] += yield from _disk_usage(path)
         if path and not dry_run:
             yield from release_store.remove_tree(path)
+    removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
 
 
@@ -130,7 +139,25 @@ def _remove_run(folder: RunPaths) -> Steps:
     for leftover in _recorded_cgroups(folder):
         leftover.remove()
     yield from remove_run_folder(folder.root)
-    remove_run(os.path.dirname(folder.root))
+    remove_job(os.path.dirname(folder.root))
+
+
+def remove_unbegun(
+    workdir: str, jobs: Collection[str], older_than_s: float, *, dry_run: bool
+) -> List[str]:
+    """Remove the runs that no node of a job has begun, and return them; `jobs` are in the queue."""
+    removed = []
+    for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
+        paths = JobPaths(workdir, run_id)
+        made_at = mtime(paths.root)
+        names = procfs.list_names(paths.run)
+        is_job = bool(made_at) and all(name.startswith(".") for name in names)
+        is_old = made_at < time.time() - max(older_than_s, UNFINISHED_GRACE_S)
+        if is_job and is_old and procfs.read_text(paths.job_id).strip() not in jobs:
+            removed.append(run_id)
+            if not dry_run:
+                remove_job(paths.run)
+    return removed
 
 
 def remove_run_folder(root: str) -> Steps:
@@ -189,8 +216,18 @@ def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:
         return True  # only the other machine can tell
     if any(leftover.pids() for leftover in _recorded_cgroups(folder)):
         return True
+    if any(is_requeued(read_events(part)) for part in _parts_of_run(folder)):
+        return True  # its job is to start again
     node = os.path.basename(folder.root)
     return bool(procfs.with_env({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
+
+
+def _parts_of_run(folder: RunPaths) -> Iterator[RunPaths]:
+    """Yield the folders of all nodes of a run that belongs to a job."""
+    workdir, _, run_id, _ = folder.root.rsplit("/", 3)
+    if is_in_job(folder):
+        for name in filter(is_node_name, procfs.list_names(os.path.dirname(folder.root))):
+            yield RunPaths(workdir, run_id, name)
 
 
 def _disk_usage(root: str) -> Generator[None, None, int]:

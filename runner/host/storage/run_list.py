@@ -12,7 +12,7 @@ from typing import Any, Collection, Dict, Generator, List, Optional
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.slurm import JobStatus
-from runner.core.protocol.paths import JobPaths, RunPaths, is_node_name, is_run_id
+from runner.core.protocol.paths import JOB_FOLDER, JobPaths, RunPaths, is_node_name, is_run_id
 from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
@@ -66,8 +66,9 @@ def host_folders(workdir: str, run_id: str, node: str, others: Collection[str]) 
             return []
         raise
     folders = {name: RunPaths(workdir, run_id, name) for name in names if is_node_name(name)}
-    if os.path.basename(JobPaths(workdir, run_id).root) in names:  # of all its nodes
-        return list(folders.values())
+    if JOB_FOLDER in names:  # of all its nodes, also those that a disk that lags does not list yet
+        known = procfs.read_text(JobPaths(workdir, run_id).start(0).nodes).split()
+        return [RunPaths(workdir, run_id, name) for name in sorted({*folders, *known})]
     own = folders.pop(node, None)
     if own and not run_owner.other_host(own):  # so nobody else's is
         folders = {name: folder for name, folder in folders.items() if name not in others}

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import time
 from typing import Generator
 
+from runner.core.protocol.paths import JOB_FOLDER
 from runner.host.process.event_loop import pause
 
 CLAIM_TIMEOUT_S, CLAIM_POLL_S = 10.0, 0.05  # for another host that writes the file
@@ -76,10 +78,21 @@ def _has_content(path: str, data: bytes) -> bool:
 
 
 def remove_run(run_folder: str) -> None:
-    """Remove the folder of a run, with what its nodes share, unless a node's folder is left."""
+    """Remove the folder of a run, with what its nodes share, unless a node's folder is left.
+
+    What belongs to a job stays: its other nodes may be about to start.
+    """
     with contextlib.suppress(OSError):
         names = os.listdir(run_folder)
-        if all(name.startswith(".") for name in names):
+        if all(name.startswith(".") for name in names) and JOB_FOLDER not in names:
             for name in names:
                 os.unlink(os.path.join(run_folder, name))
             os.rmdir(run_folder)
+
+
+def remove_job(run_folder: str) -> None:
+    """Remove what belongs to the job of a run, and then its folder, unless a node's is left."""
+    with contextlib.suppress(OSError):
+        if all(name.startswith(".") for name in os.listdir(run_folder)):
+            shutil.rmtree(os.path.join(run_folder, JOB_FOLDER), ignore_errors=True)
+    remove_run(run_folder)

@@ -23,6 +23,8 @@ class Scheduled(NamedTuple):
     """What is different where a scheduler starts supervisors, and ends them."""
 
     commands: str  # the file to which agents on other hosts append theirs
+    kill_wait_s: float = 30.0  # between the scheduler's TERM and its KILL
+    signals_all: bool = True  # whether that TERM reaches every process, not a task's own alone
     limit_signal: int = 0  # that ranks get before the time limit of their job
     stop_after_s: Optional[float] = None  # when the attempt stops then; None: at the limit
 

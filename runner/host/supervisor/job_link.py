@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
@@ -13,14 +13,17 @@ from runner.core.protocol.events import (
     is_scheduled,
 )
 from runner.host.process import procfs
+from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import Submit
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import Scheduled
 from runner.host.supervisor.command_file import CommandFile
 from runner.host.supervisor.peers import PeerExchange
+from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
+RECORD_S = 3.0  # before a scheduler's KILL, in which the end is proven and recorded
 OWN_TERM_S = 2.0  # how much later than on another host we may get a scheduler's TERM
 TERM_SPREAD_S = 0.5  # how much earlier a rank may have got a scheduler's TERM than we
 
@@ -59,7 +62,20 @@ class JobLink:
         self._peers_term_at = min(self._peers_term_at, now)
         return now < self._peers_term_at + OWN_TERM_S
 
-    def signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
+    def on_command(
+        self,
+        message: Mapping[str, Any],
+        ranks: RankTracker,
+        ladder: StopLadder,
+        stall_monitor: StallMonitor,
+    ) -> None:
+        """Do what only a job needs to be told: others are asked by an agent on their own host."""
+        if message["command"] == "dump_stacks":
+            stall_monitor.dump(str(message["reason"]))
+        elif message["command"] == "signal_ranks":
+            self._signal_ranks(ranks, ladder)
+
+    def _signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
         """Have the ranks know that their job is about to reach its time limit.
 
         Only they get the signal: torchrun's handler would end the attempt.
@@ -72,15 +88,23 @@ class JobLink:
         if scheduled.stop_after_s is not None:
             self._limit_at = time.monotonic() + scheduled.stop_after_s
 
-    def take_term(self, ladder: StopLadder, peers: PeerExchange) -> bool:
-        """Return whether a TERM is the scheduler's, and follow it the first time.
+    def take_term(
+        self, loop: EventLoop, ladder: StopLadder, peers: PeerExchange, grace_s: float
+    ) -> bool:
+        """Return whether the scheduler has sent TERM, and follow it the first time.
 
-        A scheduler sends TERM to all processes of a job, and KILL later: it ends the run by itself.
+        It sends KILL later; what is left then is killed a moment earlier, so that the end can be
+        proven and recorded. A longer grace counts: a preemption may give more time.
         """
-        if self._scheduled is None:
+        if self._scheduled is None or not loop.term_received:
             return False
         if not self._term_taken:
             self._term_taken = True
             peers.stop(ENDED_BY_SCHEDULER, StopCause.PEER)
-            ladder.follow_scheduler(time.monotonic() - TERM_SPREAD_S)
+            scheduled, now = self._scheduled, time.monotonic()
+            kill_after_s = scheduled.kill_wait_s - min(RECORD_S, scheduled.kill_wait_s / 2)
+            if grace_s > scheduled.kill_wait_s:
+                kill_after_s = grace_s
+            since = now - TERM_SPREAD_S if scheduled.signals_all else now
+            ladder.follow_scheduler(since, kill_after_s, needs_term=not scheduled.signals_all)
         return True

@@ -40,7 +40,7 @@ class LauncherProcess:
 
     def __init__(self, folder: RunPaths, order: Order, journal: EventLog, submit: Submit) -> None:
         self.pid = 0
-        self.is_starting = False
+        self.is_starting = self.is_on_record = False  # before that it must not start
         self.exit_status: Optional[ExitStatus] = None  # while it has not ended
         self.cgroup = cgroup.Cgroup()
         self.unrecorded_end: Optional[float] = None
@@ -53,7 +53,11 @@ class LauncherProcess:
 
     @property
     def may_start(self) -> bool:
-        """Whether its start was neither begun nor cancelled."""
+        """Whether its run is on record, and its start was neither begun nor cancelled."""
+        return self.is_on_record and self._is_untouched
+
+    @property
+    def _is_untouched(self) -> bool:
         return not (self.pid or self.is_starting or self._is_cancelled)
 
     @property
@@ -128,7 +132,7 @@ class LauncherProcess:
 
     def cancel(self) -> None:
         """Never start it, if it has not been started."""
-        if self.may_start:
+        if self._is_untouched:
             self.exit_status = (None, None)
         self._is_cancelled = True
 

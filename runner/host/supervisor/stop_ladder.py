@@ -94,17 +94,19 @@ class StopLadder:
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
 
-    def follow_scheduler(self, since: float) -> None:
-        """Stop as a scheduler does that has sent TERM to every process, and will send KILL.
+    def follow_scheduler(self, since: float, kill_after_s: float, *, needs_term: bool) -> None:
+        """Stop as a scheduler does that has sent TERM, and will send KILL.
 
-        `since`: what ended after that, monotonic, ended by it.
+        `since`: what ended after that, monotonic, ended by it. Without `needs_term` every process
+        has got its TERM.
         """
         if self.is_stopping:
             self._journal.append(Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER), mono=since)
             return
-        self._term_sent |= {*self._launcher.term_targets(), *self._launcher.rank_pids()}
+        if not needs_term:
+            self._term_sent |= {*self._launcher.term_targets(), *self._launcher.rank_pids()}
         self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
-        self._kill_at = float("inf")
+        self._kill_at = time.monotonic() + kill_after_s
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""

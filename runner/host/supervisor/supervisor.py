@@ -58,19 +58,16 @@ class Supervisor:
         self._job_link = JobLink(args.scheduled, submit, self._on_command, journal, self.stop)
         self._launcher = LauncherProcess(args.folder, order, journal, submit)
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
-        self._ranks = RankTracker(
-            args.folder, order, journal, self._fail, submit, lambda: ladder.stopped_at
-        )
+        record = (args.folder, order, journal)
+        self._ranks = RankTracker(*record, self._fail, submit, lambda: ladder.stopped_at)
         self._stall_monitor = StallMonitor(
             args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
         )
         self._sidecar = SidecarProcess(args.folder, order, submit)
-        self._is_on_record = False  # before that nothing is started
         self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
-        self._port_reservation = ports.PortReservation(
-            args.reserved_ports.store, order.reserve_port
-        )
+        store = args.reserved_ports.store
+        self._port_reservation = ports.PortReservation(store, order.reserve_port)
 
     def run(self, on_ready: Callable[[], None]) -> State:
         """Carry out the order, and return how it ended; call `on_ready` once commands are heard."""
@@ -140,10 +137,6 @@ class Supervisor:
             self._peers.on_peer_departed(*departure, lease.renewed_at, int(message["nodes"]))
         elif kind == "detach":
             self._peers.detach()
-        elif kind == "dump_stacks":
-            self._stall_monitor.dump(str(message["reason"]))
-        elif kind == "signal_ranks":
-            self._job_link.signal_ranks(self._ranks, self._ladder)
         elif kind in ("stop", "kill"):
             cause = StopCause(message.get("cause", "user"))
             attempt = message.get("attempt", self.order.attempt)
@@ -152,6 +145,8 @@ class Supervisor:
             self.stop(str(message.get("reason", "stop requested")), cause)
             if kind == "kill":
                 self._ladder.skip_grace()
+        else:
+            self._job_link.on_command(message, self._ranks, self._ladder, self._stall_monitor)
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
     def _record_owner(self) -> str:
@@ -166,7 +161,7 @@ class Supervisor:
         if problem:
             self.stop(f"cannot write its record: {problem}")
             return
-        self._is_on_record = True
+        self._launcher.is_on_record = True
         preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
         self._sidecar.start(self._args.environ, preexec_fn)
 
@@ -175,7 +170,7 @@ class Supervisor:
         if self.order.is_standby:
             if self._journal.state is State.STARTING:
                 self._journal.set_state(State.RUNNING)
-        elif self._is_on_record and self._launcher.may_start and self._sidecar.is_ready():
+        elif self._launcher.may_start and self._sidecar.is_ready():
             self._launcher.start(self._args.environ, self._on_program_started)
 
     def _on_program_started(self) -> None:
@@ -200,9 +195,10 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.term_new_ranks()
-        self._job_link.tick()
-        if self._orphaned:
-            self._stop_orphaned()
+        job_link, way = self._job_link, (self._loop, self._ladder, self._peers)
+        job_link.tick()
+        if self._orphaned and not job_link.take_term(*way, self.order.grace_s):
+            self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
         self._check_progress(self._peers.tick(self._stall_monitor.stalled_s))
@@ -212,11 +208,6 @@ class Supervisor:
             self.stop(lease_expiry)
         if self._launcher.end_recorded:
             self._ladder.drain(self._left_over())
-
-    def _stop_orphaned(self) -> None:
-        is_term = self._loop.term_received
-        if not (is_term and self._job_link.take_term(self._ladder, self._peers)):
-            self.stop("its supervisor got SIGTERM or lost its guardian")
 
     def _keep_house(self) -> bool:
         """Show that this supervisor lives, at intervals; return whether one is over."""

@@ -20,11 +20,13 @@ umask 077
 number=${SLURM_RESTART_COUNT:-0} start=$job/start_$number limit=
 names=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last_start" || exit 3
-for name in $names; do : >>"$start/$name.facts"; : >>"$start/$name.commands"; done
-: >>"$start/orders"
+for name in $names; do touch "$start/$name."{facts,commands,begun}; done
+touch "$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
 srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --wait=0 --output="$start/%N.log" \
   python3 -I -X utf8 -c BOOT slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
+python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code"
+code=$?
 rm -f "$job/secrets.json"
-exec python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code"
+exit $code

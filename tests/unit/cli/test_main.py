@@ -388,8 +388,11 @@ ONWARDS = f"    {NO_COUNTERPART}\n    {ON_THE_PAGE}\n"
                 **{"mpirun": MPI, "horovodrun": MPI, "/usr/bin/srun": "Slurm", "torchx": "torchx"},
                 **{"fabric run": "Lightning's fabric run", "podman run": "docker run"},
                 **{"docker run": "docker run", "A=1 colossalai run": "Colossal-AI"},
+                **{"sbatch": "Slurm", "salloc": "Slurm"},
             }.items()
         ),
+        ("srun -n 2 python train.py", "where the cluster's YAML says `scheduler: slurm`: "),
+        ("sbatch job.sh", f"{Path(__file__).parents[3]}/docs/slurm.md\n"),
         ("pdsh -w a hostname", f"{on_the_page(MPI)}\n    `runner exec -- COMMAND` runs"),
         (
             "deepspeed --include=a:0 train.py",

@@ -73,6 +73,7 @@ def test_a_cluster_without_slurm_has_none() -> None:
         ("signal", "SIGUSR2", "signal", "SIGUSR2"),
         ("signal_before", 120, "signal_before_s", 120),
         ("requeue", True, "requeue", True),
+        ("srun", ["--container-image=a"], "srun", ("--container-image=a",)),
         ("extra", ["--exclusive", "--mail-type=END"], "extra", ("--exclusive", "--mail-type=END")),
     ],
 )
@@ -161,7 +162,6 @@ def test_a_signal_leaves_time_to_work(time: str | None, *, fits: bool) -> None:
         (3, 2, 1, (3, 1, None)),
         (3, 4, 1, (4, 0, None)),
         (3, "2:3", 0, (3, 0, 2)),
-        (4, "2:3", 1, (4, 1, 2)),
         ("auto", None, 0, (1, 0, None)),
     ],
 )
@@ -190,6 +190,27 @@ def test_how_many_nodes_a_job_gets(
             (
                 "cluster.nodes: must be a number of nodes, or a range such as 2:4, not '4:2'; "
                 "the fewest come first, from 1"
+            ),
+        ),
+        (
+            {
+                **{"cluster.nodes": 4, "task.nnodes": "2:3", "relaunch.max": 1},
+                "rendezvous.backend": "c10d",
+            },
+            (
+                "task.nnodes: a range of nodes has no spares: what is there takes part; "
+                "set one number, or relaunch.max=0"
+            ),
+        ),
+        (
+            {"cluster.slurm.extra": ["--exclusive", "--signal=B:USR1@60"]},
+            ("cluster.slurm.extra: --signal is the runner's own part; set slurm.signal_before"),
+        ),
+        (
+            {"rendezvous.backend": "etcd-v2", "rendezvous.serve": "login"},
+            (
+                "rendezvous.serve: Slurm chooses the nodes, whose names are not known before; "
+                "set rendezvous.endpoint to an etcd that runs, or choose rendezvous=c10d"
             ),
         ),
         (

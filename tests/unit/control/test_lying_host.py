@@ -74,12 +74,12 @@ from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
-from runner.workflows import discovery
-from runner.workflows.discovery import RunFinder
 from runner.workflows.host_pool import HostPool
-from runner.workflows.job import QueuedJob, ask_login
 from runner.workflows.preparation import Preparation
 from runner.workflows.relaunch import Relauncher
+from runner.workflows.runs import discovery
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.slurm.queue import QueuedJob, ask_login
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
 from tests.unit.core.outcome.test_stacks import DUMP

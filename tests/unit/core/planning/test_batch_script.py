@@ -26,7 +26,7 @@ PROGRAMS = {
         '"-o show") cat "$OUT/job" ;; *) echo "$@" >"$OUT/requeued" ;; esac'
     ),
     "sleep": 'if [ "$1" != 60 ]; then exec /bin/sleep "$@"; fi',
-    "python": 'cat >"$OUT/code"; echo "$@" >"$OUT/verdict"; exit 4',
+    "python": 'cat >"$OUT/code"; echo "$@" >"$OUT/verdict"; exit "${CODE:-7}"',
 }
 """What is run in place of Slurm's programs, and of ours."""
 
@@ -86,6 +86,12 @@ class Job:
         with script:
             return script.wait()
 
+    def await_commands(self, node: str) -> None:
+        """Wait until a node is told something."""
+        deadline = time.monotonic() + 20
+        while not self.commands(node) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
     def commands(self, node: str) -> str:
         """The commands to a node, at the first start."""
         return Path(self.paths.start(0).commands(node)).read_text()
@@ -115,7 +121,7 @@ def test_the_step_has_its_files_first(job_of: JobOf) -> None:
     start = job.paths.start(0)
     assert Path(start.nodes).read_text() == "n1\nn2\n"
     assert Path(job.paths.last_start).read_text() == "0\n"
-    for file in (start.facts("n1"), start.facts("n2"), start.commands("n2"), start.orders):
+    for file in (start.facts("n1"), start.begun("n2"), start.commands("n2"), start.orders):
         assert Path(file).read_bytes() == b""
     assert not Path(start.facts("n3")).exists()
     words = job.said("srun")
@@ -123,7 +129,7 @@ def test_the_step_has_its_files_first(job_of: JobOf) -> None:
     assert words.endswith(f"python slurm-task {job.paths.root} {NONCE}\n")
     assert "--cpus-per-task" not in words
     assert Path(job.paths.secrets).exists()
-    assert job.end(script) == 4
+    assert job.end(script) == 7
     assert job.said("verdict") == f"slurm-verdict {job.paths.root}\n"
     assert job.said("code") == "our code"
     assert not Path(job.paths.secrets).exists()
@@ -137,7 +143,7 @@ def test_a_later_start_has_its_own_files(job_of: JobOf) -> None:
     assert Path(job.paths.start(2).nodes).read_text() == "n1\n"
     assert Path(job.paths.last_start).read_text() == "2\n"
     assert " --cpus-per-task=6 " in job.said("srun")
-    assert job.end(script) == 4
+    assert job.end(script) == 7
 
 
 def test_another_folder_is_no_place_to_start(job_of: JobOf) -> None:
@@ -167,7 +173,7 @@ def test_a_term_of_slurm_is_not_the_scripts(job_of: JobOf) -> None:
         script.send_signal(signal.SIGTERM)
         time.sleep(0.01)
     assert script.poll() is None
-    assert job.end(script) == 4
+    assert job.end(script) == 7
 
 
 @pytest.mark.parametrize("requeue", [True, False])
@@ -176,12 +182,36 @@ def test_ranks_are_told_of_the_time_limit(job_of: JobOf, *, requeue: bool) -> No
     job = job_of(SlurmSpec(nnodes=2, signal_before_s=120, requeue=requeue))
     script = job.start()
     script.send_signal(signal.SIGUSR1)
-    deadline = time.monotonic() + 20
-    while not job.commands("n2") and time.monotonic() < deadline:
-        time.sleep(0.005)
+    job.await_commands("n2")
     assert [job.commands(node) for node in ("n1", "n2")] == ['{"command": "signal_ranks"}\n'] * 2
-    assert job.end(script) == 4
+    assert job.end(script) == 7
     assert job.said("requeued") == ("requeue 7\n" if requeue else "")
+
+
+@pytest.mark.parametrize(
+    ("code", "requeue", "is_limited", "starts_again"),
+    [
+        ("4", True, False, True),
+        ("4", False, False, False),
+        ("1", True, False, False),
+        ("0", True, False, False),
+        ("0", True, True, True),
+        ("1", True, True, True),
+        ("130", True, True, False),
+        ("130", True, False, False),
+    ],
+)
+def test_a_run_that_has_lost_a_node_starts_again(
+    job_of: JobOf, code: str, *, requeue: bool, is_limited: bool, starts_again: bool
+) -> None:
+    """By its exit code, which is the job's; not one that a user stopped, limit or not."""
+    job = job_of(SlurmSpec(requeue=requeue, signal_before_s=60))
+    script = job.start(CODE=code)
+    if is_limited:
+        script.send_signal(signal.SIGUSR1)
+        job.await_commands("n1")
+    assert job.end(script) == int(code)
+    assert bool(job.said("requeued")) == starts_again
 
 
 @pytest.mark.parametrize(
@@ -197,5 +227,5 @@ def test_a_preempted_job_starts_again(job_of: JobOf, shown: str, *, starts_again
     """One that ends in its grace time would not; one that ends by itself does not."""
     job = job_of(SlurmSpec(requeue=True))
     (job.out / "job").write_text(shown)
-    assert job.end(job.start()) == 4
+    assert job.end(job.start()) == 7
     assert bool(job.said("requeued")) == starts_again

@@ -16,7 +16,7 @@ import pytest
 from runner.host.ranks import spawner
 
 FILE = spawner.__file__
-SLURMS = {"SLURM_JOB_NUM_NODES": "2"}
+SLURMS = {"SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "9"}
 TELL = """\
 import json, os, sys
 names = [n for n in os.environ if n.startswith("SLURM_") or n.split("_")[-1] in ("RANK", "SIZE")]
@@ -57,7 +57,7 @@ def test_ranks_have_the_environment_of_srun(spawn: Spawn) -> None:
     told = sorted((json.loads(line) for line in lines), key=lambda each: each["env"]["RANK"])
     for local_rank, rank in enumerate(told):
         assert rank["env"] == {
-            **SLURMS,
+            "SLURM_CPUS_PER_TASK": "4",
             "RANK": str(4 + local_rank),
             "LOCAL_RANK": str(local_rank),
             "NODE_RANK": "1",
@@ -70,6 +70,9 @@ def test_ranks_have_the_environment_of_srun(spawn: Spawn) -> None:
             "SLURM_NTASKS_PER_NODE": "2",
             "SLURM_NODEID": "1",
             "SLURM_NNODES": "2",
+            "SLURM_STEP_NUM_TASKS": "8",
+            "SLURM_TASKS_PER_NODE": "2(x2)",
+            "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
         }
         assert rank["group"] == rank["pid"]
         assert rank["args"] == ["--lr", "0.1"]

@@ -17,19 +17,21 @@ from runner.core.protocol.events import (
     Stopping,
 )
 from runner.host.process import procfs
+from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import run_now
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor import job_link
 from runner.host.supervisor.attempt import Scheduled
-from runner.host.supervisor.job_link import OWN_TERM_S, TERM_SPREAD_S, JobLink
+from runner.host.supervisor.job_link import OWN_TERM_S, RECORD_S, TERM_SPREAD_S, JobLink
 from runner.host.supervisor.peers import PeerExchange
 from runner.host.supervisor.program import LauncherProcess
+from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 from tests.unit.host.supervisor.test_stop_ladder import Journal, Program
 
-PLAIN = Scheduled("/nowhere/commands")
-LIMITED = Scheduled("/nowhere/commands", 10, 60.0)
+PLAIN = Scheduled("/nowhere/commands", kill_wait_s=30.0)
+LIMITED = Scheduled("/nowhere/commands", limit_signal=10, stop_after_s=60.0)
 
 
 class Times(Journal):
@@ -61,6 +63,7 @@ class World:
         self.journal = Times()
         self.stops: list[tuple[str, StopCause]] = []
         self.told_peers: list[tuple[str, StopCause]] = []
+        self.dumps: list[str] = []
         self.signalled: list[tuple[set[int], int]] = []
         self.peers = cast(
             "PeerExchange", SimpleNamespace(stop=lambda *stop: self.told_peers.append(stop))
@@ -71,6 +74,23 @@ class World:
         self.ladder = StopLadder(order, cast("LauncherProcess", Ranked()), journal)
         stop: Any = lambda *stop: self.stops.append(stop)  # noqa: E731
         self.link = JobLink(scheduled, run_now, id, journal, stop)
+
+    def take_term(self, grace_s: float = 30.0) -> bool:
+        """Have TERM come; return whether it is the scheduler's."""
+        loop = cast("EventLoop", SimpleNamespace(term_received=True))
+        return self.link.take_term(loop, self.ladder, self.peers, grace_s)
+
+    def kills_after(self, seconds: float) -> bool:
+        """Return whether what is left is killed by then."""
+        self.now += seconds
+        return self.ladder.grace_is_over
+
+    def signal_ranks(self) -> None:
+        """Have the batch script tell of the time limit."""
+        monitor = cast("StallMonitor", SimpleNamespace(dump=self.dumps.append))
+        self.link.on_command({"command": "signal_ranks"}, self.ranks, self.ladder, monitor)
+        told = {"command": "dump_stacks", "reason": "asked"}
+        self.link.on_command(told, self.ranks, self.ladder, monitor)
 
     def signal_all(self, pids: set[int], signum: int) -> set[int]:
         """Note who gets a signal."""
@@ -92,8 +112,8 @@ unscheduled = pytest.mark.parametrize("world", [None], indirect=True)
 
 
 def test_a_term_is_slurms_and_taken_once(world: World) -> None:
-    """Everyone gets it: nobody is sent another one, and KILL is for Slurm to send."""
-    assert world.link.take_term(world.ladder, world.peers)
+    """Everyone gets it, and nobody another one; what is left dies a moment before Slurm's KILL."""
+    assert world.take_term()
     assert world.journal.bodies == [Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)]
     assert world.journal.monos == [world.now - TERM_SPREAD_S]
     assert world.told_peers == [(ENDED_BY_SCHEDULER, StopCause.PEER)]
@@ -101,15 +121,42 @@ def test_a_term_is_slurms_and_taken_once(world: World) -> None:
     world.ladder.term_new_ranks()
     world.ladder.term_program()
     assert world.signalled == []
-    world.now += 3600
-    assert not world.ladder.grace_is_over
-    assert world.link.take_term(world.ladder, world.peers)
+    assert not world.kills_after(30.0 - RECORD_S - 0.1)
+    assert world.kills_after(0.1)
+    assert world.take_term()
     assert (len(world.journal.bodies), len(world.told_peers)) == (1, 1)
+
+
+@pytest.mark.parametrize("world", [PLAIN._replace(signals_all=False)], indirect=True)
+def test_a_term_that_only_tasks_get_is_passed_on(world: World) -> None:
+    """Then nothing else has ended by it before."""
+    world.take_term()
+    assert world.signalled == [({11}, 15)]
+    assert world.ladder.stopped_at == world.now
+    world.ladder.term_new_ranks()
+    assert world.signalled[1:] == [({21, 22}, 15)]
+
+
+@pytest.mark.parametrize(("grace_s", "killed_after_s"), [(10.0, 27.0), (600.0, 600.0)])
+def test_a_longer_grace_than_slurms_counts(
+    world: World, grace_s: float, killed_after_s: float
+) -> None:
+    """A preemption may give more time than KillWait."""
+    world.take_term(grace_s)
+    assert not world.kills_after(killed_after_s - 0.1)
+    assert world.kills_after(0.2)
+
+
+@pytest.mark.parametrize("world", [PLAIN._replace(kill_wait_s=2.0)], indirect=True)
+def test_of_a_short_time_half_is_the_programs(world: World) -> None:
+    """The rest is for the record."""
+    world.take_term(1.0)
+    assert world.kills_after(1.1)
 
 
 def test_what_failed_just_before_the_term_did_not_fail(world: World) -> None:
     """A rank may get its TERM a moment before the supervisor; what failed earlier did."""
-    world.link.take_term(world.ladder, world.peers)
+    world.take_term()
     world.ladder.fail(world.now - TERM_SPREAD_S / 2)
     assert world.ladder.failed_at is None
     world.ladder.fail(world.now - 2 * TERM_SPREAD_S)
@@ -119,22 +166,21 @@ def test_what_failed_just_before_the_term_did_not_fail(world: World) -> None:
 def test_a_term_during_a_stop_is_on_record_and_changes_nothing(world: World) -> None:
     """A user's stop stays one, with its grace."""
     world.ladder.begin("told to", StopCause.USER, world.now)
-    world.link.take_term(world.ladder, world.peers)
+    world.take_term()
     assert world.journal.bodies == [
         Stopping("told to", StopCause.USER),
         Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER),
     ]
     assert (world.ladder.reason, world.ladder.cause) == ("told to", StopCause.USER)
-    world.now += 31
-    assert world.ladder.grace_is_over
+    assert world.kills_after(31)
 
 
 @unscheduled
 def test_without_a_scheduler_a_term_is_for_the_supervisor(world: World) -> None:
     """It stops as ever; a peer's word is followed at once."""
-    assert not world.link.take_term(world.ladder, world.peers)
+    assert not world.take_term()
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
-    world.link.signal_ranks(world.ranks, world.ladder)
+    world.signal_ranks()
     world.link.tick()
     assert (world.journal.bodies, world.stops, world.signalled) == ([], [], [])
 
@@ -146,7 +192,7 @@ def test_a_peers_word_waits_for_our_own_term(world: World) -> None:
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.link.tick()
     assert world.stops == []
-    world.link.take_term(world.ladder, world.peers)
+    world.take_term()
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
 
 
@@ -172,7 +218,7 @@ def test_the_limit_stops_what_is_to_start_again(world: World) -> None:
     """The ranks alone get the signal, and have some time."""
     world.link.tick()
     assert world.stops == []
-    world.link.signal_ranks(world.ranks, world.ladder)
+    world.signal_ranks()
     assert world.signalled == [({21, 22}, 10)]
     assert world.journal.bodies == [RanksSignalled(10, 2)]
     world.now += 59
@@ -185,14 +231,14 @@ def test_the_limit_stops_what_is_to_start_again(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("world", "signalled"),
-    [(Scheduled("/c", 12), [({21, 22}, 12)]), (PLAIN, [])],
+    [(Scheduled("/c", limit_signal=12), [({21, 22}, 12)]), (PLAIN, [])],
     indirect=["world"],
 )
 def test_without_requeue_the_limit_is_slurms(
     world: World, signalled: list[tuple[set[int], int]]
 ) -> None:
     """The ranks are told, if they are to be, and go on until it ends them."""
-    world.link.signal_ranks(world.ranks, world.ladder)
+    world.signal_ranks()
     world.now += 10**6
     world.link.tick()
     assert (world.signalled, world.stops) == (signalled, [])
@@ -203,7 +249,7 @@ def test_ranks_that_end_are_not_signalled(world: World) -> None:
     """They have their TERM."""
     world.ladder.begin("told to", StopCause.USER, world.now)
     world.signalled.clear()
-    world.link.signal_ranks(world.ranks, world.ladder)
+    world.signal_ranks()
     assert world.signalled == []
 
 

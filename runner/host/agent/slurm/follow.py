@@ -16,7 +16,7 @@ from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.log_reader import LogReader
 from runner.host.agent.server import AgentContext
 from runner.host.slurm import job, recovery
-from runner.host.slurm.job_folder import command_file, is_first
+from runner.host.slurm.job_folder import JobSettings, command_file, is_first
 from runner.host.storage.run_folder import has_ended, mtime
 from runner.host.supervisor.command_file import append_command
 
@@ -31,6 +31,7 @@ class Look(NamedTuple):
     ended: bool
     needs_reason: bool
     beaten_at: float  # by the clock of the disk
+    is_ending: bool  # whether Slurm ends the job
 
 
 class FollowedJob:
@@ -45,6 +46,7 @@ class FollowedJob:
         self._context, self._folder, self._order = context, folder, order
         self._paths = JobPaths(order.workdir, order.run_id)
         self._next_look, self._is_asking = 0.0, False
+        self._kill_wait_s = JobSettings(self._paths).kill_wait_s
         self._beaten_at, self._quiet_at = 0.0, time.monotonic() + SILENT_S
 
     def send_command(
@@ -74,7 +76,8 @@ class FollowedJob:
         ended = has_ended(self._folder, self._order)
         speaks = ended and is_first(self._paths, self._order.node)
         needs_reason = speaks and recovery.needs_reason(self._folder, self._order)
-        return Look(ended, needs_reason, mtime(self._folder.owner_file))
+        is_ending = not ended and recovery.is_ending(self._folder, self._order)
+        return Look(ended, needs_reason, mtime(self._folder.owner_file), is_ending)
 
     def _on_look(self, look: Look) -> None:
         now = time.monotonic()
@@ -82,6 +85,8 @@ class FollowedJob:
         if look.beaten_at != self._beaten_at:
             self._beaten_at = look.beaten_at
             self._quiet_at = max(self._quiet_at, now + SILENT_S)
+        if look.is_ending:
+            self._quiet_at = min(self._quiet_at, now + self._kill_wait_s)
         is_silent = not (look.ended or self.read_only) and now > self._quiet_at
         if not (look.needs_reason or is_silent):
             self.ended = look.ended

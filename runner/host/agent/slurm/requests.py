@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from typing import Any, Dict, Generator, List, Tuple
 
 from runner.core.codec import encode
+from runner.core.errors import NotReady
 from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNSEEN, JobStatus
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import JobPaths, RunPaths
+from runner.core.protocol.paths import JobPaths
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
-from runner.host.process.event_loop import Steps
+from runner.host.process.event_loop import Steps, pause
 from runner.host.slurm import commands, job, shared_files
 from runner.host.slurm.job_folder import last_start
 from runner.host.storage import workdir_index
@@ -23,6 +25,10 @@ from runner.host.storage.task_store import store_tasks
 
 OUTPUT_FAILED = "0:53"
 """The exit code of a job whose log Slurm could not open."""
+
+LAG_S, POLL_S = 60.0, 0.5
+"""How long a disk may show a machine old sizes and names (nfs(5): 60 seconds), and how often we
+look again."""
 
 MAX_LOG = 2000  # bytes of a job's own output that are shown
 
@@ -67,10 +73,13 @@ class Handler(RequestHandler):
 
         A job that can never start is cancelled: Slurm would keep it for ever.
         """
-        run_id = frame.data["run_id"]
-        paths = JobPaths(self.context.workdir, run_id)
-        problems, attempt, ready = _orders(paths, run_id)
+        paths = JobPaths(self.context.workdir, frame.data["run_id"])
         found = yield from job.status(paths)
+        problems, attempt, ready = _orders(paths, is_over=found.has_ended)
+        deadline = time.monotonic() + LAG_S
+        while not (ready or problems) and has_begun(found) and time.monotonic() < deadline:
+            yield from pause(POLL_S)  # a disk may take its time to show what its nodes wrote
+            problems, attempt, ready = _orders(paths, is_over=True)
         if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
             yield from job.cancel(paths)
         log = _explain(paths, found) if found.has_ended and not ready else ""
@@ -91,6 +100,12 @@ class Handler(RequestHandler):
         self.context.answer(frame, "job_cancelled")
 
 
+def has_begun(ended: JobStatus) -> bool:
+    """Return whether a job that is over has begun its run, by the exit code of our script."""
+    code, _, signum = ended.exit_code.partition(":")
+    return ended.has_ended and signum == "0" and code not in ("", str(NotReady.exit_code))
+
+
 def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: str) -> None:
     private_folder(workdir, "runs")
     for folder in (paths.run, paths.root, paths.start(0).root):
@@ -104,6 +119,7 @@ def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: st
     shared_files.write(paths.context, context)
     write_atomic(paths.script, data["script"])
     write_atomic(paths.start(0).orders, "")
+    write_atomic(paths.last_start, "0\n")
 
 
 def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
@@ -134,16 +150,17 @@ def _start_here(paths: JobPaths) -> None:
     write_atomic(paths.process, f"{process.pid} {procfs.start_ticks_of(process.pid)}")
 
 
-def _orders(paths: JobPaths, run_id: str) -> Tuple[List[Any], int, bool]:
-    """Return what keeps the run from starting, its attempt, and whether all nodes have begun it."""
-    orders = shared_files.read(last_start(paths).orders) or {}
-    parts = orders.get("orders", {}).values()
-    begun = [
-        os.path.isdir(RunPaths(p["workdir"], run_id, p["node"]).attempt_folder(p["attempt"]))
-        for p in parts
-    ]
-    attempt = max((int(part["attempt"]) for part in parts), default=0)
-    return list(orders.get("problems", ())), attempt, bool(begun) and all(begun)
+def _orders(paths: JobPaths, *, is_over: bool) -> Tuple[List[Any], int, bool]:
+    """Return what keeps the run from starting, its attempt, and whether all nodes have begun it.
+
+    They never will where the job `is_over`: what they have recorded by then is all.
+    """
+    start = last_start(paths)
+    orders = shared_files.read(start.orders) or {}
+    parts = orders.get("orders", {})
+    begun = [shared_files.read(start.begun(node)) is not None for node in parts]
+    attempt = max((int(part["attempt"]) for part in parts.values()), default=0)
+    return list(orders.get("problems", ())), attempt, bool(begun) and (is_over or all(begun))
 
 
 def _explain(paths: JobPaths, ended: JobStatus) -> str:

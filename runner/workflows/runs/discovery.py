@@ -136,6 +136,8 @@ class RunFinder:
         Raises:
             NotReady: They do not, or none can be read.
         """
+        if run.has_not_begun:
+            raise NotReady([_not_begun(run, self._selector)])
         request = {"run_id": run.run_id}
         answers, problems = self.broadcast({*run.by_host}).collect("run", request, "run")
         records: dict[str, HostRecord] = {}
@@ -253,3 +255,12 @@ def open_run_finder(
         console = open_console(composed.ui, composed.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, composed.selector, gpus=gpus)
+
+
+def _not_begun(run: RemoteRun, selector: str) -> Problem:
+    """Return that the job of a run has not begun it, and what can be done meanwhile."""
+    flags = f"--run {run.run_id} {selector}".rstrip()
+    status = next(iter(run.by_host.values()))
+    text = status.job.text if status.job and status.is_active else "its job did not begin it"
+    hint = "\n".join(f"{this_program()} {verb} {flags}" for verb in ("attach", "stop"))
+    return Problem("--run", f"run {run.run_id} has not begun: {text}", hint)

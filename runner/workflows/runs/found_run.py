@@ -17,8 +17,8 @@ from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.shell import this_program
-from runner.workflows.discovery import RunFinder
-from runner.workflows.job import QueuedJob
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.slurm.queue import QueuedJob
 
 ANNOUNCE_TIMEOUT_S = 15.0  # how long a launch may take to announce another attempt
 START_TIMEOUT_S = 30.0  # how long that attempt may take to start, after the last announcement
@@ -47,8 +47,6 @@ class FoundRun:
         self.finder, self.console = finder, finder.console
         # As its hosts reported it when it was found.
         self.reported = finder.find(request.spec.run_id, prefer_active=prefer_active)
-        if self.reported.has_not_begun:
-            raise NotReady([_not_begun(self.reported, request)])
         self.record: HostRecord = finder.load_record(self.reported, per_host=per_host)
         run_name = self.record.plan.run_id
         self.flags = request.run_flags(run_name)  # by which any verb finds it again
@@ -110,7 +108,8 @@ class FoundRun:
         return True
 
     def _find_next_attempt(self, monitor: AttemptMonitor) -> HostRecord | None:
-        if is_requeued(timed.event for timed in monitor.timed_events) and not monitor.interrupted:
+        events = (timed.event for timed in monitor.timed_events)
+        if is_requeued(events) and not (monitor.interrupted or self.verdict(monitor).stop_reason):
             name = next(iter(self.finder.pool.sessions))
             job = QueuedJob(self.finder.pool, name, self.plan.run_id, self.flags)
             job.await_start(self.plan.attempt + 1, cancels=False)
@@ -178,12 +177,3 @@ class FoundRun:
             if expected <= {name for name, run in hosts if run.info.attempt >= plan.attempt}:
                 return
             self._refresh()
-
-
-def _not_begun(run: RemoteRun, request: LaunchRequest) -> Problem:
-    """Return that the job of a run has not begun it, and what can be done meanwhile."""
-    flags = request.run_flags(run.run_id)
-    status = next(iter(run.by_host.values()))
-    text = status.job.text if status.job and status.is_active else "its job did not begin it"
-    hint = "\n".join(f"{this_program()} {verb} {flags}" for verb in ("attach", "stop"))
-    return Problem("--run", f"run {run.run_id} has not begun: {text}", hint)

@@ -21,11 +21,11 @@ from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.states import State
 from runner.core.shell import this_program
-from runner.workflows import job
-from runner.workflows.found_run import _not_begun
 from runner.workflows.host_pool import HostPool
-from runner.workflows.job import QUESTION, QueuedJob, ask_login
-from runner.workflows.submission import Submission
+from runner.workflows.runs.discovery import _not_begun
+from runner.workflows.slurm import queue as job
+from runner.workflows.slurm.queue import QUESTION, QueuedJob, ask_login
+from runner.workflows.slurm.submission import Submission
 from tests.golden.builders import request
 
 RUN_ID = "0314-1592-digits-65a3"
@@ -224,7 +224,7 @@ def test_printed_commands_find_the_run(tmp_path: Path) -> None:
     asked = replace(request(tmp_path / RUN_ID), contact_words=("--cluster", "hpc"))
     info = RunInfo(RUN_ID, world_size=0)
     status = HostRunStatus(info, "ada", State.STARTING, True, 1.0, job=PENDING)
-    problem = _not_begun(RemoteRun(info, {"login": status}, {}), asked)
+    problem = _not_begun(RemoteRun(info, {"login": status}, {}), asked.selector)
     assert "has not begun: job 7 is pending (Resources)" in problem.message
     assert commands(problem.hint) == ["attach", "stop"]
     submission = cast("Submission", SimpleNamespace(_request=asked))

@@ -6,6 +6,7 @@ A job needs no controller: the run on its nodes goes on without one, and any ver
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import time
@@ -20,7 +21,7 @@ from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
-from runner.control.rpc.bootstrap import boot_words, host_code
+from runner.control.rpc.bootstrap import host_code, job_words
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem, RunnerError
@@ -34,29 +35,29 @@ from runner.core.shell import this_program
 from runner.ui.console.plain import open_console
 from runner.ui.output import note, show
 from runner.workflows.attach import follow
-from runner.workflows.discovery import RunFinder
-from runner.workflows.found_run import FoundRun
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
     deadline,
     forward_signals,
 )
-from runner.workflows.job import QueuedJob, ask_login
 from runner.workflows.preparation import open_code_source
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.runs.found_run import FoundRun
+from runner.workflows.slurm.queue import QueuedJob, ask_login
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     """Submit the job of a run and follow it, or show its script; return the exit code."""
     source = source or open_code_source(request)
     if request.dry_run is DryRun.OFFLINE:
-        show(_script(request, request.spec.workdir, nonce="…"))
+        show(_as_asked(request, _script(request, request.spec.workdir, nonce="…")))
         return 0
     inbox = BoundedInbox()
     store = RunStore(request.run_dir)
     if request.dry_run is DryRun.ON:
         with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
-            show(submission.script())
+            show(_as_asked(request, submission.script()))
             return 0
     store.reserve()
     try:
@@ -121,10 +122,12 @@ class Submission:
 
     def _place(self, job_id: str) -> str:
         is_local = self._request.spec.nodes[0].transport == "local"
-        in_allocation = is_local and os.environ.get("SLURM_JOB_ID") == job_id
-        return (
-            f"in the allocation of job {job_id}" if in_allocation else f"submitted as job {job_id}"
-        )
+        if not is_local or os.environ.get("SLURM_JOB_ID") != job_id:
+            return f"submitted as job {job_id}"
+        slurm, given = self._request.spec.slurm, os.environ.get("SLURM_JOB_NUM_NODES", "")
+        asked = slurm.nnodes if slurm else 0
+        fewer = f", which has {given} of {asked} nodes" if given and int(given) < asked else ""
+        return f"in the allocation of job {job_id}{fewer}"
 
     def _facts(self) -> Facts:
         """Return what the login node says about itself; raise NotReady if it cannot serve."""
@@ -184,6 +187,10 @@ class Submission:
         return f"{this_program()} {verb} {self._request.run_flags(self._request.spec.run_id)}"
 
 
+def _as_asked(request: LaunchRequest, script: str) -> str:
+    return json.dumps({"script": script}) if request.plan_as_json else script
+
+
 def _script(request: LaunchRequest, workdir: str, nonce: str) -> str:
     spec, digest = request.spec, hashlib.sha256(host_code()).hexdigest()
-    return batch_script(spec, workdir, boot_words(spec.host_python), nonce, digest)
+    return batch_script(spec, workdir, job_words(spec), nonce, digest)

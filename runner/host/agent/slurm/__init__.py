@@ -1,0 +1,1 @@
+"""The agent on a login node of Slurm."""

@@ -1,0 +1,1 @@
+"""Jobs of Slurm: submitted, waited for, and ended."""
