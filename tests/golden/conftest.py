@@ -13,7 +13,7 @@ import pytest
 
 from runner.config.compose import Composer, open_composer
 
-PLANS, SCREENS = (Path(__file__).parent / name for name in ("plans", "screens"))
+PLANS, SCREENS, SCRIPTS = (Path(__file__).parent / n for n in ("plans", "screens", "scripts"))
 
 Check = Callable[[str, str], None]
 
@@ -33,6 +33,12 @@ def check_golden(request: pytest.FixtureRequest) -> Check:
 def check_screen(request: pytest.FixtureRequest) -> Check:
     """Does so with what a person sees."""
     return _golden_check(SCREENS, request)
+
+
+@pytest.fixture
+def check_script(request: pytest.FixtureRequest) -> Check:
+    """Does so with what Slurm's batch host runs."""
+    return _golden_check(SCRIPTS, request)
 
 
 def _golden_check(folder: Path, request: pytest.FixtureRequest) -> Check:

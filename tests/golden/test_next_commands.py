@@ -74,7 +74,7 @@ RUN_BY = {
         "config/error_messages.py::_unreadable_override",
     ),
     "tests/lab/test_slurm_scripts.py::test_commands_about_a_pending_run_work": (
-        "workflows/runs/found_run.py::_not_begun",
+        "workflows/runs/discovery.py::_not_begun",
         "workflows/slurm/queue.py::_on_interrupt",
         "workflows/slurm/submission.py::_flags",
     ),

@@ -20,12 +20,12 @@ def _time(validator: Validator, where: str, value: object) -> str:
 
     YAML reads 2:30:00 without quotes as 9000, which would be minutes: so no number is taken.
     """
-    text = value if isinstance(value, str) else ""
-    if value is not None and not re.fullmatch(_TIMES, text):
-        hint = 'in quotes, since YAML takes 2:30:00 for a number; "90" is 90 minutes'
-        message = f"must be a text such as '2:30:00' or '1-12:00:00', not {value!r}"
-        validator.add(where, message, hint)
-    return text
+    if value is None or (isinstance(value, str) and re.fullmatch(_TIMES, value)):
+        return value or ""
+    hint = 'in quotes, since YAML takes 2:30:00 for a number; "90" is 90 minutes'
+    message = f"must be a text such as '2:30:00' or '1-12:00:00', not {value!r}"
+    validator.add(where, message, hint)
+    return ""
 
 
 def _memory(validator: Validator, where: str, value: object) -> str:

@@ -60,6 +60,7 @@ class ChannelHub:
         self._session, self._next_frame = session, next_frame
         self._channels: dict[int, JobChannel] = {}
         self._numbers = itertools.count(1)
+        self._has_ended = False
         threading.Thread(target=self._pump, daemon=True, name="channels").start()
 
     @property
@@ -71,6 +72,8 @@ class ChannelHub:
         """Open a channel."""
         number = next(self._numbers)
         channel = self._channels[number] = JobChannel(self._session, number)
+        if self._has_ended:  # perhaps before the channel was among those that are told
+            channel.put(b"")
         return channel
 
     def _pump(self) -> None:
@@ -80,6 +83,7 @@ class ChannelHub:
                 if channel := self._channels.get(frame.data["channel"]):
                     channel.put(frame.payload)
             elif frame.kind == "closed":
+                self._has_ended = True
                 for channel in list(self._channels.values()):
                     channel.put(b"")
                 return

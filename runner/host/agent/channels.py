@@ -6,7 +6,6 @@ what comes from it is passed on with the number of its channel.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from typing import Dict, Sequence
@@ -68,12 +67,13 @@ class Handler(RequestHandler):
 
     def _send(self, number: int) -> None:
         unsent = self._unsent[number]
-        with contextlib.suppress(BlockingIOError):
-            try:
-                while unsent:
-                    del unsent[: self._sockets[number].send(unsent)]
-            except OSError:  # its agent has ended
-                unsent.clear()
+        try:
+            while unsent:
+                del unsent[: self._sockets[number].send(unsent)]
+        except BlockingIOError:  # its agent takes no more for now
+            return
+        except OSError:  # its agent has ended
+            unsent.clear()
 
     def _receive(self, number: int) -> None:
         try:

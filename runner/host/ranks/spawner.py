@@ -74,6 +74,8 @@ def _start(program: List[str], variables: Dict[str, str]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
+        with suppress(OSError):  # it has begun, with a group of its own
+            os.setpgid(pid, pid)  # here too: a signal may come before the rank does so
         return pid
     try:
         os.setpgid(0, 0)

@@ -37,12 +37,14 @@ class CommandFile:
         """Take commands; `on_command` may raise for a malformed one."""
         self._path, self._submit, self._on_command = path, submit, on_command
         self._offset, self._next_look = 0, 0.0
+        self._is_reading = False  # a slow disk answers several looks at once
 
     def poll(self) -> None:
         """Look for new commands, if it is time."""
         now = time.monotonic()
-        if now >= self._next_look:
+        if now >= self._next_look and not self._is_reading:
             self._next_look = now + POLL_S
+            self._is_reading = True
             self._submit(self._read, self._take)
 
     def _read(self) -> bytes:
@@ -51,6 +53,7 @@ class CommandFile:
         return b""
 
     def _take(self, data: bytes) -> None:
+        self._is_reading = False
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():

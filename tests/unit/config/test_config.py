@@ -523,7 +523,14 @@ def test_the_keys_are_these() -> None:
         return found
 
     assert keys(dataclasses.asdict(RunnerConfig())) == [
-        *("cluster.transport", "cluster.backend", "cluster.gpus_per_node"),
+        *("cluster.transport", "cluster.scheduler", "cluster.login_node"),
+        *("cluster.slurm.partition", "cluster.slurm.account", "cluster.slurm.qos"),
+        *("cluster.slurm.time", "cluster.slurm.constraint", "cluster.slurm.nodelist"),
+        *("cluster.slurm.reservation", "cluster.slurm.licenses", "cluster.slurm.gres"),
+        *("cluster.slurm.cpus_per_rank", "cluster.slurm.mem_per_rank", "cluster.slurm.signal"),
+        *("cluster.slurm.signal_before", "cluster.slurm.requeue", "cluster.slurm.srun"),
+        "cluster.slurm.extra",
+        *("cluster.backend", "cluster.gpus_per_node"),
         *("cluster.nproc_per_node", "cluster.master", "cluster.master_port", "cluster.nodes"),
         *("cluster.only", "cluster.exclude"),
         *("cluster.ssh.user", "cluster.ssh.port", "cluster.ssh.key", "cluster.ssh.config"),

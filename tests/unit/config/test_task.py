@@ -312,7 +312,10 @@ def test_the_local_rank_comes_before_the_other_arguments(
         ),
         (
             {"task.entry": "mpirun"},
-            "task.entry: 'mpirun' is not legal; choose torchrun, launch or plain",
+            (
+                "task.entry: 'mpirun' is not legal; choose torchrun, launch, plain or srun\n"
+                "    did you mean srun?"
+            ),
         ),
     ],
 )

@@ -40,8 +40,9 @@ from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
 from runner.control.remote_exec import Feed, RemoteCommand
 from runner.control.rpc import wait
+from runner.control.rpc.channels import ChannelHub
 from runner.control.rpc.facts import FactsCollector
-from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import Broadcast, WaitLoop
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem, RunnerError
@@ -57,6 +58,7 @@ from runner.core.model.network_probe import (
 from runner.core.model.plan import Plan
 from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
+from runner.core.model.slurm import JobStatus
 from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_run_stacks
@@ -77,6 +79,7 @@ from runner.workflows.preparation import Preparation
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.runs import discovery
 from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.slurm.queue import QueuedJob, ask_login
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
 from tests.unit.core.outcome.test_stacks import DUMP
@@ -305,6 +308,14 @@ def runs(request: dict[str, Any]) -> list[Answer]:
     return [Answer("runs", listing)]
 
 
+def job(_: dict[str, Any]) -> list[Answer]:
+    """Say that the job of a run is over, and why no run began."""
+    status = JobStatus("4711", "FAILED", "NonZeroExitCode", "2026-01-02T03:04:05", "n[1-2]", "3:0")
+    problem = encode(Problem("n1", "there is no torch", "install it"))
+    data = {"status": encode(status), "ready": False, "attempt": 0, "problems": [problem]}
+    return [Answer("job", {**data, "log": "n1: no torch"})]
+
+
 def record(_: dict[str, Any]) -> list[Answer]:
     """Send the record of a run."""
     texts = {"plan": json.dumps(encode(PLAN)), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
@@ -348,6 +359,10 @@ EXITED = {"code": 0, "survivors": [], "timed_out": False}
 PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
+    "cancel_job": lambda _: [Answer("job_cancelled", {})],
+    "job": job,
+    "open_channel": lambda asked: [Answer("from_channel", {"channel": asked["channel"]}, b"hi")],
+    "submit": lambda _: [Answer("submitted", {"job_id": "4711"})],
     "adopt": lambda _: [Answer("absent", {})],
     "chunk": lambda _: [Answer("in_progress", {})],
     "clean": lambda _: [Answer("cleaned", CLEANED)],
@@ -622,7 +637,33 @@ def stacks_of_a_liar(chance: random.Random, world: World) -> None:
     json.dumps(tables.stacks_as_data(RUN_ID, report, [*problems.values()]))
 
 
+def job_of_a_liar(chance: random.Random, world: World) -> None:
+    """Submit a job, wait until it has begun, and cancel it."""
+    del world
+    pool = connected_pool(chance)
+    shown(str(ask_login(pool, LIAR, "submit", {}, "submitted")["job_id"]))
+    queued = QueuedJob(pool, LIAR, RUN_ID, "--run x")
+    with contextlib.suppress(NotReady):
+        queued.await_start(cancels=False)
+    queued.cancel()
+
+
+def channel_of_a_liar(chance: random.Random, world: World) -> None:
+    """Talk to the agent of a job's node, over its login node."""
+    del world
+    inbox = BoundedInbox()
+    session = OneVisit(chance).open(NODES[1], inbox)
+    hub = ChannelHub(session, lambda: inbox.get()[1])
+    channel = hub.open()
+    for _ in range(MAX_PINGS + 1):  # then it leaves
+        session.request("ping")
+    while channel.recv():
+        pass
+
+
 SCENES = [
+    job_of_a_liar,
+    channel_of_a_liar,
     facts_of_a_liar,
     run_of_a_liar,
     listing_of_a_liar,

@@ -133,14 +133,16 @@ class Wire:
 
     def __init__(self, name: str, inbox: Inbox, answers: dict[str, str]) -> None:
         self.node = Node(name, name)
+        self.payloads: dict[str, bytes] = {}
         self._inbox, self._answers = inbox, answers
 
     def close(self) -> None:
         """End it."""
         self.closed = self.closed_locally = True
 
-    def request(self, kind: str, data: dict[str, Any] | None = None) -> None:
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> None:
         """Answer at once, or never."""
+        self.payloads[kind] = payload
         if kind in self._answers:
             told = {"node": (data or {}).get("node"), "disk_wait_s": 0.0}
             self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))

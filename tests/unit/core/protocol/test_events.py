@@ -18,6 +18,7 @@ from runner.core.protocol.events import (
     HostLost,
     HubJoined,
     HubUnreachable,
+    JobEnded,
     NotRelaunched,
     PeerDeparted,
     PeerLost,
@@ -26,6 +27,7 @@ from runner.core.protocol.events import (
     ProgramStarted,
     ProgressResumed,
     RankExited,
+    RanksSignalled,
     RankStarted,
     Relaunching,
     RelaunchPending,
@@ -58,6 +60,8 @@ BODIES: list[EventBody] = [
     RelaunchPending(),
     Relaunching(1, ("gpu1", "gpu3"), "lost gpu2: nothing was heard from it for 15 s"),
     NotRelaunched("only 1 of 3 supervisors are in touch"),
+    JobEnded("4711", "TIMEOUT"),
+    RanksSignalled(10, 8),
 ]
 
 

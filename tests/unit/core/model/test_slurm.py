@@ -1,0 +1,122 @@
+"""A job of Slurm: its states in words, its part in those of runs, and its nodes in the spec."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
+from runner.core.model.slurm import ENDED_STATES, ENDS, JobStatus, SlurmSpec
+from runner.core.model.spec import Node, Spec, are_local
+from runner.core.protocol.states import State
+from tests.golden.builders import spec
+
+PENDING = JobStatus("7", "PENDING", "Resources", "2026-01-02T03:04:05")
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (PENDING, "job 7 is pending (Resources), may start 2026-01-02 03:04:05"),
+        (JobStatus("7", "CONFIGURING"), "job 7 is configuring"),
+        (JobStatus("7", "REQUEUED"), "job 7 is requeued"),
+        (JobStatus("7", "RUNNING", nodes="n[1-2]"), "job 7 has its nodes: n[1-2]"),
+        (JobStatus("7", "COMPLETING"), "job 7 is completing"),
+        (JobStatus("7", "TIMEOUT"), "job 7: it reached its time limit"),
+        (JobStatus("7", "COMPLETED"), "job 7 is completed"),
+        (JobStatus("7", "UNKNOWN"), "job 7 is unknown"),
+        (JobStatus("7"), "job 7 is unknown to Slurm"),
+        (
+            JobStatus("7", "RUNNING", problem="late"),
+            "job 7: Slurm does not answer: late",
+        ),
+    ],
+)
+def test_how_a_job_stands(status: JobStatus, text: str) -> None:
+    """In a few words; a start in the future is an estimate."""
+    assert status.text == text
+
+
+def test_what_has_a_reason_is_over() -> None:
+    """A job that Slurm ended waits for nothing; one that it asks about does not end."""
+    assert set(ENDS) <= set(ENDED_STATES)
+    for state in ENDED_STATES:
+        assert JobStatus("7", state).has_ended
+        assert not JobStatus("7", state).is_queued
+    for state in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", ""):
+        assert not JobStatus("7", state).has_ended
+
+
+def test_half_of_the_time_before_the_limit_is_ours() -> None:
+    """The ranks have the other half to save what they did."""
+    assert SlurmSpec(signal_before_s=120).stop_after_s == 60
+
+
+def in_slurm(spares: int = 0, min_nodes: int | None = None) -> Spec:
+    """A spec of a login node, for a job of 4 nodes."""
+    login = Node("login", "hpc.example", user="ada", port=2222, gpu_count=8)
+    slurm = SlurmSpec(nnodes=4, spares=spares)
+    return replace(spec(login), slurm=slurm, min_nodes=min_nodes)
+
+
+def test_nodes_of_a_job_are_reached_at_its_login_node() -> None:
+    """By rank, each like the login node but in its name."""
+    nodes = in_slurm().on_nodes(["n3", "n1"]).nodes
+    login = in_slurm().nodes[0]
+    assert nodes == tuple(replace(login, name=name, in_job=True) for name in ("n3", "n1"))
+
+
+@pytest.mark.parametrize(
+    ("spares", "min_nodes", "names", "used", "spare"),
+    [
+        (0, None, "abcd", "abcd", ""),
+        (1, None, "abcd", "abc", "d"),
+        (3, None, "abcd", "a", "bcd"),
+        (3, None, "ab", "a", "b"),
+        (0, 2, "abc", "abc", ""),
+        (1, 2, "abcd", "abc", "d"),
+        (1, 2, "ab", "ab", ""),
+    ],
+)
+def test_the_last_nodes_of_a_job_are_spares(
+    spares: int, min_nodes: int | None, names: str, used: str, spare: str
+) -> None:
+    """If there are enough; fewer nodes than a run must have are never chosen for want of spares."""
+    made = in_slurm(spares, min_nodes).on_nodes(list(names))
+    assert "".join(node.name for node in made.nodes) == used
+    assert "".join(node.name for node in made.spares) == spare
+    assert made.max_nodes == (len(used) if min_nodes else None)
+
+
+def test_nodes_of_a_job_are_not_this_machine() -> None:
+    """Also where this machine is the login node, and an agent here speaks for them."""
+    login = Node("login", "login", transport="local")
+    assert are_local([login])
+    assert not are_local([login, replace(login, name="n1", in_job=True)])
+
+
+def seen(state: State | None, job: JobStatus | None, *, alive: bool = True) -> HostRunStatus:
+    """What a login node says of a run."""
+    return HostRunStatus(RunInfo("r"), "ada", state, alive, 1.0, job=job)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (seen(State.STARTING, PENDING), PENDING.queued_text),
+        (seen(State.STARTING, JobStatus("7", "RUNNING")), "starting"),
+        (seen(State.STARTING, JobStatus("7")), "starting"),
+        (seen(State.RUNNING, PENDING), "running"),
+        (
+            replace(seen(State.STOPPED, PENDING, alive=False), relaunch_pending=True),
+            PENDING.queued_text,
+        ),
+        (replace(seen(State.STOPPED, None, alive=False), relaunch_pending=True), "restarting"),
+        (seen(State.FAILED, JobStatus("7"), alive=False), "failed"),
+    ],
+)
+def test_a_queued_job_is_the_state_of_its_run(status: HostRunStatus, text: str) -> None:
+    """Before its start, and before it starts again; not while the run is on, or once it is over."""
+    assert aggregate_state({"login": status}) == text
+    assert status.is_queued == (status.job is PENDING)

@@ -1,0 +1,179 @@
+"""What Slurm says of the end of a job, in the verdict on its run."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.model.results import Failure
+from runner.core.outcome.job_end import REQUEUED, is_requeued, with_reason_of_job
+from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.events import (
+    ENDED_BY_SCHEDULER,
+    LIMIT_REASON,
+    Ended,
+    JobEnded,
+    PeerLost,
+    ProgramExited,
+    RankExited,
+    RanksSignalled,
+    StopCause,
+    Stopping,
+    TimedEvent,
+    is_scheduled,
+)
+from runner.core.protocol.states import State
+from tests.unit.core.outcome.test_verdict import KILL, TERM, seen, succeeded, terminated, verdict
+
+BY_SLURM = Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
+STOPPED = Ended(State.STOPPED, ENDED_BY_SCHEDULER)
+
+
+def by_slurm(node: str, at: float, *, mono: float = 0.0) -> list[TimedEvent]:
+    """A node whose processes all got TERM of Slurm, some of them before its supervisor did."""
+    ranks = (0, 1) if node == "a" else (2, 3)
+    ends = [RankExited(rank, signal=TERM) for rank in ranks]
+    return [
+        *seen(at - 0.1, node, ends[0], mono=mono - 0.1),
+        *seen(at, node, BY_SLURM, mono=mono - 0.5),
+        *seen(at + 0.1, node, ends[1], ProgramExited(code=1), STOPPED, mono=mono + 0.1),
+    ]
+
+
+def told(at: float, state: str, node: str = "a") -> list[TimedEvent]:
+    """What the login node asked Slurm."""
+    return seen(at, node, JobEnded("7", state))
+
+
+def reason(made: Verdict) -> str:
+    """Return the reason of the first failure."""
+    assert made.first_failure is not None
+    return made.first_failure.reason
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("CANCELLED", f"{ENDED_BY_SCHEDULER}: it was cancelled"),
+        ("TIMEOUT", f"{ENDED_BY_SCHEDULER}: it reached its time limit"),
+        ("PREEMPTED", f"{ENDED_BY_SCHEDULER}: a job with a higher priority took its nodes"),
+        ("PENDING", f"{ENDED_BY_SCHEDULER}: {REQUEUED}"),
+        ("COMPLETED", ENDED_BY_SCHEDULER),
+        ("", ENDED_BY_SCHEDULER),
+    ],
+)
+def test_slurm_ends_a_job(state: str, text: str) -> None:
+    """No rank is blamed, not even one that died of the TERM before its supervisor got it."""
+    job = told(12, state) if state else []
+    made = verdict(by_slurm("a", 10, mono=100.0), by_slurm("b", 10.2, mono=50.0), job)
+    assert reason(made) == text
+    assert made.first_failure is not None
+    assert made.first_failure.rank is None
+    assert (made.state, made.exit_code) == ("stopped", 1)
+
+
+def test_a_rank_that_failed_before_is_the_reason() -> None:
+    """The job ends because the run failed: that Slurm ended it then says nothing."""
+    crash = seen(5, "a", RankExited(1, code=7), mono=95.0)
+    made = verdict(crash, by_slurm("b", 10, mono=50.0), by_slurm("a", 10, mono=100.0))
+    assert made.first_failure == Failure("a", 1, "exited with 7")
+    assert (made.state, made.exit_code) == ("failed", 1)
+
+
+def test_a_users_stop_is_one_though_slurm_ends_the_job() -> None:
+    """`scancel` is how a stop ends what is left: it is no failure."""
+    stop = Stopping("stop requested by ada", StopCause.USER)
+    end = [RankExited(0, signal=TERM), RankExited(1, signal=TERM), ProgramExited(code=1)]
+    nodes = [
+        seen(10, node, stop, BY_SLURM, *(end if node == "a" else ()), STOPPED) for node in "ab"
+    ]
+    made = verdict(*nodes, told(12, "CANCELLED"))
+    assert (made.state, made.exit_code, made.first_failure) == ("stopped", 130, None)
+
+
+def test_a_run_that_succeeded_did_so_whatever_slurm_says() -> None:
+    """A job may be cancelled when its run is over."""
+    made = verdict(succeeded("a"), succeeded("b"), told(12, "CANCELLED"))
+    assert (made.state, made.exit_code, made.first_failure) == ("succeeded", 0, None)
+
+
+def test_a_stop_before_the_limit_is_no_failure_of_a_rank() -> None:
+    """The run goes on when its job starts again."""
+    stop = Stopping(LIMIT_REASON, StopCause.LOCAL)
+    signalled = [*seen(5, "a", RanksSignalled(10, 2)), *seen(5, "b", RanksSignalled(10, 2))]
+    ends = [
+        *seen(10, "a", stop, RankExited(0, signal=TERM), RankExited(1, signal=TERM), STOPPED),
+        *seen(10, "b", stop, RankExited(2, signal=TERM), RankExited(3, signal=TERM), STOPPED),
+    ]
+    made = verdict(signalled, ends, told(12, "PENDING"))
+    assert reason(made) == f"{LIMIT_REASON}: {REQUEUED}"
+    assert (made.state, made.exit_code) == ("stopped", 1)
+
+
+LOST = "its supervisor ended without a goodbye"
+
+
+@pytest.mark.parametrize(
+    ("failure", "state", "text"),
+    [
+        (
+            Failure("a", 1, "was killed by SIGKILL"),
+            "OUT_OF_MEMORY",
+            "was killed by SIGKILL (Slurm: it took more memory than it had asked for)",
+        ),
+        (Failure("a", 1, "was killed by SIGKILL"), "TIMEOUT", "was killed by SIGKILL"),
+        (Failure("a", 1, "was killed by SIGKILL"), "PENDING", "was killed by SIGKILL"),
+        (Failure("a", None, LOST), "NODE_FAIL", f"{LOST} (Slurm: a node of it failed)"),
+        (Failure("a", None, LOST), "PENDING", f"{LOST} (Slurm: {REQUEUED})"),
+        (Failure("a", None, LOST), "FAILED", LOST),
+        (Failure("a", None, LOST), "UNKNOWN", LOST),
+        (
+            Failure("a", None, ENDED_BY_SCHEDULER),
+            "OUT_OF_MEMORY",
+            f"{ENDED_BY_SCHEDULER}: it took more memory than it had asked for",
+        ),
+    ],
+)
+def test_what_slurm_adds_to_a_failure(failure: Failure, state: str, text: str) -> None:
+    """Only what it knows better than the hosts; where it lies on a rank, memory alone is that."""
+    made = with_reason_of_job(failure, told(12, state))
+    assert (made.node, made.rank, made.reason) == (failure.node, failure.rank, text)
+
+
+def test_the_last_word_of_slurm_counts() -> None:
+    """A job that waits to start again may be cancelled then; without a word nothing is added."""
+    failure = Failure("a", None, ENDED_BY_SCHEDULER)
+    told_twice = [*told(12, "PENDING"), *told(13, "CANCELLED", "b")]
+    assert with_reason_of_job(failure, told_twice).reason.endswith(": it was cancelled")
+    assert with_reason_of_job(failure, []) == failure
+
+
+def test_a_killed_rank_that_took_too_much_memory() -> None:
+    """The kernel's KILL has no reason; Slurm has it."""
+    kill = seen(5, "a", RankExited(1, signal=KILL))
+    made = verdict(kill, terminated("a", 6), terminated("b", 6), told(12, "OUT_OF_MEMORY"))
+    assert made.first_failure is not None
+    assert made.first_failure.rank == 1
+    assert "it took more memory than it had asked for" in made.first_failure.reason
+    assert made.exit_code == 1
+
+
+def test_a_lost_node_stays_lost() -> None:
+    """With the code of a loss, and what Slurm says of it."""
+    lost = seen(5, "a", PeerLost("b", "nothing was heard from it"))
+    made = verdict(lost, terminated("a", 6), told(9, "NODE_FAIL"))
+    assert reason(made).endswith("(Slurm: a node of it failed)")
+    assert made.exit_code == 4
+
+
+def test_a_job_that_is_to_start_again() -> None:
+    """It is pending once it has ended."""
+    assert is_requeued(timed.event for timed in told(1, "PENDING"))
+    assert not is_requeued(timed.event for timed in told(1, "TIMEOUT"))
+    assert not is_requeued(timed.event for timed in seen(1, "a", BY_SLURM))
+
+
+def test_reasons_of_slurm() -> None:
+    """A peer may add to them; a user's words are no such reason."""
+    assert is_scheduled(ENDED_BY_SCHEDULER)
+    assert is_scheduled(f"{LIMIT_REASON} (on gpu1)")
+    assert not is_scheduled("stop requested by ada")

@@ -1,0 +1,156 @@
+"""Agents of a job's nodes, in one process on its login node."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from runner.core.protocol.frames import Frame
+from runner.host.agent import channels
+from runner.host.agent.channels import Handler
+from runner.host.agent.server import AgentContext
+
+
+class Context:
+    """The conversation with a controller."""
+
+    programs: dict[str, str] = {}  # noqa: RUF012
+    takes = True
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[str, int, bytes]] = []
+        self.loaded: list[str] = []
+
+    def reply(self, kind: str, data: dict[str, Any], payload: bytes) -> None:
+        """Note a reply."""
+        self.replies.append((kind, data["channel"], payload))
+
+    def can_send(self) -> bool:
+        """Whether the controller takes what is sent."""
+        return self.takes
+
+    def get_handler(self, kind: str) -> None:
+        """Load a module."""
+        self.loaded.append(kind)
+
+
+class World:
+    """A handler with the other ends of its channels."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.agents: list[socket.socket] = []
+        pairs: list[socket.socket] = []
+
+        def pair() -> tuple[socket.socket, socket.socket]:
+            near, far = made()
+            self.agents.append(far)
+            pairs.append(near)
+            return near, far.dup()
+
+        made = socket.socketpair
+        monkeypatch.setattr(socket, "socketpair", pair)
+        monkeypatch.setattr(channels, "_serve", lambda far, _: far.close())
+        self.context = Context()
+        self.handler = Handler(cast("AgentContext", self.context))
+
+    def ask(self, kind: str, channel: int, payload: bytes = b"") -> None:
+        """Have a request come."""
+        getattr(self.handler, f"on_{kind}")(Frame(kind, {"id": 1, "channel": channel}, payload))
+
+    def close(self) -> None:
+        """End all."""
+        self.handler.close()
+        for agent in self.agents:
+            agent.close()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A handler without channels."""
+    made = World(monkeypatch)
+    yield made
+    made.close()
+
+
+def test_bytes_pass_in_their_order(world: World) -> None:
+    """In both directions, each channel for itself; those for an unknown one are dropped."""
+    for number in (3, 4):
+        world.ask("open_channel", number)
+    for channel, data in ((3, b"a"), (4, b"x"), (9, b"?"), (3, b"b")):
+        world.ask("to_channel", channel, data)
+    assert [agent.recv(10) for agent in world.agents] == [b"ab", b"x"]
+    world.agents[1].sendall(b"one")
+    world.agents[0].sendall(b"two")
+    world.handler.advance()
+    assert sorted(world.context.replies) == [
+        ("from_channel", 3, b"two"),
+        ("from_channel", 4, b"one"),
+    ]
+    assert "facts" in world.context.loaded
+    assert len(world.handler.pipes) == 2
+
+
+def test_what_an_agent_does_not_take_is_kept(world: World) -> None:
+    """Others are served meanwhile; no byte is lost."""
+    world.ask("open_channel", 1)
+    data = bytes(range(256)) * 8192
+    world.ask("to_channel", 1, data)
+    assert world.handler.busy
+    received = b""
+    while len(received) < len(data):
+        received += world.agents[0].recv(1 << 20)
+        world.handler.advance()
+    assert received == data
+    assert not world.handler.busy
+
+
+def test_a_controller_that_does_not_read_is_not_flooded(world: World) -> None:
+    """The agent's bytes wait in its socket."""
+    world.ask("open_channel", 1)
+    world.agents[0].sendall(b"late")
+    world.context.takes = False
+    world.handler.advance()
+    assert world.context.replies == []
+    world.context.takes = True
+    world.handler.advance()
+    assert world.context.replies == [("from_channel", 1, b"late")]
+
+
+def test_an_agent_that_ends_is_reported_after_its_last_bytes(world: World) -> None:
+    """By no bytes; what comes for it then is dropped."""
+    world.ask("open_channel", 1)
+    world.agents[0].sendall(b"bye")
+    world.agents[0].shutdown(socket.SHUT_RDWR)
+    for _ in range(3):
+        world.handler.advance()
+    assert world.context.replies == [("from_channel", 1, b"bye"), ("from_channel", 1, b"")]
+    world.ask("to_channel", 1, b"?")
+    world.ask("close_channel", 1)
+    assert (world.handler.pipes, world.handler.busy) == ([], False)
+
+
+def test_closing_a_channel_ends_its_agent(world: World) -> None:
+    """So does the end of the connection, for all."""
+    for number in (1, 2, 3):
+        world.ask("open_channel", number)
+    world.ask("close_channel", 2)
+    assert world.agents[1].recv(10) == b""
+    world.handler.close()
+    assert [world.agents[at].recv(10) for at in (0, 2)] == [b"", b""]
+
+
+def test_an_agent_of_a_channel_says_hello() -> None:
+    """It is a whole agent, and ends with its channel."""
+    context: Any = Context()
+    handler = Handler(context)
+    handler.on_open_channel(Frame("open_channel", {"id": 1, "channel": 1}))
+    deadline = time.monotonic() + 10
+    while not context.replies and time.monotonic() < deadline:
+        handler.advance()
+        time.sleep(0.002)
+    assert b"hello" in b"".join(data for _, _, data in context.replies)
+    handler.close()

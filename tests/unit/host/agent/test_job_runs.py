@@ -1,0 +1,178 @@
+"""Runs of jobs as a login node lists them: pending, begun, vanished, and about to start again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.core.codec import decode, encode
+from runner.core.model.plan import Order
+from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
+from runner.core.model.slurm import JobStatus
+from runner.core.protocol.events import Ended
+from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import JobPaths, RunPaths
+from runner.core.protocol.states import State
+from runner.host.agent import runs
+from runner.host.agent.runs import Handler
+from runner.host.agent.server import AgentContext
+from runner.host.process.event_loop import run_steps
+from runner.host.slurm import job, shared_files
+from runner.host.storage import run_owner
+from runner.host.storage.run_folder import EventLog
+
+RUN_ID = "0314-1592-digits-65a3"
+PENDING = JobStatus("7", "PENDING", "Priority")
+
+
+class World:
+    """A workdir with the job of one run, and a queue."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
+        self.queue: list[JobStatus] = []
+        self.problem = ""
+        self.on_asked: Callable[[], object] = int
+        self.questions = 0
+        self.paths = JobPaths(str(workdir), RUN_ID)
+        Path(self.paths.root).mkdir(parents=True)
+        Path(self.paths.job_id).write_text("7")
+        self.write_context(requeue=False)
+
+    def write_context(self, *, requeue: bool) -> None:
+        """Write what was submitted."""
+        info = RunInfo(RUN_ID, "hpc", "digits", launched_by="ada@desk")
+        slurm = {"nnodes": 2, "requeue": requeue}
+        context = {"info": encode(info), "spec": {"slurm": slurm}}
+        shared_files.write(self.paths.context, context)
+
+    def queued(self) -> Generator[None, None, Any]:
+        """Answer what is in the queue."""
+        yield
+        self.questions += 1
+        self.on_asked()
+        return self.queue, self.problem
+
+    def begin(self, *nodes: str) -> None:
+        """Have nodes begin the run, and end it."""
+        for node in nodes:
+            self._begin(node)
+
+    def _begin(self, node: str) -> None:
+        folder = RunPaths(str(self.workdir), RUN_ID, node)
+        Path(folder.attempt_folder(0)).mkdir(parents=True)
+        order = Order(RUN_ID, node, 0, str(self.workdir), ("/bin/true",), {}, "/", ())
+        journal = EventLog(folder, order)
+        journal.set_state(State.RUNNING)
+        journal.set_state(State.STOPPING)
+        journal.finalise(Ended(State.STOPPED, "ended by Slurm"))
+
+    def listed(self, run_id: str = RUN_ID) -> dict[str, HostRunStatus]:
+        """What the login node lists, by node."""
+        answers: list[dict[str, Any]] = []
+        context: Any = SimpleNamespace(
+            workdir=str(self.workdir), answer=lambda *_, **data: answers.append(data)
+        )
+        frame = Frame("runs", {"id": 1, "node": "login", "run_id": run_id})
+        run_steps(Handler(cast("AgentContext", context)).on_runs(frame))
+        found = [decode(HostRunStatus, run) for run in answers[0]["runs"]]
+        return {status.node: status for status in found}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """One whose job has begun nothing."""
+
+    def elsewhere(*_: object) -> Generator[None, None, Any]:
+        yield
+        return [], {}
+
+    made = World(tmp_path)
+    monkeypatch.setattr(job, "queued", made.queued)
+    monkeypatch.setattr(runs, "list_elsewhere", elsewhere)
+    return made
+
+
+def test_a_pending_run_is_its_job(world: World) -> None:
+    """The login node speaks for it: with how many nodes it asks for, and none that has begun."""
+    world.queue = [JobStatus("77", "RUNNING"), PENDING]
+    (status,) = world.listed().values()
+    assert (status.node, status.job, status.is_active) == ("login", PENDING, True)
+    assert (status.info.nnodes, status.info.world_size) == (2, 0)
+    assert aggregate_state({"login": status}) == "pending (Priority)"
+    assert not status.relaunch_pending
+    assert list(world.listed("")) == ["login"]
+
+
+def test_a_job_that_vanished_has_failed(world: World) -> None:
+    """It never began its run, and Slurm has forgotten it."""
+    (status,) = world.listed().values()
+    assert (status.alive, status.state, status.is_active) == (False, State.FAILED, False)
+    assert aggregate_state({"login": status}) == "failed"
+
+
+def test_a_queue_that_is_not_known_says_nothing(world: World) -> None:
+    """The run is listed as it was, with the problem."""
+    world.problem = "late"
+    (status,) = world.listed().values()
+    assert status.job == JobStatus("7", problem="late")
+    assert status.alive
+
+
+def test_a_run_that_began_since_is_read_again(world: World) -> None:
+    """Its job was gone from the queue, since the run was over so soon."""
+    world.on_asked = lambda: world.begin("n1", "n2")
+    found = world.listed()
+    assert {node: status.state for node, status in found.items()} == dict.fromkeys(
+        ("n1", "n2"), State.STOPPED
+    )
+
+
+def test_a_run_that_was_removed_since_is_not_listed(world: World) -> None:
+    """Its launch could not submit it."""
+    world.on_asked = lambda: shutil.rmtree(world.paths.run)
+    assert world.listed() == {}
+
+
+def test_an_ended_run_is_as_recorded(world: World) -> None:
+    """Slurm does not know its job any more; the login node speaks for the nodes."""
+    world.begin("n1")
+    (status,) = world.listed().values()
+    assert (status.node, status.state, status.here) == ("n1", State.STOPPED, True)
+    assert (status.job, status.alive) == (JobStatus("7"), False)
+
+
+def test_a_run_whose_supervisor_is_gone_is_over_with_its_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat on the common disk says little: Slurm knows better."""
+    world.begin("n1")
+    monkeypatch.setattr(run_owner, "is_alive", lambda *_: True)
+    world.queue = [JobStatus("7", "RUNNING")]
+    assert world.listed()["n1"].alive
+    world.queue = []
+    assert not world.listed()["n1"].alive
+
+
+def test_a_job_that_waits_again_is_a_relaunch(world: World) -> None:
+    """All of it has ended on its nodes, and Slurm is asked all the same: it is to be stopped."""
+    world.write_context(requeue=True)
+    world.begin("n1")
+    world.queue = [PENDING]
+    status = world.listed()["n1"]
+    assert (status.relaunch_pending, status.is_queued, status.is_active) == (True, True, False)
+    assert aggregate_state({"n1": status}) == "pending (Priority)"
+    world.queue = []
+    assert aggregate_state(world.listed()) == "stopped"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"info": {}}', '{"info": 1, "spec": {}}\n'])
+def test_a_damaged_folder_of_a_job_is_no_run(world: World, text: str) -> None:
+    """`ps` lists the others."""
+    Path(world.paths.context).write_text(text)
+    assert world.listed() == {}

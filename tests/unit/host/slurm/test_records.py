@@ -1,0 +1,169 @@
+"""Records of a job's run: attempts before a start, and what its login node adds to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.codec import encode
+from runner.core.model.plan import Order
+from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.model.slurm import JobStatus
+from runner.core.protocol.events import (
+    ENDED_BY_SCHEDULER,
+    LIMIT_REASON,
+    Ended,
+    EventBody,
+    JobEnded,
+    PeerLost,
+    RankExited,
+    RanksSignalled,
+    StopCause,
+    Stopping,
+    loss_reason,
+)
+from runner.core.protocol.paths import JobPaths, RunPaths
+from runner.core.protocol.states import State
+from runner.host.process.event_loop import run_steps
+from runner.host.slurm import job, recovery, shared_files
+from runner.host.slurm.task import past_attempts, start_number
+from runner.host.storage.run_folder import EventLog, has_ended, read_events
+
+RUN_ID = "0314-1592-digits-65a3"
+
+
+class Node:
+    """The part of a run on one node."""
+
+    def __init__(self, workdir: Path, name: str = "a", **context: Any) -> None:
+        self.folder = RunPaths(str(workdir), RUN_ID, name)
+        self.order = Order(RUN_ID, name, 0, str(workdir), ("/bin/true",), {}, "/", ())
+        self.paths = JobPaths(str(workdir), RUN_ID)
+        Path(self.folder.attempt_folder(0)).mkdir(parents=True)
+        Path(self.paths.start(0).root).mkdir(parents=True, exist_ok=True)
+        shared_files.write(self.paths.context, {"kill_wait_s": 0.0, **context})
+        self.journal = EventLog(self.folder, self.order)
+        self.journal.set_state(State.RUNNING)
+
+    def record(self, *bodies: EventBody) -> Node:
+        """Have things happen there."""
+        for body in bodies:
+            self.journal.append(body)
+        return self
+
+    def end(self) -> Node:
+        """End there, by itself."""
+        self.journal.set_state(State.STOPPING)
+        self.journal.finalise(Ended(State.STOPPED, "over"))
+        return self
+
+    @property
+    def bodies(self) -> list[EventBody]:
+        """What is on record."""
+        return [event.body for event in read_events(self.folder)]
+
+
+BY_SLURM = Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
+REQUEUED: dict[str, Any] = {"spec": {"slurm": {"requeue": True}}}
+
+
+@pytest.mark.parametrize(
+    ("bodies", "context", "needed"),
+    [
+        ([BY_SLURM], {}, True),
+        ([Stopping(LIMIT_REASON, StopCause.LOCAL)], {}, True),
+        ([Stopping(loss_reason("b", "silent"), StopCause.PEER)], {}, True),
+        ([RankExited(0, signal=9)], {}, True),
+        ([RankExited(0, signal=15), Stopping("told to", StopCause.USER)], {}, False),
+        ([RankExited(0, code=1)], {}, False),
+        ([RanksSignalled(10, 2), RankExited(0, code=0)], REQUEUED, True),
+        ([RanksSignalled(10, 2), RankExited(0, code=0)], {}, False),
+        ([BY_SLURM, JobEnded("7", "CANCELLED")], {}, False),
+    ],
+)
+def test_when_slurm_is_asked_for_a_reason(
+    tmp_path: Path, bodies: list[EventBody], context: dict[str, Any], *, needed: bool
+) -> None:
+    """Where it may know more than the nodes, and has not been asked."""
+    node = Node(tmp_path, **context).record(*bodies).end()
+    assert recovery.needs_reason(node.folder, node.order) == needed
+
+
+def test_the_reason_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though several agents look; none where Slurm does not say."""
+    answers = [None, JobStatus("7", "TIMEOUT"), JobStatus("7", "TIMEOUT")]
+
+    def await_end(*_: object) -> Generator[None, None, JobStatus | None]:
+        yield
+        return answers.pop(0)
+
+    monkeypatch.setattr(job, "await_end", await_end)
+    node = Node(tmp_path).record(BY_SLURM).end()
+    for expected in (0, 1, 1):
+        run_steps(recovery.record_reason(node.folder, node.order))
+        assert node.bodies.count(JobEnded("7", "TIMEOUT")) == expected
+    assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("state", "proctrack", "reason", "cause", "verified"),
+    [
+        ("NODE_FAIL", "proctrack/cgroup", ENDED_BY_SCHEDULER, StopCause.SCHEDULER, True),
+        ("TIMEOUT", "proctrack/linuxproc", ENDED_BY_SCHEDULER, StopCause.SCHEDULER, False),
+        (
+            *("UNKNOWN", "proctrack/cgroup", "its supervisor ended without a word"),
+            *(StopCause.DEATH, True),
+        ),
+    ],
+)
+def test_a_record_without_an_end_is_completed(
+    tmp_path: Path, state: str, proctrack: str, reason: str, cause: StopCause, *, verified: bool
+) -> None:
+    """Once, by what Slurm says; it is a proof where Slurm tracks processes by cgroup."""
+    node = Node(tmp_path, proctrack=proctrack)
+    for _ in range(2):
+        recovery.complete(node.folder, node.order, JobStatus("7", state))
+    assert has_ended(node.folder, node.order)
+    assert node.bodies == [
+        Stopping(reason, cause),
+        JobEnded("7", state),
+        Ended(State.FAILED, reason, verified=verified),
+    ]
+
+
+def test_a_record_with_an_end_stays_as_it_is(tmp_path: Path) -> None:
+    """Its supervisor knew better."""
+    node = Node(tmp_path).record(PeerLost("b", "silent")).end()
+    before = node.bodies
+    recovery.complete(node.folder, node.order, JobStatus("7", "TIMEOUT"))
+    assert node.bodies == before
+
+
+def planned(node: Node, attempt: int, *past: PastAttempt) -> None:
+    """Write what was planned there last."""
+    info = RunInfo(RUN_ID, attempt=attempt, past_attempts=past)
+    Path(node.folder.info).write_text(json.dumps(encode(info)))
+
+
+def test_attempts_before_a_start(tmp_path: Path) -> None:
+    """By the plan that was made last on any node, also by the hosts themselves."""
+    first = PastAttempt(0, ("a", "b"), "lost b")
+    a, b = Node(tmp_path, "a"), Node(tmp_path, "b")
+    Path(a.paths.start(0).nodes).write_text("a\nb\nc\n")
+    assert past_attempts(a.paths, 0) == ()
+    assert past_attempts(a.paths, 1) == ()
+    planned(b, 0)
+    planned(a, 1, first)
+    again = PastAttempt(1, ("a", "b", "c"), "its job was started again")
+    assert past_attempts(a.paths, 1) == (first, again)
+    assert past_attempts(a.paths, 0) == ()
+
+
+@pytest.mark.parametrize(("count", "number"), [(None, 0), ("", 0), ("2", 2)])
+def test_the_number_of_a_start(count: str | None, number: int) -> None:
+    """Slurm counts those after the first."""
+    assert start_number({} if count is None else {"SLURM_RESTART_COUNT": count}) == number

@@ -1,0 +1,231 @@
+"""A job in Slurm's queue: how it is waited for, and what is said when it is left there."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.cli.parser import VerbParser
+from runner.cli.verb import load_verb
+from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.model.results import RemoteRun
+from runner.core.model.run_info import HostRunStatus, RunInfo
+from runner.core.model.slurm import JobStatus
+from runner.core.protocol.states import State
+from runner.core.shell import this_program
+from runner.workflows.host_pool import HostPool
+from runner.workflows.runs.discovery import _not_begun
+from runner.workflows.slurm import queue as job
+from runner.workflows.slurm.queue import QUESTION, QueuedJob, ask_login
+from runner.workflows.slurm.submission import Submission
+from tests.golden.builders import request
+
+RUN_ID = "0314-1592-digits-65a3"
+FLAGS = f"--run {RUN_ID} --cluster hpc"
+PENDING, RUNNING = (
+    JobStatus("7", "PENDING", "Resources"),
+    JobStatus("7", "RUNNING", nodes="n[1-2]"),
+)
+
+
+def told(status: JobStatus, **more: Any) -> dict[str, Any]:
+    """What a login node answers."""
+    return {"status": status, "ready": False, "attempt": 0, "problems": (), "log": "", **more}
+
+
+READY = told(RUNNING, ready=True)
+
+
+class Pool:
+    """A login node that answers in turn, and a user who may interrupt."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.asked = [*answers], list[str]()
+        self.messages: list[str] = []
+        self.pauses: list[float] = []
+        self.interrupts: list[Interrupted] = []
+        self.console = SimpleNamespace(message=self.messages.append, phase=lambda _: None)
+
+    def broadcast(self, names: list[str], _: object) -> Pool:
+        """Return what asks those nodes."""
+        assert names == ["login"]
+        return self
+
+    def collect(self, kind: str, data: dict[str, Any], reply: str, *, payload: bytes) -> Any:
+        """Answer a request."""
+        self.asked.append(kind)
+        if kind == "cancel_job":
+            return {"login": {}}, {}
+        assert (data, reply, payload) == ({"run_id": RUN_ID}, "job", b"")
+        answer = self.answers.pop(0)
+        return ({}, {"login": answer}) if isinstance(answer, Problem) else ({"login": answer}, {})
+
+    def poll_for_stop(self, seconds: float) -> str:
+        """Wait, or be interrupted."""
+        self.pauses.append(seconds)
+        if self.interrupts:
+            raise self.interrupts.pop(0)
+        return ""
+
+
+def queued(pool: Pool) -> QueuedJob:
+    """The job of a run that this login node knows."""
+    return QueuedJob(cast("HostPool", pool), "login", RUN_ID, FLAGS)
+
+
+def refusal(*answers: Any) -> list[Problem]:
+    """Why a job that stands so never begins its run."""
+    with pytest.raises(NotReady) as caught:
+        queued(Pool(*answers)).await_start(cancels=True)
+    return [*caught.value.problems]
+
+
+def test_each_state_is_shown_once() -> None:
+    """Until the run has begun on all nodes."""
+    pool = Pool(told(PENDING), told(PENDING), told(RUNNING), told(RUNNING), READY)
+    queued(pool).await_start(cancels=True)
+    assert pool.messages == ["job 7 is pending (Resources)", "job 7 has its nodes: n[1-2]"]
+    assert pool.answers == []
+
+
+def test_a_later_attempt_is_waited_for() -> None:
+    """What has begun may be the one before."""
+    pool = Pool(READY, told(RUNNING, ready=True, attempt=1), READY)
+    queued(pool).await_start(1, cancels=False)
+    assert pool.answers == [READY]
+
+
+def test_slurm_is_asked_less_and_less() -> None:
+    """A controller that many wait for is not to be flooded."""
+    assert [job._pause_s(waited_s) for waited_s in (0, 10, 100, 1000)] == [1, 1, 10, 30]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (
+            told(JobStatus("7", "FAILED"), log="n1: no python\n"),
+            Problem(
+                "cluster.slurm", "job 7 is failed; it ended before the run began", "n1: no python"
+            ),
+        ),
+        (
+            told(JobStatus("7", "TIMEOUT")),
+            Problem(
+                "cluster.slurm", "job 7: it reached its time limit; it ended before the run began"
+            ),
+        ),
+        (
+            told(JobStatus("7", "PENDING", "BadConstraints")),
+            Problem(
+                "cluster.slurm",
+                "Slurm would never start the job: no node has what it asks for",
+                "its reason was BadConstraints; job 7 is cancelled",
+            ),
+        ),
+        (told(RUNNING, problems=[Problem("n1", "no torch")]), Problem("n1", "no torch")),
+        (
+            Problem("login", "could not job: Slurm does not answer", "again"),
+            Problem("cluster.slurm", "Slurm does not answer"),
+        ),
+        (
+            Problem("login", "the connection to it broke: gone", "again"),
+            Problem("login", "the connection to it broke: gone", "again"),
+        ),
+    ],
+    ids=["failed", "ended", "impossible", "not ready", "refused", "lost"],
+)
+def test_why_a_run_never_begins(answer: Any, problem: Problem) -> None:
+    """The words are those of whoever knows."""
+    assert refusal(told(PENDING), answer) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("signum", "typed", "cancels", "is_cancelled"),
+    [
+        (signal.SIGINT, None, True, True),
+        (signal.SIGINT, None, False, False),
+        (signal.SIGTERM, None, True, True),
+        (signal.SIGHUP, None, True, False),
+        (signal.SIGINT, "c\n", False, True),
+        (signal.SIGINT, "C\n", True, True),
+        (signal.SIGINT, "l\n", True, False),
+        (signal.SIGINT, "\n", True, False),
+    ],
+)
+def test_who_interrupts_decides_on_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+    signum: int,
+    typed: str | None,
+    *,
+    cancels: bool,
+    is_cancelled: bool,
+) -> None:
+    """At a terminal it is a question; else a launch cancels, and a lost terminal never does."""
+    terminal = io.StringIO(typed or "")
+    monkeypatch.setattr(terminal, "isatty", lambda: typed is not None)
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("select.select", lambda *_: ([terminal], [], []))
+    pool = Pool(told(PENDING))
+    pool.interrupts = [Interrupted(128 + signum, "")]
+    with pytest.raises(Interrupted) as caught:
+        queued(pool).await_start(cancels=cancels)
+    assert caught.value.exit_code == 128 + signum
+    assert (pool.asked[-1] == "cancel_job") == is_cancelled
+    assert (pool.messages[-1] == QUESTION) == (typed is not None)
+    words = "is cancelled; nothing was started" if is_cancelled else "is left in the queue"
+    assert words in str(caught.value)
+
+
+def test_a_second_ctrl_c_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an answer to the question, and no answer for a while leaves the job."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("select.select", lambda *_: ([], [], []))
+    for again in (True, False):
+        monkeypatch.setattr(job, "ANSWER_TIMEOUT_S", 60.0 if again else 0.0)
+        pool = Pool(told(PENDING))
+        pool.interrupts = [Interrupted(130, "")] * 2
+        with pytest.raises(Interrupted):
+            queued(pool).await_start(cancels=True)
+        assert (pool.asked[-1] == "cancel_job") == again
+
+
+def test_the_words_of_a_login_node_are_its_own() -> None:
+    """A refusal is about the job, whatever the request is called."""
+    pool = Pool(Problem("login", "could not job: Invalid account", "try again"))
+    with pytest.raises(NotReady) as caught:
+        ask_login(cast("HostPool", pool), "login", "job", {"run_id": RUN_ID}, "job")
+    assert [*caught.value.problems] == [Problem("cluster.slurm", "Invalid account")]
+
+
+def commands(text: str) -> list[str]:
+    """The verbs of the commands that are printed, each about our run."""
+    found = re.findall(rf"^ *{re.escape(this_program())} (\w+) (.+)$", text, re.MULTILINE)
+    values = [(v, VerbParser(load_verb(v)).values(shlex.split(words))) for v, words in found]
+    assert all(each["run"] == RUN_ID and each["cluster"] == "hpc" for _, each in values), values
+    return [verb for verb, _ in values]
+
+
+def test_printed_commands_find_the_run(tmp_path: Path) -> None:
+    """Each is a verb with words that it takes: where a job is left, and where it has not begun."""
+    pool = Pool(told(PENDING))
+    pool.interrupts = [Interrupted(130, "")]
+    with pytest.raises(Interrupted) as caught:
+        queued(pool).await_start(cancels=False)
+    assert commands(str(caught.value)) == ["attach", "stop"]
+    asked = replace(request(tmp_path / RUN_ID), contact_words=("--cluster", "hpc"))
+    info = RunInfo(RUN_ID, world_size=0)
+    status = HostRunStatus(info, "ada", State.STARTING, True, 1.0, job=PENDING)
+    problem = _not_begun(RemoteRun(info, {"login": status}, {}), asked.selector)
+    assert "has not begun: job 7 is pending (Resources)" in problem.message
+    assert commands(problem.hint) == ["attach", "stop"]
+    submission = cast("Submission", SimpleNamespace(_request=asked))
+    assert commands(Submission._flags(submission, "attach")) == ["attach"]
