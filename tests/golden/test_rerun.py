@@ -265,7 +265,7 @@ def test_where_a_value_comes_from(composer: Composer) -> None:
     (origin,) = composer.origins(["rerun=first", "task.args.lr=7"], "task.args.lr")
     assert [each.where for each in origin.settings] == [
         "command line: task.args.lr=7",
-        "runs/first/config.yaml:61",
+        "runs/first/config.yaml:62",
     ]
     lines = Path("runs/first/config.yaml").read_text().splitlines()
     assert lines[60] == "    lr: 0.3"

@@ -69,6 +69,7 @@ def test_defaults_make_a_spec() -> None:
         "run_dir": Path("/runs/run-1"),
         "ui": "auto",
         "console_ranks": None,
+        "sweep_parallel": 1,
     }
 
 
@@ -484,6 +485,7 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "dry_run": DryRun.OFFLINE,
         "plan_as_json": False,
         "ui": "plain",
+        "sweep_parallel": 1,
     }
     assert build_spec(asked({"console_ranks": 2, "dry_run": True}), [])[1] == {
         "run_dir": Path("/runs/run-1"),
@@ -491,6 +493,7 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "dry_run": DryRun.ON,
         "plan_as_json": False,
         "ui": "auto",
+        "sweep_parallel": 1,
     }
 
 
@@ -552,7 +555,7 @@ def test_the_keys_are_these() -> None:
         *("relaunch.max", "relaunch.backoff_s"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
-        *("progress.pattern", "grace_s", "lost_s", "disconnect_s", "detach"),
+        *("progress.pattern", "sweep.parallel", "grace_s", "lost_s", "disconnect_s", "detach"),
     ]
 
 

@@ -29,6 +29,7 @@ def test_run_folder_is_as_documented() -> None:
         "checked_out": f"{root}/checked_out",
         "unattended": f"{root}/unattended",
         "shim": f"{root}/rank.py",
+        "spawner": f"{root}/spawner.py",
         "container_client": f"{root}/container_client.py",
         "container_entry": f"{root}/container_entry.py",
         "home": f"{root}/home",
