@@ -50,7 +50,7 @@ class SharedLaunch:
 
 def is_job_sweep(runs: Sequence[LaunchRequest]) -> bool:
     """Return whether Slurm is to have several jobs of a sweep at once."""
-    several = any(run.sweep_parallel > 1 or run.spec.detach for run in runs)
+    several = any(r.sweep_parallel > 1 or r.sweep_one_job or r.spec.detach for r in runs)
     return several and all(run.spec.slurm and run.dry_run is DryRun.OFF for run in runs)
 
 

@@ -403,6 +403,18 @@ def test_ctrl_c_cancels_the_jobs_of_a_sweep(slurm: Slurm, hpc: Launcher) -> None
     wait_until(lambda: not slurm.jobs(), "the jobs to end", 20)
 
 
+def test_sweep_may_be_one_job(slurm: Slurm, hpc: Launcher) -> None:
+    """For sites that count them: its runs follow each other, and each has its own end."""
+    started, most = sweep(hpc, "sweep.one_job=true"), 0
+    while started.process.poll() is None:
+        most = max(most, len(slurm.jobs()))
+    done = started.wait()
+    assert done.code == 1, done
+    assert most == 1
+    assert "3 of 4 runs succeeded" in done.err
+    wait_until(lambda: not slurm.jobs(), "the job to end", 20)
+
+
 @pytest.mark.all
 @pytest.mark.torch
 def test_range_of_nodes(hpc: Launcher) -> None:

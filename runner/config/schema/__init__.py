@@ -195,6 +195,10 @@ class SweepConfig:
     """The runs of a --multirun."""
 
     parallel: int = doc("with slurm, how many jobs are in the queue at once", POSITIVE, 1)
+    one_job: bool = doc(
+        "with slurm, run all of it in one job, one run after the other: for sites that count jobs",
+        *("true or false", False),
+    )
 
 
 @dataclass

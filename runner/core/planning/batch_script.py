@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from typing import Iterator, Tuple
+from typing import Iterator, List, Mapping, Tuple
 
 from runner.core import shell
 from runner.core.model.slurm import UNSEEN, SlurmSpec
@@ -17,6 +18,7 @@ if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
   echo "$(hostname): {unseen}" >&2
   exit 3
 fi
+[ ! -e "$job/cancelled" ] || exit 3
 echo "{digest}  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
@@ -55,6 +57,34 @@ esac
 
 4 is the exit code of a run that has lost a node.
 """
+
+
+def sweep_script(scripts: Mapping[str, str]) -> str:
+    """Return the script of one job that runs those of several runs; they are by their paths.
+
+    Raises:
+        ValueError: They ask for different things.
+    """
+    asked = {path: _shared_options(text) for path, text in scripts.items()}
+    options = next(iter(asked.values()))
+    for path, others in asked.items():
+        if others != options:
+            different = sorted({*others} ^ {*options})
+            raise ValueError(f"the runs of one job must ask for the same: {', '.join(different)}")
+    first = next(iter(scripts))
+    log = f"#SBATCH {shell.quote(f'--output={posixpath.dirname(first)}/sweep.log')}"
+    lines = [
+        f"bash {shell.quote(path)} & while kill -0 $!; do wait $!; done 2>/dev/null"
+        for path in scripts
+    ]
+    return "\n".join(["#!/bin/bash", *options, log, "trap : TERM", *lines, "exit 0", ""])
+
+
+def _shared_options(script: str) -> List[str]:
+    """Return the lines of a script that say what its job asks for."""
+    lines = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
+    own = ("--job-name=", "--comment=", "--output=")
+    return [line for line in lines if not line.split(" ", 1)[1].lstrip("'").startswith(own)]
 
 
 def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str) -> str:

@@ -19,6 +19,7 @@ from runner.host.process import procfs
 from runner.host.process.event_loop import pause
 from runner.host.slurm import commands
 from runner.host.slurm.job_folder import JobSettings, last_start
+from runner.host.storage.run_folder import write_atomic
 
 FRESH_S = 2.0
 """How old an answer of the queue may be."""
@@ -79,16 +80,27 @@ def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, J
 
 
 def _step_status(paths: JobPaths, allocation: JobStatus) -> Generator[None, None, JobStatus]:
-    """Return how a step in an allocation stands: it is over once its script has ended."""
-    pid, _, ticks = procfs.read_text(paths.process).partition(" ")
-    is_on = pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1)
-    step = procfs.read_text(last_start(paths).step)
-    if not is_on and step:  # the script may run on another machine, or have died
-        steps, problem = yield from commands.steps(allocation.job_id)
-        if problem:
-            return JobStatus(allocation.job_id, problem=problem)
-        is_on = step in steps
-    return allocation if is_on else replace(allocation, state="COMPLETED")
+    """Return how a run stands in a job that has others, too: it is over once its step has ended.
+
+    Before it has a step, its script may wait for those of others.
+    """
+    if os.path.exists(paths.cancelled):
+        return replace(allocation, state="CANCELLED")
+    process = procfs.read_text(paths.process)
+    pid, _, ticks = process.partition(" ")
+    if pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1):
+        return allocation
+    start = last_start(paths)
+    step = procfs.read_text(start.step)
+    if not step:
+        has_begun = bool(procfs.read_text(start.nodes))
+        state = "COMPLETED" if process else "RUNNING" if has_begun else "PENDING"
+        reason = "" if state != "PENDING" else "earlier runs of its job"
+        return replace(allocation, state=state, reason=reason)
+    steps, problem = yield from commands.steps(allocation.job_id)
+    if problem:
+        return JobStatus(allocation.job_id, problem=problem)
+    return allocation if step in steps else replace(allocation, state="COMPLETED")
 
 
 TELLING_STATES = (
@@ -131,8 +143,10 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
         answer = yield from commands.run(["scancel", target])
         if answer.problem:
             return f"scancel: {answer.problem}"
-    else:
+    elif procfs.read_text(paths.process):
         _end_script(paths)
+    else:
+        write_atomic(paths.cancelled, "")
     deadline = time.monotonic() + settings.kill_wait_s + CANCEL_MARGIN_S
     while time.monotonic() < deadline:
         found = yield from status(paths, fresh_s=POLL_S / 2)

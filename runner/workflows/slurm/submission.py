@@ -64,14 +64,16 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 
 
 def submit(
-    request: LaunchRequest, source: CodeSource, *, after: str = ""
+    request: LaunchRequest, source: CodeSource, *, after: str = "", hold: bool = False
 ) -> tuple[LaunchRequest, str]:
     """Submit the job of a run, to start after the job `after` has ended; return its id.
+
+    With `hold`, only its files are written.
 
     The request that is returned says when and where that was.
     """
     with _new_run(request, source, BoundedInbox()) as submission:
-        return submission.submit(after)
+        return submission.submit(after, hold=hold)
 
 
 @contextmanager
@@ -128,7 +130,7 @@ class Submission:
         finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
         return follow(FoundRun(self._request, finder))
 
-    def submit(self, after: str = "") -> tuple[LaunchRequest, str]:
+    def submit(self, after: str = "", *, hold: bool = False) -> tuple[LaunchRequest, str]:
         """Submit the job, to start after another one; return the request, and the job's id."""
         facts = self._facts()
         by_node = {self._login: facts}
@@ -137,11 +139,12 @@ class Submission:
         here = str(Path.cwd())
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         self._create_record()
-        job_id = self._submit(facts, after)
+        job_id = self._submit(facts, after, hold=hold)
         keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         if keeper:
             keeper.finish(lambda: False)
-        self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
+        if not hold:
+            self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
         return self._request, job_id
 
     def _place(self, job_id: str) -> str:
@@ -180,7 +183,7 @@ class Submission:
         found = run_index.record_folder(self._request.spec.run_id) == self._store.folder.resolve()
         self._request = replace(self._request, on_record=found)
 
-    def _submit(self, facts: Facts, after: str) -> str:
+    def _submit(self, facts: Facts, after: str, *, hold: bool) -> str:
         """Submit the job; return its id."""
         request, spec = self._request, self._request.spec
         info = RunInfo(
@@ -200,6 +203,7 @@ class Submission:
             "script": _script(request, facts.workdir, self._nonce),
             "code_size": len(host_code()),
             "after": after,
+            "hold": hold,
         }
         payload = host_code()  # then the tasks
         if spec.task.shipped_file and not facts.has_tasks:

@@ -62,6 +62,7 @@ class JobSweep:
         self._job_ids: list[str] = []
         self._active: list[Job] = []
         self._parallel = requests[0].sweep_parallel
+        self._one_job = requests[0].sweep_one_job
 
     def run(self) -> int:
         """Return the first exit code but 0."""
@@ -75,21 +76,26 @@ class JobSweep:
         return code or (codes[0] if codes else 0)
 
     def _run(self) -> int:
-        if self._requests[0].spec.detach:
+        if self._requests[0].spec.detach and not self._one_job:
             for index in range(len(self._requests)):
                 self._submit(index)
             return 0
         with open_run_finder(replace_run(self._requests[0], ""), "sweep") as finder:
             try:
-                self._run_all(finder)
+                if self._requests[0].spec.detach:
+                    self._submit_as_one(finder)
+                else:
+                    self._run_all(finder)
             except Interrupted as error:
                 return self._on_interrupt(finder, error)
         return 0
 
     def _run_all(self, finder: RunFinder) -> None:
         upcoming = iter(range(len(self._requests)))
+        if self._one_job:
+            self._submit_as_one(finder)
         while True:
-            while len(self._active) < self._parallel:
+            while len(self._active) < self._parallel and not self._one_job:
                 index = next(upcoming, None)
                 if index is None:
                     break
@@ -114,9 +120,10 @@ class JobSweep:
             waits_for = self._job_ids[index - self._parallel]
 
         def take() -> int:
-            launched, job_id = submit(request, self._source(request), after=waits_for)
+            source, hold = self._source(request), self._one_job
+            launched, job_id = submit(request, source, after=waits_for, hold=hold)
             self._job_ids.append(job_id)
-            if not request.spec.detach:
+            if hold or not request.spec.detach:
                 self._active.append(Job(index, launched, job_id, time.monotonic()))
             return 0
 
@@ -124,6 +131,15 @@ class JobSweep:
         if code:
             self._job_ids.append("")
             self._end(index, code, 0.0)
+
+    def _submit_as_one(self, finder: RunFinder) -> None:
+        """Submit one job that has all runs, one after the other."""
+        for index in range(len(self._requests)):
+            self._submit(index)
+        held = [job.request.spec.run_id for job in self._active]
+        name = next(iter(finder.pool.sessions))
+        answer = ask_login(finder.pool, name, "submit_held", {"run_ids": held}, "submitted")
+        show(f"all of them: submitted as job {answer['job_id']}", file=sys.stderr)
 
     def _has_ended(self, finder: RunFinder, job: Job) -> bool:
         data = {"run_id": job.request.spec.run_id}

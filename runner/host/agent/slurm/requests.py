@@ -10,8 +10,9 @@ from typing import Any, Dict, Generator, List, Tuple
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNSEEN, JobStatus
+from runner.core.planning.batch_script import sweep_script
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import JobPaths
+from runner.core.protocol.paths import JobPaths, is_run_id
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.process.event_loop import Steps, pause
@@ -22,6 +23,9 @@ from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import write_atomic
 from runner.host.storage.task_store import store_tasks
+
+HELD = "held"
+"""The id of a job that is about to be submitted with others."""
 
 OUTPUT_FAILED = "0:53"
 """The exit code of a job whose log Slurm could not open."""
@@ -57,7 +61,9 @@ class Handler(RequestHandler):
             file.write(code)
         job_id = ""
         try:
-            if allocation := os.environ.get("SLURM_JOB_ID", ""):
+            if data.get("hold"):
+                job_id = HELD
+            elif allocation := os.environ.get("SLURM_JOB_ID", ""):
                 _start_here(paths)
                 job_id = allocation
             else:
@@ -66,6 +72,19 @@ class Handler(RequestHandler):
             if not job_id:
                 yield from remove_tree(paths.run)
         write_atomic(paths.job_id, job_id)
+        self.context.answer(frame, "submitted", job_id=job_id)
+
+    def on_submit_held(self, frame: Frame) -> Steps:
+        """Submit one job that has several runs, whose files are written."""
+        run_ids = [str(run_id) for run_id in frame.data["run_ids"]]
+        all_paths = [validated_job(self.context.workdir, run_id) for run_id in run_ids]
+        scripts = {paths.script: _read(paths.script) for paths in all_paths}
+        write_atomic(all_paths[0].sweep, sweep_script(scripts))
+        job_id = yield from _submit(all_paths[0], run_ids[0], "", all_paths[0].sweep)
+        for paths in all_paths:
+            context = shared_files.read(paths.context) or {}
+            shared_files.write(paths.context, {**context, "allocation": job_id})
+            write_atomic(paths.job_id, job_id)
         self.context.answer(frame, "submitted", job_id=job_id)
 
     def on_job(self, frame: Frame) -> Steps:
@@ -100,6 +119,14 @@ class Handler(RequestHandler):
         self.context.answer(frame, "job_cancelled")
 
 
+def validated_job(workdir: str, run_id: str) -> JobPaths:
+    """Return the paths of a job; raise ValueError unless its run has files here."""
+    paths = JobPaths(workdir, run_id)
+    if not is_run_id(run_id) or not os.path.isfile(paths.script):
+        raise ValueError(f"there is no job of a run {run_id!r}")
+    return paths
+
+
 def has_begun(ended: JobStatus) -> bool:
     """Return whether a job that is over has begun its run, by the exit code of our script."""
     code, _, signum = ended.exit_code.partition(":")
@@ -122,10 +149,12 @@ def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: st
     write_atomic(paths.last_start, "0\n")
 
 
-def _submit(paths: JobPaths, run_id: str, after: str) -> Generator[None, None, str]:
+def _submit(
+    paths: JobPaths, run_id: str, after: str, script: str = ""
+) -> Generator[None, None, str]:
     """Submit the script of a run; return the id of its job, or raise ValueError."""
     dependency = [f"--dependency=afterany:{after}"] if after.isdigit() else []
-    argv = ["sbatch", "--parsable", *dependency, f"--chdir={paths.root}", paths.script]
+    argv = ["sbatch", "--parsable", *dependency, f"--chdir={paths.root}", script or paths.script]
     answer = yield from commands.run(argv, commands.SUBMIT_LIMIT_S)
     job_id = commands.words_of(answer.out)[0]
     if answer.code == 0 and job_id.isdigit():
