@@ -265,10 +265,10 @@ def test_where_a_value_comes_from(composer: Composer) -> None:
     (origin,) = composer.origins(["rerun=first", "task.args.lr=7"], "task.args.lr")
     assert [each.where for each in origin.settings] == [
         "command line: task.args.lr=7",
-        "runs/first/config.yaml:61",
+        "runs/first/config.yaml:62",
     ]
     lines = Path("runs/first/config.yaml").read_text().splitlines()
-    assert lines[60] == "    lr: 0.3"
+    assert lines[61] == "    lr: 0.3"
     (origin,) = composer.origins(["rerun=first", "task=mine"], "task.args.lr")
     assert [each.where for each in origin.settings] == ["conf/task/mine.yaml:3"]
     (origin,) = composer.origins(["rerun=first"], "run_id")
