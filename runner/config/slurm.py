@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runner.config.schema import SweepConfig
 from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import SpecInputs, Validator
 from runner.core.model.slurm import SlurmSpec
@@ -60,6 +61,15 @@ def read_slurm(
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
     spec = SlurmSpec(nnodes=nnodes, spares=spares, exclude=exclude, **asked)
     return _login_node(validator, inputs, cluster), spec, min_nodes
+
+
+def read_parallel(validator: Validator, values: Mapping[str, Any], slurm: SlurmSpec | None) -> int:
+    """Return how many runs of a sweep may be on at once: on the same hosts, one."""
+    parallel = int(validator.section("sweep", values, SweepConfig)["parallel"])
+    if parallel > 1 and slurm is None:
+        message = "the runs of a sweep share the hosts, and are started one after the other"
+        validator.add("sweep.parallel", message, "it is for clusters with scheduler: slurm")
+    return parallel
 
 
 def check_slurm(validator: Validator, spec: Spec) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
+from runner.control.code.source import CodeSource
 from runner.control.record.files import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
@@ -34,14 +35,23 @@ class SharedLaunch:
 
     def __call__(self, request: LaunchRequest) -> int:
         """Launch a run; return the exit code, or raise if nothing was started."""
-        if request.dry_run is not DryRun.OFF:
-            return run(request)
+        planned = request.dry_run is not DryRun.OFF
+        return run(request) if planned else run(request, self.source(request))
+
+    def source(self, request: LaunchRequest) -> CodeSource:
+        """Return the code of a run."""
         if self._snapshot and request.spec.pushes_code and not request.recorded_code:
-            return run(request, self._snapshot.for_task(request.spec, Path.cwd()))
+            return self._snapshot.for_task(request.spec, Path.cwd())
         source = open_code_source(request)
         if isinstance(source, Snapshot):
             self._snapshot = source
-        return run(request, source)
+        return source
+
+
+def is_job_sweep(runs: Sequence[LaunchRequest]) -> bool:
+    """Return whether Slurm is to have several jobs of a sweep at once."""
+    several = any(run.sweep_parallel > 1 or run.spec.detach for run in runs)
+    return several and all(run.spec.slurm and run.dry_run is DryRun.OFF for run in runs)
 
 
 def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], int]) -> int:
@@ -59,7 +69,7 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
         code = job(request)
         seconds = round(time.monotonic() - started_at, 3)
         runs[index] = replace(runs[index], exit_code=code, seconds=seconds)
-        _record(request, runs)
+        record_sweep(request, runs)
         if code in STOPPING_CODES:
             break
     show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
@@ -92,7 +102,7 @@ def _runs_live_code(request: LaunchRequest) -> bool:
     return request.dry_run is DryRun.OFF and not spec.pushes_code and not spec.task.shipped_file
 
 
-def _record(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
+def record_sweep(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
     """Record the sweep beside its runs, once one of them has a record."""
     if not (request.sweep and (request.run_dir / CONFIG_FILE).exists()):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -362,6 +363,44 @@ def test_two_users_at_once(slurm: Slurm, hpc: Launcher) -> None:
     assert refused.code != 0
     assert ended(hpc, "stop", others.run_id).code == 0
     assert slurm.jobs("%u") == ["alice"]
+
+
+def sweep(hpc: Launcher, *overrides: str) -> Controller:
+    """Start a sweep of four runs, of which one fails."""
+    words = [word for word in hpc.rank_overrides() if not word.startswith("task.args=")]
+    args = ",".join(f'["print={n}","sleep=3","fail={3 - n}:7"]' for n in range(4))
+    return hpc.start("-m", HPC, "cluster.nodes=1", *words, f"task.args={args}", *overrides)
+
+
+def test_sweep_has_a_few_jobs_at_once(slurm: Slurm, hpc: Launcher) -> None:
+    """Each run is reported and recorded when it has ended."""
+    started, most = sweep(hpc, "sweep.parallel=2"), 0
+    while started.process.poll() is None:
+        most = max(most, len(slurm.jobs()))
+    done = started.wait()
+    assert done.code == 1, done
+    assert most == 2
+    assert "3 of 4 runs succeeded" in done.err
+    results = [json.loads(path.read_text()) for path in hpc.folder.glob("runs/1*/result.json")]
+    assert sorted(result["state"] for result in results) == ["failed", *["succeeded"] * 3]
+
+
+def test_detached_sweep_is_a_chain(slurm: Slurm, hpc: Launcher) -> None:
+    """All jobs are submitted; those beyond the limit wait for others."""
+    done = sweep(hpc, "sweep.parallel=3", "detach=true").wait()
+    assert done.code == 0, done
+    assert len(slurm.jobs()) == 4
+    assert slurm.jobs("%r").count("Dependency") == 1
+    wait_until(lambda: not slurm.jobs(), "the jobs to end", 60)
+
+
+def test_ctrl_c_cancels_the_jobs_of_a_sweep(slurm: Slurm, hpc: Launcher) -> None:
+    """Those that wait, and those that run; no other is submitted."""
+    started = sweep(hpc, "sweep.parallel=2")
+    wait_until(lambda: len(slurm.jobs()) == 2, "two jobs", 30)
+    started.send()
+    assert started.wait().code == 130
+    wait_until(lambda: not slurm.jobs(), "the jobs to end", 20)
 
 
 @pytest.mark.all

@@ -191,6 +191,13 @@ class ProgressConfig:
 
 
 @dataclass
+class SweepConfig:
+    """The runs of a --multirun."""
+
+    parallel: int = doc("with slurm, how many jobs are in the queue at once", POSITIVE, 1)
+
+
+@dataclass
 class RunnerConfig:
     """The whole configuration, large on purpose: a field for each key of the top level."""
 
@@ -229,6 +236,7 @@ class RunnerConfig:
     )
     watch: WatchConfig = section(WatchConfig, "the hang watchdog")
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
+    sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
     lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
     disconnect_s: Any = doc(
@@ -255,6 +263,7 @@ SECTIONS: Mapping[str, type] = {
     "relaunch": RelaunchConfig,
     "deploy": DeployConfig,
     "watch": WatchConfig,
+    "sweep": SweepConfig,
     "progress": ProgressConfig,
 }
 """Every dataclass of the schema by the key it stands below."""

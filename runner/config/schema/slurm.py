@@ -72,8 +72,8 @@ class SlurmConfig:
         NULLABLE_POSITIVE,
     )
     requeue: bool = doc(
-        "start the job again after that signal, a preemption or a failed node, as a new attempt of "
-        "the run",
+        "start the job again after that signal, a preemption or the loss of a node, as a new "
+        "attempt of the run",
         *("true or false", False),
     )
     srun: Any = doc("more options of srun, such as [--container-image=IMAGE]", TEXTS, list)

@@ -66,7 +66,7 @@ def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str)
     paths, slurm = JobPaths(workdir, spec.run_id), spec.slurm or SlurmSpec()
     options = [f"#SBATCH {shell.quote(option)}" for option in _options(spec, slurm, paths)]
     head = f"# Run {spec.run_id}: srun starts a supervisor on each node of the job."
-    root, srun = shell.quote(paths.root), " ".join(_srun_options(slurm))
+    root, srun = shell.quote(paths.root), " ".join(_srun_options(spec, slurm))
     body = _SCRIPT.format(
         root=root,
         unseen=UNSEEN.format("$job"),
@@ -103,11 +103,18 @@ def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
         yield f"--mem={int(slurm.mem_per_rank[:-1]) * nproc}{slurm.mem_per_rank[-1]}"
     if slurm.signal_before_s:
         yield f"--signal=B:USR1@{slurm.signal_before_s}"
+    if _survives_loss(spec):
+        yield "--no-kill"
     yield "--requeue" if slurm.requeue else "--no-requeue"
     yield "--open-mode=append"
     yield f"--output={paths.log}"
     yield "--export=NONE"
     yield from slurm.extra
+
+
+def _survives_loss(spec: Spec) -> bool:
+    """Return whether the run may go on without a node, which Slurm would end the job for."""
+    return bool(spec.relaunch.max or spec.min_nodes)
 
 
 def _ranks_per_node(spec: Spec) -> int:
@@ -118,7 +125,7 @@ def _ranks_per_node(spec: Spec) -> int:
     return 1 if spec.task.is_plain else login.nproc or count or 1
 
 
-def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
+def _srun_options(spec: Spec, slurm: SlurmSpec) -> Tuple[str, ...]:
     """Return the options of srun; what a job has asked for by cpus-per-task is no step's."""
     return (
         "--export=ALL",
@@ -129,6 +136,7 @@ def _srun_options(slurm: SlurmSpec) -> Tuple[str, ...]:
         *(("--gpu-bind=none",) if slurm.gres.startswith("gpu") else ()),
         "--mpi=none",
         "--kill-on-bad-exit=0",
+        *(("--no-kill",) if _survives_loss(spec) else ()),
         "--wait=0",
         '--output="$start/%N.log"',
         *map(shell.quote, slurm.srun),

@@ -22,7 +22,6 @@ QUESTION = (
     "Ctrl-C: cancel the job, or leave it in the queue? "
     f"Type c or l, and Enter (l, also after {ANSWER_TIMEOUT_S:.0f} s)"
 )
-CANCELLED = 128 + signal.SIGINT
 
 
 class QueuedJob:
@@ -83,10 +82,8 @@ class QueuedJob:
 
     def _on_interrupt(self, error: Interrupted, *, cancels: bool) -> None:
         """Have the user choose between cancelling the job and leaving it."""
-        cancels = cancels and error.exit_code != 128 + signal.SIGHUP
-        if sys.stdin is not None and sys.stdin.isatty() and error.exit_code == CANCELLED:
-            self._pool.console.message(QUESTION)
-            cancels = self._answers("c")
+        if cancels or is_asked(error):
+            cancels = asks_to_cancel(self._pool, error)
         if cancels:
             self.cancel()
             message = f"run {self._run_id}: its job is cancelled; nothing was started"
@@ -95,17 +92,30 @@ class QueuedJob:
         hints = (f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop"))
         raise Interrupted(error.exit_code, "\n  ".join([message, *hints])) from None
 
-    def _answers(self, letter: str) -> bool:
-        """Return whether the user types this letter in time, or presses Ctrl-C again."""
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if select.select([sys.stdin], [], [], 0.0)[0]:
-                return sys.stdin.readline().strip().lower().startswith(letter)
-            try:
-                self._pool.poll_for_stop(0.1)
-            except Interrupted:
-                return True
-        return False
+
+def is_asked(error: Interrupted) -> bool:
+    """Return whether somebody at a terminal can be asked what a signal means."""
+    has_terminal = sys.stdin is not None and sys.stdin.isatty()
+    return has_terminal and error.exit_code == 128 + signal.SIGINT
+
+
+def asks_to_cancel(pool: HostPool, error: Interrupted) -> bool:
+    """Return whether a signal is to cancel jobs: somebody at a terminal is asked.
+
+    Ctrl-C again does; a closed terminal does not.
+    """
+    if not is_asked(error):
+        return error.exit_code != 128 + signal.SIGHUP
+    pool.console.message(QUESTION)
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if select.select([sys.stdin], [], [], 0.0)[0]:
+            return sys.stdin.readline().strip().lower().startswith("c")
+        try:
+            pool.poll_for_stop(0.1)
+        except Interrupted:
+            return True
+    return False
 
 
 def ask_login(

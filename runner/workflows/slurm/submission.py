@@ -59,10 +59,29 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
         with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
             show(_as_asked(request, submission.script()))
             return 0
+    with _new_run(request, source, inbox) as submission:
+        return submission.run()
+
+
+def submit(
+    request: LaunchRequest, source: CodeSource, *, after: str = ""
+) -> tuple[LaunchRequest, str]:
+    """Submit the job of a run, to start after the job `after` has ended; return its id.
+
+    The request that is returned says when and where that was.
+    """
+    with _new_run(request, source, BoundedInbox()) as submission:
+        return submission.submit(after)
+
+
+@contextmanager
+def _new_run(request: LaunchRequest, source: CodeSource, inbox: Inbox) -> Iterator[Submission]:
+    """Reserve the record of a run, and discard it if nothing was started."""
+    store = RunStore(request.run_dir)
     store.reserve()
     try:
         with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
-            return submission.run()
+            yield submission
     except RunnerError:
         store.discard()
         raise
@@ -98,18 +117,7 @@ class Submission:
 
     def run(self) -> int:
         """Submit the job, and follow the run; return the exit code."""
-        facts = self._facts()
-        by_node = {self._login: facts}
-        if snapshot := self._source.snapshot_if_needed(by_node):
-            self._pool.push(snapshot, by_node)
-        here = str(Path.cwd())
-        self._request = replace(self._request, launched_at=time.time(), launched_from=here)
-        self._create_record()
-        job_id = self._submit(facts)
-        keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
-        if keeper:
-            keeper.finish(lambda: False)
-        self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
+        self.submit()
         if self._request.spec.detach:
             self._console.verdict(f"it goes on without this command: {self._flags('attach')}")
             return 0
@@ -119,6 +127,22 @@ class Submission:
         self._store.unlock()
         finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
         return follow(FoundRun(self._request, finder))
+
+    def submit(self, after: str = "") -> tuple[LaunchRequest, str]:
+        """Submit the job, to start after another one; return the request, and the job's id."""
+        facts = self._facts()
+        by_node = {self._login: facts}
+        if snapshot := self._source.snapshot_if_needed(by_node):
+            self._pool.push(snapshot, by_node)
+        here = str(Path.cwd())
+        self._request = replace(self._request, launched_at=time.time(), launched_from=here)
+        self._create_record()
+        job_id = self._submit(facts, after)
+        keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
+        if keeper:
+            keeper.finish(lambda: False)
+        self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
+        return self._request, job_id
 
     def _place(self, job_id: str) -> str:
         is_local = self._request.spec.nodes[0].transport == "local"
@@ -156,7 +180,7 @@ class Submission:
         found = run_index.record_folder(self._request.spec.run_id) == self._store.folder.resolve()
         self._request = replace(self._request, on_record=found)
 
-    def _submit(self, facts: Facts) -> str:
+    def _submit(self, facts: Facts, after: str) -> str:
         """Submit the job; return its id."""
         request, spec = self._request, self._request.spec
         info = RunInfo(
@@ -175,6 +199,7 @@ class Submission:
             "context": encode(context),
             "script": _script(request, facts.workdir, self._nonce),
             "code_size": len(host_code()),
+            "after": after,
         }
         payload = host_code()  # then the tasks
         if spec.task.shipped_file and not facts.has_tasks:

@@ -2,6 +2,7 @@
 #SBATCH --job-name=0314-1592-digits-65a3
 #SBATCH --comment=0314-1592-digits-65a3
 #SBATCH --nodes=2-5
+#SBATCH --no-kill
 #SBATCH --no-requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/home/ada/.runner/runs/0314-1592-digits-65a3/.slurm/batch.log
@@ -22,7 +23,7 @@ mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last
 for name in $names; do touch "$start/$name."{facts,commands,begun}; done
 touch "$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
-srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --wait=0 --output="$start/%N.log" \
+srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --no-kill --wait=0 --output="$start/%N.log" \
   python3 -I -X utf8 -c BOOT slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
 python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code"

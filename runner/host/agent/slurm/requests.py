@@ -60,7 +60,7 @@ class Handler(RequestHandler):
                 _start_here(paths)
                 job_id = allocation
             else:
-                job_id = yield from _submit(paths, data["run_id"])
+                job_id = yield from _submit(paths, data["run_id"], data.get("after", ""))
         except GeneratorExit:  # the controller has left
             run_steps(remove_tree(paths.run))
             raise
@@ -124,9 +124,10 @@ def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: st
     write_atomic(paths.last_start, "0\n")
 
 
-def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
+def _submit(paths: JobPaths, run_id: str, after: str) -> Generator[None, None, str]:
     """Submit the script of a run; return the id of its job, or raise ValueError."""
-    argv = ["sbatch", "--parsable", f"--chdir={paths.root}", paths.script]
+    dependency = [f"--dependency=afterany:{after}"] if after.isdigit() else []
+    argv = ["sbatch", "--parsable", *dependency, f"--chdir={paths.root}", paths.script]
     answer = yield from commands.run(argv, commands.SUBMIT_LIMIT_S)
     job_id = commands.words_of(answer.out)[0]
     if answer.code == 0 and job_id.isdigit():

@@ -31,13 +31,18 @@ def paths(tmp_path: Path) -> JobPaths:
 
 
 def submitted(
-    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, answer: Answer, *queue: JobStatus
+    paths: JobPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Answer,
+    *queue: JobStatus,
+    after: str = "",
 ) -> str:
     """The id of a job that sbatch answers so about, with this queue."""
 
     def run(argv: Sequence[str], _: float) -> Generator[None, None, Answer]:
         yield
-        assert [*argv] == ["sbatch", "--parsable", f"--chdir={paths.root}", paths.script]
+        options = ["--dependency=afterany:7"] if after == "7" else []
+        assert [*argv] == ["sbatch", "--parsable", *options, f"--chdir={paths.root}", paths.script]
         return answer
 
     def queued() -> Generator[None, None, tuple[list[JobStatus], str]]:
@@ -46,7 +51,7 @@ def submitted(
 
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(commands, "queued_jobs", queued)
-    return run_steps(requests._submit(paths, RUN_ID))
+    return run_steps(requests._submit(paths, RUN_ID, after))
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -84,6 +89,14 @@ def test_nothing_is_left_of_a_job_that_is_not_submitted(
 def test_the_id_is_sbatchs(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     """Whatever a site prints before."""
     assert submitted(paths, monkeypatch, Answer(0, out, "")) == "4711"
+
+
+@pytest.mark.parametrize("after", ["7", "", "7 --wrap=x"])
+def test_a_job_may_wait_for_another(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """That of an earlier run of a sweep, however it ends; what is no id is no option."""
+    assert submitted(paths, monkeypatch, Answer(0, "8", ""), after=after) == "8"
 
 
 def test_a_job_may_be_taken_by_a_late_sbatch(

@@ -1,0 +1,168 @@
+"""Sweep of jobs: the runs of a --multirun that Slurm schedules, several of them at once.
+
+At most `sweep.parallel` jobs are in the queue; each is reported when it has ended. A detached sweep
+submits all of them, each to start once the one that many before it has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from runner.control.code.source import CodeSource
+from runner.core.errors import Interrupted
+from runner.core.model.results import SweepRun
+from runner.core.model.spec import LaunchRequest
+from runner.core.shell import this_program
+from runner.ui.output import show
+from runner.ui.reports.tables import render_sweep
+from runner.workflows.attach import follow
+from runner.workflows.runs.discovery import RunFinder, open_run_finder
+from runner.workflows.runs.found_run import FoundRun
+from runner.workflows.slurm.queue import ask_login, asks_to_cancel
+from runner.workflows.slurm.submission import submit
+from runner.workflows.sweep import commands_for, record_sweep
+
+POLL_S, MAX_POLL_S = 1.0, 15.0
+
+Guard = Callable[[Callable[[], int]], int]
+"""Does something, prints the error that it raises, and returns the exit code."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that is in the queue, or runs."""
+
+    index: int
+    request: LaunchRequest
+    job_id: str
+    submitted_at: float
+
+
+def run_job_sweep(
+    requests: Sequence[LaunchRequest], guard: Guard, source: Callable[[LaunchRequest], CodeSource]
+) -> int:
+    """Run a sweep; return the first exit code but 0. `source` is the code of a run."""
+    return JobSweep(requests, guard, source).run()
+
+
+class JobSweep:
+    """The jobs of one sweep."""
+
+    def __init__(
+        self,
+        requests: Sequence[LaunchRequest],
+        guard: Guard,
+        source: Callable[[LaunchRequest], CodeSource],
+    ) -> None:
+        self._requests, self._guard, self._source = requests, guard, source
+        self._runs = [SweepRun(r.spec.run_id, r.sweep.changes if r.sweep else ()) for r in requests]
+        self._job_ids: list[str] = []
+        self._active: list[Job] = []
+        self._parallel = requests[0].sweep_parallel
+
+    def run(self) -> int:
+        """Return the first exit code but 0."""
+        code = self._guard(self._run)
+        show(render_sweep(self._runs, is_planned=False), file=sys.stderr)
+        left = [r for r, run in zip(self._requests, self._runs, strict=True) if _is_left(run)]
+        started = {job.request.spec.run_id for job in self._active}
+        for command in commands_for([r for r in left if r.spec.run_id not in started]):
+            show(f"  {command}", file=sys.stderr)
+        codes = [run.exit_code for run in self._runs if run.exit_code]
+        return code or (codes[0] if codes else 0)
+
+    def _run(self) -> int:
+        if self._requests[0].spec.detach:
+            for index in range(len(self._requests)):
+                self._submit(index)
+            return 0
+        with open_run_finder(replace_run(self._requests[0], ""), "sweep") as finder:
+            try:
+                self._run_all(finder)
+            except Interrupted as error:
+                return self._on_interrupt(finder, error)
+        return 0
+
+    def _run_all(self, finder: RunFinder) -> None:
+        upcoming = iter(range(len(self._requests)))
+        while True:
+            while len(self._active) < self._parallel:
+                index = next(upcoming, None)
+                if index is None:
+                    break
+                self._submit(index)
+            if not self._active:
+                return
+            ended = [job for job in self._active if self._has_ended(finder, job)]
+            for job in ended:
+                self._active.remove(job)
+                self._report(job)
+            if not ended:
+                age_s = time.monotonic() - max(job.submitted_at for job in self._active)
+                finder.pool.poll_for_stop(min(MAX_POLL_S, max(POLL_S, age_s / 10)))
+
+    def _submit(self, index: int) -> None:
+        """Submit the job of a run."""
+        request, number = self._requests[index], index + 1
+        words = " ".join(self._runs[index].changes)
+        show(f"run {number} of {len(self._requests)}: {words}", file=sys.stderr)
+        waits_for = ""
+        if request.spec.detach and index >= self._parallel:
+            waits_for = self._job_ids[index - self._parallel]
+
+        def take() -> int:
+            launched, job_id = submit(request, self._source(request), after=waits_for)
+            self._job_ids.append(job_id)
+            if not request.spec.detach:
+                self._active.append(Job(index, launched, job_id, time.monotonic()))
+            return 0
+
+        code = self._guard(take)
+        if code:
+            self._job_ids.append("")
+            self._end(index, code, 0.0)
+
+    def _has_ended(self, finder: RunFinder, job: Job) -> bool:
+        data = {"run_id": job.request.spec.run_id}
+        answer = ask_login(finder.pool, next(iter(finder.pool.sessions)), "job", data, "job")
+        return bool(answer["status"].has_ended)
+
+    def _report(self, job: Job) -> None:
+        """Show a run that has ended, and record its result."""
+        words = " ".join(self._runs[job.index].changes)
+        show(f"run {job.index + 1} of {len(self._requests)}: {words}", file=sys.stderr)
+
+        def take() -> int:
+            with open_run_finder(job.request, "sweep") as finder:
+                return follow(FoundRun(job.request, finder))
+
+        self._end(job.index, self._guard(take), time.monotonic() - job.submitted_at)
+
+    def _end(self, index: int, code: int, seconds: float) -> None:
+        self._runs[index] = replace(self._runs[index], exit_code=code, seconds=round(seconds, 3))
+        record_sweep(self._requests[index], self._runs)
+
+    def _on_interrupt(self, finder: RunFinder, error: Interrupted) -> int:
+        """Cancel the jobs, or leave them where the user wants that."""
+        cancels = asks_to_cancel(finder.pool, error)
+        for job in self._active:
+            run_id = job.request.spec.run_id
+            if cancels:
+                name = next(iter(finder.pool.sessions))
+                ask_login(finder.pool, name, "cancel_job", {"run_id": run_id}, "job_cancelled")
+            flags = job.request.run_flags(run_id)
+            text = "cancelled" if cancels else f"goes on: {this_program()} attach {flags}"
+            show(f"run {run_id}: its job {text}", file=sys.stderr)
+        return error.exit_code
+
+
+def _is_left(run: SweepRun) -> bool:
+    return run.exit_code is None
+
+
+def replace_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
+    """Return a request about another run of the same cluster, or about none."""
+    return replace(request, spec=replace(request.spec, run_id=run_id))
