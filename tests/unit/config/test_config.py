@@ -66,6 +66,7 @@ def test_defaults_make_a_spec() -> None:
     assert options == {
         "dry_run": DryRun.OFF,
         "plan_as_json": False,
+        "sweep_parallel": 1,
         "run_dir": Path("/runs/run-1"),
         "ui": "auto",
         "console_ranks": None,
@@ -484,6 +485,7 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "console_ranks": frozenset({0, 3}),
         "dry_run": DryRun.OFFLINE,
         "plan_as_json": False,
+        "sweep_parallel": 1,
         "ui": "plain",
         "sweep_parallel": 1,
     }
@@ -492,6 +494,7 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "console_ranks": frozenset({2}),
         "dry_run": DryRun.ON,
         "plan_as_json": False,
+        "sweep_parallel": 1,
         "ui": "auto",
         "sweep_parallel": 1,
     }

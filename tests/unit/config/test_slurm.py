@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runner.config import slurm as slurm_module
+from runner.config.spec_builder import build_spec
 from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Spec
 from tests.unit.config import test_config
@@ -307,3 +308,13 @@ def test_ranks_like_tasks_of_srun_are_slurms() -> None:
             "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
         )
     ]
+
+
+def test_jobs_of_a_sweep_may_be_in_the_queue_at_once() -> None:
+    """Those without Slurm have the same hosts."""
+    options = build_spec(test_config.asked({**SLURM, "sweep.parallel": 3}), [])[1]
+    assert options["sweep_parallel"] == 3
+    message = "the runs of a sweep share the hosts, and are started one after the other"
+    direct = {"cluster.scheduler": "direct", **ELSEWHERE, "sweep.parallel": 3}
+    hint = "it is for clusters with scheduler: slurm"
+    assert problems_of(direct) == [f"sweep.parallel: {message}; {hint}"]

@@ -15,7 +15,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, is_run_id
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
-from runner.host.process.event_loop import Steps, pause
+from runner.host.process.event_loop import Steps, pause, run_steps
 from runner.host.slurm import commands, job, shared_files
 from runner.host.slurm.job_folder import last_start
 from runner.host.storage import workdir_index
@@ -59,7 +59,6 @@ class Handler(RequestHandler):
         _write_files(workdir, paths, data, config.out)
         with open(paths.code, "xb") as file:
             file.write(code)
-        job_id = ""
         try:
             if data.get("hold"):
                 job_id = HELD
@@ -68,9 +67,12 @@ class Handler(RequestHandler):
                 job_id = allocation
             else:
                 job_id = yield from _submit(paths, data["run_id"], data.get("after", ""))
-        finally:
-            if not job_id:
-                yield from remove_tree(paths.run)
+        except GeneratorExit:  # the controller has left
+            run_steps(remove_tree(paths.run))
+            raise
+        except BaseException:
+            yield from remove_tree(paths.run)
+            raise
         write_atomic(paths.job_id, job_id)
         self.context.answer(frame, "submitted", job_id=job_id)
 

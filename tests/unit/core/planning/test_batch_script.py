@@ -192,11 +192,8 @@ def test_ranks_are_told_of_the_time_limit(job_of: JobOf, *, requeue: bool) -> No
     ("code", "requeue", "is_limited", "starts_again"),
     [
         ("4", True, False, True),
-        ("4", False, False, False),
-        ("1", True, False, False),
         ("0", True, False, False),
         ("0", True, True, True),
-        ("1", True, True, True),
         ("130", True, True, False),
         ("130", True, False, False),
     ],

@@ -21,7 +21,8 @@ TELL = """\
 import json, os, sys
 names = [n for n in os.environ if n.startswith("SLURM_") or n.split("_")[-1] in ("RANK", "SIZE")]
 told = {"env": {name: os.environ[name] for name in names}, "group": os.getpgid(0)}
-print(json.dumps({**told, "pid": os.getpid(), "args": sys.argv[1:]}), flush=True)
+line = json.dumps({**told, "pid": os.getpid(), "args": sys.argv[1:]})
+os.write(1, line.encode() + b"\n")  # in one piece: ranks share the pipe
 """
 Spawn = Callable[..., "subprocess.Popen[str]"]
 

@@ -189,10 +189,10 @@ def test_how_a_command_ends() -> None:
 
 def test_a_command_that_takes_too_long_is_ended() -> None:
     """It has no code; what it said so far is why, or how long it was waited for."""
-    answer = run_steps(commands.run(["/bin/sh", "-c", "echo busy >&2; exec sleep 60"], 0.1))
+    answer = run_steps(commands.run(["/bin/sh", "-c", "echo busy >&2; exec sleep 60"], 0.05))
     assert answer == Answer(None, "", "busy\n")
-    answer = run_steps(commands.run(["/bin/sleep", "60"], 0.1))
-    assert answer.problem == "/bin/sleep took more than 0.1 s"
+    answer = run_steps(commands.run(["/bin/sleep", "60"], 0.05))
+    assert answer.problem == "/bin/sleep took more than 0.05 s"
 
 
 def test_a_program_that_is_not_there() -> None:

@@ -1,0 +1,181 @@
+"""Requests about a job on its login node: its submission, and what it answers of its start."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from runner.core.model.slurm import JobStatus
+from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import JobPaths
+from runner.host.agent.server import AgentContext
+from runner.host.agent.slurm import requests
+from runner.host.process.event_loop import run_steps
+from runner.host.slurm import commands, shared_files
+from runner.host.slurm.commands import Answer
+from runner.host.storage import workdir_index
+
+RUN_ID = "0314-1592-digits-65a3"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> JobPaths:
+    """The folder of a job."""
+    made = JobPaths(str(tmp_path), RUN_ID)
+    Path(made.start(0).root).mkdir(parents=True)
+    return made
+
+
+def submitted(
+    paths: JobPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Answer,
+    *queue: JobStatus,
+    after: str = "",
+) -> str:
+    """The id of a job that sbatch answers so about, with this queue."""
+
+    def run(argv: Sequence[str], _: float) -> Generator[None, None, Answer]:
+        yield
+        options = ["--dependency=afterany:7"] if after == "7" else []
+        assert [*argv] == ["sbatch", "--parsable", *options, f"--chdir={paths.root}", paths.script]
+        return answer
+
+    def queued() -> Generator[None, None, tuple[list[JobStatus], str]]:
+        yield
+        return [*queue], ""
+
+    monkeypatch.setattr(commands, "run", run)
+    monkeypatch.setattr(commands, "queued_jobs", queued)
+    return run_steps(requests._submit(paths, RUN_ID, after))
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_nothing_is_left_of_a_job_that_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, leaves: bool
+) -> None:
+    """Its secrets least of all: sbatch refuses, or the controller leaves meanwhile."""
+
+    def run(argv: Sequence[str], *_: float) -> Generator[None, None, Answer]:
+        yield
+        while leaves and argv[0] == "sbatch":
+            yield
+        return Answer(int(argv[0] == "sbatch"), "KillWait = 30 sec\n", "sbatch: error: no")
+
+    monkeypatch.setattr(commands, "run", run)
+    monkeypatch.setattr(commands, "missing_program", lambda: "")
+    monkeypatch.setattr(workdir_index, "remember", lambda _: iter(()))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    texts = dict.fromkeys(("nonce", "token", "script"), "x")
+    data = {"id": 1, "run_id": RUN_ID, "code_size": 0, "secrets": {"A": "1"}, "context": {}}
+    context = cast("AgentContext", SimpleNamespace(workdir=str(tmp_path)))
+    steps = requests.Handler(context).on_submit(Frame("submit", {**data, **texts}))
+    secrets = Path(JobPaths(str(tmp_path), RUN_ID).secrets)
+    while not secrets.exists():
+        next(steps)
+    if leaves:
+        steps.close()
+    else:
+        with pytest.raises(ValueError, match="sbatch: error: no"):
+            run_steps(steps)
+    assert [*(tmp_path / "runs").iterdir()] == []
+
+
+@pytest.mark.parametrize("out", ["4711\n", "4711;hpc\n", "Dear users!\n\n4711\n"])
+def test_the_id_is_sbatchs(paths: JobPaths, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    """Whatever a site prints before."""
+    assert submitted(paths, monkeypatch, Answer(0, out, "")) == "4711"
+
+
+@pytest.mark.parametrize("after", ["7", "", "7 --wrap=x"])
+def test_a_job_may_wait_for_another(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """That of an earlier run of a sweep, however it ends; what is no id is no option."""
+    assert submitted(paths, monkeypatch, Answer(0, "8", ""), after=after) == "8"
+
+
+def test_a_job_may_be_taken_by_a_late_sbatch(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found by its name, which is the run's."""
+    late = Answer(None, "", "")
+    jobs = (JobStatus("7", name="another"), JobStatus("8", name=RUN_ID))
+    assert submitted(paths, monkeypatch, late, *jobs) == "8"
+    with pytest.raises(ValueError, match="did not answer in time"):
+        submitted(paths, monkeypatch, late, jobs[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Answer(1, "", "note\nsbatch: error: Invalid account\n"), "sbatch: error: Invalid account"),
+        (Answer(0, "Submitted!\n", ""), "sbatch answered 'Submitted!'"),
+        (Answer(0, "", ""), "sbatch answered ''"),
+    ],
+)
+def test_why_a_job_is_not_taken(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, answer: Answer, problem: str
+) -> None:
+    """In sbatch's words; one of that name in the queue would be another's."""
+    with pytest.raises(ValueError, match=problem):
+        submitted(paths, monkeypatch, answer, JobStatus("8", name=RUN_ID))
+
+
+def test_a_run_has_begun_on_all_nodes_or_what_is_over_has_begun_it(paths: JobPaths) -> None:
+    """By what they note; problems of the plan are told as they are."""
+    start = paths.start(0)
+    assert requests._orders(paths, is_over=True) == ([], 0, False)
+    parts = {node: {"attempt": 2} for node in ("a", "b")}
+    shared_files.write(start.orders, {"orders": parts})
+    Path(start.begun("b")).touch()
+    shared_files.write(start.begun("a"), 2)
+    assert requests._orders(paths, is_over=False) == ([], 2, False)
+    assert requests._orders(paths, is_over=True) == ([], 2, True)
+    shared_files.write(start.begun("b"), 2)
+    assert requests._orders(paths, is_over=False) == ([], 2, True)
+    shared_files.write(start.orders, {"problems": ["no torch"]})
+    assert requests._orders(paths, is_over=False) == (["no torch"], 0, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "begun"),
+    [
+        *(("COMPLETED", "0:0", True), ("FAILED", "1:0", True), ("FAILED", "4:0", True)),
+        *(("FAILED", "3:0", False), ("FAILED", "0:53", False), ("CANCELLED", "0:15", False)),
+        *(("UNKNOWN", "", False), ("RUNNING", "0:0", False)),
+    ],
+)
+def test_whether_a_job_that_is_over_has_begun_its_run(
+    state: str, code: str, *, begun: bool
+) -> None:
+    """Its script ends with the run's code, and with 3 if there was none."""
+    assert requests.has_begun(JobStatus("7", state, exit_code=code)) == begun
+
+
+def test_what_a_job_has_said(paths: JobPaths) -> None:
+    """Of its script and its nodes, each text once, of a long one the end."""
+    ended = JobStatus("7", "FAILED", nodes="n[1-2]", exit_code="3:0")
+    assert requests._explain(paths, ended) == ""
+    start = paths.start(0)
+    Path(start.nodes).write_text("n1\nn2\n")
+    Path(paths.log).write_text("srun: error\n")
+    Path(start.log("n1")).write_text("no python\n")
+    Path(start.log("n2")).write_bytes(b"no python\n\n")
+    assert requests._explain(paths, ended) == "srun: error\nno python"
+    Path(paths.log).write_bytes(b"\xff" * 9000 + b"end")
+    text = requests._explain(paths, ended)
+    assert text.endswith("end\nno python")
+    assert len(text) == requests.MAX_LOG
+
+
+def test_a_log_that_could_not_be_written(paths: JobPaths) -> None:
+    """Slurm's code for it: no node sees the folder."""
+    ended = JobStatus("7", "FAILED", nodes="n1", exit_code="0:53")
+    text = requests._explain(paths, ended)
+    assert text.startswith("its log could not be written on n1: ")
+    assert "cluster.workdir must be on a disk of all nodes" in text
