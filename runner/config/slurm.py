@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import SpecInputs, Validator
 from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Spec
+from runner.core.planning.batch_script import GPUS_OF_GRES
 
 LOGIN = "login"
 """The name of the login node."""
@@ -48,7 +50,7 @@ def read_slurm(
             validator.add(f"cluster.{key}", "Slurm chooses the nodes", hint)
     if inputs.values["task"]["nodes"]:
         validator.add("task.nodes", "Slurm chooses the nodes", UNUSED_KEYS["only"])
-    if cluster["gpus_per_node"] and asked["gres"].startswith("gpu"):
+    if cluster["gpus_per_node"] and re.search(GPUS_OF_GRES, asked["gres"]):
         message = "set one of gpus_per_node and gres: both ask for GPUs"
         validator.add("cluster.slurm.gres", message)
     _check_signal(validator, asked)
@@ -140,7 +142,9 @@ def _read_nodes(
         validator.add("cluster.nodes", message, "such as nodes: 4")
         return None, 1, 0
     of_task = inputs.values["task"]["nnodes"]
-    min_nodes, nnodes = validator.nnodes("cluster.nodes", of_cluster or 1)
+    min_nodes, nnodes = validator.nnodes(
+        "cluster.nodes", 1 if of_cluster in (None, {}) else of_cluster
+    )
     if of_task is None:
         return min_nodes, nnodes or 1, 0
     least, used = validator.nnodes("task.nnodes", of_task)

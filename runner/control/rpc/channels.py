@@ -80,8 +80,12 @@ class ChannelHub:
         while True:
             frame = self._next_frame()
             if frame.kind == "from_channel":
-                if channel := self._channels.get(frame.data["channel"]):
+                number = frame.data["channel"]
+                channel = self._channels.get(number)
+                if channel is not None:
                     channel.put(frame.payload)
+                if not frame.payload:
+                    self._channels.pop(number, None)
             elif frame.kind == "closed":
                 self._has_ended = True
                 for channel in list(self._channels.values()):

@@ -11,6 +11,9 @@ from runner.core.model.slurm import UNSEEN, SlurmSpec
 from runner.core.model.spec import Spec
 from runner.core.protocol.paths import JobPaths
 
+GPUS_OF_GRES = r"(?:^|,)gpu(?::\w+)?:(\d+)"
+"""How many GPUs `--gres` asks for, such as gpu:a100:4."""
+
 _SCRIPT = """\
 job={root}
 nonce={nonce}
@@ -67,7 +70,7 @@ def sweep_script(scripts: Mapping[str, str]) -> str:
     """
     asked = {path: _shared_options(text) for path, text in scripts.items()}
     options = next(iter(asked.values()))
-    for path, others in asked.items():
+    for others in asked.values():
         if others != options:
             different = sorted({*others} ^ {*options})
             raise ValueError(f"the runs of one job must ask for the same: {', '.join(different)}")
@@ -137,7 +140,7 @@ def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
         yield "--no-kill"
     yield "--requeue" if slurm.requeue else "--no-requeue"
     yield "--open-mode=append"
-    yield f"--output={paths.log}"
+    yield f"--output={paths.log.replace('%', '%%')}"
     yield "--export=NONE"
     yield from slurm.extra
 
@@ -150,7 +153,7 @@ def _survives_loss(spec: Spec) -> bool:
 def _ranks_per_node(spec: Spec) -> int:
     """Return how many ranks a node is to have, as far as that is known before the job starts."""
     login, gres = spec.nodes[0], spec.slurm.gres if spec.slurm else ""
-    gpus = re.fullmatch(r"gpu(?::\w+)?:(\d+).*", gres)
+    gpus = re.search(GPUS_OF_GRES, gres)
     count = login.gpu_count or (int(gpus[1]) if gpus else 0)
     return 1 if spec.task.is_plain else login.nproc or count or 1
 
@@ -163,11 +166,11 @@ def _srun_options(spec: Spec, slurm: SlurmSpec) -> Tuple[str, ...]:
         '--nodelist="$(echo "$names" | paste -sd,)"',
         "--ntasks-per-node=1",
         "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}",
-        *(("--gpu-bind=none",) if slurm.gres.startswith("gpu") else ()),
+        *(("--gpu-bind=none",) if re.search(GPUS_OF_GRES, slurm.gres) else ()),
         "--mpi=none",
         "--kill-on-bad-exit=0",
         *(("--no-kill",) if _survives_loss(spec) else ()),
         "--wait=0",
-        '--output="$start/%N.log"',
+        '--output="${start//\\%/%%}/%N.log"',
         *map(shell.quote, slurm.srun),
     )

@@ -10,7 +10,6 @@ from runner.core.protocol.events import (
     LIMIT_REASON,
     RanksSignalled,
     StopCause,
-    is_scheduled,
 )
 from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
@@ -56,7 +55,7 @@ class JobLink:
 
     def awaits_term(self, reason: str) -> bool:
         """Return whether a peer's word that Slurm ends the job waits for our own TERM, a moment."""
-        if self._scheduled is None or not is_scheduled(reason) or self._term_taken:
+        if self._scheduled is None or reason != ENDED_BY_SCHEDULER or self._term_taken:
             return False
         now = time.monotonic()
         self._peers_term_at = min(self._peers_term_at, now)

@@ -66,11 +66,11 @@ def test_defaults_make_a_spec() -> None:
     assert options == {
         "dry_run": DryRun.OFF,
         "plan_as_json": False,
-        "sweep_parallel": 1,
         "run_dir": Path("/runs/run-1"),
         "ui": "auto",
         "console_ranks": None,
         "sweep_parallel": 1,
+        "sweep_one_job": False,
     }
 
 
@@ -485,18 +485,18 @@ def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         "console_ranks": frozenset({0, 3}),
         "dry_run": DryRun.OFFLINE,
         "plan_as_json": False,
-        "sweep_parallel": 1,
         "ui": "plain",
         "sweep_parallel": 1,
+        "sweep_one_job": False,
     }
     assert build_spec(asked({"console_ranks": 2, "dry_run": True}), [])[1] == {
         "run_dir": Path("/runs/run-1"),
         "console_ranks": frozenset({2}),
         "dry_run": DryRun.ON,
         "plan_as_json": False,
-        "sweep_parallel": 1,
         "ui": "auto",
         "sweep_parallel": 1,
+        "sweep_one_job": False,
     }
 
 
@@ -558,7 +558,15 @@ def test_the_keys_are_these() -> None:
         *("relaunch.max", "relaunch.backoff_s"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
-        *("progress.pattern", "sweep.parallel", "grace_s", "lost_s", "disconnect_s", "detach"),
+        *(
+            "progress.pattern",
+            "sweep.parallel",
+            "sweep.one_job",
+            "grace_s",
+            "lost_s",
+            "disconnect_s",
+            "detach",
+        ),
     ]
 
 

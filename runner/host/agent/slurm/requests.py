@@ -192,7 +192,11 @@ def _orders(paths: JobPaths, *, is_over: bool) -> Tuple[List[Any], int, bool]:
     parts = orders.get("orders", {})
     begun = [shared_files.read(start.begun(node)) is not None for node in parts]
     attempt = max((int(part["attempt"]) for part in parts.values()), default=0)
-    return list(orders.get("problems", ())), attempt, bool(begun) and (is_over or all(begun))
+    return (
+        list(orders.get("problems", ())),
+        attempt,
+        bool(begun) and (all(begun) or (is_over and any(begun))),
+    )
 
 
 def _explain(paths: JobPaths, ended: JobStatus) -> str:
