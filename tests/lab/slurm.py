@@ -211,6 +211,12 @@ class Slurm:
         words = self.sh(f"scontrol --oneliner show job {job_id}").split()
         return dict(word.partition("=")[::2] for word in words)
 
+    def ended_job(self, run_id: str) -> dict[str, str]:
+        """The same, once its script has ended."""
+        on = ("RUNNING", "COMPLETING", "PENDING")
+        wait_until(lambda: self.job(run_id)["JobState"] not in on, "the job's script to end")
+        return self.job(run_id)
+
     def clear(self) -> None:
         """Cancel all jobs, and bring back what was broken."""
         self.lab.repair()

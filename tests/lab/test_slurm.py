@@ -78,7 +78,7 @@ def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
         assert done.log(node, rank) == f"hello\nRANK={rank}\n"
         assert "Accepted" not in slurm.nodes[node].console.read_text()
     assert done.result["state"] == "succeeded"
-    job = slurm.job(done.result["run_id"])
+    job = slurm.ended_job(done.result["run_id"])
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
     files = slurm.sh(f"ls .runner/runs/{done.result['run_id']}/.slurm").split()
     assert "secrets.json" not in files
@@ -89,7 +89,7 @@ def test_torchrun_trains(slurm: Slurm, hpc: Launcher) -> None:
     """A shipped task, with torchrun on two nodes."""
     done = hpc(HPC, "task=ddp", "task.args.epochs=1", seconds=120)
     assert done.code == 0, done
-    assert slurm.job(done.result["run_id"])["JobState"] == "COMPLETED"
+    assert slurm.ended_job(done.result["run_id"])["JobState"] == "COMPLETED"
 
 
 def test_secrets_reach_ranks_alone(slurm: Slurm, hpc: Launcher) -> None:
@@ -103,6 +103,7 @@ def test_secrets_reach_ranks_alone(slurm: Slurm, hpc: Launcher) -> None:
     assert "tell-nobody" not in slurm.sh("scontrol show job; cat .runner/runs/*/.slurm/batch.sh")
     started.send()
     assert started.wait().code == 130
+    slurm.ended_job(run_id)
     found = slurm.sh(f"grep -rl tell-nobody .runner/runs/{run_id} || true").split()
     assert all(re.search(r"/rank_\d\.out$", path) for path in found), found
 
@@ -112,7 +113,7 @@ def test_first_failure_ends_all(slurm: Slurm, hpc: Launcher) -> None:
     done = hpc.run_ranks("fail=1:7 sleep=300", HPC)
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 exited with 7" in done.err
-    job = slurm.job(done.result["run_id"])
+    job = slurm.ended_job(done.result["run_id"])
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "1:0")
 
 
@@ -285,7 +286,7 @@ def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:
     assert done.code == 4, done
     assert "node2" in done.err.split("first failure: ")[1].splitlines()[0]
     assert done.result["unverified"] == ["node2"]
-    wait_until(lambda: not slurm.jobs(), "the job to end", 10)  # Slurm notices after 30 s
+    wait_until(lambda: not slurm.jobs(), "the job to end", 25)  # Slurm notices after 30 s
 
 
 def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:

@@ -27,6 +27,9 @@ FRESH_S = 2.0
 CANCEL_MARGIN_S = 30.0
 """How much longer than its KillWait Slurm may take to end what a job has left."""
 
+REFUSED_S = 5.0
+"""How long a job may still be there that scancel refuses to end, since it ends by itself."""
+
 POLL_S = 0.5
 Jobs = Tuple[List[JobStatus], str]
 
@@ -139,21 +142,23 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
         remove_secrets(paths)
         return ""
     target = procfs.read_text(last_start(paths).step) if settings.allocation else found.job_id
-    if target:
-        answer = yield from commands.run(["scancel", target])
-        if answer.problem:
-            return f"scancel: {answer.problem}"
+    refusal = ""
+    if target:  # it may have ended by now, which scancel refuses
+        refusal = (yield from commands.run(["scancel", target])).problem
     elif procfs.read_text(paths.process):
         _end_script(paths)
     else:
         write_atomic(paths.cancelled, "")
-    deadline = time.monotonic() + settings.kill_wait_s + CANCEL_MARGIN_S
+    limit_s = REFUSED_S if refusal else settings.kill_wait_s + CANCEL_MARGIN_S
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         found = yield from status(paths, fresh_s=POLL_S / 2)
         if found.has_ended:
             remove_secrets(paths)
             return ""
         yield from pause(POLL_S)
+    if refusal:
+        return f"scancel: {refusal}"
     where = f" on {found.nodes}" if found.nodes else ""
     return f"job {found.job_id} is {found.state}: Slurm still ends it{where}"
 
