@@ -215,7 +215,7 @@ stop = []
 signal.signal(signal.SIGUSR2, lambda *_: stop.append(1))
 path = os.environ["STATE"] + os.environ["RANK"]
 begin = int(open(path).read()) if os.path.exists(path) else 0
-print("begin", begin, flush=True)
+print("begin", begin, "of", os.environ["TOKEN"], flush=True)
 for step in range(begin, begin + 1000 if not begin else begin + 1):
     time.sleep(0.1)
     if stop:
@@ -229,16 +229,18 @@ def test_run_goes_on_after_its_time_limit(slurm: Slurm, hpc: Launcher, steps: Pa
     (hpc.folder / "train.py").write_text(SAVES)
     limit = ["time=0:02:00", "signal_before=30", "signal=SIGUSR2", "requeue=true"]
     task = ["task.script=train.py", "task.entry=plain", f"task.env.STATE={steps}/"]
-    started = hpc.start(HPC, *task, *(f"cluster.slurm.{word}" for word in limit))
+    hpc.env["TOKEN"] = "tell-nobody"
+    slurm_words = (f"cluster.slurm.{word}" for word in limit)
+    started = hpc.start(HPC, "cluster.secrets=[TOKEN]", *task, *slurm_words)
     started.until_printed("begin 0", 2)
     job_id = slurm.job(started.run_id)["JobId"]
     slurm.sh(f"scancel --batch --signal=USR1 {job_id}")  # as Slurm does before the limit
     started.until(lambda: "pending (BeginTime)" in started.err, "the job to wait")
     assert "SIGUSR2" in started.err
-    slurm.sh(f"scontrol update jobid={job_id} starttime=now")
+    slurm.start_again(started.run_id)
     done = started.wait()
     assert done.code == 0, done
-    assert len(re.findall(r"begin [1-9]\d*\n", done.out)) == 2
+    assert len(re.findall(r"begin [1-9]\d* of tell-nobody\n", done.out)) == 2
     assert done.result["past_attempts"][0]["nodes"] == ["node1", "node2"]
 
 
@@ -264,17 +266,19 @@ def test_preemption_is_the_verdict(slurm: Slurm, hpc: Launcher) -> None:
 def test_preempted_job_starts_again(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """If it is to: as another attempt of the same run."""
     low = ("cluster.slurm.partition=low", "cluster.slurm.requeue=true", EXCLUSIVE)
-    ranks = hpc.rank_overrides("print=began", f"touch={steps}/RANK", f"wait={steps}/go")
-    started = hpc.start(HPC, *ranks, *low, "cluster.nodes=4")
+    hpc.env["TOKEN"] = "tell-nobody"
+    does = ("print=began", "env=TOKEN", f"touch={steps}/RANK", f"wait={steps}/go")
+    secret = "cluster.secrets=[TOKEN]"
+    started = hpc.start(HPC, *hpc.rank_overrides(*does), *low, secret, "cluster.nodes=4")
     started.until_printed("began", 4)
     slurm.sh("sbatch -p high -N4 --exclusive -t 1 --wrap 'sleep 1' -o /dev/null")
     started.until(lambda: "(BeginTime)" in started.err, "the job to wait")
     (steps / "go").touch()
-    job_id = slurm.job(started.run_id)["JobId"]
-    slurm.sh(f"scontrol update jobid={job_id} starttime=now")
+    slurm.start_again(started.run_id)
     done = started.wait()
     assert done.code == 0, done
     assert len(done.result["past_attempts"]) == 1
+    assert done.out.count("TOKEN=tell-nobody") == 8, done.out
 
 
 def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:

@@ -86,7 +86,7 @@ def test_program_of_the_page_goes_on(slurm: Slurm, hpc: Launcher, steps: Path) -
     slurm.sh(f"scancel --batch --signal=USR1 {job_id}")  # as Slurm does before the limit
     started.until(lambda: "pending (BeginTime)" in started.err, "the job to wait")
     assert "was killed" not in started.err
-    slurm.sh(f"scontrol update jobid={job_id} starttime=now")
+    slurm.start_again(started.run_id)
     done = started.wait()
     assert done.code == 0, done
     assert len({*re.findall(r"from step [1-9]\d*\n", done.out)}) == 1, done

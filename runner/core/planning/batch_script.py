@@ -53,12 +53,14 @@ trap tell_ranks USR1
 _REQUEUE = """\
 case $limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
 limit130* | 130*) ;;  # a user stopped the run
-limit* | 4* | *=RUNNING\\ *\\ PreemptTime=[0-9]*) scontrol requeue "$SLURM_JOB_ID"; sleep 60 ;;
+*=COMPLETING\\ * | *=PENDING\\ *) exit $code ;;  # Slurm ends this start, maybe not the last
+limit* | 4* | *=RUNNING\\ *\\ PreemptTime=[0-9]*)
+  scontrol requeue "$SLURM_JOB_ID" && exec sleep 60 ;;
 esac
 """
 """Slurm starts a job again by itself only if it has to end it, not if it ends in its grace time.
 
-4 is the exit code of a run that has lost a node.
+4 is the exit code of a run that has lost a node. The secrets stay for the next start.
 """
 
 

@@ -55,7 +55,11 @@ def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]
     paths = JobPaths(order.workdir, order.run_id)
     limit_s = JobSettings(paths).kill_wait_s + END_LIMIT_S
     found = yield from job.await_end(paths, limit_s)
-    if found is not None and _claim(paths, order, "reason"):
+    if found is None:
+        return
+    if found.has_ended:
+        job.remove_secrets(paths)
+    if _claim(paths, order, "reason"):
         _journal(folder, order).append(JobEnded(found.job_id, found.state))
 
 

@@ -37,7 +37,9 @@ python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code"
 code=$?
 case $limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
 limit130* | 130*) ;;  # a user stopped the run
-limit* | 4* | *=RUNNING\ *\ PreemptTime=[0-9]*) scontrol requeue "$SLURM_JOB_ID"; sleep 60 ;;
+*=COMPLETING\ * | *=PENDING\ *) exit $code ;;  # Slurm ends this start, maybe not the last
+limit* | 4* | *=RUNNING\ *\ PreemptTime=[0-9]*)
+  scontrol requeue "$SLURM_JOB_ID" && exec sleep 60 ;;
 esac
 rm -f "$job/secrets.json"
 exit $code
