@@ -180,10 +180,14 @@ class HostPool:
         )
         return AttemptMonitor(self.spec, plan, self.connector, self.sessions, self.inbox, observer)
 
+    def close_sessions(self) -> None:
+        """End every conversation."""
+        for name in list(self.sessions):  # threads may still be connecting
+            self.sessions.pop(name).close()
+
     def close(self) -> None:
         """End every connection."""
-        for session in list(self.sessions.values()):  # threads may still be connecting
-            session.close()
+        self.close_sessions()
         self.connector.close()
 
 

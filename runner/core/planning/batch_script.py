@@ -22,6 +22,7 @@ if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
   exit 3
 fi
 [ ! -e "$job/cancelled" ] || exit 3
+[ -s "$job/job_id" ] || echo "$SLURM_JOB_ID" >"$job/job_id"
 echo "{digest}  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
@@ -34,7 +35,7 @@ trap : TERM  # Slurm signals every process of the job itself
 {on_limit}srun {srun} \\
   {python} slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
-{python} slurm-verdict "$job" <"$job/code"
+stopped=$({python} slurm-verdict "$job" <"$job/code")
 code=$?
 {at_end}rm -f "$job/secrets.json"
 exit $code
@@ -51,8 +52,9 @@ trap tell_ranks USR1
 """The signal before the time limit is for the script alone: torchrun would end by it."""
 
 _REQUEUE = """\
-case $limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
-limit130* | 130*) ;;  # a user stopped the run
+[ ! -e "$job/process" ] || stopped=allocation
+case $stopped$limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
+stopped* | allocation*) ;;  # by a user; in an allocation of a user
 *=COMPLETING\\ * | *=PENDING\\ *) exit $code ;;  # Slurm ends this start, maybe not the last
 limit* | 4* | *=RUNNING\\ *\\ PreemptTime=[0-9]*)
   scontrol requeue "$SLURM_JOB_ID" && exec sleep 60 ;;
@@ -60,7 +62,8 @@ esac
 """
 """Slurm starts a job again by itself only if it has to end it, not if it ends in its grace time.
 
-4 is the exit code of a run that has lost a node. The secrets stay for the next start.
+4 is the exit code of a run that has lost a node. The secrets stay for the next start. In a user's
+allocation, where `process` is, nothing is requeued.
 """
 
 
@@ -167,6 +170,7 @@ def _srun_options(spec: Spec, slurm: SlurmSpec) -> Tuple[str, ...]:
         '--nodes="$(echo "$names" | wc -l)"',
         '--nodelist="$(echo "$names" | paste -sd,)"',
         "--ntasks-per-node=1",
+        f"--job-name={spec.run_id}",
         "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}",
         *(("--gpu-bind=none",) if re.search(GPUS_OF_GRES, slurm.gres) else ()),
         "--mpi=none",

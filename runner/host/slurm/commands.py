@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 from typing import Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -122,10 +123,19 @@ def job(job_id: str) -> Generator[None, None, JobStatus]:
     return JobStatus(job_id, problem=answer.problem)
 
 
-def steps(job_id: str) -> Generator[None, None, Tuple[List[str], str]]:
-    """Return the steps of a job that are on, and why they are not known."""
-    answer = yield from run(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "-o", "%i"])
-    return answer.out.split(), answer.problem
+def restart_count(job_id: str) -> Generator[None, None, int]:
+    """Return how often Slurm has decided to start a job again; 0 if that is not known."""
+    answer = yield from run(["scontrol", "--oneliner", "show", "job", job_id])
+    found = re.search(r"\bRestarts=(\d+)", answer.out)
+    return int(found[1]) if found else 0
+
+
+def steps(job_id: str, name: str) -> Generator[None, None, Tuple[List[str], str]]:
+    """Return the steps of a job with this name that are on, and why they are not known."""
+    columns = f"%i{SEPARATOR}%j"
+    answer = yield from run(["squeue", "--steps", "--noheader", f"--jobs={job_id}", "-o", columns])
+    found = (line.strip().split(SEPARATOR) for line in answer.out.splitlines())
+    return [words[0] for words in found if words[1:] == [name]], answer.problem
 
 
 def step_states(job_id: str) -> Generator[None, None, List[str]]:

@@ -18,7 +18,7 @@ from runner.core.protocol.paths import JobPaths
 from runner.host.process import procfs
 from runner.host.process.event_loop import pause
 from runner.host.slurm import commands
-from runner.host.slurm.job_folder import JobSettings, last_start
+from runner.host.slurm.job_folder import JobSettings, last_start, last_start_number
 from runner.host.storage.run_folder import write_atomic
 
 FRESH_S = 2.0
@@ -87,23 +87,32 @@ def _step_status(paths: JobPaths, allocation: JobStatus) -> Generator[None, None
 
     Before it has a step, its script may wait for those of others.
     """
-    if os.path.exists(paths.cancelled):
-        return replace(allocation, state="CANCELLED")
-    process = procfs.read_text(paths.process)
-    pid, _, ticks = process.partition(" ")
-    if pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1):
+    if _script_pid(paths):
         return allocation
-    start = last_start(paths)
-    step = procfs.read_text(start.step)
-    if not step:
-        has_begun = bool(procfs.read_text(start.nodes))
-        state = "COMPLETED" if process else "RUNNING" if has_begun else "PENDING"
-        reason = "" if state != "PENDING" else "earlier runs of its job"
-        return replace(allocation, state=state, reason=reason)
-    steps, problem = yield from commands.steps(allocation.job_id)
+    steps, problem = yield from commands.steps(allocation.job_id, _run_id(paths))
     if problem:
         return JobStatus(allocation.job_id, problem=problem)
-    return allocation if step in steps else replace(allocation, state="COMPLETED")
+    if steps:
+        return allocation
+    if os.path.exists(paths.cancelled):
+        return replace(allocation, state="CANCELLED")
+    start = last_start(paths)
+    if procfs.read_text(paths.process) or procfs.read_text(start.step):
+        return replace(allocation, state="COMPLETED")
+    is_waiting = not procfs.read_text(start.nodes)
+    waits = replace(allocation, state="PENDING", reason="earlier runs of its job")
+    return waits if is_waiting else replace(allocation, state="RUNNING")
+
+
+def _run_id(paths: JobPaths) -> str:
+    return os.path.basename(paths.run)
+
+
+def _script_pid(paths: JobPaths) -> int:
+    """Return the process of a script that runs here, in an allocation; 0 for none."""
+    pid, _, ticks = procfs.read_text(paths.process).partition(" ")
+    is_alive = pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1)
+    return int(pid) if is_alive else 0
 
 
 TELLING_STATES = (
@@ -118,10 +127,17 @@ def _telling_state(states: List[str]) -> str:
 
 
 def await_end(paths: JobPaths, limit_s: float) -> Generator[None, None, Optional[JobStatus]]:
-    """Wait until a job is over, or waits to be started again; return None if it takes too long."""
-    deadline = time.monotonic() + limit_s
+    """Wait until a job is over, or is to start again; return None if it takes too long.
+
+    One that is to start again is PENDING, even where Slurm still waits for a node that is lost.
+    """
+    deadline, number = time.monotonic() + limit_s, last_start_number(paths)
+    is_requeued = JobSettings(paths).is_requeued
     while True:
         found = yield from status(paths, fresh_s=POLL_S / 2)
+        if found.state == "COMPLETING" and is_requeued:
+            count = yield from commands.restart_count(found.job_id)
+            found = replace(found, state="PENDING") if count > number else found
         if found.has_ended or found.state == "PENDING":
             return found
         if time.monotonic() > deadline:
@@ -141,14 +157,7 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     if found.has_ended:
         remove_secrets(paths)
         return ""
-    target = procfs.read_text(last_start(paths).step) if settings.allocation else found.job_id
-    refusal = ""
-    if target:  # it may have ended by now, which scancel refuses
-        refusal = (yield from commands.run(["scancel", target])).problem
-    elif procfs.read_text(paths.process):
-        _end_script(paths)
-    else:
-        write_atomic(paths.cancelled, "")
+    refusal = yield from _end(paths, found.job_id, settings)
     limit_s = REFUSED_S if refusal else settings.kill_wait_s + CANCEL_MARGIN_S
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -163,15 +172,22 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     return f"job {found.job_id} is {found.state}: Slurm still ends it{where}"
 
 
+def _end(paths: JobPaths, job_id: str, settings: JobSettings) -> Generator[None, None, str]:
+    """Tell Slurm to end a job, or the step of a run; return its refusal: it may have ended."""
+    if not settings.allocation:
+        return (yield from commands.run(["scancel", job_id])).problem
+    write_atomic(paths.cancelled, "")  # no script starts a step, and no node the run, any more
+    if pid := _script_pid(paths):
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        yield from pause(POLL_S)  # its srun may have asked for a step
+    steps, problem = yield from commands.steps(job_id, _run_id(paths))
+    for step in steps:
+        problem = (yield from commands.run(["scancel", step])).problem or problem
+    return problem
+
+
 def remove_secrets(paths: JobPaths) -> None:
     """Remove the secrets of a job that is over; its script does so, unless it was killed."""
     with contextlib.suppress(OSError):
         os.unlink(paths.secrets)
-
-
-def _end_script(paths: JobPaths) -> None:
-    """End a script whose step waits for others in its allocation."""
-    pid, _, ticks = procfs.read_text(paths.process).partition(" ")
-    if pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1):
-        with contextlib.suppress(OSError):
-            os.killpg(int(pid), signal.SIGKILL)

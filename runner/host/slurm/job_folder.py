@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Container
 
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import JobPaths, StartPaths
@@ -18,20 +19,25 @@ class JobSettings:
         slurm = context.get("spec", {}).get("slurm") or {}
         self.kill_wait_s = float(context.get("kill_wait_s", 30.0))
         self.tracks_by_cgroup = "cgroup" in str(context.get("proctrack", ""))
-        self.is_requeued = bool(slurm.get("requeue"))
         self.allocation = str(context.get("allocation", ""))
         """The job whose nodes the run uses, "" for one of its own."""
+        self.is_requeued = bool(slurm.get("requeue")) and not self.allocation
 
 
 def last_start(paths: JobPaths) -> StartPaths:
     """Return the files of the last start of a job."""
-    return paths.start(int(procfs.read_text(paths.last_start).strip() or 0))
+    return paths.start(last_start_number(paths))
 
 
-def is_first(paths: JobPaths, node: str) -> bool:
-    """Return whether a node is the first one of the job's last start."""
+def last_start_number(paths: JobPaths) -> int:
+    """Return the number of the last start of a job, from 0."""
+    return int(procfs.read_text(paths.last_start).strip() or 0)
+
+
+def is_first(paths: JobPaths, node: str, lost: Container[str]) -> bool:
+    """Return whether a node is the first one of the job's last start that is not lost."""
     names = procfs.read_text(last_start(paths).nodes).split()
-    return names[:1] == [node]
+    return [name for name in names if name not in lost][:1] == [node]
 
 
 def command_file(order: Order) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Generator, Optional
+import time
+from typing import Generator, Iterator
 
 from runner.core.model.plan import Order
 from runner.core.model.slurm import ENDS, JobStatus
@@ -11,6 +13,7 @@ from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
     Ended,
     JobEnded,
+    PeerLost,
     RankExited,
     RanksSignalled,
     StopCause,
@@ -21,18 +24,26 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
 from runner.host.slurm import job
-from runner.host.slurm.job_folder import JobSettings, last_start
-from runner.host.storage.run_folder import EventLog, has_ended, read_events
+from runner.host.slurm.job_folder import JobSettings, is_first, last_start
+from runner.host.storage.run_folder import EventLog, has_ended, mtime, read_events
 from runner.host.supervisor.recovery import record_exits
 
 END_LIMIT_S = 10.0
 """How much longer than its KillWait a job may take to end after its supervisors."""
 
+CLAIM_S = 60.0
+"""After what time a claim to write a record counts as given up."""
+
 
 def needs_reason(folder: RunPaths, order: Order) -> bool:
-    """Return whether Slurm may know why an attempt ended that did so here, and it is not told."""
+    """Return whether Slurm may know why an attempt ended that did so here, and it is not told.
+
+    The first node that is left asks, for all.
+    """
     bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
-    if any(isinstance(body, JobEnded) for body in bodies):
+    lost = {body.peer for body in bodies if isinstance(body, PeerLost)}
+    is_told = any(isinstance(body, JobEnded) for body in bodies)
+    if is_told or not is_first(JobPaths(order.workdir, order.run_id), order.node, lost):
         return False
     is_limited = any(isinstance(body, RanksSignalled) for body in bodies)
     if is_limited and JobSettings(JobPaths(order.workdir, order.run_id)).is_requeued:
@@ -59,23 +70,32 @@ def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]
         return
     if found.has_ended:
         job.remove_secrets(paths)
-    if _claim(paths, order, "reason"):
-        _journal(folder, order).append(JobEnded(found.job_id, found.state))
+    with _claim(paths, order, "reason") as is_ours:
+        if is_ours:
+            _journal(folder, order).append(JobEnded(found.job_id, found.state))
 
 
 def complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
-    """Complete the record of a node whose supervisor cannot: Slurm has ended the job."""
+    """Complete the record of a node whose supervisor cannot: Slurm has ended the job.
+
+    It may have done so to start it again: `found` is PENDING then.
+    """
     paths = JobPaths(order.workdir, order.run_id)
-    if has_ended(folder, order) or not _claim(paths, order, "completed"):
-        return
-    job.remove_secrets(paths)
+    if found.has_ended:
+        job.remove_secrets(paths)
+    with _claim(paths, order, "completed") as is_ours:
+        if is_ours and not has_ended(folder, order):
+            _complete(folder, order, found)
+
+
+def _complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
     journal = _journal(folder, order)
-    why = ENDS.get(found.state)
-    reason = ENDED_BY_SCHEDULER if why else "its supervisor ended without a word"
-    journal.append(Stopping(reason, StopCause.SCHEDULER if why else StopCause.DEATH))
+    is_known = found.state in ENDS or found.state == "PENDING"
+    reason = ENDED_BY_SCHEDULER if is_known else "its supervisor ended without a word"
+    journal.append(Stopping(reason, StopCause.SCHEDULER if is_known else StopCause.DEATH))
     record_exits(folder, order, journal)
     journal.append(JobEnded(found.job_id, found.state))
-    verified = JobSettings(paths).tracks_by_cgroup
+    verified = JobSettings(JobPaths(order.workdir, order.run_id)).tracks_by_cgroup
     journal.finalise(Ended(State.FAILED, reason, verified=verified))
 
 
@@ -85,14 +105,24 @@ def _journal(folder: RunPaths, order: Order) -> EventLog:
     return journal
 
 
-def _claim(paths: JobPaths, order: Order, purpose: str) -> bool:
-    """Return whether it is for us to write: the first one alone makes this file."""
+@contextlib.contextmanager
+def _claim(paths: JobPaths, order: Order, purpose: str) -> Iterator[bool]:
+    """Tell whether it is for us to write, who have made this file; we remove it if we fail.
+
+    A claim is void once it is old: who made it has died.
+    """
     path = os.path.join(last_start(paths).root, f"{order.node}.{purpose}-{order.attempt}")
-    flags: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    descriptor: Optional[int] = None
+    if time.time() - mtime(path) > CLAIM_S:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
     try:
-        descriptor = os.open(path, flags, 0o600)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
-        return False
-    os.close(descriptor)
-    return True
+        yield False
+        return
+    try:
+        yield True
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise

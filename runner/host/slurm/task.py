@@ -85,6 +85,9 @@ class NodeTask:
 
     def run(self) -> None:
         """Report the facts, plan if this is the first node, and start the supervisor to its end."""
+        if self.node == self._names[0]:
+            step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+            write_atomic(self._start.step, ".".join(step))
         request = self._request()
         result = run_steps(collect(request))
         folder = RunPaths(result.facts.workdir, request.run_id, self.node)
@@ -92,8 +95,6 @@ class NodeTask:
         facts = replace(result.facts, run_exists=exists)
         shared_files.write(self._start.facts(self.node), encode(facts))
         if self.node == self._names[0]:
-            step = (os.environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
-            write_atomic(self._start.step, ".".join(step))
             shared_files.write(self._start.orders, self._orders(request))
         self._carry_out(self._await_orders(request), request, result)
 
@@ -161,6 +162,8 @@ class NodeTask:
             time.sleep(POLL_S)
         if problems := orders.get("problems"):
             raise NotReady([decode(Problem, problem) for problem in problems])
+        if os.path.exists(self._paths.cancelled):
+            raise NotReady([Problem(self.node, "its run was cancelled")])
         return dict(orders)
 
     def _carry_out(
@@ -223,14 +226,12 @@ class NodeTask:
         while time.monotonic() < deadline and not all(has_ended(o, order) for o in others):
             time.sleep(POLL_S)
         time.sleep(LOGS_S)
-        if JobSettings(self._paths).is_requeued:
-            job_id = os.environ.get("SLURM_JOB_ID", "")
-            if self.node != self._names[0]:  # the script is lost with its node
-                run_steps(commands.run(["scontrol", "requeue", job_id]))
-                return
-        step = procfs.read_text(self._start.step)
-        target = step if self.node == self._names[0] else step.partition(".")[0]
-        run_steps(commands.run(["scancel", target]))
+        settings, step = JobSettings(self._paths), procfs.read_text(self._start.step)
+        command, target = ["scancel"], step
+        if self.node != self._names[0] and not settings.allocation:  # its script is lost, too
+            command = ["scontrol", "requeue"] if settings.is_requeued else command
+            target = step.partition(".")[0]
+        run_steps(commands.run([*command, target]))
 
 
 def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:

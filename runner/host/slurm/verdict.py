@@ -31,7 +31,7 @@ def _last_plan(first: Plan) -> Plan:
 
 
 def main(programs: Mapping[str, str]) -> NoReturn:
-    """Exit with the code of the run, as its launch does."""
+    """Exit with the code of the run, as its launch does; print "stopped" if a user stopped it."""
     del programs
     paths = job_paths(sys.argv[2])
     orders = shared_files.read(paths.start(start_number(os.environ)).orders) or {}
@@ -43,4 +43,7 @@ def main(programs: Mapping[str, str]) -> NoReturn:
         folder = RunPaths(part.order.workdir, plan.run_id, part.node)
         events += [e for e in read_events(folder) if e.attempt >= plan.attempt]
     timed = [TimedEvent(event.wall, event) for event in events]
-    sys.exit(fold_events(plan, timed, 0.0).exit_code)
+    verdict = fold_events(plan, timed, 0.0)
+    if verdict.stop_reason:
+        print("stopped")
+    sys.exit(verdict.exit_code)

@@ -37,15 +37,17 @@ def list_runs(
         try:
             found, paths = host_folders(workdir, name, node, others), JobPaths(workdir, name)
             job_id = procfs.read_text(paths.job_id)
+            has_begun = False
             seen = ((folder, read_run(folder)) for folder in found)
             for folder, status in seen:
                 if status is not None:
+                    has_begun = True
                     job = JobStatus(job_id) if is_in_job(folder) else None
                     here = job is not None or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
                     found_here = replace(status, node=recorded, here=here, job=job)
                     statuses.append(encode(found_here))
-            if not found and (queued := _read_queued(paths, node)):
+            if not has_begun and (queued := _read_queued(paths, node)):
                 statuses.append(encode(queued))
         except PermissionError:
             unreadable += 1

@@ -7,10 +7,12 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from runner.core.errors import Interrupted, NotReady, Problem
+from runner.core.model.facts import FactsRequest
 from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
+from runner.core.model.spec import Node
 from runner.core.shell import this_program
 from runner.workflows.host_pool import HostPool
 
@@ -22,6 +24,10 @@ QUESTION = (
     "Ctrl-C: cancel the job, or leave it in the queue? "
     f"Type c or l, and Enter (l, also after {ANSWER_TIMEOUT_S:.0f} s)"
 )
+
+
+class LoginLost(NotReady):
+    """The connection to a login node is gone."""
 
 
 class QueuedJob:
@@ -52,6 +58,11 @@ class QueuedJob:
                 if status.state != last_state:
                     last_state, waits_since = status.state, time.monotonic()
                 self._pool.poll_for_stop(_pause_s(time.monotonic() - waits_since))
+            except LoginLost as error:
+                try:
+                    reconnect(self._pool, error)
+                except Interrupted as signalled:
+                    self._leave(signalled, str(error))
             except Interrupted as error:
                 self._on_interrupt(error, cancels=cancels)
 
@@ -85,10 +96,18 @@ class QueuedJob:
         if cancels or is_asked(error):
             cancels = asks_to_cancel(self._pool, error)
         if cancels:
-            self.cancel()
+            try:
+                self.cancel()
+            except NotReady as problem:
+                self._leave(error, str(problem))
             message = f"run {self._run_id}: its job is cancelled; nothing was started"
             raise Interrupted(error.exit_code, message) from None
+        self._leave(error)
+
+    def _leave(self, error: Interrupted, why: str = "") -> NoReturn:
         message = f"the job of run {self._run_id} is left in the queue"
+        if why:
+            message = f"{why}\n{message}"
         hints = (f"{this_program()} {verb} {self._flags}" for verb in ("attach", "stop"))
         raise Interrupted(error.exit_code, "\n  ".join([message, *hints])) from None
 
@@ -126,15 +145,38 @@ def ask_login(
     reply: str,
     payload: bytes = b"",
 ) -> dict[str, Any]:
-    """Return the reply of a login node to a request; raise NotReady with its own words."""
+    """Return the reply of a login node to a request.
+
+    Raises:
+        LoginLost: The connection to it is gone.
+        NotReady: It refused, in its own words.
+    """
+    session = pool.sessions.get(node)
+    if session is None or session.closed:
+        raise LoginLost([Problem(node, "the connection to it is gone")])
     broadcast = pool.broadcast([node], lambda *_: None)
     replies, problems = broadcast.collect(kind, data, reply, payload=payload)
     if problem := problems.get(node):
         refusal = f"could not {kind.replace('_', ' ')}: "
-        if problem.message.startswith(refusal):
-            problem = Problem("cluster.slurm", problem.message[len(refusal) :])
-        raise NotReady([problem])
+        if not problem.message.startswith(refusal):
+            raise LoginLost([Problem(node, problem.message)])
+        raise NotReady([Problem("cluster.slurm", problem.message[len(refusal) :])])
     return replies[node]
+
+
+def reconnect(pool: HostPool, lost: LoginLost) -> None:
+    """Connect to a login node again, however long that takes; a signal raises Interrupted."""
+
+    def request(node: Node) -> FactsRequest:
+        return FactsRequest(node=node.name, workdir=pool.spec.workdir, skip_launch_facts=True)
+
+    pool.console.message(f"{lost}; connecting to it again")
+    pause_s, problems = POLL_S, {lost.problems[0].subject: lost.problems[0]}
+    while problems:
+        pool.close_sessions()
+        pool.poll_for_stop(pause_s)
+        _, problems = pool.collect_available_facts(request)
+        pause_s = min(MAX_POLL_S, 2 * pause_s)
 
 
 def _pause_s(waited_s: float) -> float:

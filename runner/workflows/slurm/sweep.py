@@ -21,7 +21,7 @@ from runner.ui.reports.tables import render_sweep
 from runner.workflows.attach import follow
 from runner.workflows.runs.discovery import RunFinder, open_run_finder
 from runner.workflows.runs.found_run import FoundRun
-from runner.workflows.slurm.queue import ask_login, asks_to_cancel
+from runner.workflows.slurm.queue import LoginLost, ask_login, asks_to_cancel, reconnect
 from runner.workflows.slurm.submission import submit
 from runner.workflows.sweep import commands_for, record_sweep
 
@@ -143,7 +143,11 @@ class JobSweep:
 
     def _has_ended(self, finder: RunFinder, job: Job) -> bool:
         data = {"run_id": job.request.spec.run_id}
-        answer = ask_login(finder.pool, next(iter(finder.pool.sessions)), "job", data, "job")
+        try:
+            answer = ask_login(finder.pool, next(iter(finder.pool.sessions)), "job", data, "job")
+        except LoginLost as error:
+            reconnect(finder.pool, error)
+            return False
         return bool(answer["status"].has_ended)
 
     def _report(self, job: Job) -> None:

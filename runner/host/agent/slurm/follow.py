@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import time
+from dataclasses import replace
 from typing import Any, Callable, NamedTuple
 
 from runner.core.model.plan import Order
@@ -16,7 +17,7 @@ from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.log_reader import LogReader
 from runner.host.agent.server import AgentContext
 from runner.host.slurm import job, recovery
-from runner.host.slurm.job_folder import JobSettings, command_file, is_first
+from runner.host.slurm.job_folder import JobSettings, command_file, last_start
 from runner.host.storage.run_folder import has_ended, mtime
 from runner.host.supervisor.command_file import append_command
 
@@ -45,6 +46,7 @@ class FollowedJob:
         self.read_only, self.ended = read_only, ended
         self._context, self._folder, self._order = context, folder, order
         self._paths = JobPaths(order.workdir, order.run_id)
+        self._start = last_start(self._paths).root
         self._next_look, self._is_asking = 0.0, False
         self._kill_wait_s = JobSettings(self._paths).kill_wait_s
         self._beaten_at, self._quiet_at = 0.0, time.monotonic() + SILENT_S
@@ -74,8 +76,7 @@ class FollowedJob:
 
     def _look(self) -> Look:
         ended = has_ended(self._folder, self._order)
-        speaks = ended and is_first(self._paths, self._order.node)
-        needs_reason = speaks and recovery.needs_reason(self._folder, self._order)
+        needs_reason = ended and recovery.needs_reason(self._folder, self._order)
         is_ending = not ended and recovery.is_ending(self._folder, self._order)
         return Look(ended, needs_reason, mtime(self._folder.owner_file), is_ending)
 
@@ -101,7 +102,9 @@ class FollowedJob:
                 yield from recovery.record_reason(self._folder, self._order)
             else:
                 found = yield from job.status(self._paths)
-                if found.has_ended:
+                if found.state and last_start(self._paths).root != self._start:
+                    found = replace(found, state="PENDING")  # as it was before it started again
+                if found.has_ended or found.state == "PENDING":
                     recovery.complete(self._folder, self._order, found)
         finally:
             yield functools.partial(self._on_asked, ended=look.ended)

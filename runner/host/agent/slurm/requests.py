@@ -53,13 +53,14 @@ class Handler(RequestHandler):
         if config.problem:
             raise ValueError(f"Slurm does not answer: {config.problem}")
         yield from workdir_index.remember(workdir)
-        code, tasks = frame.payload[: data["code_size"]], frame.payload[data["code_size"] :]
         if data.get("tasks"):
-            store_tasks(workdir, data["tasks"], tasks)
-        _write_files(workdir, paths, data, config.out)
-        with open(paths.code, "xb") as file:
-            file.write(code)
+            store_tasks(workdir, data["tasks"], frame.payload[data["code_size"] :])
+        private_folder(workdir, "runs")
+        os.mkdir(paths.run, 0o700)
         try:
+            _write_files(paths, data, config.out)
+            with open(paths.code, "xb") as file:
+                file.write(frame.payload[: data["code_size"]])
             if data.get("hold"):
                 job_id = HELD
             elif allocation := os.environ.get("SLURM_JOB_ID", ""):
@@ -68,6 +69,7 @@ class Handler(RequestHandler):
             else:
                 job_id = yield from _submit(paths, data["run_id"], data.get("after", ""))
         except GeneratorExit:  # the controller has left
+            run_steps(commands.run(["scancel", f"--name={data['run_id']}"]))
             run_steps(remove_tree(paths.run))
             raise
         except BaseException:
@@ -98,12 +100,16 @@ class Handler(RequestHandler):
         found = yield from job.status(paths)
         problems, attempt, ready = _orders(paths, is_over=found.has_ended)
         deadline = time.monotonic() + LAG_S
-        while not (ready or problems) and has_begun(found) and time.monotonic() < deadline:
+        wrote = has_begun(found) and bool(procfs.read_text(last_start(paths).nodes))
+        while not (ready or problems) and wrote and time.monotonic() < deadline:
             yield from pause(POLL_S)  # a disk may take its time to show what its nodes wrote
             problems, attempt, ready = _orders(paths, is_over=True)
         if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
             yield from job.cancel(paths)
-        log = _explain(paths, found) if found.has_ended and not ready else ""
+        log = ""
+        if found.has_ended and not ready:
+            log = _explain(paths, found)
+            job.remove_secrets(paths)
         self.context.answer(
             *(frame, "job"),
             status=encode(found),
@@ -135,9 +141,8 @@ def has_begun(ended: JobStatus) -> bool:
     return ended.has_ended and signum == "0" and code not in ("", str(NotReady.exit_code))
 
 
-def _write_files(workdir: str, paths: JobPaths, data: Dict[str, Any], config: str) -> None:
-    private_folder(workdir, "runs")
-    for folder in (paths.run, paths.root, paths.start(0).root):
+def _write_files(paths: JobPaths, data: Dict[str, Any], config: str) -> None:
+    for folder in (paths.root, paths.start(0).root):
         os.mkdir(folder, 0o700)
     write_atomic(paths.nonce, data["nonce"])
     shared_files.write(paths.secrets, {"secrets": data["secrets"], "token": data["token"]})
@@ -161,11 +166,13 @@ def _submit(
     job_id = commands.words_of(answer.out)[0]
     if answer.code == 0 and job_id.isdigit():
         return job_id
-    if answer.code is None:  # it may have been taken all the same
-        queued, _ = yield from commands.queued_jobs()
-        if taken := next((each.job_id for each in queued if each.name == run_id), ""):
-            return taken
-    raise ValueError(answer.problem or f"sbatch answered {answer.out.strip()[:200]!r}")
+    queued, unknown = yield from commands.queued_jobs()  # it may have been taken all the same
+    if taken := next((each.job_id for each in queued if each.name == run_id), ""):
+        return taken
+    problem = answer.problem or f"sbatch answered {answer.out.strip()[:200]!r}"
+    if unknown:
+        problem += f"; if it took the job all the same, scancel --name={run_id} ends it"
+    raise ValueError(problem)
 
 
 def _start_here(paths: JobPaths) -> None:

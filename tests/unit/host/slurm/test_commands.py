@@ -136,12 +136,13 @@ def test_states_of_steps(answers: Answers) -> None:
 
 
 def test_steps_that_are_on(answers: Answers) -> None:
-    """With why they are not known."""
-    asked = answers("7.0\n7.extern\n")
-    assert run_steps(commands.steps("7")) == (["7.0", "7.extern"], "")
+    """Of one name, with why they are not known."""
+    lines = (f"{step}{commands.SEPARATOR}{name}\n" for step, name in (("7.0", "a"), ("7.1", "b")))
+    asked = answers("".join(lines))
+    assert run_steps(commands.steps("7", "b")) == (["7.1"], "")
     assert "--jobs=7" in asked[0]
     answers(code=None)
-    assert run_steps(commands.steps("7")) == ([], "it did not answer in time")
+    assert run_steps(commands.steps("7", "b")) == ([], "it did not answer in time")
 
 
 @pytest.mark.parametrize(

@@ -234,13 +234,14 @@ def test_settings_of_a_job(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_last_start(paths: JobPaths) -> None:
-    """Of a job that was started again; its first node speaks for it."""
+    """Of a job that was started again; the first node that is left speaks for it."""
     assert last_start(paths).root == paths.start(0).root
     Path(paths.last_start).write_text("2\n")
     Path(paths.start(2).root).mkdir()
     Path(paths.start(2).nodes).write_text("n3\nn1\n")
     assert last_start(paths).root == paths.start(2).root
-    assert [is_first(paths, node) for node in ("n3", "n1", "n2")] == [True, False, False]
+    assert [is_first(paths, node, ()) for node in ("n3", "n1", "n2")] == [True, False, False]
+    assert [is_first(paths, node, {"n3"}) for node in ("n3", "n1")] == [False, True]
     assert vars(paths_of(paths.root)) == vars(paths)
 
 
