@@ -306,34 +306,6 @@ def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:
     assert done.out.count("line 79") == 2
 
 
-def test_allocation_is_used(slurm: Slurm, tmp_path: Path) -> None:
-    """Inside salloc no other job is made, and `stop` ends the step alone."""
-    project = tmp_path / "inside"
-    (project / "conf/cluster").mkdir(parents=True)
-    slurm.write_cluster(project / "conf", transport="local", login_node=None, ssh={"key": None})
-    ranks = Launcher(project / "none").rank_overrides("print=hi")
-    (project / "ranks").write_text("\n".join(ranks))
-    for path in (project, *project.rglob("*")):
-        path.chmod(0o777)
-    run = f"PYTHONPATH={slurm_parts.ROOT} {slurm_parts.PYTHON} -m runner"
-    script = f"""
-cd {project}
-mapfile -t words < ranks
-{run} cluster=hpc "${{words[@]}}" task.entry=plain; echo code $?
-{run} cluster=hpc "${{words[@]}}" task.entry=plain 'task.args=["sleep=300"]' detach=true
-until [ "$(squeue -h -s -o %i | wc -l)" = 1 ]; do sleep 0.1; done
-{run} stop --run $(basename $(readlink -f runs/latest)); echo code $?
-echo jobs $(squeue -h -o %T)
-echo steps $(squeue -h -s)
-"""
-    (project / "script").write_text(script)
-    out = slurm.sh(f"timeout 50 salloc -N2 bash {project}/script 2>&1", timeout=60, check=False)
-    assert out.count("code 0") == 2, out
-    assert out.count("hi\n") == 2
-    assert "no process is left" in out
-    assert "jobs RUNNING\nsteps\n" in out
-
-
 def test_spare_of_the_job_takes_over(hpc: Launcher) -> None:
     """A job of three nodes for two: after a failure the run goes on, on the node that is left."""
     ranks = hpc.rank_overrides("print=began", "sleep=2", "once=1:oh_no")

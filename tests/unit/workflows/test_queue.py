@@ -48,10 +48,11 @@ class Pool:
     """A login node that answers in turn, and a user who may interrupt."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.asked = [*answers], list[str]()
+        self.answers, self.asked, self.tries = [*answers], list[str](), 0
         self.messages: list[str] = []
         self.pauses: list[float] = []
         self.interrupts: list[Interrupted] = []
+        self.sessions = {"login": SimpleNamespace(closed=False)}
         self.console = SimpleNamespace(message=self.messages.append, phase=lambda _: None)
 
     def broadcast(self, names: list[str], _: object) -> Pool:
@@ -67,6 +68,18 @@ class Pool:
         assert (data, reply, payload) == ({"run_id": RUN_ID}, "job", b"")
         answer = self.answers.pop(0)
         return ({}, {"login": answer}) if isinstance(answer, Problem) else ({"login": answer}, {})
+
+    def close_sessions(self) -> None:
+        """Leave the login node."""
+        self.sessions = {}
+
+    def collect_available_facts(self, _: object) -> tuple[dict[str, object], dict[str, Problem]]:
+        """Connect again, the second time with success."""
+        self.tries += 1
+        if self.tries == 1:
+            return {}, {"login": Problem("login", "not reached")}
+        self.sessions = {"login": SimpleNamespace(closed=False)}
+        return {"login": None}, {}
 
     def poll_for_stop(self, seconds: float) -> str:
         """Wait, or be interrupted."""
@@ -136,16 +149,31 @@ def test_slurm_is_asked_less_and_less() -> None:
             Problem("login", "could not job: Slurm does not answer", "again"),
             Problem("cluster.slurm", "Slurm does not answer"),
         ),
-        (
-            Problem("login", "the connection to it broke: gone", "again"),
-            Problem("login", "the connection to it broke: gone", "again"),
-        ),
     ],
-    ids=["failed", "ended", "impossible", "not ready", "refused", "lost"],
+    ids=["failed", "ended", "impossible", "not ready", "refused"],
 )
 def test_why_a_run_never_begins(answer: Any, problem: Problem) -> None:
     """The words are those of whoever knows."""
     assert refusal(told(PENDING), answer) == [problem]
+
+
+def test_a_lost_connection_is_opened_again() -> None:
+    """A job may wait for days: its login node is asked again once it can be."""
+    lost = Problem("login", "the connection to it broke: gone", "repeat")
+    pool = Pool(told(PENDING), lost, READY)
+    queued(pool).await_start(cancels=True)
+    assert pool.tries == 2
+    assert "login: the connection to it broke: gone; connecting to it again" in pool.messages
+
+
+def test_a_signal_while_nothing_is_connected_leaves_the_job() -> None:
+    """It cannot be cancelled; the commands that can are printed."""
+    pool = Pool(Problem("login", "the connection to it broke: gone", ""))
+    pool.interrupts = [Interrupted(130, "")]
+    with pytest.raises(Interrupted, match="is left in the queue") as caught:
+        queued(pool).await_start(cancels=True)
+    assert commands(str(caught.value)) == ["attach", "stop"]
+    assert pool.asked == ["job"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ PROGRAMS = {
         '"-o show") cat "$OUT/job" ;; *) echo "$@" >"$OUT/requeued" ;; esac'
     ),
     "sleep": 'if [ "$1" != 60 ]; then exec /bin/sleep "$@"; fi',
-    "python": 'cat >"$OUT/code"; echo "$@" >"$OUT/verdict"; exit "${CODE:-7}"',
+    "python": 'cat >"$OUT/code"; echo "$@" >"$OUT/verdict"; printf "$STOPPED"; exit "${CODE:-7}"',
 }
 """What is run in place of Slurm's programs, and of ours."""
 
@@ -184,45 +184,59 @@ def test_ranks_are_told_of_the_time_limit(job_of: JobOf, *, requeue: bool) -> No
     script.send_signal(signal.SIGUSR1)
     job.await_commands("n2")
     assert [job.commands(node) for node in ("n1", "n2")] == ['{"command": "signal_ranks"}\n'] * 2
-    assert job.end(script) == 7
+    assert job.end(script) == (0 if requeue else 7)  # of sleep
     assert job.said("requeued") == ("requeue 7\n" if requeue else "")
 
 
 @pytest.mark.parametrize(
-    ("code", "requeue", "is_limited", "starts_again"),
+    ("code", "stopped", "is_limited", "starts_again"),
     [
-        ("4", True, False, True),
-        ("0", True, False, False),
-        ("0", True, True, True),
-        ("130", True, True, False),
-        ("130", True, False, False),
+        ("4", "", False, True),
+        ("0", "", False, False),
+        ("0", "", True, True),
+        ("130", "stopped", True, False),
+        ("143", "stopped", True, False),
+        ("5", "stopped", True, False),
+        ("130", "stopped", False, False),
     ],
 )
 def test_a_run_that_has_lost_a_node_starts_again(
-    job_of: JobOf, code: str, *, requeue: bool, is_limited: bool, starts_again: bool
+    job_of: JobOf, code: str, stopped: str, *, is_limited: bool, starts_again: bool
 ) -> None:
     """By its exit code, which is the job's; not one that a user stopped, limit or not."""
-    job = job_of(SlurmSpec(requeue=requeue, signal_before_s=60))
-    script = job.start(CODE=code)
+    job = job_of(SlurmSpec(requeue=True, signal_before_s=60))
+    script = job.start(CODE=code, STOPPED=stopped)
     if is_limited:
         script.send_signal(signal.SIGUSR1)
         job.await_commands("n1")
-    assert job.end(script) == int(code)
+    assert job.end(script) == (0 if starts_again else int(code))
     assert bool(job.said("requeued")) == starts_again
+    assert Path(job.paths.secrets).exists() == starts_again
+
+
+def test_an_allocation_of_a_user_is_not_requeued(job_of: JobOf) -> None:
+    """It is not ours, whatever becomes of the run."""
+    job = job_of(SlurmSpec(requeue=True))
+    Path(job.paths.process).touch()
+    assert job.end(job.start(CODE="4")) == 4
+    assert not job.said("requeued")
 
 
 @pytest.mark.parametrize(
-    ("shown", "starts_again"),
+    ("shown", "starts_again", "keeps_secrets"),
     [
-        ("JobState=RUNNING Reason=None PreemptTime=2026-01-02T03:04:05\n", True),
-        ("JobState=RUNNING Reason=None PreemptTime=None\n", False),
-        ("JobState=COMPLETING Reason=None PreemptTime=2026-01-02T03:04:05\n", False),
-        ("", False),
+        ("JobState=RUNNING Reason=None PreemptTime=2026-01-02T03:04:05\n", True, True),
+        ("JobState=RUNNING Reason=None PreemptTime=None\n", False, False),
+        ("JobState=COMPLETING Reason=None PreemptTime=2026-01-02T03:04:05\n", False, True),
+        ("", False, False),
     ],
 )
-def test_a_preempted_job_starts_again(job_of: JobOf, shown: str, *, starts_again: bool) -> None:
+def test_a_preempted_job_starts_again(
+    job_of: JobOf, shown: str, *, starts_again: bool, keeps_secrets: bool
+) -> None:
     """One that ends in its grace time would not; one that ends by itself does not."""
     job = job_of(SlurmSpec(requeue=True))
     (job.out / "job").write_text(shown)
-    assert job.end(job.start()) == 7
+    assert job.end(job.start()) == (0 if starts_again else 7)
     assert bool(job.said("requeued")) == starts_again
+    assert Path(job.paths.secrets).exists() == keeps_secrets

@@ -59,9 +59,10 @@ class Slurm:
         yield
         return self.accounting
 
-    def steps_of(self, _: str) -> Generator[None, None, Any]:
+    def steps_of(self, _: str, name: str) -> Generator[None, None, Any]:
         """Answer squeue about steps."""
         yield
+        assert name == "run-1"
         return self.steps
 
     def run(self, argv: list[str]) -> Generator[None, None, Answer]:
@@ -152,9 +153,9 @@ def test_the_state_that_says_most(states: list[str], state: str) -> None:
 def test_a_run_in_an_allocation_is_over_before_that(slurm: Slurm, allocation: JobPaths) -> None:
     """By its step, which may be on another machine than its script."""
     slurm.queue = [RUNNING]
-    slurm.steps = (["7.0", "7.3"], "")
+    slurm.steps = (["7.3"], "")
     assert run_steps(job.status(allocation)) == RUNNING
-    slurm.steps = (["7.0"], "")
+    slurm.steps = ([], "")
     assert run_steps(job.status(allocation)).state == "COMPLETED"
     slurm.steps = ([], "late")
     assert run_steps(job.status(allocation)).problem == "late"
@@ -225,9 +226,11 @@ def test_a_script_without_a_step_is_killed(slurm: Slurm, allocation: JobPaths) -
 def test_settings_of_a_job(tmp_path: Path) -> None:
     """What the site and the launch have set; a folder without them is as most sites are."""
     context = {"spec": {"slurm": {"requeue": True}}, "proctrack": "proctrack/cgroup"}
-    made = JobSettings(folder(tmp_path / "a", **{**context, "kill_wait_s": 5, "allocation": "8"}))
+    made = JobSettings(folder(tmp_path / "a", **{**context, "kill_wait_s": 5}))
     assert (made.kill_wait_s, made.tracks_by_cgroup) == (5.0, True)
-    assert (made.is_requeued, made.allocation) == (True, "8")
+    assert (made.is_requeued, made.allocation) == (True, "")
+    users = JobSettings(folder(tmp_path / "c", **context, allocation="8"))
+    assert (users.is_requeued, users.allocation) == (False, "8")
     bare = JobSettings(JobPaths(str(tmp_path / "b"), "r"))
     assert (bare.kill_wait_s, bare.tracks_by_cgroup) == (30.0, False)
     assert (bare.is_requeued, bare.allocation) == (False, "")

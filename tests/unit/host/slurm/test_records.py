@@ -45,6 +45,7 @@ class Node:
         self.paths = JobPaths(str(workdir), RUN_ID)
         Path(self.folder.attempt_folder(0)).mkdir(parents=True)
         Path(self.paths.start(0).root).mkdir(parents=True, exist_ok=True)
+        Path(self.paths.start(0).nodes).write_text("a\nb\n")
         shared_files.write(self.paths.context, {"kill_wait_s": 0.0, **context})
         self.journal = EventLog(self.folder, self.order)
         self.journal.set_state(State.RUNNING)

@@ -1,0 +1,97 @@
+"""What happens to a job before its run begins, and between two starts of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tests.lab.launching import Launcher
+from tests.lab.slurm import Slurm
+from tests.lab.test_slurm import (  # noqa: F401 (fixtures)
+    EXCLUSIVE,
+    HPC,
+    begun,
+    ended,
+    hpc,
+    slurm,
+    slurm_for_session,
+)
+from tests.lab.waiting import wait_until
+
+
+def test_connection_lost_in_the_queue(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+    """It is opened again: a job may wait for days, and its user's network does not last so long."""
+    first = begun(hpc, "sleep=300", "cluster.nodes=4", EXCLUSIVE, "detach=true")
+    waits = hpc.start(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE)
+    waits.until(lambda: "is pending" in waits.err, "the job to wait")
+    agents = [p.pid for p in slurm.login.processes() if f"runner {waits.run_id}" in p.cmdline]
+    assert agents
+    slurm.sh(f"kill -9 {' '.join(map(str, agents))}", user="root")
+    waits.until(lambda: "connecting to it again" in waits.err, "the loss to be noticed")
+    assert ended(hpc, "stop", first.run_id).code == 0
+    done = waits.wait(60)
+    assert done.code == 0, done
+    assert done.out.count("hi\n") == 2
+
+
+def test_job_that_another_cancels(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+    """It is told at once, and nothing secret is left."""
+    hpc.env["TOKEN"] = "tell-nobody"
+    begun(hpc, "sleep=300", "cluster.nodes=4", EXCLUSIVE, "detach=true")
+    waits = hpc.start(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE, "cluster.secrets=[TOKEN]")
+    waits.until(lambda: "is pending" in waits.err, "the job to wait")
+    run_id = waits.run_id
+    slurm.sh(f"scancel --name={run_id}")
+    cancelled_at = time.monotonic()
+    done = waits.wait(60)
+    assert time.monotonic() - cancelled_at < 40  # no node has begun: there is no disk to wait for
+    assert (done.code, "it was cancelled" in done.err) == (3, True), done
+    assert not slurm.sh(f"grep -rl tell-nobody .runner/runs/{run_id} || true")
+
+
+def test_run_is_known_before_it_begins(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+    """Also while its nodes do their setup."""
+    setup = "cluster.setup=[sleep 20]"
+    started = hpc.start(HPC, *hpc.rank_overrides("print=hi"), setup, "detach=true")
+    assert started.wait().code == 0
+    run_id = started.run_id
+    wait_until(lambda: slurm.jobs("%T") == ["RUNNING"], "the job to start")
+    nodes = f"ls .runner/runs/{run_id}/.slurm/start_0/nodes"
+    wait_until(lambda: slurm.sh(nodes, check=False), "its script to begin")
+    assert f"{run_id} " in hpc("ps").out
+    stopped = hpc("stop", "--run", run_id)
+    assert stopped.code == 0, stopped
+    assert not slurm.jobs()
+
+
+def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:  # noqa: F811
+    """Nothing is left of a job whose sbatch has not answered yet."""
+    wrapper = steps / "sbatch"
+    real = slurm.sh("command -v sbatch").strip()
+    copy = steps / "real"
+    copy.write_bytes(Path(real).read_bytes())
+    text = f'out=$({copy} "$@"); touch {steps}/took; sleep 300; echo "$out"'
+    wrapper.write_text(f"#!/bin/sh\n{text}\n")
+    for path in (copy, wrapper):
+        path.chmod(0o755)
+    slurm.sh(f"mount --bind {wrapper} {os.path.realpath(real)}", user="root")
+    try:
+        started = hpc.start(HPC, *hpc.rank_overrides("print=hi"))
+        wait_until((steps / "took").exists, "Slurm to take the job")
+        started.send()
+        assert started.wait(60).code == 130
+    finally:
+        slurm.sh(f"umount {os.path.realpath(real)}", user="root")
+    wait_until(lambda: not slurm.jobs(), "the job to be cancelled")
+    assert not slurm.sh("ls .runner/runs", check=False)
+
+
+def test_lost_first_node_starts_the_job_again(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+    """The next node asks for that, and speaks for the run; the launch waits for the next start."""
+    started = begun(hpc, "sleep=300", "lost_s=4", "cluster.slurm.requeue=true")
+    started.until_printed("began", 2)
+    slurm.nodes["node1"].power_off()
+    started.until(lambda: "is pending" in started.err.partition("lost node1")[2], "the next start")
+    started.send()
+    assert started.wait(60).code == 130
