@@ -75,7 +75,7 @@ RUN_BY = {
     ),
     "tests/lab/test_slurm_scripts.py::test_commands_about_a_pending_run_work": (
         "workflows/runs/discovery.py::_not_begun",
-        "workflows/slurm/queue.py::_on_interrupt",
+        "workflows/slurm/queue.py::_leave",
         "workflows/slurm/submission.py::_flags",
     ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (

@@ -18,6 +18,7 @@ if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
   exit 3
 fi
 [ ! -e "$job/cancelled" ] || exit 3
+[ -s "$job/job_id" ] || echo "$SLURM_JOB_ID" >"$job/job_id"
 echo "abababababababababababababababababababababababababababababababab  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
@@ -27,10 +28,10 @@ mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last
 for name in $names; do touch "$start/$name."{facts,commands,begun}; done
 touch "$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
-srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --wait=0 --output="${start//\%/%%}/%N.log" \
+srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 --job-name=0314-1592-digits-65a3 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --wait=0 --output="${start//\%/%%}/%N.log" \
   python3 -I -X utf8 -c BOOT slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
-python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code"
+stopped=$(python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code")
 code=$?
 rm -f "$job/secrets.json"
 exit $code

@@ -15,6 +15,7 @@ if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
   exit 3
 fi
 [ ! -e "$job/cancelled" ] || exit 3
+[ -s "$job/job_id" ] || echo "$SLURM_JOB_ID" >"$job/job_id"
 echo "abababababababababababababababababababababababababababababababab  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
@@ -24,13 +25,14 @@ mkdir -p "$start" && echo "$names" >"$start/nodes" && echo "$number" >"$job/last
 for name in $names; do touch "$start/$name."{facts,commands,begun}; done
 touch "$start/orders"
 trap : TERM  # Slurm signals every process of the job itself
-srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --wait=0 --output="${start//\%/%%}/%N.log" \
+srun --export=ALL --nodes="$(echo "$names" | wc -l)" --nodelist="$(echo "$names" | paste -sd,)" --ntasks-per-node=1 --job-name=0314-1592-digits-65a3 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} --mpi=none --kill-on-bad-exit=0 --wait=0 --output="${start//\%/%%}/%N.log" \
   python3 -I -X utf8 -c BOOT slurm-task "$job" "$nonce" <"$job/code" &
 while kill -0 $! 2>/dev/null; do wait $!; done
-python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code"
+stopped=$(python3 -I -X utf8 -c BOOT slurm-verdict "$job" <"$job/code")
 code=$?
-case $limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
-limit130* | 130*) ;;  # a user stopped the run
+[ ! -e "$job/process" ] || stopped=allocation
+case $stopped$limit$code$(scontrol -o show job "$SLURM_JOB_ID") in
+stopped* | allocation*) ;;  # by a user; in an allocation of a user
 *=COMPLETING\ * | *=PENDING\ *) exit $code ;;  # Slurm ends this start, maybe not the last
 limit* | 4* | *=RUNNING\ *\ PreemptTime=[0-9]*)
   scontrol requeue "$SLURM_JOB_ID" && exec sleep 60 ;;
