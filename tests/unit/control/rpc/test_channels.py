@@ -69,6 +69,7 @@ def test_bytes_keep_their_order_and_their_channel() -> None:
         ("to_channel", 2, b"2"),
         ("to_channel", 1, b"3"),
     ]
+    session.end()
 
 
 def test_an_agent_that_ends_is_the_end_of_its_channel_alone() -> None:
@@ -83,6 +84,7 @@ def test_an_agent_that_ends_is_the_end_of_its_channel_alone() -> None:
         one.send(b"?")
     assert two.recv() == b"on"
     two.send(b"!")
+    session.end()
 
 
 def test_the_end_of_the_session_ends_all_channels() -> None:
@@ -127,6 +129,7 @@ def test_a_closed_channel_takes_nothing() -> None:
     assert one._received.qsize() == 1
     assert one.recv() == b""
     assert [*both._channels] == [2]
+    session.end()
 
 
 def test_a_flood_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
