@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
+
+MAX_UNREAD = 64 << 20
+"""Bytes kept for a channel: its agent is never asked for so many that are not in the inbox yet."""
 
 
 class LoginSession(Protocol):
@@ -21,24 +25,39 @@ class LoginSession(Protocol):
     def closed(self) -> bool:
         """Whether the connection has ended."""
 
+    def close(self) -> None:
+        """Close the connection."""
+
 
 class JobChannel:
     """A `Channel` to the agent of one node."""
 
-    def __init__(self, session: LoginSession, number: int) -> None:
-        self._session, self._number = session, number
+    def __init__(
+        self, session: LoginSession, number: int, forget: Callable[[int], object] = id
+    ) -> None:
+        self._session, self._number, self._forget = session, number, forget
         self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._has_ended = False
+        self._unread, self._lock = 0, threading.Lock()  # in memory
+        self._has_ended = self.is_flooded = False
         session.request("open_channel", {"channel": number})
 
     def put(self, data: bytes) -> None:
         """Take bytes from the agent; b"" is its end."""
+        with self._lock:
+            self._unread += sys.getsizeof(data)
+            self.is_flooded = self.is_flooded or self._unread > MAX_UNREAD
         self._received.put(data)
 
     def recv(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
-        data = b"" if self._has_ended else self._received.get()
+        """Return the next bytes, b"" at the end; raise FrameError at that of a flood."""
+        if self._has_ended:
+            return b""
+        data = self._received.get()
+        with self._lock:
+            self._unread -= sys.getsizeof(data)
         self._has_ended = not data
+        if self._has_ended and self.is_flooded:
+            raise FrameError("more than it was asked for")
         return data
 
     def send(self, data: bytes) -> None:
@@ -49,6 +68,7 @@ class JobChannel:
 
     def close(self) -> None:
         """End the agent."""
+        self._forget(self._number)
         self._session.request("close_channel", {"channel": self._number})
         self.put(b"")
 
@@ -71,23 +91,31 @@ class ChannelHub:
     def open(self) -> JobChannel:
         """Open a channel."""
         number = next(self._numbers)
-        channel = self._channels[number] = JobChannel(self._session, number)
+        channel = self._channels[number] = JobChannel(self._session, number, self._forget)
         if self._has_ended:  # perhaps before the channel was among those that are told
             channel.put(b"")
         return channel
 
+    def _forget(self, number: int) -> None:
+        self._channels.pop(number, None)
+
     def _pump(self) -> None:
-        while True:
-            frame = self._next_frame()
-            if frame.kind == "from_channel":
-                number = frame.data["channel"]
-                channel = self._channels.get(number)
-                if channel is not None:
-                    channel.put(frame.payload)
-                if not frame.payload:
-                    self._channels.pop(number, None)
-            elif frame.kind == "closed":
-                self._has_ended = True
-                for channel in list(self._channels.values()):
-                    channel.put(b"")
-                return
+        while self._pass_on(self._next_frame()):
+            pass
+        self._has_ended = True
+        for channel in list(self._channels.values()):
+            channel.put(b"")
+
+    def _pass_on(self, frame: Frame) -> bool:
+        """Give a frame to its channel; return False at the end of the session."""
+        if frame.kind == "from_channel":
+            number = frame.data["channel"]
+            channel = self._channels.get(number)
+            if channel is not None:
+                channel.put(frame.payload)
+                if channel.is_flooded:  # others share the session: it cannot wait for one
+                    self._session.close()
+                    return False
+            if not frame.payload:
+                self._forget(number)
+        return frame.kind != "closed"

@@ -20,7 +20,7 @@ from runner.core.protocol.timing import UNRESPONSIVE_S
 from runner.host.agent.job_queue import JobSteps, LoopCall
 from runner.host.agent.log_reader import Answer, LogReader
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
-from runner.host.agent.slurm.follow import FollowedJob
+from runner.host.agent.slurm.follow import JOB_POLL_S, FollowedJob
 from runner.host.process import procfs
 from runner.host.process.file_worker import Submit
 from runner.host.storage import run_owner
@@ -36,7 +36,6 @@ from runner.host.supervisor.recovery import recover_orphaned
 
 COMMAND_FIELDS = ("cause", "reason", "peer", "nodes")  # the fields that a command may have
 NEVER = float("inf")
-JOB_POLL_S = 0.3  # its files are on a disk that many nodes share
 RECONNECT_S, RECONNECT_PENDING_S = 2.0, 0.2  # between tries; with commands pending
 
 
@@ -116,8 +115,8 @@ class Handler(RequestHandler):
 
     @property
     def busy(self) -> bool:
-        """Whether the run may have new data."""
-        return self._run is not None and not self._run.log_reader.idle
+        """Whether the run may have new data; the disk of a job is never asked more often."""
+        return isinstance(self._run, FollowedRun) and not self._run.log_reader.idle
 
     @property
     def disk_wait_s(self) -> float:

@@ -7,20 +7,33 @@ import json
 import os
 import queue
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from runner.core.protocol.paths import RunPaths
 
 MAX_READ = 1 << 20
 IDLE_AFTER_S = 1.0  # without new data, files are read less often
+PAUSE_SHARE = 0.25  # of the time that a file has been quiet: a pause before it is opened again
 Answer = Tuple[Dict[str, Any], bytes]  # to a read: what it is, and the bytes
 
 
-class LogReader:
-    """Pending reads of one run; each is answered once, when there is data, or at the end."""
+class Look(NamedTuple):
+    """What the last look at a file found, and when the next one is due."""
 
-    def __init__(self, folder: RunPaths) -> None:
-        self._folder = folder
+    end: int
+    grown_at: float
+    next_at: float
+
+
+class LogReader:
+    """Pending reads of one run; each is answered once, when there is data, or at the end.
+
+    `pauses_s` are the shortest and the longest one between two looks at a file without new data.
+    """
+
+    def __init__(self, folder: RunPaths, pauses_s: Tuple[float, float] = (0.0, 0.0)) -> None:
+        self._folder, self._pauses_s = folder, pauses_s
+        self._looks: Dict[Tuple[Any, ...], Look] = {}
         self._requests: "queue.SimpleQueue[Dict[str, Any]]" = queue.SimpleQueue()
         self._pending: List[Dict[str, Any]] = []
         self._last_data = time.monotonic()
@@ -51,11 +64,15 @@ class LogReader:
             self._pending.append(self._requests.get())
         answers, unanswered = [], []
         for request in self._pending:
+            if not (ended or self._is_due(request)):
+                unanswered.append(request)
+                continue
             problem = ""
             try:
                 chunk = self._read_chunk(request)
             except OSError as error:  # of a disk that may recover
                 chunk, problem = b"", os.strerror(error.errno or 0)
+            self._note_look(request, len(chunk))
             if not chunk and not ended and request.get("wait", True):
                 unanswered.append(request)
                 continue
@@ -64,6 +81,24 @@ class LogReader:
             answers.append(({**reply, **({"error": problem} if problem else {})}, chunk))
         self._pending = unanswered
         return answers
+
+    def _is_due(self, request: Dict[str, Any]) -> bool:
+        last = self._looks.get(_file_key(request))
+        if last is None or last.end != request["offset"] or not request.get("wait", True):
+            return True
+        return time.monotonic() >= last.next_at
+
+    def _note_look(self, request: Dict[str, Any], size: int) -> None:
+        key, now = _file_key(request), time.monotonic()
+        last = self._looks.get(key)
+        grown_at = now if size or last is None else last.grown_at
+        shortest_s, longest_s = self._pauses_s
+        pause_s = max(shortest_s, min(longest_s, PAUSE_SHARE * (now - grown_at)))
+        if request["source"] == "events":  # others wait for what they say
+            pause_s = shortest_s
+        if size == min(request["n"], MAX_READ):  # there may be more
+            pause_s = 0.0
+        self._looks[key] = Look(request["offset"] + size, grown_at, now + pause_s)
 
     def _read_chunk(self, request: Dict[str, Any]) -> bytes:
         if request["source"] == "events":
@@ -98,6 +133,10 @@ class LogReader:
         except OSError:  # none yet
             pass
         return size
+
+
+def _file_key(request: Dict[str, Any]) -> Tuple[Any, ...]:
+    return request["attempt"], request["source"], request["stream"]
 
 
 def _next_line_start(descriptor: int, offset: int) -> int:

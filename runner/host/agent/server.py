@@ -196,6 +196,7 @@ class AgentServer:
             for handler in self._loaded.values():
                 handler.close()
             self._context.files.finish(ANSWER_TIMEOUT_S)
+            self._context.files.close()
 
     def _poll_once(self) -> bool:
         """Sleep until there is something to do; return False when the controller has left."""

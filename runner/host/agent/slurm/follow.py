@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple
@@ -21,7 +22,10 @@ from runner.host.slurm.job_folder import JobSettings, command_file, last_start
 from runner.host.storage.run_folder import has_ended, mtime
 from runner.host.supervisor.command_file import append_command
 
+JOB_POLL_S = 0.3  # its files are on a disk that many nodes share
+LOG_PAUSES_S = (0.2, 2.0)  # the first is below JOB_POLL_S: a poll may come a little early
 EXAMINE_S = 1.0
+FULL_LOOK_S = 10.0  # events that have not grown are read all the same: the disk may have failed
 SILENT_S = 45.0  # since a supervisor's last heartbeat; then Slurm is asked whether its job is on
 ASK_S = 10.0
 
@@ -35,19 +39,38 @@ class Look(NamedTuple):
     is_ending: bool  # whether Slurm ends the job
 
 
+class GrowingFile:
+    """A file that is to be read again once it has grown, or after a while."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._size, self._next_full_look = -1, 0.0
+
+    def has_grown(self) -> bool:
+        """Return whether it has to be read."""
+        size, now = 0, time.monotonic()
+        with contextlib.suppress(OSError), open(self._path, "rb") as file:  # NFS asks at an open
+            size = os.fstat(file.fileno()).st_size
+        if size == self._size and now < self._next_full_look:
+            return False
+        self._size, self._next_full_look = size, now + FULL_LOOK_S
+        return True
+
+
 class FollowedJob:
     """The part of a job on one node; for its fields see `FollowedRun`."""
 
     def __init__(
         self, context: AgentContext, folder: RunPaths, order: Order, *, ended: bool, read_only: bool
     ) -> None:
-        self.log_reader = LogReader(folder)
+        self.log_reader = LogReader(folder, LOG_PAUSES_S)
         self.disk_wait_s = 0.0
         self.read_only, self.ended = read_only, ended
         self._context, self._folder, self._order = context, folder, order
         self._paths = JobPaths(order.workdir, order.run_id)
         self._start = last_start(self._paths).root
         self._next_look, self._is_asking = 0.0, False
+        self._last_look, self._events = Look(False, False, 0.0, False), GrowingFile(folder.events)
         self._kill_wait_s = JobSettings(self._paths).kill_wait_s
         self._beaten_at, self._quiet_at = 0.0, time.monotonic() + SILENT_S
 
@@ -75,10 +98,14 @@ class FollowedJob:
             self._context.files.submit(self._look, self._on_look)
 
     def _look(self) -> Look:
+        beaten_at = mtime(self._folder.owner_file)
+        if not (self._events.has_grown() or self._last_look.ended):
+            return self._last_look._replace(beaten_at=beaten_at)
         ended = has_ended(self._folder, self._order)
         needs_reason = ended and recovery.needs_reason(self._folder, self._order)
         is_ending = not ended and recovery.is_ending(self._folder, self._order)
-        return Look(ended, needs_reason, mtime(self._folder.owner_file), is_ending)
+        self._last_look = Look(ended, needs_reason, beaten_at, is_ending)
+        return self._last_look
 
     def _on_look(self, look: Look) -> None:
         now = time.monotonic()

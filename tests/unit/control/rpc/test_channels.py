@@ -11,7 +11,7 @@ from runner.control.rpc import channels
 from runner.control.rpc.channels import ChannelHub, JobChannel
 from runner.control.rpc.session import Connector, HostSession
 from runner.core.model.spec import Node
-from runner.core.protocol.frames import Frame
+from runner.core.protocol.frames import Frame, FrameError
 from tests.golden.builders import spec
 
 
@@ -33,6 +33,10 @@ class Session:
     def comes(self, channel: int, data: bytes) -> None:
         """Have bytes come from the agent of a channel."""
         self.frames.put(Frame("from_channel", {"channel": channel}, data))
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
 
     def end(self) -> None:
         """Lose the connection."""
@@ -65,6 +69,7 @@ def test_bytes_keep_their_order_and_their_channel() -> None:
         ("to_channel", 2, b"2"),
         ("to_channel", 1, b"3"),
     ]
+    session.end()
 
 
 def test_an_agent_that_ends_is_the_end_of_its_channel_alone() -> None:
@@ -79,6 +84,7 @@ def test_an_agent_that_ends_is_the_end_of_its_channel_alone() -> None:
         one.send(b"?")
     assert two.recv() == b"on"
     two.send(b"!")
+    session.end()
 
 
 def test_the_end_of_the_session_ends_all_channels() -> None:
@@ -110,6 +116,39 @@ def test_closing_ends_the_agent_and_who_reads() -> None:
     channel.close()
     assert session.requests == [("open_channel", 5, b""), ("close_channel", 5, b"")]
     assert channel.recv() == b""
+
+
+def test_a_closed_channel_takes_nothing() -> None:
+    """Whatever still comes for it is dropped, so it fills no memory."""
+    session, both = hub()
+    one, two = both.open(), both.open()
+    one.close()
+    session.comes(1, b"late")
+    session.comes(2, b"on")
+    assert two.recv() == b"on"
+    assert one._received.qsize() == 1
+    assert one.recv() == b""
+    assert [*both._channels] == [2]
+    session.end()
+
+
+def test_a_flood_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read in time is no flood; the one that floods is told so, others go on elsewhere."""
+    monkeypatch.setattr(channels, "MAX_UNREAD", 1 << 20)
+    session, both = hub()
+    one, two = both.open(), both.open()
+    for _ in range(8):
+        session.comes(1, bytes(1 << 18))
+        assert len(one.recv()) == 1 << 18
+    assert not one.is_flooded
+    for _ in range(300):
+        session.comes(1, bytes(1 << 18))
+    assert two.recv() == b""
+    assert session.closed
+    assert one._received.qsize() == 5  # with the end
+    assert sum(len(one.recv()) for _ in range(4)) == 1 << 20
+    with pytest.raises(FrameError, match="more than it was asked for"):
+        one.recv()
 
 
 class Hub:

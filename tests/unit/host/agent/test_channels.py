@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -144,13 +146,20 @@ def test_closing_a_channel_ends_its_agent(world: World) -> None:
 
 
 def test_an_agent_of_a_channel_says_hello() -> None:
-    """It is a whole agent, and ends with its channel."""
+    """It is a whole agent, and ends with its channel: no thread or descriptor is left."""
     context: Any = Context()
     handler = Handler(context)
+    threads, descriptors = {*threading.enumerate()}, len([*Path("/proc/self/fd").iterdir()])
     handler.on_open_channel(Frame("open_channel", {"id": 1, "channel": 1}))
     deadline = time.monotonic() + 10
     while not context.replies and time.monotonic() < deadline:
         handler.advance()
         time.sleep(0.002)
     assert b"hello" in b"".join(data for _, _, data in context.replies)
+    began = {*threading.enumerate()} - threads
+    assert len(began) == 2
     handler.close()
+    for thread in began:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in began)
+    assert len([*Path("/proc/self/fd").iterdir()]) <= descriptors

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,3 +92,57 @@ def test_a_disk_that_fails_is_not_the_end_of_a_log(folder: RunPaths) -> None:
     assert list(reader.poll(ended=False)) == []
     ((told, payload),) = reader.poll(ended=True)
     assert (told["eof"], told["error"], payload) == (True, "Is a directory", b"")
+
+
+class Clock:
+    """A time that passes by itself only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        """Tell it."""
+        return self.now
+
+
+def test_a_quiet_file_of_a_job_is_opened_ever_less_often(
+    folder: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is not there; not the events, and not once there is data."""
+    clock, opened, real_open = Clock(), list[str](), os.open
+
+    def count(path: str, flags: int) -> int:
+        opened.append(Path(path).name)
+        return real_open(path, flags)
+
+    system = SimpleNamespace(**{**vars(os), "open": count})
+    monkeypatch.setattr(log_reader, "time", clock)
+    monkeypatch.setattr(log_reader, "os", system)
+    reader = LogReader(folder, (0.25, 2.0))
+    path = Path(folder.stream_log(0, "rank_0", "out"))
+    path.touch()
+    ask = {"id": 1, "stream": "out", "attempt": 0, "offset": 0, "n": 9}
+    for source in ("rank_0", "rank_1", "events"):
+        reader.submit({**ask, "source": source})
+
+    def pass_s(polls: int) -> dict[str, int]:
+        opened.clear()
+        for _ in range(polls):
+            clock.now += 0.25
+            assert reader.poll(ended=False) == []
+        return Counter(opened)
+
+    pass_s(40)
+    assert pass_s(80) == {"rank_0.out": 10, "rank_1.out": 10, "events.jsonl": 80}
+    path.write_bytes(b"more than 9 bytes")
+    clock.now += 2
+    ((_, payload),) = reader.poll(ended=False)
+    reader.submit({**ask, "source": "rank_0", "offset": 9})
+    ((_, rest),) = reader.poll(ended=False)  # at once: there was more
+    assert payload + rest == b"more than 9 bytes"
+    reader.submit({**ask, "source": "rank_0", "offset": 17})
+    assert pass_s(4)["rank_0.out"] == 4
+    opened.clear()
+    reader.submit({**ask, "source": "rank_0", "offset": 17, "wait": False})
+    assert len(reader.poll(ended=False)) == 1
+    assert len(reader.poll(ended=True)) == 3
