@@ -93,7 +93,8 @@ class JobLink:
         """Return whether the scheduler has sent TERM, and follow it the first time.
 
         It sends KILL later; what is left then is killed a moment earlier, so that the end can be
-        proven and recorded. A longer grace counts: a preemption may give more time.
+        proven and recorded. A longer grace counts where nothing stopped before: a preemption may
+        give more time.
         """
         if self._scheduled is None or not loop.term_received:
             return False
@@ -101,9 +102,9 @@ class JobLink:
             self._term_taken = True
             peers.stop(ENDED_BY_SCHEDULER, StopCause.PEER)
             scheduled, now = self._scheduled, time.monotonic()
-            kill_after_s = scheduled.kill_wait_s - min(RECORD_S, scheduled.kill_wait_s / 2)
-            if grace_s > scheduled.kill_wait_s:
-                kill_after_s = grace_s
             since = now - TERM_SPREAD_S if scheduled.signals_all else now
+            kill_after_s = scheduled.kill_wait_s - min(RECORD_S, scheduled.kill_wait_s / 2)
+            if grace_s > scheduled.kill_wait_s and ladder.stopped_at > since:
+                kill_after_s = grace_s
             ladder.follow_scheduler(since, kill_after_s, needs_term=not scheduled.signals_all)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -147,6 +148,13 @@ def test_a_longer_grace_than_slurms_counts(
     assert world.kills_after(0.2)
 
 
+def test_a_rank_that_ends_by_the_term_at_once_shortens_no_grace(world: World) -> None:
+    """Its end may be seen first."""
+    world.ladder.begin("rank 1 exited with 1", StopCause.LOCAL, world.now - TERM_SPREAD_S / 2)
+    world.take_term(600.0)
+    assert not world.kills_after(29.0)
+
+
 @pytest.mark.parametrize("world", [PLAIN._replace(kill_wait_s=2.0)], indirect=True)
 def test_of_a_short_time_half_is_the_programs(world: World) -> None:
     """The rest is for the record."""
@@ -163,7 +171,7 @@ def test_what_failed_just_before_the_term_did_not_fail(world: World) -> None:
     assert world.ladder.failed_at == world.now - 2 * TERM_SPREAD_S
 
 
-def test_a_term_during_a_stop_is_on_record_and_changes_nothing(world: World) -> None:
+def test_a_term_during_a_stop_is_on_record(world: World) -> None:
     """A user's stop stays one, with its grace."""
     world.ladder.begin("told to", StopCause.USER, world.now)
     world.take_term()
@@ -173,6 +181,18 @@ def test_a_term_during_a_stop_is_on_record_and_changes_nothing(world: World) -> 
     ]
     assert (world.ladder.reason, world.ladder.cause) == ("told to", StopCause.USER)
     assert world.kills_after(31)
+
+
+@pytest.mark.parametrize(("grace_s", "killed_after_s"), [(10.0, 5.0), (600.0, 30.0 - RECORD_S)])
+def test_a_term_during_a_stop_shortens_a_long_grace(
+    world: World, grace_s: float, killed_after_s: float
+) -> None:
+    """What is left dies before Slurm's KILL; a grace that ends sooner stays as it is."""
+    world.ladder._order = replace(world.ladder._order, grace_s=grace_s)
+    world.ladder.begin("told to", StopCause.USER, world.now - 5)
+    world.take_term(grace_s)
+    assert not world.kills_after(killed_after_s - 0.1)
+    assert world.kills_after(0.2)
 
 
 @unscheduled
