@@ -27,6 +27,8 @@ class Scheduled(NamedTuple):
     signals_all: bool = True  # whether that TERM reaches every process, not a task's own alone
     limit_signal: int = 0  # that ranks get before the time limit of their job
     stop_after_s: Optional[float] = None  # when the attempt stops then; None: at the limit
+    offset: int = 0  # in `commands`, of the first one that no attempt before has taken
+    limit_at: float = float("inf")  # when it stops, if ranks of an attempt before were told
 
 
 class SupervisorArgs(NamedTuple):

@@ -39,9 +39,18 @@ class JobLink:
         stop: Callable[[str, StopCause], None],
     ) -> None:
         self._scheduled, self._journal, self._stop = scheduled, journal, stop
-        self._commands = scheduled and CommandFile(scheduled.commands, submit, on_command)
-        self._term_taken, self._limit_at = False, float("inf")
-        self._peers_term_at = float("inf")
+        self._commands = scheduled and CommandFile(
+            scheduled.commands, submit, on_command, scheduled.offset
+        )
+        self._limit_at = scheduled.limit_at if scheduled else float("inf")
+        self._term_taken, self._peers_term_at = False, float("inf")
+
+    @property
+    def next_scheduled(self) -> Optional[Scheduled]:
+        """What another attempt here begins with: it takes the commands that are left."""
+        if self._scheduled is None or self._commands is None:
+            return None
+        return self._scheduled._replace(offset=self._commands.offset, limit_at=self._limit_at)
 
     def tick(self) -> None:
         """Take new commands; stop before the job reaches its time limit, if that is set."""
@@ -80,12 +89,14 @@ class JobLink:
         Only they get the signal: torchrun's handler would end the attempt.
         """
         scheduled = self._scheduled
-        if scheduled is None or not scheduled.limit_signal or ladder.is_stopping:
+        if scheduled is None or not scheduled.limit_signal:
+            return
+        if scheduled.stop_after_s is not None:
+            self._limit_at = time.monotonic() + scheduled.stop_after_s
+        if ladder.is_stopping:
             return
         reached = procfs.signal_all(ranks.running_pids, scheduled.limit_signal)
         self._journal.append(RanksSignalled(scheduled.limit_signal, len(reached)))
-        if scheduled.stop_after_s is not None:
-            self._limit_at = time.monotonic() + scheduled.stop_after_s
 
     def take_term(
         self, loop: EventLoop, ladder: StopLadder, peers: PeerExchange, grace_s: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,8 +74,8 @@ class World:
         order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), grace_s=30.0)
         journal = cast("EventLog", self.journal)
         self.ladder = StopLadder(order, cast("LauncherProcess", Ranked()), journal)
-        stop: Any = lambda *stop: self.stops.append(stop)  # noqa: E731
-        self.link = JobLink(scheduled, run_now, id, journal, stop)
+        self.stop: Any = lambda *stop: self.stops.append(stop)
+        self.link = JobLink(scheduled, run_now, id, journal, self.stop)
 
     def take_term(self, grace_s: float = 30.0) -> bool:
         """Have TERM come; return whether it is the scheduler's."""
@@ -266,11 +267,42 @@ def test_without_requeue_the_limit_is_slurms(
 
 @limited
 def test_ranks_that_end_are_not_signalled(world: World) -> None:
-    """They have their TERM."""
+    """They have their TERM; an attempt after this one has the same limit."""
     world.ladder.begin("told to", StopCause.USER, world.now)
     world.signalled.clear()
     world.signal_ranks()
     assert world.signalled == []
+    assert world.link.next_scheduled == LIMITED._replace(limit_at=world.now + 60)
+
+
+@limited
+def test_an_attempt_after_the_signal_has_its_limit_too(world: World) -> None:
+    """It is in the same job; what was said to the one before is not said to it."""
+    world.signal_ranks()
+    following = world.link.next_scheduled
+    assert following == LIMITED._replace(limit_at=world.now + 60)
+    world.link = JobLink(following, run_now, id, cast("EventLog", world.journal), world.stop)
+    world.now += 60
+    world.link.tick()
+    assert world.stops == [(LIMIT_REASON, StopCause.LOCAL)]
+
+
+def test_an_attempt_takes_only_the_commands_that_are_left(tmp_path: Path) -> None:
+    """Also those that came between two attempts."""
+    path = tmp_path / "a.commands"
+    path.write_text('{"command": "signal_ranks"}\n')
+    scheduled: Scheduled | None = PLAIN._replace(commands=str(path))
+    taken: list[list[Any]] = []
+    journal, stop = cast("EventLog", Journal()), cast("Any", id)
+    for line in ('{"command": "stop"}\n', ""):
+        taken.append([])
+        link = JobLink(scheduled, run_now, taken[-1].append, journal, stop)
+        link.tick()
+        with path.open("a") as file:
+            file.write(line)
+        scheduled = link.next_scheduled
+    assert taken == [[{"command": "signal_ranks"}], [{"command": "stop"}]]
+    assert JobLink(None, run_now, id, journal, stop).next_scheduled is None
 
 
 def test_commands_are_taken_in_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
-from runner.host.supervisor.attempt import SupervisorArgs, prepare_next
+from runner.host.supervisor.attempt import Scheduled, SupervisorArgs, prepare_next
 from runner.host.supervisor.supervisor import Supervisor
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
@@ -265,6 +265,22 @@ def test_a_stop_between_two_attempts_is_of_the_next_one(tmp_path: Path) -> None:
     run = Supervised(tmp_path, "exit 7", lambda _: False, user_stopped=True)
     assert [type(event.body) for event in run.events] == [Stopping, Ended]
     assert run.state is State.STOPPED
+
+
+def test_the_next_attempt_takes_the_commands_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its job, from where the one before has read."""
+    monkeypatch.setattr(supervisor_module, "prepare_next", lambda args, *_, **__: args.scheduled)
+    left = Scheduled("/c", offset=7)
+    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", ())
+    folder = RunPaths("/w", "run", "a")
+    ended: Any = SimpleNamespace(
+        _args=SupervisorArgs(folder, order, {}, ports.NO_PORTS, b"", scheduled=Scheduled("/c")),
+        _election=object(),
+        _loop=SimpleNamespace(term_received=False),
+        _job_link=SimpleNamespace(next_scheduled=left),
+        _ladder=SimpleNamespace(user_stopped=False),
+    )
+    assert cast("object", Supervisor.next_start(ended)) is left
 
 
 def test_the_next_attempt_is_written_down_later(tmp_path: Path) -> None:
