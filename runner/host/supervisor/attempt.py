@@ -26,7 +26,7 @@ class Scheduled(NamedTuple):
     kill_wait_s: float = 30.0  # between the scheduler's TERM and its KILL
     signals_all: bool = True  # whether that TERM reaches every process, not a task's own alone
     limit_signal: int = 0  # that ranks get before the time limit of their job
-    stop_after_s: Optional[float] = None  # when the attempt stops then; None: at the limit
+    stop_after_s: Optional[float] = None  # when the attempt stops then, which is half of the time
     offset: int = 0  # in `commands`, of the first one that no attempt before has taken
     limit_at: float = float("inf")  # when it stops, if ranks of an attempt before were told
 

@@ -23,6 +23,7 @@ from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 RECORD_S = 3.0  # before a scheduler's KILL, in which the end is proven and recorded
+END_S = 10.0  # before a time limit, in which a job ends and asks to start again
 OWN_TERM_S = 2.0  # how much later than on another host we may get a scheduler's TERM
 TERM_SPREAD_S = 0.5  # how much earlier a rank may have got a scheduler's TERM than we
 
@@ -52,13 +53,18 @@ class JobLink:
             return None
         return self._scheduled._replace(offset=self._commands.offset, limit_at=self._limit_at)
 
-    def tick(self) -> None:
-        """Take new commands; stop before the job reaches its time limit, if that is set."""
+    def tick(self, ladder: StopLadder) -> None:
+        """Take new commands; end before the job reaches its time limit, if that is set.
+
+        A job that has reached it does not start again: a grace ends before, however long it is.
+        """
         if self._commands is not None:
             self._commands.poll()
         now = time.monotonic()
         if now >= self._limit_at:
             self._stop(LIMIT_REASON, StopCause.LOCAL)
+        if self._scheduled is not None and (left_s := self._scheduled.stop_after_s):
+            ladder.shorten_grace(self._limit_at + left_s - min(END_S, left_s / 2))
         if now >= self._peers_term_at + OWN_TERM_S:
             self._stop(ENDED_BY_SCHEDULER, StopCause.PEER)
 

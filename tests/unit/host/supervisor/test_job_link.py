@@ -202,7 +202,7 @@ def test_without_a_scheduler_a_term_is_for_the_supervisor(world: World) -> None:
     assert not world.take_term()
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.signal_ranks()
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert (world.journal.bodies, world.stops, world.signalled) == ([], [], [])
 
 
@@ -211,7 +211,7 @@ def test_a_peers_word_waits_for_our_own_term(world: World) -> None:
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.now += OWN_TERM_S / 2
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
     world.take_term()
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
@@ -222,7 +222,7 @@ def test_a_peers_word_is_followed_without_a_term_of_ours(world: World) -> None:
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.now += OWN_TERM_S
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == [(ENDED_BY_SCHEDULER, StopCause.PEER)]
 
 
@@ -230,24 +230,54 @@ def test_other_words_of_peers_do_not_wait(world: World) -> None:
     """Such as that a rank failed there."""
     assert not world.link.awaits_term("rank 1 on b exited with 1")
     world.now += 2 * OWN_TERM_S
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
 
 
 @limited
 def test_the_limit_stops_what_is_to_start_again(world: World) -> None:
     """The ranks alone get the signal, and have some time."""
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
     world.signal_ranks()
     assert world.signalled == [({21, 22}, 10)]
     assert world.journal.bodies == [RanksSignalled(10, 2)]
     world.now += 59
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
     world.now += 1
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == [(LIMIT_REASON, StopCause.LOCAL)]
+
+
+@pytest.mark.parametrize(
+    ("world", "killed_after_s"),
+    [
+        (LIMITED, 30.0),
+        (LIMITED._replace(stop_after_s=30.0), 20.0),
+        (LIMITED._replace(stop_after_s=15.0), 7.5),
+    ],
+    indirect=["world"],
+)
+def test_what_is_left_at_the_limit_dies_before_it(world: World, killed_after_s: float) -> None:
+    """Also if the stop is a peer's, with a grace of 30 s: later the job would not start again."""
+    world.signal_ranks()
+    world.now = world.link._limit_at
+    world.ladder.begin(LIMIT_REASON, StopCause.PEER, world.now)
+    world.link.tick(world.ladder)
+    assert not world.kills_after(killed_after_s - 0.1)
+    assert world.kills_after(0.1)
+
+
+@limited
+def test_a_stop_that_is_on_at_the_signal_ends_before_the_limit_too(world: World) -> None:
+    """However long its grace is."""
+    world.ladder._order = replace(world.ladder._order, grace_s=600.0)
+    world.ladder.begin("told to", StopCause.USER, world.now)
+    world.signal_ranks()
+    world.link.tick(world.ladder)
+    assert not world.kills_after(109.9)
+    assert world.kills_after(0.1)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +291,7 @@ def test_without_requeue_the_limit_is_slurms(
     """The ranks are told, if they are to be, and go on until it ends them."""
     world.signal_ranks()
     world.now += 10**6
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert (world.signalled, world.stops) == (signalled, [])
 
 
@@ -283,7 +313,7 @@ def test_an_attempt_after_the_signal_has_its_limit_too(world: World) -> None:
     assert following == LIMITED._replace(limit_at=world.now + 60)
     world.link = JobLink(following, run_now, id, cast("EventLog", world.journal), world.stop)
     world.now += 60
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == [(LIMIT_REASON, StopCause.LOCAL)]
 
 
@@ -293,11 +323,11 @@ def test_an_attempt_takes_only_the_commands_that_are_left(tmp_path: Path) -> Non
     path.write_text('{"command": "signal_ranks"}\n')
     scheduled: Scheduled | None = PLAIN._replace(commands=str(path))
     taken: list[list[Any]] = []
-    journal, stop = cast("EventLog", Journal()), cast("Any", id)
+    journal, stop, ladder = cast("EventLog", Journal()), cast("Any", id), World(None).ladder
     for line in ('{"command": "stop"}\n', ""):
         taken.append([])
         link = JobLink(scheduled, run_now, taken[-1].append, journal, stop)
-        link.tick()
+        link.tick(ladder)
         with path.open("a") as file:
             file.write(line)
         scheduled = link.next_scheduled
@@ -321,5 +351,6 @@ def test_commands_are_taken_in_every_tick(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(job_link, "CommandFile", File)
     for scheduled in (PLAIN, None):
-        World(scheduled).link.tick()
+        world = World(scheduled)
+        world.link.tick(world.ladder)
     assert polled == ["/nowhere/commands"]
