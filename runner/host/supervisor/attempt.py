@@ -10,7 +10,13 @@ from typing import Callable, Dict, NamedTuple, Optional
 
 from runner.core.codec import encode
 from runner.core.model.plan import Order
-from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.protocol.events import (
+    LIMIT_REASON,
+    NotRelaunched,
+    Relaunching,
+    RelaunchPending,
+    StopCause,
+)
 from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
@@ -50,6 +56,8 @@ def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:
     context, hub = args.election_context, args.order.hub
     if context is None or not end.detach_agreed or end.cause is StopCause.USER or not end.reason:
         return False
+    if end.reason == LIMIT_REASON:
+        return False  # there is no time left in its job
     if hub is not None and hub.node != args.order.node and not end.joined_hub:
         return False
     return context.handover.spec.relaunch_on_stall or not end.is_stall
