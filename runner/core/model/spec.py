@@ -263,8 +263,8 @@ class Spec:
         `nodes` has the login node, from which they differ in their names.
         """
         nodes = tuple(replace(self.nodes[0], name=name, in_job=True) for name in names)
-        spare_count = self.slurm.spares if self.slurm else 0
-        count = max(self.min_nodes or 1, len(nodes) - spare_count)
+        wanted = self.slurm.nnodes - self.slurm.spares if self.slurm else len(nodes)
+        count = min(wanted, len(nodes))
         max_nodes = count if self.min_nodes else None
         return replace(self, nodes=nodes[:count], spares=nodes[count:], max_nodes=max_nodes)
 

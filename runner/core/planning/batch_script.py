@@ -11,7 +11,7 @@ from runner.core.model.slurm import UNSEEN, SlurmSpec
 from runner.core.model.spec import Spec
 from runner.core.protocol.paths import JobPaths
 
-GPUS_OF_GRES = r"(?:^|,)gpu(?::\w+)?:(\d+)"
+GPUS_OF_GRES = r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)"
 """How many GPUs `--gres` asks for, such as gpu:a100:4."""
 
 _SCRIPT = """\

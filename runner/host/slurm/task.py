@@ -125,8 +125,8 @@ class NodeTask:
     def _orders(self, request: FactsRequest) -> Dict[str, Any]:
         """Return the orders of all nodes, or the problems that keep the run from starting."""
         limit_s = START_SPREAD_S + request.setup_timeout_s + request.tools_limit_s
-        facts, missing = self._await_facts(time.monotonic() + limit_s)
         try:
+            facts, missing = self._await_facts(time.monotonic() + limit_s)
             if missing:
                 message = f"it reported no facts within {limit_s:.0f} s of the first node"
                 raise NotReady([Problem(name, message, "see its log") for name in missing])
@@ -134,6 +134,9 @@ class NodeTask:
             attempt = plan_in_job(self._context, self._names, facts, past)
         except NotReady as error:
             return {"problems": [encode(problem) for problem in error.problems]}
+        except (OSError, ValueError) as error:  # the other nodes wait for an answer
+            hint = f"see the files in {self._start.root}"
+            return {"problems": [encode(Problem(self.node, f"cannot plan the run: {error}", hint))]}
         return {
             "orders": encode(attempt.orders.orders),
             "plan": encode(attempt.orders.plan),

@@ -10,7 +10,13 @@ from typing import Callable, Dict, NamedTuple, Optional
 
 from runner.core.codec import encode
 from runner.core.model.plan import Order
-from runner.core.protocol.events import NotRelaunched, Relaunching, RelaunchPending, StopCause
+from runner.core.protocol.events import (
+    LIMIT_REASON,
+    NotRelaunched,
+    Relaunching,
+    RelaunchPending,
+    StopCause,
+)
 from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
@@ -26,7 +32,9 @@ class Scheduled(NamedTuple):
     kill_wait_s: float = 30.0  # between the scheduler's TERM and its KILL
     signals_all: bool = True  # whether that TERM reaches every process, not a task's own alone
     limit_signal: int = 0  # that ranks get before the time limit of their job
-    stop_after_s: Optional[float] = None  # when the attempt stops then; None: at the limit
+    stop_after_s: Optional[float] = None  # when the attempt stops then, which is half of the time
+    offset: int = 0  # in `commands`, of the first one that no attempt before has taken
+    limit_at: float = float("inf")  # when it stops, if ranks of an attempt before were told
 
 
 class SupervisorArgs(NamedTuple):
@@ -48,6 +56,8 @@ def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:
     context, hub = args.election_context, args.order.hub
     if context is None or not end.detach_agreed or end.cause is StopCause.USER or not end.reason:
         return False
+    if end.reason == LIMIT_REASON:
+        return False  # there is no time left in its job
     if hub is not None and hub.node != args.order.node and not end.joined_hub:
         return False
     return context.handover.spec.relaunch_on_stall or not end.is_stall

@@ -29,14 +29,22 @@ def append_command(path: str, line: bytes) -> None:
 
 
 class CommandFile:
-    """The commands of one start of a job to this node's supervisor."""
+    """The commands of one start of a job to this node's supervisor.
+
+    Attributes:
+        offset: Where those begin that were not taken.
+    """
 
     def __init__(
-        self, path: str, submit: Submit, on_command: Callable[[Dict[str, Any]], object]
+        self,
+        path: str,
+        submit: Submit,
+        on_command: Callable[[Dict[str, Any]], object],
+        offset: int = 0,
     ) -> None:
-        """Take commands; `on_command` may raise for a malformed one."""
+        """Take commands from `offset` on; `on_command` may raise for a malformed one."""
         self._path, self._submit, self._on_command = path, submit, on_command
-        self._offset, self._next_look = 0, 0.0
+        self.offset, self._next_look = offset, 0.0
         self._is_reading = False  # a slow disk answers several looks at once
 
     def poll(self) -> None:
@@ -49,13 +57,13 @@ class CommandFile:
 
     def _read(self) -> bytes:
         with contextlib.suppress(OSError), open(self._path, "rb") as file:
-            return os.pread(file.fileno(), MAX_READ, self._offset)
+            return os.pread(file.fileno(), MAX_READ, self.offset)
         return b""
 
     def _take(self, data: bytes) -> None:
         self._is_reading = False
         whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        self.offset += len(whole)
         for line in whole.splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 self._on_command(json.loads(line))

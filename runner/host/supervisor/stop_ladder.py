@@ -100,13 +100,20 @@ class StopLadder:
         `since`: what ended after that, monotonic, ended by it. Without `needs_term` every process
         has got its TERM.
         """
+        kill_at = time.monotonic() + kill_after_s
         if self.is_stopping:
             self._journal.append(Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER), mono=since)
+            self.shorten_grace(kill_at)
             return
         if not needs_term:
             self._term_sent |= {*self._launcher.term_targets(), *self._launcher.rank_pids()}
         self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
-        self._kill_at = time.monotonic() + kill_after_s
+        self._kill_at = kill_at
+
+    def shorten_grace(self, kill_at: float) -> None:
+        """Have what is left killed at a moment, monotonic, if it stops and has more time."""
+        if self.is_stopping:
+            self._kill_at = min(self._kill_at, kill_at)
 
     def skip_grace(self) -> None:
         """Have what is left killed now."""

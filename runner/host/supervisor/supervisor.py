@@ -101,7 +101,8 @@ class Supervisor:
         """Return what to do here next, if the hosts relaunch the run."""
         if self._election is None or self._loop.term_received:  # after the election
             return None
-        return prepare_next(self._args, self._election, user_stopped=self._ladder.user_stopped)
+        args = self._args._replace(scheduled=self._job_link.next_scheduled)
+        return prepare_next(args, self._election, user_stopped=self._ladder.user_stopped)
 
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
@@ -129,8 +130,7 @@ class Supervisor:
 
         The answer to a renewal is how this host is.
         """
-        kind = message["command"]
-        lease = self._peers.lease
+        kind, lease = message["command"], self._peers.lease
         lease.renew()
         if kind == "peer_departed":
             departure = (str(message["peer"]), str(message["reason"]))
@@ -196,7 +196,7 @@ class Supervisor:
             self._on_program_ended()
         self._ladder.term_new_ranks()
         job_link, way = self._job_link, (self._loop, self._ladder, self._peers)
-        job_link.tick()
+        job_link.tick(self._ladder)
         if self._orphaned and not job_link.take_term(*way, self.order.grace_s):
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:

@@ -237,6 +237,10 @@ def test_how_many_nodes_a_job_gets(
             "cluster.slurm.gres: set one of gpus_per_node and gres: both ask for GPUs",
         ),
         (
+            {"cluster.nodes": 0},
+            "cluster.nodes: must be a whole number from 1, or auto, not 0",
+        ),
+        (
             {"cluster.login_node": None},
             (
                 "cluster.login_node: cluster lab names no machine that has sbatch; such as "

@@ -74,6 +74,7 @@ def test_nodes_of_a_job_are_reached_at_its_login_node() -> None:
         (1, None, "abcd", "abc", "d"),
         (3, None, "abcd", "a", "bcd"),
         (3, None, "ab", "a", "b"),
+        (1, None, "abc", "abc", ""),
         (0, 2, "abc", "abc", ""),
         (1, 2, "abcd", "abc", "d"),
         (1, 2, "ab", "ab", ""),
@@ -82,7 +83,7 @@ def test_nodes_of_a_job_are_reached_at_its_login_node() -> None:
 def test_the_last_nodes_of_a_job_are_spares(
     spares: int, min_nodes: int | None, names: str, used: str, spare: str
 ) -> None:
-    """If there are enough; fewer nodes than a run must have are never chosen for want of spares."""
+    """An allocation may have fewer nodes than were asked for: then the ranks come first."""
     made = in_slurm(spares, min_nodes).on_nodes(list(names))
     assert "".join(node.name for node in made.nodes) == used
     assert "".join(node.name for node in made.spares) == spare

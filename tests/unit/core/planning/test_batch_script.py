@@ -136,6 +136,20 @@ def test_the_step_has_its_files_first(job_of: JobOf) -> None:
     assert not job.said("requeued")
 
 
+@pytest.mark.parametrize(
+    ("gres", "cpus"),
+    [
+        *(("gpu:4", 24), ("gpu:a100:4", 24), ("gpu:a100-80g:4", 24), ("gpu:a100.40gb:2", 12)),
+        *(("nvme:1,gpu:4", 24), ("gpu:4(S:0-1)", 24), ("gpu:a100", 6), ("mygpu:4", 6)),
+    ],
+)
+def test_gpus_of_gres_are_ranks(gres: str, cpus: int) -> None:
+    """Whatever their type is called, and whatever else is asked for."""
+    asked = spec(Node("login", "hpc"), slurm=SlurmSpec(gres=gres, cpus_per_rank=6))
+    lines = batch_script(asked, "/w", "python", NONCE, "").splitlines()
+    assert f"#SBATCH --cpus-per-task={cpus}" in lines
+
+
 def test_a_later_start_has_its_own_files(job_of: JobOf) -> None:
     """By Slurm's count; the cores of each rank are asked for again."""
     job = job_of(SlurmSpec(nnodes=1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,8 +74,8 @@ class World:
         order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), grace_s=30.0)
         journal = cast("EventLog", self.journal)
         self.ladder = StopLadder(order, cast("LauncherProcess", Ranked()), journal)
-        stop: Any = lambda *stop: self.stops.append(stop)  # noqa: E731
-        self.link = JobLink(scheduled, run_now, id, journal, stop)
+        self.stop: Any = lambda *stop: self.stops.append(stop)
+        self.link = JobLink(scheduled, run_now, id, journal, self.stop)
 
     def take_term(self, grace_s: float = 30.0) -> bool:
         """Have TERM come; return whether it is the scheduler's."""
@@ -147,6 +149,13 @@ def test_a_longer_grace_than_slurms_counts(
     assert world.kills_after(0.2)
 
 
+def test_a_rank_that_ends_by_the_term_at_once_shortens_no_grace(world: World) -> None:
+    """Its end may be seen first."""
+    world.ladder.begin("rank 1 exited with 1", StopCause.LOCAL, world.now - TERM_SPREAD_S / 2)
+    world.take_term(600.0)
+    assert not world.kills_after(29.0)
+
+
 @pytest.mark.parametrize("world", [PLAIN._replace(kill_wait_s=2.0)], indirect=True)
 def test_of_a_short_time_half_is_the_programs(world: World) -> None:
     """The rest is for the record."""
@@ -163,7 +172,7 @@ def test_what_failed_just_before_the_term_did_not_fail(world: World) -> None:
     assert world.ladder.failed_at == world.now - 2 * TERM_SPREAD_S
 
 
-def test_a_term_during_a_stop_is_on_record_and_changes_nothing(world: World) -> None:
+def test_a_term_during_a_stop_is_on_record(world: World) -> None:
     """A user's stop stays one, with its grace."""
     world.ladder.begin("told to", StopCause.USER, world.now)
     world.take_term()
@@ -175,13 +184,25 @@ def test_a_term_during_a_stop_is_on_record_and_changes_nothing(world: World) -> 
     assert world.kills_after(31)
 
 
+@pytest.mark.parametrize(("grace_s", "killed_after_s"), [(10.0, 5.0), (600.0, 30.0 - RECORD_S)])
+def test_a_term_during_a_stop_shortens_a_long_grace(
+    world: World, grace_s: float, killed_after_s: float
+) -> None:
+    """What is left dies before Slurm's KILL; a grace that ends sooner stays as it is."""
+    world.ladder._order = replace(world.ladder._order, grace_s=grace_s)
+    world.ladder.begin("told to", StopCause.USER, world.now - 5)
+    world.take_term(grace_s)
+    assert not world.kills_after(killed_after_s - 0.1)
+    assert world.kills_after(0.2)
+
+
 @unscheduled
 def test_without_a_scheduler_a_term_is_for_the_supervisor(world: World) -> None:
     """It stops as ever; a peer's word is followed at once."""
     assert not world.take_term()
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.signal_ranks()
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert (world.journal.bodies, world.stops, world.signalled) == ([], [], [])
 
 
@@ -190,7 +211,7 @@ def test_a_peers_word_waits_for_our_own_term(world: World) -> None:
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.now += OWN_TERM_S / 2
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
     world.take_term()
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
@@ -201,7 +222,7 @@ def test_a_peers_word_is_followed_without_a_term_of_ours(world: World) -> None:
     assert world.link.awaits_term(ENDED_BY_SCHEDULER)
     world.now += OWN_TERM_S
     assert not world.link.awaits_term(ENDED_BY_SCHEDULER)
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == [(ENDED_BY_SCHEDULER, StopCause.PEER)]
 
 
@@ -209,24 +230,54 @@ def test_other_words_of_peers_do_not_wait(world: World) -> None:
     """Such as that a rank failed there."""
     assert not world.link.awaits_term("rank 1 on b exited with 1")
     world.now += 2 * OWN_TERM_S
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
 
 
 @limited
 def test_the_limit_stops_what_is_to_start_again(world: World) -> None:
     """The ranks alone get the signal, and have some time."""
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
     world.signal_ranks()
     assert world.signalled == [({21, 22}, 10)]
     assert world.journal.bodies == [RanksSignalled(10, 2)]
     world.now += 59
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == []
     world.now += 1
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert world.stops == [(LIMIT_REASON, StopCause.LOCAL)]
+
+
+@pytest.mark.parametrize(
+    ("world", "killed_after_s"),
+    [
+        (LIMITED, 30.0),
+        (LIMITED._replace(stop_after_s=30.0), 20.0),
+        (LIMITED._replace(stop_after_s=15.0), 7.5),
+    ],
+    indirect=["world"],
+)
+def test_what_is_left_at_the_limit_dies_before_it(world: World, killed_after_s: float) -> None:
+    """Also if the stop is a peer's, with a grace of 30 s: later the job would not start again."""
+    world.signal_ranks()
+    world.now = world.link._limit_at
+    world.ladder.begin(LIMIT_REASON, StopCause.PEER, world.now)
+    world.link.tick(world.ladder)
+    assert not world.kills_after(killed_after_s - 0.1)
+    assert world.kills_after(0.1)
+
+
+@limited
+def test_a_stop_that_is_on_at_the_signal_ends_before_the_limit_too(world: World) -> None:
+    """However long its grace is."""
+    world.ladder._order = replace(world.ladder._order, grace_s=600.0)
+    world.ladder.begin("told to", StopCause.USER, world.now)
+    world.signal_ranks()
+    world.link.tick(world.ladder)
+    assert not world.kills_after(109.9)
+    assert world.kills_after(0.1)
 
 
 @pytest.mark.parametrize(
@@ -240,17 +291,48 @@ def test_without_requeue_the_limit_is_slurms(
     """The ranks are told, if they are to be, and go on until it ends them."""
     world.signal_ranks()
     world.now += 10**6
-    world.link.tick()
+    world.link.tick(world.ladder)
     assert (world.signalled, world.stops) == (signalled, [])
 
 
 @limited
 def test_ranks_that_end_are_not_signalled(world: World) -> None:
-    """They have their TERM."""
+    """They have their TERM; an attempt after this one has the same limit."""
     world.ladder.begin("told to", StopCause.USER, world.now)
     world.signalled.clear()
     world.signal_ranks()
     assert world.signalled == []
+    assert world.link.next_scheduled == LIMITED._replace(limit_at=world.now + 60)
+
+
+@limited
+def test_an_attempt_after_the_signal_has_its_limit_too(world: World) -> None:
+    """It is in the same job; what was said to the one before is not said to it."""
+    world.signal_ranks()
+    following = world.link.next_scheduled
+    assert following == LIMITED._replace(limit_at=world.now + 60)
+    world.link = JobLink(following, run_now, id, cast("EventLog", world.journal), world.stop)
+    world.now += 60
+    world.link.tick(world.ladder)
+    assert world.stops == [(LIMIT_REASON, StopCause.LOCAL)]
+
+
+def test_an_attempt_takes_only_the_commands_that_are_left(tmp_path: Path) -> None:
+    """Also those that came between two attempts."""
+    path = tmp_path / "a.commands"
+    path.write_text('{"command": "signal_ranks"}\n')
+    scheduled: Scheduled | None = PLAIN._replace(commands=str(path))
+    taken: list[list[Any]] = []
+    journal, stop, ladder = cast("EventLog", Journal()), cast("Any", id), World(None).ladder
+    for line in ('{"command": "stop"}\n', ""):
+        taken.append([])
+        link = JobLink(scheduled, run_now, taken[-1].append, journal, stop)
+        link.tick(ladder)
+        with path.open("a") as file:
+            file.write(line)
+        scheduled = link.next_scheduled
+    assert taken == [[{"command": "signal_ranks"}], [{"command": "stop"}]]
+    assert JobLink(None, run_now, id, journal, stop).next_scheduled is None
 
 
 def test_commands_are_taken_in_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,5 +351,6 @@ def test_commands_are_taken_in_every_tick(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(job_link, "CommandFile", File)
     for scheduled in (PLAIN, None):
-        World(scheduled).link.tick()
+        world = World(scheduled)
+        world.link.tick(world.ladder)
     assert polled == ["/nowhere/commands"]

@@ -20,10 +20,17 @@ import pytest
 from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Order
 from runner.core.model.release import CodeRef
-from runner.core.protocol.events import Ended, EventBody, ProgramExited, StopCause, Stopping
+from runner.core.protocol.events import (
+    LIMIT_REASON,
+    Ended,
+    EventBody,
+    ProgramExited,
+    StopCause,
+    Stopping,
+)
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.core.relaunch.handover import NextAttempt, relaunch_context, run_info
+from runner.core.relaunch.handover import AttemptEnd, NextAttempt, relaunch_context, run_info
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
 from runner.host.process import subreaper
@@ -32,7 +39,7 @@ from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
-from runner.host.supervisor.attempt import SupervisorArgs, prepare_next
+from runner.host.supervisor.attempt import Scheduled, SupervisorArgs, hosts_decide, prepare_next
 from runner.host.supervisor.supervisor import Supervisor
 from tests.unit.core.relaunch.test_handover import asked, enrolled, told
 
@@ -265,6 +272,34 @@ def test_a_stop_between_two_attempts_is_of_the_next_one(tmp_path: Path) -> None:
     run = Supervised(tmp_path, "exit 7", lambda _: False, user_stopped=True)
     assert [type(event.body) for event in run.events] == [Stopping, Ended]
     assert run.state is State.STOPPED
+
+
+@pytest.mark.parametrize(("reason", "decide"), [("rank 1 failed", True), (LIMIT_REASON, False)])
+def test_no_attempt_follows_at_the_time_limit_of_a_job(reason: str, *, decide: bool) -> None:
+    """The job starts again."""
+    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", ())
+    handover = SimpleNamespace(spec=SimpleNamespace(relaunch_on_stall=False))
+    context = cast("ElectionContext", SimpleNamespace(handover=handover))
+    folder = RunPaths("/w", "run", "a")
+    args = SupervisorArgs(folder, order, {}, ports.NO_PORTS, b"", context)
+    end = AttemptEnd(reason, StopCause.PEER, None, (), joined_hub=True, detach_agreed=True)
+    assert hosts_decide(args, end) is decide
+
+
+def test_the_next_attempt_takes_the_commands_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its job, from where the one before has read."""
+    monkeypatch.setattr(supervisor_module, "prepare_next", lambda args, *_, **__: args.scheduled)
+    left = Scheduled("/c", offset=7)
+    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", ())
+    folder = RunPaths("/w", "run", "a")
+    ended: Any = SimpleNamespace(
+        _args=SupervisorArgs(folder, order, {}, ports.NO_PORTS, b"", scheduled=Scheduled("/c")),
+        _election=object(),
+        _loop=SimpleNamespace(term_received=False),
+        _job_link=SimpleNamespace(next_scheduled=left),
+        _ladder=SimpleNamespace(user_stopped=False),
+    )
+    assert cast("object", Supervisor.next_start(ended)) is left
 
 
 def test_the_next_attempt_is_written_down_later(tmp_path: Path) -> None:
