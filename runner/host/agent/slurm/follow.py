@@ -58,7 +58,10 @@ class GrowingFile:
 
 
 class FollowedJob:
-    """The part of a job on one node; for its fields see `FollowedRun`."""
+    """The part of a job on one node; for its fields see `FollowedRun`.
+
+    Large on purpose: when its files were last looked at, and what they said.
+    """
 
     def __init__(
         self, context: AgentContext, folder: RunPaths, order: Order, *, ended: bool, read_only: bool

@@ -121,9 +121,10 @@ def test_a_job_may_be_taken_by_a_late_sbatch(
 def test_why_a_job_is_not_taken(
     paths: JobPaths, monkeypatch: pytest.MonkeyPatch, answer: Answer, problem: str
 ) -> None:
-    """In sbatch's words; one of that name in the queue would be another's."""
+    """In sbatch's words; a job of that name in the queue is taken, whatever sbatch says of it."""
     with pytest.raises(ValueError, match=problem):
-        submitted(paths, monkeypatch, answer, JobStatus("8", name=RUN_ID))
+        submitted(paths, monkeypatch, answer, JobStatus("8", name="another"))
+    assert submitted(paths, monkeypatch, answer, JobStatus("8", name=RUN_ID)) == "8"
 
 
 def test_a_run_has_begun_on_all_nodes_or_what_is_over_has_begun_it(paths: JobPaths) -> None:
