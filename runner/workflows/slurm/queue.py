@@ -149,7 +149,7 @@ def ask_login(
 
     Raises:
         LoginLost: The connection to it is gone.
-        NotReady: It refused, in its own words.
+        NotReady: It refused, in its own words, or it sent what cannot be processed.
     """
     session = pool.sessions.get(node)
     if session is None or session.closed:
@@ -159,7 +159,7 @@ def ask_login(
     if problem := problems.get(node):
         refusal = f"could not {kind.replace('_', ' ')}: "
         if not problem.message.startswith(refusal):
-            raise LoginLost([Problem(node, problem.message)])
+            raise (NotReady if session.rejected else LoginLost)([Problem(node, problem.message)])
         raise NotReady([Problem("cluster.slurm", problem.message[len(refusal) :])])
     return replies[node]
 
@@ -170,13 +170,16 @@ def reconnect(pool: HostPool, lost: LoginLost) -> None:
     def request(node: Node) -> FactsRequest:
         return FactsRequest(node=node.name, workdir=pool.spec.workdir, skip_launch_facts=True)
 
-    pool.console.message(f"{lost}; connecting to it again")
-    pause_s, problems = POLL_S, {lost.problems[0].subject: lost.problems[0]}
-    while problems:
+    problem: Problem | None = lost.problems[0]
+    node, shown, pause_s = lost.problems[0].subject, "", POLL_S
+    while problem:
+        if problem.message != shown:
+            shown = problem.message
+            pool.console.message(f"{node}: {shown}; connecting to it again")
         pool.close_sessions()
         pool.poll_for_stop(pause_s)
         _, problems = pool.collect_available_facts(request)
-        pause_s = min(MAX_POLL_S, 2 * pause_s)
+        problem, pause_s = problems.get(node), min(MAX_POLL_S, 2 * pause_s)
 
 
 def _pause_s(waited_s: float) -> float:

@@ -92,7 +92,7 @@ def test_all_is_well() -> None:
     assert list(pairs(case(NetworkProbe(found.endpoints)))) == []
 
 
-@pytest.mark.parametrize("outcome", set(Outcome) - {OK})
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not OK])
 def test_one_direction_is_named(outcome: Outcome) -> None:
     """With where it was tried, how it failed, and that the two reach all others."""
     assert bad(probed("abc", {"ac": outcome})) == [

@@ -15,6 +15,7 @@ import queue
 import random
 import re
 import shutil
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -74,11 +75,12 @@ from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
-from runner.workflows.host_pool import HostPool
+from runner.workflows.host_pool import HostPool, enqueue_signal
 from runner.workflows.preparation import Preparation
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.runs import discovery
 from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.slurm import queue as slurm_queue
 from runner.workflows.slurm.queue import QueuedJob, ask_login
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
@@ -217,12 +219,14 @@ class OneVisit(Connector):
 
     def __init__(self, chance: random.Random | None) -> None:
         self.spec = SPEC
+        self.on_gone: Callable[[], None] = lambda: None
         leaves = chance is not None
         self._left = {HONEST: Host(None, leaves=leaves), LIAR: Host(chance, leaves=leaves)}
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
         """Return the session to a node."""
         if node.name not in self._left:
+            self.on_gone()
             raise NotReady([Problem(node.name, "it is gone")])
         return HostSession(node, self._left.pop(node.name), inbox)
 
@@ -423,6 +427,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
     for module in (wait, monitor, log_dump):
         monkeypatch.setattr(module, "TICK_S", 0.002)
+    monkeypatch.setattr(slurm_queue, "POLL_S", 0.002)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     world = World(tmp_path / "base")
     reject = HostSession.reject
@@ -638,9 +643,13 @@ def stacks_of_a_liar(chance: random.Random, world: World) -> None:
 
 
 def job_of_a_liar(chance: random.Random, world: World) -> None:
-    """Submit a job, wait until it has begun, and cancel it."""
+    """Submit a job, wait until it has begun, and cancel it.
+
+    The host can be reached once; then the user has enough of the wait for it.
+    """
     del world
     pool = connected_pool(chance)
+    cast("OneVisit", pool.connector).on_gone = lambda: enqueue_signal(pool.inbox, signal.SIGINT)
     shown(str(ask_login(pool, LIAR, "submit", {}, "submitted")["job_id"]))
     queued = QueuedJob(pool, LIAR, RUN_ID, "--run x")
     with contextlib.suppress(NotReady):

@@ -52,7 +52,7 @@ class Pool:
         self.messages: list[str] = []
         self.pauses: list[float] = []
         self.interrupts: list[Interrupted] = []
-        self.sessions = {"login": SimpleNamespace(closed=False)}
+        self.sessions = {"login": SimpleNamespace(closed=False, rejected="")}
         self.console = SimpleNamespace(message=self.messages.append, phase=lambda _: None)
 
     def broadcast(self, names: list[str], _: object) -> Pool:
@@ -78,7 +78,7 @@ class Pool:
         self.tries += 1
         if self.tries == 1:
             return {}, {"login": Problem("login", "not reached")}
-        self.sessions = {"login": SimpleNamespace(closed=False)}
+        self.sessions = {"login": SimpleNamespace(closed=False, rejected="")}
         return {"login": None}, {}
 
     def poll_for_stop(self, seconds: float) -> str:
@@ -164,6 +164,16 @@ def test_a_lost_connection_is_opened_again() -> None:
     queued(pool).await_start(cancels=True)
     assert pool.tries == 2
     assert "login: the connection to it broke: gone; connecting to it again" in pool.messages
+
+
+def test_what_cannot_be_processed_is_not_asked_for_again() -> None:
+    """It would be sent again."""
+    broke = Problem("login", "the connection to it broke: it sent an unknown kind of frame", "")
+    pool = Pool(broke)
+    pool.sessions["login"].rejected = "it sent an unknown kind of frame"
+    with pytest.raises(NotReady, match="unknown kind"):
+        queued(pool).await_start(cancels=True)
+    assert pool.tries == 0
 
 
 def test_a_signal_while_nothing_is_connected_leaves_the_job() -> None:

@@ -83,6 +83,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(job, "_queue", job._Queue())
     monkeypatch.setattr(job, "POLL_S", 0.002)
     monkeypatch.setattr(job, "CANCEL_MARGIN_S", 0.05)
+    monkeypatch.setattr(job, "REFUSED_S", 0.05)
     return made
 
 
