@@ -15,6 +15,8 @@ import pytest
 from runner.host.process.cgroup import Cgroup, own_folders
 from tests.lab.lab import Lab, LabFactory, make_lab, missing
 from tests.lab.launching import Launcher
+from tests.lab.slurm import Slurm, slurm_lab
+from tests.lab.slurm import missing as slurm_missing
 from tests.lab.supervising import RunStarter
 
 if TYPE_CHECKING:
@@ -134,3 +136,35 @@ def start(tmp_path: Path) -> Iterator[RunStarter]:
     starter = RunStarter(tmp_path)
     yield starter
     starter.close()
+
+
+@pytest.fixture(scope="session")
+def slurm_for_session(
+    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Slurm]:
+    """A login node and four compute nodes, with one home."""
+    if reason := slurm_missing():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    with slurm_lab(lab_factory_for_session, tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm(slurm_for_session: Slurm) -> Iterator[Slurm]:
+    """The same, idle and whole at the begin and the end of a test."""
+    slurm = slurm_for_session
+    yield slurm
+    slurm.clear()
+    left = {n: [p.cmdline for p in h.processes("RUNNER_RUN_ID")] for n, h in slurm.nodes.items()}
+    crashes = slurm.lab.crashes()
+    slurm.lab.reset_homes()
+    assert not any(left.values()), left
+    assert not crashes, crashes
+
+
+@pytest.fixture
+def hpc(slurm: Slurm, launcher: Launcher) -> Launcher:
+    """A user whose YAML names the cluster; ranks are started by the supervisors."""
+    slurm.write_cluster(launcher.conf)
+    launcher.entry = "plain"
+    return launcher

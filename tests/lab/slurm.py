@@ -14,6 +14,7 @@ from typing import Any
 from tests.lab import launching
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.lab.host import Host
+from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
 DAEMONS = {
@@ -23,6 +24,9 @@ ROOT, PYTHON = launching.ROOT, sys.executable
 LOGIN, COMPUTE = "login", ("node1", "node2", "node3", "node4")
 ETC, RUN = "/etc/slurm", "/run/slurm"
 START_S = 20
+
+HPC = "cluster=hpc"
+EXCLUSIVE = 'cluster.slurm.extra=["--exclusive"]'
 
 CONFIG = """\
 ClusterName=lab
@@ -297,3 +301,20 @@ def slurm_lab(
             yield slurm
         finally:
             slurm.close()
+
+
+def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
+    """Launch a run, and wait until all its ranks have printed that they began."""
+    controller = hpc.start(HPC, *hpc.rank_overrides("print=began", *words.split()), *overrides)
+    if "detach=true" not in overrides:
+        controller.until_printed("began", 2)
+        return controller
+    assert controller.wait().code == 0
+    logs = ("logs", "--run", controller.run_id)
+    wait_until(lambda: "began" in hpc(*logs).out, "the ranks to begin", 30)
+    return controller
+
+
+def ended(hpc: Launcher, verb: str, run_id: str) -> Result:
+    """Run a verb about a run to its end."""
+    return hpc(verb, "--run", run_id)

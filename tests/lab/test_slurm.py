@@ -3,71 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.lab import slurm as slurm_parts
-from tests.lab.lab import LabFactory
-from tests.lab.launching import Controller, Launcher, Result
-from tests.lab.slurm import Slurm, slurm_lab
+from tests.lab.launching import Controller, Launcher
+from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
 from tests.lab.waiting import wait_until
-
-HPC = "cluster=hpc"
-EXCLUSIVE = 'cluster.slurm.extra=["--exclusive"]'
-
-
-@pytest.fixture(scope="session")
-def slurm_for_session(
-    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Slurm]:
-    """A login node and four compute nodes, with one home."""
-    if reason := slurm_parts.missing():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    with slurm_lab(lab_factory_for_session, tmp_path_factory.mktemp("slurm")) as slurm:
-        yield slurm
-
-
-@pytest.fixture
-def slurm(slurm_for_session: Slurm) -> Iterator[Slurm]:
-    """The same, idle and whole at the begin and the end of a test."""
-    slurm = slurm_for_session
-    yield slurm
-    slurm.clear()
-    left = {n: [p.cmdline for p in h.processes("RUNNER_RUN_ID")] for n, h in slurm.nodes.items()}
-    crashes = slurm.lab.crashes()
-    slurm.lab.reset_homes()
-    assert not any(left.values()), left
-    assert not crashes, crashes
-
-
-@pytest.fixture
-def hpc(slurm: Slurm, launcher: Launcher) -> Launcher:
-    """A user whose YAML names the cluster; ranks are started by the supervisors."""
-    slurm.write_cluster(launcher.conf)
-    launcher.entry = "plain"
-    return launcher
-
-
-def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
-    """Launch a run, and wait until all its ranks have printed that they began."""
-    controller = hpc.start(HPC, *hpc.rank_overrides("print=began", *words.split()), *overrides)
-    if "detach=true" not in overrides:
-        controller.until_printed("began", 2)
-        return controller
-    assert controller.wait().code == 0
-    logs = ("logs", "--run", controller.run_id)
-    wait_until(lambda: "began" in hpc(*logs).out, "the ranks to begin", 30)
-    return controller
-
-
-def ended(hpc: Launcher, verb: str, run_id: str) -> Result:
-    """Run a verb about a run to its end."""
-    return hpc(verb, "--run", run_id)
 
 
 def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:

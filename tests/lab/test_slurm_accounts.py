@@ -8,8 +8,7 @@ import pytest
 
 from tests.lab.lab import LabFactory
 from tests.lab.launching import Launcher
-from tests.lab.slurm import BY_CGROUP, Slurm, slurm_lab
-from tests.lab.test_slurm import HPC, begun
+from tests.lab.slurm import BY_CGROUP, HPC, Slurm, begun, slurm_lab
 
 NODES = ("acct1", "acct2")
 """Cgroups are the machine's: the nodes of another lab must have other names."""

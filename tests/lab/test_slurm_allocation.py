@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tests.lab import slurm as slurm_parts
 from tests.lab.launching import Launcher
-from tests.lab.slurm import Slurm
-from tests.lab.test_slurm import hpc, slurm, slurm_for_session  # noqa: F401 (fixtures)
+from tests.lab.slurm import PYTHON, ROOT, Slurm
 from tests.lab.waiting import wait_until
 
 
-def script_in(project: Path, slurm: Slurm, body: str) -> Path:  # noqa: F811
+def script_in(project: Path, slurm: Slurm, body: str) -> Path:
     """Write a project, and a script in it; `$R` is our program, `words` are those of a run."""
     (project / "conf/cluster").mkdir(parents=True)
     slurm.write_cluster(project / "conf", transport="local", login_node=None, ssh={"key": None})
@@ -24,19 +22,19 @@ def script_in(project: Path, slurm: Slurm, body: str) -> Path:  # noqa: F811
 cd {project}
 mapfile -t words < ranks
 words=(cluster=hpc "${{words[@]}}" task.entry=plain)
-export PYTHONPATH={slurm_parts.ROOT}
-R="{slurm_parts.PYTHON} -m runner"
+export PYTHONPATH={ROOT}
+R="{PYTHON} -m runner"
 """
     (project / "script").write_text(head + body)
     return project / "script"
 
 
-def in_allocation(slurm: Slurm, script: Path) -> str:  # noqa: F811
+def in_allocation(slurm: Slurm, script: Path) -> str:
     """Return what a script prints in an allocation of two nodes."""
     return slurm.sh(f"timeout 50 salloc -N2 bash {script} 2>&1", timeout=60, check=False)
 
 
-def test_allocation_is_used(slurm: Slurm, tmp_path: Path) -> None:  # noqa: F811
+def test_allocation_is_used(slurm: Slurm, tmp_path: Path) -> None:
     """Inside salloc no other job is made, and `stop` ends the step alone."""
     script = """
 $R "${words[@]}"; echo code $?
@@ -53,7 +51,7 @@ echo steps $(squeue -h -s)
     assert "jobs RUNNING\nsteps\n" in out
 
 
-def test_cancelled_step_starts_nothing(slurm: Slurm, tmp_path: Path) -> None:  # noqa: F811
+def test_cancelled_step_starts_nothing(slurm: Slurm, tmp_path: Path) -> None:
     """While its nodes still do their setup, nothing is on record, and the step ends with them."""
     script = f"""
 $R "${{words[@]}}" 'task.args=["touch={tmp_path}/inside/ran"]' 'cluster.setup=["sleep 4"]' &
@@ -69,7 +67,7 @@ sleep 5
     assert not (tmp_path / "inside/ran").exists()
 
 
-def test_lost_first_node_leaves_the_allocation(slurm: Slurm, tmp_path: Path) -> None:  # noqa: F811
+def test_lost_first_node_leaves_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
     """The step of the run is ended, not the job, and nothing is requeued."""
     requeue = "cluster.slurm.requeue=true"
     script = f"""

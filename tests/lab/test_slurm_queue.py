@@ -7,20 +7,11 @@ import time
 from pathlib import Path
 
 from tests.lab.launching import Launcher
-from tests.lab.slurm import Slurm
-from tests.lab.test_slurm import (  # noqa: F401 (fixtures)
-    EXCLUSIVE,
-    HPC,
-    begun,
-    ended,
-    hpc,
-    slurm,
-    slurm_for_session,
-)
+from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
 from tests.lab.waiting import wait_until
 
 
-def test_connection_lost_in_the_queue(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_connection_lost_in_the_queue(slurm: Slurm, hpc: Launcher) -> None:
     """It is opened again: a job may wait for days, and its user's network does not last so long."""
     first = begun(hpc, "sleep=300", "cluster.nodes=4", EXCLUSIVE, "detach=true")
     waits = hpc.start(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE)
@@ -35,7 +26,7 @@ def test_connection_lost_in_the_queue(slurm: Slurm, hpc: Launcher) -> None:  # n
     assert done.out.count("hi\n") == 2
 
 
-def test_job_that_another_cancels(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_job_that_another_cancels(slurm: Slurm, hpc: Launcher) -> None:
     """It is told at once, and nothing secret is left."""
     hpc.env["TOKEN"] = "tell-nobody"
     begun(hpc, "sleep=300", "cluster.nodes=4", EXCLUSIVE, "detach=true")
@@ -50,7 +41,7 @@ def test_job_that_another_cancels(slurm: Slurm, hpc: Launcher) -> None:  # noqa:
     assert not slurm.sh(f"grep -rl tell-nobody .runner/runs/{run_id} || true")
 
 
-def test_run_is_known_before_it_begins(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_run_is_known_before_it_begins(slurm: Slurm, hpc: Launcher) -> None:
     """Also while its nodes do their setup."""
     setup = "cluster.setup=[sleep 20]"
     started = hpc.start(HPC, *hpc.rank_overrides("print=hi"), setup, "detach=true")
@@ -65,7 +56,7 @@ def test_run_is_known_before_it_begins(slurm: Slurm, hpc: Launcher) -> None:  # 
     assert not slurm.jobs()
 
 
-def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:  # noqa: F811
+def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """Nothing is left of a job whose sbatch has not answered yet."""
     wrapper = steps / "sbatch"
     real = slurm.sh("command -v sbatch").strip()
@@ -87,7 +78,7 @@ def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> Non
     assert not slurm.sh("ls .runner/runs", check=False)
 
 
-def test_lost_first_node_starts_the_job_again(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_lost_first_node_starts_the_job_again(slurm: Slurm, hpc: Launcher) -> None:
     """The next node asks for that, and speaks for the run; the launch waits for the next start."""
     started = begun(hpc, "sleep=300", "lost_s=4", "cluster.slurm.requeue=true")
     started.until_printed("began", 2)

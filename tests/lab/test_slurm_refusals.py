@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from tests.lab.launching import Launcher
-from tests.lab.slurm import Slurm
-from tests.lab.test_slurm import HPC, hpc, slurm, slurm_for_session  # noqa: F401 (fixtures)
+from tests.lab.slurm import HPC, Slurm
 
 
 @pytest.mark.parametrize(
@@ -21,7 +20,7 @@ from tests.lab.test_slurm import HPC, hpc, slurm, slurm_for_session  # noqa: F40
         ("cluster.slurm.cpus_per_rank=99", "Slurm would never start the job"),
     ],
 )
-def test_what_cannot_be(word: str, message: str, slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_what_cannot_be(word: str, message: str, slurm: Slurm, hpc: Launcher) -> None:
     """It is said in a few lines, with exit code 3."""
     done = hpc.run_ranks("print=hi", HPC, word)
     assert done.code == 3, done
@@ -30,7 +29,7 @@ def test_what_cannot_be(word: str, message: str, slurm: Slurm, hpc: Launcher) ->
     assert not slurm.jobs()
 
 
-def test_no_sbatch(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_no_sbatch(slurm: Slurm, hpc: Launcher) -> None:
     """A machine without Slurm's commands is no login node."""
     slurm.login.sh("mount --bind /dev/null /usr/bin/sbatch", user="root")
     try:
@@ -41,7 +40,7 @@ def test_no_sbatch(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
     assert "there is no sbatch on the PATH of login" in done.err
 
 
-def test_silent_controller(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_silent_controller(slurm: Slurm, hpc: Launcher) -> None:
     """slurmctld is down."""
     slurm.kill(slurm.login, "slurmctld")
     done = hpc.run_ranks("print=hi", HPC)
@@ -50,7 +49,7 @@ def test_silent_controller(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
     assert slurm.sh("ls .runner/runs", check=False) == ""
 
 
-def test_workdir_that_nodes_do_not_see(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_workdir_that_nodes_do_not_see(slurm: Slurm, hpc: Launcher) -> None:
     """/run is each machine's own."""
     slurm.login.sh("mkdir -p /run/own && chown alice /run/own", user="root")
     done = hpc.run_ranks("print=hi", HPC, "cluster.workdir=/run/own/work")
@@ -59,7 +58,7 @@ def test_workdir_that_nodes_do_not_see(slurm: Slurm, hpc: Launcher) -> None:  # 
     assert not slurm.jobs()
 
 
-def test_python_that_nodes_lack(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_python_that_nodes_lack(slurm: Slurm, hpc: Launcher) -> None:
     """It is on the login node alone."""
     slurm.login.sh(f"ln -s {sys.executable} /run/python", user="root")
     done = hpc.run_ranks("print=hi", HPC, "cluster.python=/run/python")
@@ -68,7 +67,7 @@ def test_python_that_nodes_lack(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F
     assert not slurm.jobs()
 
 
-def test_dry_run_submits_nothing(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_dry_run_submits_nothing(slurm: Slurm, hpc: Launcher) -> None:
     """It prints the script that a launch submits."""
     done = hpc.run_ranks("print=hi", HPC, "dry_run=true")
     assert done.code == 0, done

@@ -13,7 +13,6 @@ import pytest
 from tests.lab.launching import ROOT, Launcher, Result
 from tests.lab.slurm import Slurm
 from tests.lab.test_command_lines import ROWS, SUBMITS, Row, write_project
-from tests.lab.test_slurm import hpc, slurm, slurm_for_session  # noqa: F401 (fixtures)
 
 pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/slurm.md", "docs/command-lines.md")]
 
@@ -45,7 +44,7 @@ def said(done: Result) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("row", SUBMITTED, ids=[row.theirs[:60] for row in SUBMITTED])
-def test_lines_of_batch_scripts(row: Row, slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_lines_of_batch_scripts(row: Row, slurm: Slurm, hpc: Launcher) -> None:
     """Every rank has the place, the arguments and the names that theirs would give it."""
     write_project(hpc.folder)
     slurm.write_cluster(hpc.conf)
@@ -71,7 +70,7 @@ def test_lines_of_batch_scripts(row: Row, slurm: Slurm, hpc: Launcher) -> None: 
             assert env["SLURM_NTASKS_PER_NODE"] == str(nproc)
 
 
-def test_program_of_the_page_goes_on(slurm: Slurm, hpc: Launcher, steps: Path) -> None:  # noqa: F811
+def test_program_of_the_page_goes_on(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """It saves when its time is nearly over, and goes on there once the job has started again."""
     page = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -98,7 +97,7 @@ def printed(text: str, verb: str) -> list[str]:
     return str(line).split()
 
 
-def test_commands_about_a_pending_run_work(slurm: Slurm, hpc: Launcher) -> None:  # noqa: F811
+def test_commands_about_a_pending_run_work(slurm: Slurm, hpc: Launcher) -> None:
     """Those that a launch, a verb and an `attach` that leaves it print."""
     later = 'cluster.slurm.extra=["--begin=now+1hour"]'
     launched = hpc(SUBMITS, *hpc.rank_overrides("print=hi"), later, "detach=true")

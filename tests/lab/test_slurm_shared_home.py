@@ -8,8 +8,7 @@ import pytest
 
 from tests.lab.lab import LabFactory
 from tests.lab.launching import Launcher
-from tests.lab.slurm import Slurm, slurm_lab
-from tests.lab.test_slurm import HPC, begun
+from tests.lab.slurm import HPC, Slurm, begun, slurm_lab
 from tests.lab.waiting import wait_until
 
 LAG_S = 5
