@@ -224,10 +224,11 @@ class Slurm:
     def start_again(self, run_id: str) -> None:
         """Let a job start that Slurm has requeued, in a few seconds instead of two minutes.
 
-        A node refuses a job of the very second in which it ended the one before.
+        A node refuses a job of the very second in which it ended the one before. A job that has
+        started by now is left alone, by Slurm.
         """
         job_id = self.job(run_id)["JobId"]
-        self.sh(f"scontrol update jobid={job_id} starttime=now+3seconds")
+        self.sh(f"scontrol update jobid={job_id} starttime=now+3seconds", check=False)
 
     def clear(self) -> None:
         """Cancel all jobs, and bring back what was broken."""
