@@ -267,9 +267,11 @@ class Slurm:
 
     def describe(self) -> str:
         """What the controller says of nodes and jobs, and its last lines."""
-        return self.sh(
-            f"sinfo -N -l; squeue -a; tail -n 5 {RUN}/slurmctld.log", user="root", check=False
-        )
+        last = f"tail -n 5 {self._log(self.login, 'slurmctld')}"
+        return self.sh(f"sinfo -N -l; squeue -a; {last}", user="root", check=False)
+
+    def _log(self, host: Host, daemon: str) -> Path:
+        return self._etc / f"{daemon}-{host.name}.log"
 
     def jobs(self, columns: str = "%j|%T") -> list[str]:
         """The lines of squeue, for jobs that are not over."""
@@ -283,7 +285,7 @@ class Slurm:
         return "STATUS" in host.sh("munge -n | unmunge", check=False)
 
     def _start(self, host: Host, daemon: str, *flags: str) -> None:
-        script = f'exec "$@" >>{RUN}/{daemon}.log 2>&1'
+        script = f'exec "$@" >>{self._log(host, daemon)} 2>&1'
         argv = ["/bin/sh", "-c", script, "sh", DAEMONS[daemon], *flags]
         if ended := self._processes.get((host.name, daemon)):
             ended.wait(START_S)
