@@ -230,6 +230,18 @@ class Slurm:
         job_id = self.job(run_id)["JobId"]
         self.sh(f"scontrol update jobid={job_id} starttime=now+3seconds", check=False)
 
+    def save_state(self, run_id: str) -> None:
+        """Wait until the controller would still know of the job of a run if it were killed.
+
+        It saves its state some seconds after a change. What it lost it would call by the same id
+        again, and a node that has the one refuses the other.
+        """
+        mark = secrets.token_hex()
+        job_id = self.job(run_id)["JobId"]
+        self.sh(f"scontrol update jobid={job_id} comment={mark}")
+        saved = f"grep -q {mark} {RUN}/state/job_state && echo yes"
+        wait_until(lambda: self.sh(saved, user="root", check=False), "the state to be saved")
+
     def clear(self) -> None:
         """Cancel all jobs, and bring back what was broken."""
         self.lab.repair()

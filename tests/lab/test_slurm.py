@@ -241,6 +241,7 @@ def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:
     """Killing the launch, and slurmctld, changes nothing for the run."""
     started = begun(hpc, "count=80/0.2")
     started.process.kill()
+    slurm.save_state(started.run_id)
     slurm.kill(slurm.login, "slurmctld")
     follower = hpc.start("attach", "--run", started.run_id)
     follower.until_printed("line 3", 2)

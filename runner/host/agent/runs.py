@@ -65,7 +65,10 @@ class Handler(RequestHandler):
 
 
 def _ask_slurm(runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:
-    """Add to runs of jobs how these stand; return those that Slurm does not know any more."""
+    """Add to runs of jobs how these stand; return those that Slurm does not know any more.
+
+    A controller that lost its state gives the ids of jobs again: a job has its run's name, too.
+    """
     from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
 
     jobs, problem = yield from job.queued()
@@ -74,8 +77,8 @@ def _ask_slurm(runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:
     for run in runs:
         if run["job"] is None:
             continue
-        known = by_id.get(run["job"]["job_id"])
-        if known is not None:
+        known, name = by_id.get(run["job"]["job_id"]), run["job"].get("name", "")
+        if known is not None and name in ("", known.name):
             run["job"] = encode(known)
             run["relaunch_pending"] = known.is_queued and not run["alive"]
         elif problem:

@@ -117,6 +117,7 @@ def job(job_id: str) -> Generator[None, None, JobStatus]:
             start=_known(fields.get("StartTime", "")),
             nodes=_known(fields.get("NodeList", "")),
             exit_code=fields.get("ExitCode", ""),
+            name=fields.get("JobName", ""),
         )
     if "Invalid job id" in answer.err:
         return JobStatus(job_id, state=UNKNOWN)

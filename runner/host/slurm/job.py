@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import Generator, List, Optional, Tuple
 
-from runner.core.model.slurm import JobStatus
+from runner.core.model.slurm import UNKNOWN, JobStatus
 from runner.core.protocol.paths import JobPaths
 from runner.host.process import procfs
 from runner.host.process.event_loop import pause
@@ -66,18 +66,19 @@ def queued(fresh_s: float = FRESH_S) -> Generator[None, None, Jobs]:
 def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, JobStatus]:
     """Return how the job of a run stands, or its step in the allocation that it uses.
 
-    One that Slurm has forgotten has state UNKNOWN.
+    One that Slurm has forgotten has state UNKNOWN, also if another one has its id by now: so it
+    is where a controller lost its state, or has counted to MaxJobId (slurm.conf(5)).
     """
     jobs, problem = yield from queued(fresh_s)
-    job_id = procfs.read_text(paths.job_id).strip()
-    known = next((each for each in jobs if each.job_id == job_id), None)
-    if known is not None and JobSettings(paths).allocation:
-        return (yield from _step_status(paths, known))
-    if known is not None:
-        return known
-    if problem:
-        return JobStatus(job_id, problem=problem)
-    found = yield from commands.job(job_id)
+    job_id, is_ours = procfs.read_text(paths.job_id).strip(), not JobSettings(paths).allocation
+    found = next((each for each in jobs if each.job_id == job_id), None)
+    is_queued = found is not None
+    if found is None:
+        found = JobStatus(job_id, problem=problem) if problem else (yield from commands.job(job_id))
+    if is_ours and found.name not in ("", _run_id(paths)):
+        return JobStatus(job_id, state=UNKNOWN)
+    if is_queued:
+        return found if is_ours else (yield from _step_status(paths, found))
     states = (yield from commands.step_states(job_id)) if found.has_ended else []
     return replace(found, state=_telling_state([*states, found.state]))
 

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Generator, List, Optional
+from typing import Any, Collection, Dict, Generator, List, Mapping, Optional
 
 from runner.core.codec import decode, encode
 from runner.core.model.run_info import HostRunStatus, RunInfo
@@ -36,18 +36,18 @@ def list_runs(
         yield
         try:
             found, paths = host_folders(workdir, name, node, others), JobPaths(workdir, name)
-            job_id = procfs.read_text(paths.job_id)
+            context = _read_context(paths)
             has_begun = False
             seen = ((folder, read_run(folder)) for folder in found)
             for folder, status in seen:
                 if status is not None:
                     has_begun = True
-                    job = JobStatus(job_id) if is_in_job(folder) else None
+                    job = _job(paths, context) if is_in_job(folder) else None
                     here = job is not None or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
                     found_here = replace(status, node=recorded, here=here, job=job)
                     statuses.append(encode(found_here))
-            if not has_begun and (queued := _read_queued(paths, node)):
+            if not has_begun and (queued := _read_queued(paths, context, node)):
                 statuses.append(encode(queued))
         except PermissionError:
             unreadable += 1
@@ -84,26 +84,45 @@ def is_in_job(folder: RunPaths) -> bool:
     return os.path.isdir(JobPaths(workdir, run_id).root)
 
 
-def _read_queued(paths: JobPaths, node: str) -> Optional[HostRunStatus]:
+def _read_context(paths: JobPaths) -> Dict[str, Any]:
+    """Return what is on record of a job, {} for a run that has none.
+
+    PermissionError: it is another user's.
+    """
+    try:
+        with open(paths.context, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except PermissionError:
+        raise
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _job(paths: JobPaths, context: Mapping[str, Any]) -> JobStatus:
+    """Return the job of a run; its name, too, unless the run uses the job of another."""
+    name = "" if context.get("allocation") else os.path.basename(paths.run)
+    return JobStatus(procfs.read_text(paths.job_id).strip(), name=name)
+
+
+def _read_queued(paths: JobPaths, context: Mapping[str, Any], node: str) -> Optional[HostRunStatus]:
     """Return the state of a run whose job has not begun it on any node; None if there is none."""
     try:
         owner_uid = os.stat(paths.root).st_uid
-        with open(paths.context, encoding="utf-8") as file:
-            context = json.load(file)
         info = decode(RunInfo, context["info"])
         nnodes = int(context["spec"]["slurm"]["nnodes"])
     except PermissionError:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    is_cancelled = os.path.exists(paths.cancelled)
     return HostRunStatus(
         info=replace(info, nnodes=nnodes, world_size=0),
         owner=procfs.user_name(owner_uid),
-        state=State.STARTING,
-        alive=True,
+        state=State.STOPPED if is_cancelled else State.STARTING,
+        alive=not is_cancelled,
         changed_at=mtime(paths.root),
         node=node,
-        job=JobStatus(procfs.read_text(paths.job_id).strip()),
+        job=_job(paths, context),
     )
 
 

@@ -27,7 +27,7 @@ from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog
 
 RUN_ID = "0314-1592-digits-65a3"
-PENDING = JobStatus("7", "PENDING", "Priority")
+PENDING = JobStatus("7", "PENDING", "Priority", name=RUN_ID)
 
 
 class World:
@@ -44,11 +44,11 @@ class World:
         Path(self.paths.job_id).write_text("7")
         self.write_context(requeue=False)
 
-    def write_context(self, *, requeue: bool) -> None:
+    def write_context(self, *, requeue: bool, allocation: str = "") -> None:
         """Write what was submitted."""
         info = RunInfo(RUN_ID, "hpc", "digits", launched_by="ada@desk")
         slurm = {"nnodes": 2, "requeue": requeue}
-        context = {"info": encode(info), "spec": {"slurm": slurm}}
+        context = {"info": encode(info), "spec": {"slurm": slurm}, "allocation": allocation}
         shared_files.write(self.paths.context, context)
 
     def queued(self) -> Generator[None, None, Any]:
@@ -120,7 +120,7 @@ def test_a_queue_that_is_not_known_says_nothing(world: World) -> None:
     """The run is listed as it was, with the problem."""
     world.problem = "late"
     (status,) = world.listed().values()
-    assert status.job == JobStatus("7", problem="late")
+    assert status.job == JobStatus("7", problem="late", name=RUN_ID)
     assert status.alive
 
 
@@ -144,7 +144,7 @@ def test_an_ended_run_is_as_recorded(world: World) -> None:
     world.begin("n1")
     (status,) = world.listed().values()
     assert (status.node, status.state, status.here) == ("n1", State.STOPPED, True)
-    assert (status.job, status.alive) == (JobStatus("7"), False)
+    assert (status.job, status.alive) == (JobStatus("7", name=RUN_ID), False)
 
 
 def test_a_run_whose_supervisor_is_gone_is_over_with_its_job(
@@ -153,10 +153,27 @@ def test_a_run_whose_supervisor_is_gone_is_over_with_its_job(
     """A heartbeat on the common disk says little: Slurm knows better."""
     world.begin("n1")
     monkeypatch.setattr(run_owner, "is_alive", lambda *_: True)
-    world.queue = [JobStatus("7", "RUNNING")]
+    world.queue = [JobStatus("7", "RUNNING", name=RUN_ID)]
     assert world.listed()["n1"].alive
     world.queue = []
     assert not world.listed()["n1"].alive
+
+
+def test_a_job_whose_id_was_given_again(world: World) -> None:
+    """A controller that lost its state counts from an earlier id: it is of another run."""
+    world.queue = [JobStatus("7", "RUNNING", name="0314-1600-digits-0000")]
+    (status,) = world.listed().values()
+    assert (status.alive, status.state) == (False, State.FAILED)
+
+
+def test_a_run_in_an_allocation_that_was_cancelled(world: World) -> None:
+    """It will not begin, however long its allocation goes on."""
+    world.write_context(requeue=False, allocation="7")
+    world.queue = [JobStatus("7", "RUNNING", name="interactive")]
+    assert world.listed()["login"].alive
+    Path(world.paths.cancelled).touch()
+    status = world.listed()["login"]
+    assert (status.alive, status.state, status.is_active) == (False, State.STOPPED, False)
 
 
 def test_a_job_that_waits_again_is_a_relaunch(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_a_job_that_is_over(answers: Answers, fields: tuple[str, ...], status: J
     asked = answers("banner\n" + SHOWN.format(**dict(zip(names, fields, strict=True))))
     found = run_steps(commands.job("7"))
     assert found.start == "2026-01-02T03:04:05"
-    assert found == JobStatus(**{**vars(status), "start": found.start})
+    assert found == replace(status, start=found.start, name="run-a")
     assert asked == [["scontrol", "--oneliner", "show", "job", "7"]]
 
 

@@ -22,7 +22,7 @@ from runner.host.slurm.commands import Answer
 from runner.host.slurm.job_folder import JobSettings, is_first, last_start
 from runner.host.slurm.job_folder import job_paths as paths_of
 
-RUNNING = JobStatus("7", "RUNNING", nodes="n[1-2]")
+RUNNING = JobStatus("7", "RUNNING", nodes="n[1-2]", name="run-1")
 ENDED = JobStatus("7", "FAILED")
 
 
@@ -132,6 +132,16 @@ def test_a_job_that_runs_though_it_was_not_listed(slurm: Slurm, paths: JobPaths)
     """The accounting is not asked about it."""
     slurm.gone, slurm.accounting = RUNNING, ["CANCELLED"]
     assert run_steps(job.status(paths)) == RUNNING
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_job_whose_id_was_given_again(slurm: Slurm, paths: JobPaths, is_queued: bool) -> None:
+    """It is of another run, and is not cancelled in place of ours, which Slurm has lost."""
+    slurm.gone = replace(RUNNING, name="run-2")
+    slurm.queue = [slurm.gone] if is_queued else []
+    assert run_steps(job.status(paths)) == JobStatus("7", "UNKNOWN")
+    assert run_steps(job.cancel(paths)) == ""
+    assert slurm.cancelled == []
 
 
 @pytest.mark.parametrize(
