@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -99,3 +100,15 @@ def test_no_folder_is_crowded() -> None:
         and folder.name not in ("checks", "commands")
     }
     assert crowded == {}
+
+
+def test_git_knows_every_module() -> None:
+    """A pattern of .gitignore that matches a folder of ours keeps it out of clones and wheels."""
+    folders = ("runner", "tests", "benchmarks")
+    ignored = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", *folders]
+    listed = subprocess.run(
+        ignored, cwd=PACKAGE.parent, capture_output=True, text=True, check=True
+    ).stdout
+    assert [name for name in listed.splitlines() if name.endswith(".py")] == []
+    packages = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [path for path in packages if not (path / "__init__.py").exists()] == []
