@@ -72,7 +72,7 @@ import importlib, zipimport
 text = zipimport.zipimporter(p).get_data
 files = "ranks/shim", "ranks/spawner", "ranks/sitecustomize", "ranks/fault_dump"
 files += "container/client", "container/entry"
-main = {"slurm-task": "slurm.task", "slurm-verdict": "slurm.verdict"}
+main = {"slurm-task": "slurm.node_task", "slurm-verdict": "slurm.verdict"}
 main = "runner.host." + main.get(sys.argv[1], "agent.server")
 files = {n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files}
 importlib.import_module(main).main(files)

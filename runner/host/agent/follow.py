@@ -17,8 +17,8 @@ from runner.core.protocol.events import StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
-from runner.host.agent.job_queue import JobSteps, LoopCall
 from runner.host.agent.log_reader import Answer, LogReader
+from runner.host.agent.request_queue import LoopCall, RequestSteps
 from runner.host.agent.server import BUSY_POLL_S, IDLE_POLL_S, AgentContext, RequestHandler
 from runner.host.agent.slurm.follow import JOB_POLL_S, FollowedJob
 from runner.host.process import procfs
@@ -49,12 +49,12 @@ class Handler(RequestHandler):
         self._polling, self._next_poll = False, 0.0
         self._is_joining = False  # what comes next is about the run that will be followed
 
-    def on_follow(self, frame: Frame) -> JobSteps:
+    def on_follow(self, frame: Frame) -> RequestSteps:
         """Follow a run that another agent started, or was to start."""
         self._is_joining = True
         return self._join(frame)
 
-    def _join(self, frame: Frame) -> JobSteps:
+    def _join(self, frame: Frame) -> RequestSteps:
         order = decode(Order, frame.data["order"])
         folder = RunPaths(order.workdir, order.run_id, order.node)
         try:
@@ -84,7 +84,7 @@ class Handler(RequestHandler):
         self.context.idle_poll_s = JOB_POLL_S
         self.context.answer(frame, "following")
 
-    def on_read(self, frame: Frame) -> Optional[JobSteps]:
+    def on_read(self, frame: Frame) -> Optional[RequestSteps]:
         """Read a file of the run; the answer may come much later."""
         return self._once_joined(self._read, frame)
 
@@ -92,11 +92,11 @@ class Handler(RequestHandler):
         self._require_run().log_reader.submit(frame.data)
         self._next_poll = 0.0
 
-    def on_command(self, frame: Frame) -> Optional[JobSteps]:
+    def on_command(self, frame: Frame) -> Optional[RequestSteps]:
         """Pass a command to the supervisor; a stop before the start cancels that."""
         return self._once_joined(self._pass_on, frame)
 
-    def _once_joined(self, take: Callable[[Frame], None], frame: Frame) -> Optional[JobSteps]:
+    def _once_joined(self, take: Callable[[Frame], None], frame: Frame) -> Optional[RequestSteps]:
         """Take a request now, or in steps where the run is not followed yet."""
         if self._is_joining:
             return _call_in_loop(functools.partial(take, frame))
@@ -106,8 +106,8 @@ class Handler(RequestHandler):
     def _pass_on(self, frame: Frame) -> None:
         command = frame.data["command"]
         answer = functools.partial(self.context.answer, frame, "command_sent")
-        if self.context.jobs and self._run is None and command != "detach":
-            self.context.jobs.cancel_all("a stop was requested before its start")
+        if self.context.requests and self._run is None and command != "detach":
+            self.context.requests.cancel_all("a stop was requested before its start")
             answer()
             return
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
@@ -320,7 +320,7 @@ class FollowedRun:
         procfs.signal_all(pids, signal.SIGCONT)
 
 
-def _call_in_loop(call: LoopCall) -> JobSteps:
+def _call_in_loop(call: LoopCall) -> RequestSteps:
     yield call
 
 

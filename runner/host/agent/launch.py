@@ -18,7 +18,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import RelaunchContext
 from runner.host.agent import follow
-from runner.host.agent.job_queue import JobSteps
+from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
@@ -64,7 +64,7 @@ class Handler(RequestHandler):
         """Take the record of the whole run that every host keeps: its plan and configuration."""
         self._run_record = json.loads(zlib.decompress(frame.payload))
 
-    def on_start(self, frame: Frame) -> JobSteps:
+    def on_start(self, frame: Frame) -> RequestSteps:
         """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
         order = with_numeric_hub(decode(Order, frame.data["order"]))

@@ -34,7 +34,7 @@ from runner.core import descriptor_limit
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
-from runner.host.agent.job_queue import JobQueue
+from runner.host.agent.request_queue import RequestQueue
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import FileWorker
 
@@ -85,7 +85,7 @@ class AgentContext:
 
     def __post_init__(self) -> None:
         self.files = FileWorker()
-        self.jobs = JobQueue(
+        self.requests = RequestQueue(
             self.files, self.reply, lambda frame, error: self.refuse(frame, error_text(error))
         )
 
@@ -192,7 +192,7 @@ class AgentServer:
                 for handler in [*self._loaded.values()]:  # it may have others loaded
                     handler.advance()
         finally:
-            self._context.jobs.cancel_all("the controller left")
+            self._context.requests.cancel_all("the controller left")
             for handler in self._loaded.values():
                 handler.close()
             self._context.files.finish(ANSWER_TIMEOUT_S)
@@ -207,7 +207,7 @@ class AgentServer:
             if self._out_fd in ready:
                 sent = os.write(self._out_fd, memoryview(self._unsent)[: 1 << 20])
                 del self._unsent[:sent]
-            if self._context.jobs.full:
+            if self._context.requests.full:
                 self._last_received = time.monotonic()  # we are not reading
                 if self._last_received >= self._next_pong:
                     self._next_pong = self._last_received + UNREAD_PONG_S
@@ -234,7 +234,7 @@ class AgentServer:
         if self._unsent:
             poll.register(self._out_fd, select.POLLOUT)
         poll.register(self._context.files.wake_fd, select.POLLIN)
-        if not self._context.jobs.full:
+        if not self._context.requests.full:
             poll.register(self._in_fd, select.POLLIN)
         if self._context.can_send():
             for pipe in [pipe for handler in self._loaded.values() for pipe in handler.pipes]:
@@ -251,7 +251,7 @@ class AgentServer:
             elif frame.kind in REQUEST_MODULES:
                 steps = getattr(self._load(frame.kind), f"on_{frame.kind}")(frame)
                 if steps is not None:
-                    self._context.jobs.add(frame, steps)
+                    self._context.requests.add(frame, steps)
             else:
                 self._context.refuse(frame, f"this agent knows no request {frame.kind!r}")
         except Exception as error:  # noqa: BLE001 (the controller hears of it, whatever it is)

@@ -11,7 +11,7 @@ from runner.core.model.plan import Order
 from runner.core.outcome.stacks import DUMP_END
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
-from runner.host.agent.job_queue import JobSteps
+from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.process import procfs
@@ -31,7 +31,7 @@ class Handler(RequestHandler):
         super().__init__(context)
         self._requests: Dict[int, Frame] = {}
 
-    def on_dump_stacks(self, frame: Frame) -> JobSteps:
+    def on_dump_stacks(self, frame: Frame) -> RequestSteps:
         """Start a dump; its text is the answer."""
         folder = yield from find_run(self.context, frame)
         order = read_order(folder)

@@ -5,9 +5,7 @@ One question to the controller serves all runs of this process, for a while.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import threading
 import time
 from dataclasses import replace
@@ -17,9 +15,8 @@ from runner.core.model.slurm import UNKNOWN, JobStatus
 from runner.core.protocol.paths import JobPaths
 from runner.host.process import procfs
 from runner.host.process.event_loop import pause
-from runner.host.slurm import commands
-from runner.host.slurm.job_folder import JobSettings, last_start, last_start_number
-from runner.host.storage.run_folder import write_atomic
+from runner.host.slurm import allocation, commands
+from runner.host.slurm.job_folder import JobSettings, last_start_number, remove_secrets
 
 FRESH_S = 2.0
 """How old an answer of the queue may be."""
@@ -75,45 +72,12 @@ def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, J
     is_queued = found is not None
     if found is None:
         found = JobStatus(job_id, problem=problem) if problem else (yield from commands.job(job_id))
-    if is_ours and found.name not in ("", _run_id(paths)):
+    if is_ours and found.name not in ("", os.path.basename(paths.run)):
         return JobStatus(job_id, state=UNKNOWN)
     if is_queued:
-        return found if is_ours else (yield from _step_status(paths, found))
+        return found if is_ours else (yield from allocation.step_status(paths, found))
     states = (yield from commands.step_states(job_id)) if found.has_ended else []
     return replace(found, state=_telling_state([*states, found.state]))
-
-
-def _step_status(paths: JobPaths, allocation: JobStatus) -> Generator[None, None, JobStatus]:
-    """Return how a run stands in a job that has others, too: it is over once its step has ended.
-
-    Before it has a step, its script may wait for those of others.
-    """
-    if _script_pid(paths):
-        return allocation
-    steps, problem = yield from commands.steps(allocation.job_id, _run_id(paths))
-    if problem:
-        return JobStatus(allocation.job_id, problem=problem)
-    if steps:
-        return allocation
-    if os.path.exists(paths.cancelled):
-        return replace(allocation, state="CANCELLED")
-    start = last_start(paths)
-    if procfs.read_text(paths.process) or procfs.read_text(start.step):
-        return replace(allocation, state="COMPLETED")
-    is_waiting = not procfs.read_text(start.nodes)
-    waits = replace(allocation, state="PENDING", reason="earlier runs of its job")
-    return waits if is_waiting else replace(allocation, state="RUNNING")
-
-
-def _run_id(paths: JobPaths) -> str:
-    return os.path.basename(paths.run)
-
-
-def _script_pid(paths: JobPaths) -> int:
-    """Return the process of a script that runs here, in an allocation; 0 for none."""
-    pid, _, ticks = procfs.read_text(paths.process).partition(" ")
-    is_alive = pid.isdigit() and procfs.start_ticks_of(int(pid)) == int(ticks or -1)
-    return int(pid) if is_alive else 0
 
 
 TELLING_STATES = (
@@ -158,7 +122,10 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     if found.has_ended:
         remove_secrets(paths)
         return ""
-    refusal = yield from _end(paths, found.job_id, settings)
+    if settings.allocation:
+        refusal = yield from allocation.cancel_step(paths, found.job_id)
+    else:
+        refusal = (yield from commands.run(["scancel", found.job_id])).problem
     limit_s = REFUSED_S if refusal else settings.kill_wait_s + CANCEL_MARGIN_S
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -171,24 +138,3 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
         return f"scancel: {refusal}"
     where = f" on {found.nodes}" if found.nodes else ""
     return f"job {found.job_id} is {found.state}: Slurm still ends it{where}"
-
-
-def _end(paths: JobPaths, job_id: str, settings: JobSettings) -> Generator[None, None, str]:
-    """Tell Slurm to end a job, or the step of a run; return its refusal: it may have ended."""
-    if not settings.allocation:
-        return (yield from commands.run(["scancel", job_id])).problem
-    write_atomic(paths.cancelled, "")  # no script starts a step, and no node the run, any more
-    if pid := _script_pid(paths):
-        with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
-        yield from pause(POLL_S)  # its srun may have asked for a step
-    steps, problem = yield from commands.steps(job_id, _run_id(paths))
-    for step in steps:
-        problem = (yield from commands.run(["scancel", step])).problem or problem
-    return problem
-
-
-def remove_secrets(paths: JobPaths) -> None:
-    """Remove the secrets of a job that is over; its script does so, unless it was killed."""
-    with contextlib.suppress(OSError):
-        os.unlink(paths.secrets)

@@ -1,14 +1,18 @@
-"""Job folder of a run: what the launch and the site have set, and the last start of the job."""
+"""Job folder of a run: what the launch and the site have set, secrets, and the job's starts."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Container
+from typing import Any, Container, Mapping, Tuple
 
+from runner.core.codec import decode, parse_json
 from runner.core.model.plan import Order
-from runner.core.protocol.paths import JobPaths, StartPaths
+from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
 from runner.host.process import procfs
 from runner.host.slurm import shared_files
+from runner.host.storage.run_folder import write_atomic
 
 
 class JobSettings:
@@ -49,3 +53,47 @@ def job_paths(root: str) -> JobPaths:
     """Return the paths of a job by those of its folder."""
     runs, run_id, _ = root.rsplit("/", 2)
     return JobPaths(os.path.dirname(runs), run_id)
+
+
+def start_number(environ: Mapping[str, str]) -> int:
+    """Return which start of the job this is; Slurm counts those after the first."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:
+    """Return the attempts of a run before the job's n-th start, by what was planned last."""
+    if not number:
+        return ()
+    infos = []
+    for name in os.listdir(paths.run):
+        text = procfs.read_text(RunPaths(*_parts(paths), name).info)
+        if text:
+            infos.append(decode(RunInfo, parse_json(text)))
+    if not infos:
+        return ()
+    last = max(infos, key=lambda info: info.attempt)
+    nodes = tuple(procfs.read_text(paths.start(number - 1).nodes).split())
+    return (*last.past_attempts, PastAttempt(last.attempt, nodes, "its job was started again"))
+
+
+def _parts(paths: JobPaths) -> Tuple[str, str]:
+    workdir, _, run_id = paths.run.rsplit("/", 2)
+    return workdir, run_id
+
+
+def write_files(paths: JobPaths, data: Mapping[str, Any], site: Mapping[str, Any]) -> None:
+    """Write what a launch has sent for a job, and what the `site` has set, into its folder."""
+    for folder in (paths.root, paths.start(0).root):
+        os.mkdir(folder, 0o700)
+    write_atomic(paths.nonce, data["nonce"])
+    shared_files.write(paths.secrets, {"secrets": data["secrets"], "token": data["token"]})
+    shared_files.write(paths.context, {**data["context"], **site})
+    write_atomic(paths.script, data["script"])
+    write_atomic(paths.start(0).orders, "")
+    write_atomic(paths.last_start, "0\n")
+
+
+def remove_secrets(paths: JobPaths) -> None:
+    """Remove the secrets of a job that is over; its script does so, unless it was killed."""
+    with contextlib.suppress(OSError):
+        os.unlink(paths.secrets)

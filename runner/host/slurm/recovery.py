@@ -24,7 +24,7 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
 from runner.host.slurm import job
-from runner.host.slurm.job_folder import JobSettings, is_first, last_start
+from runner.host.slurm.job_folder import JobSettings, is_first, last_start, remove_secrets
 from runner.host.storage.run_folder import EventLog, has_ended, mtime, read_events
 from runner.host.supervisor.recovery import record_exits
 
@@ -69,7 +69,7 @@ def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]
     if found is None:
         return
     if found.has_ended:
-        job.remove_secrets(paths)
+        remove_secrets(paths)
     with _claim(paths, order, "reason") as is_ours:
         if is_ours:
             _journal(folder, order).append(JobEnded(found.job_id, found.state))
@@ -82,7 +82,7 @@ def complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
     """
     paths = JobPaths(order.workdir, order.run_id)
     if found.has_ended:
-        job.remove_secrets(paths)
+        remove_secrets(paths)
     with _claim(paths, order, "completed") as is_ours:
         if is_ours and not has_ended(folder, order):
             _complete(folder, order, found)

@@ -11,6 +11,9 @@ from typing import Any, Optional
 
 from runner.core.codec import parse_json
 
+LAG_S = 60.0
+"""How long a disk may show a machine old sizes and names (nfs(5), acdirmax)."""
+
 
 def write(path: str, data: Any) -> None:
     """Write JSON into a file, which is complete once its line break is there."""

@@ -14,8 +14,8 @@ from runner.core.protocol.events import TimedEvent
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.slurm import shared_files
-from runner.host.slurm.job_folder import job_paths
-from runner.host.slurm.task import NOT_STARTED, start_number
+from runner.host.slurm.job_folder import job_paths, start_number
+from runner.host.slurm.node_task import NOT_STARTED
 from runner.host.storage.run_folder import read_events
 
 

@@ -14,8 +14,8 @@ from runner.core.model.plan import Order
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.timing import UNRESPONSIVE_S
-from runner.host.agent.job_queue import JobSteps
 from runner.host.agent.log_reader import LogReader
+from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import AgentContext
 from runner.host.slurm import job, recovery
 from runner.host.slurm.job_folder import JobSettings, command_file, last_start
@@ -123,9 +123,9 @@ class FollowedJob:
             self.ended = look.ended
             return
         self._is_asking = True
-        self._context.jobs.add(Frame("job", {"id": None}), self._ask(look))
+        self._context.requests.add(Frame("job", {"id": None}), self._ask(look))
 
-    def _ask(self, look: Look) -> JobSteps:
+    def _ask(self, look: Look) -> RequestSteps:
         """Have Slurm say why the job ended, or whether it is over."""
         try:
             if look.needs_reason:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from typing import Any, Dict, Generator, List, Tuple
 
@@ -16,8 +15,8 @@ from runner.core.protocol.paths import JobPaths, is_run_id
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.process.event_loop import Steps, pause, run_steps
-from runner.host.slurm import commands, job, shared_files
-from runner.host.slurm.job_folder import last_start
+from runner.host.slurm import allocation, commands, job, shared_files
+from runner.host.slurm.job_folder import last_start, remove_secrets, write_files
 from runner.host.storage import workdir_index
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
@@ -30,9 +29,7 @@ HELD = "held"
 OUTPUT_FAILED = "0:53"
 """The exit code of a job whose log Slurm could not open."""
 
-LAG_S, POLL_S = 60.0, 0.5
-"""How long a disk may show a machine old sizes and names (nfs(5): 60 seconds), and how often we
-look again."""
+POLL_S = 0.5  # how often we look again
 
 MAX_LOG = 2000  # bytes of a job's own output that are shown
 
@@ -58,14 +55,13 @@ class Handler(RequestHandler):
         private_folder(workdir, "runs")
         os.mkdir(paths.run, 0o700)
         try:
-            _write_files(paths, data, config.out)
+            write_files(paths, data, _site_settings(config.out))
             with open(paths.code, "xb") as file:
                 file.write(frame.payload[: data["code_size"]])
             if data.get("hold"):
                 job_id = HELD
-            elif allocation := os.environ.get("SLURM_JOB_ID", ""):
-                _start_here(paths)
-                job_id = allocation
+            elif job_id := os.environ.get("SLURM_JOB_ID", ""):
+                allocation.start_script(paths)
             else:
                 job_id = yield from _submit(paths, data["run_id"], data.get("after", ""))
         except GeneratorExit:  # the controller has left
@@ -99,7 +95,7 @@ class Handler(RequestHandler):
         paths = JobPaths(self.context.workdir, frame.data["run_id"])
         found = yield from job.status(paths)
         problems, attempt, ready = _orders(paths, is_over=found.has_ended)
-        deadline = time.monotonic() + LAG_S
+        deadline = time.monotonic() + shared_files.LAG_S
         wrote = has_begun(found) and bool(procfs.read_text(last_start(paths).nodes))
         while not (ready or problems) and wrote and time.monotonic() < deadline:
             yield from pause(POLL_S)  # a disk may take its time to show what its nodes wrote
@@ -109,7 +105,7 @@ class Handler(RequestHandler):
         log = ""
         if found.has_ended and not ready:
             log = _explain(paths, found)
-            job.remove_secrets(paths)
+            remove_secrets(paths)
         self.context.answer(
             *(frame, "job"),
             status=encode(found),
@@ -141,19 +137,14 @@ def has_begun(ended: JobStatus) -> bool:
     return ended.has_ended and signum == "0" and code not in ("", str(NotReady.exit_code))
 
 
-def _write_files(paths: JobPaths, data: Dict[str, Any], config: str) -> None:
-    for folder in (paths.root, paths.start(0).root):
-        os.mkdir(folder, 0o700)
-    write_atomic(paths.nonce, data["nonce"])
-    shared_files.write(paths.secrets, {"secrets": data["secrets"], "token": data["token"]})
+def _site_settings(config: str) -> Dict[str, Any]:
+    """Return the settings of `scontrol show config`, and of this shell, that a job depends on."""
     kill_wait = commands.setting(config, "KillWait").split()
-    context = {**data["context"], "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0}
-    context["proctrack"] = commands.setting(config, "ProctrackType")
-    context["allocation"] = os.environ.get("SLURM_JOB_ID", "")
-    shared_files.write(paths.context, context)
-    write_atomic(paths.script, data["script"])
-    write_atomic(paths.start(0).orders, "")
-    write_atomic(paths.last_start, "0\n")
+    return {
+        "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0,
+        "proctrack": commands.setting(config, "ProctrackType"),
+        "allocation": os.environ.get("SLURM_JOB_ID", ""),
+    }
 
 
 def _submit(
@@ -173,20 +164,6 @@ def _submit(
     if unknown:
         problem += f"; if it took the job all the same, scancel --name={run_id} ends it"
     raise ValueError(problem)
-
-
-def _start_here(paths: JobPaths) -> None:
-    """Run the script of a run here, in the allocation that this shell has; it outlives us."""
-    with open(paths.log, "ab") as log:
-        process = subprocess.Popen(
-            ["/bin/bash", paths.script],
-            cwd=paths.root,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    write_atomic(paths.process, f"{process.pid} {procfs.start_ticks_of(process.pid)}")
 
 
 def _orders(paths: JobPaths, *, is_over: bool) -> Tuple[List[Any], int, bool]:

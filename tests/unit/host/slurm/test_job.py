@@ -17,6 +17,7 @@ from runner.core.model.slurm import JobStatus
 from runner.core.protocol.paths import JobPaths
 from runner.host.process import procfs
 from runner.host.process.event_loop import run_steps
+from runner.host.slurm import allocation as allocation_of_user
 from runner.host.slurm import commands, job, shared_files
 from runner.host.slurm.commands import Answer
 from runner.host.slurm.job_folder import JobSettings, is_first, last_start
@@ -84,6 +85,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(job, "POLL_S", 0.002)
     monkeypatch.setattr(job, "CANCEL_MARGIN_S", 0.05)
     monkeypatch.setattr(job, "REFUSED_S", 0.05)
+    monkeypatch.setattr(allocation_of_user, "STEP_S", 0.002)
     return made
 
 

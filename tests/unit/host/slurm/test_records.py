@@ -30,7 +30,7 @@ from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
 from runner.host.process.event_loop import run_steps
 from runner.host.slurm import job, recovery, shared_files
-from runner.host.slurm.task import past_attempts, start_number
+from runner.host.slurm.job_folder import past_attempts, start_number
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
 RUN_ID = "0314-1592-digits-65a3"

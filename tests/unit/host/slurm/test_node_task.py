@@ -10,8 +10,8 @@ import pytest
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.protocol.paths import JobPaths
-from runner.host.slurm import shared_files, task
-from runner.host.slurm.task import NodeTask
+from runner.host.slurm import node_task, shared_files
+from runner.host.slurm.node_task import NodeTask
 from tests.golden.builders import RUN_ID
 from tests.unit.core.relaunch.test_plan_in_job import FACTS, context
 
@@ -27,7 +27,7 @@ def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeTask:
     shared_files.write(paths.start(0).facts("a"), encode(FACTS["a"]))
     monkeypatch.setenv("SLURMD_NODENAME", "a")
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    monkeypatch.setattr(task, "START_SPREAD_S", 0.0)
+    monkeypatch.setattr(node_task, "START_SPREAD_S", 0.0)
     return NodeTask(paths.root, "nonce", {})
 
 

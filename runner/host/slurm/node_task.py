@@ -15,15 +15,14 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from runner.core import descriptor_limit
-from runner.core.codec import decode, encode, parse_json
+from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order
-from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.slurm import UNSEEN
 from runner.core.planning.readiness import facts_request
 from runner.core.protocol.events import PeerLost
-from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
+from runner.core.protocol.paths import RunPaths, StartPaths
 from runner.core.relaunch.handover import RelaunchContext
 from runner.core.relaunch.next_attempt import plan_in_job
 from runner.host.facts.collect import FactsResult, collect
@@ -31,7 +30,7 @@ from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import run_steps
 from runner.host.slurm import commands, shared_files
-from runner.host.slurm.job_folder import JobSettings, job_paths
+from runner.host.slurm.job_folder import JobSettings, job_paths, past_attempts, start_number
 from runner.host.storage import run_owner, workdir_index
 from runner.host.storage.run_folder import has_ended, read_events, read_order, write_atomic
 from runner.host.storage.run_owner import RunSocket
@@ -60,11 +59,6 @@ def main(programs: Mapping[str, str]) -> NoReturn:
         print(f"runner: {error}", file=sys.stderr)
         sys.exit(NOT_STARTED)
     sys.exit(0)
-
-
-def start_number(environ: Mapping[str, str]) -> int:
-    """Return which start of the job this is; Slurm counts those after the first."""
-    return int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 class NodeTask:
@@ -235,27 +229,6 @@ class NodeTask:
             command = ["scontrol", "requeue"] if settings.is_requeued else command
             target = step.partition(".")[0]
         run_steps(commands.run([*command, target]))
-
-
-def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:
-    """Return the attempts of a run before the job's n-th start, by what was planned last."""
-    if not number:
-        return ()
-    infos = []
-    for name in os.listdir(paths.run):
-        text = procfs.read_text(RunPaths(*_parts(paths), name).info)
-        if text:
-            infos.append(decode(RunInfo, parse_json(text)))
-    if not infos:
-        return ()
-    last = max(infos, key=lambda info: info.attempt)
-    nodes = tuple(procfs.read_text(paths.start(number - 1).nodes).split())
-    return (*last.past_attempts, PastAttempt(last.attempt, nodes, "its job was started again"))
-
-
-def _parts(paths: JobPaths) -> Tuple[str, str]:
-    workdir, _, run_id = paths.run.rsplit("/", 2)
-    return workdir, run_id
 
 
 def _await_end(pipe: int, begun_file: str, attempt: int) -> None:

@@ -1,4 +1,4 @@
-"""Job queue of an agent: long requests in steps, which its file worker does, one request at a time.
+"""Request queue of an agent: long requests in steps, which its file worker does, one at a time.
 
 The agent stays responsive meanwhile, whatever a disk does.
 """
@@ -19,10 +19,10 @@ PROGRESS_INTERVAL_S = 1.0  # how often the controller is told that a long reques
 MAX_QUEUED = 16  # how many requests may wait; then no more are read
 
 LoopCall = Callable[[], object]
-JobSteps = Generator[Optional[LoopCall], None, None]
+RequestSteps = Generator[Optional[LoopCall], None, None]
 """The steps of a request; what one yields, the agent's loop calls in its own thread."""
 
-Job = Tuple[Frame, JobSteps]
+QueuedRequest = Tuple[Frame, RequestSteps]
 
 
 class Slice(NamedTuple):
@@ -33,7 +33,7 @@ class Slice(NamedTuple):
     loop_call: Optional[LoopCall] = None
 
 
-class JobQueue:
+class RequestQueue:
     """The requests of the controller that are not done yet."""
 
     def __init__(
@@ -43,7 +43,7 @@ class JobQueue:
         refuse: Callable[[Frame, Exception], None],
     ) -> None:
         self._files, self._reply, self._refuse = files, reply, refuse
-        self._queue: Deque[Job] = deque()
+        self._queue: Deque[QueuedRequest] = deque()
         self._is_working = False
         self._last_progress = time.monotonic()
 
@@ -55,7 +55,7 @@ class JobQueue:
         """Whether no more requests should be read for now."""
         return len(self._queue) >= MAX_QUEUED
 
-    def add(self, frame: Frame, steps: JobSteps) -> None:
+    def add(self, frame: Frame, steps: RequestSteps) -> None:
         """Queue the work of one request."""
         self._queue.append((frame, steps))
         self._continue()
@@ -70,15 +70,15 @@ class JobQueue:
         """Have the steps of the first request done for a time slice."""
         if self._queue and not self._is_working:
             self._is_working = True
-            job = self._queue[0]
-            work = functools.partial(_work, job[1])
-            self._files.submit(work, functools.partial(self._on_worked, job))
+            request = self._queue[0]
+            work = functools.partial(_work, request[1])
+            self._files.submit(work, functools.partial(self._on_worked, request))
 
-    def _on_worked(self, job: Job, result: Slice) -> None:
+    def _on_worked(self, request: QueuedRequest, result: Slice) -> None:
         self._is_working = False
-        frame, steps = job
+        frame, steps = request
         is_last, error, loop_call = result
-        if not (self._queue and self._queue[0] is job):  # cancelled
+        if not (self._queue and self._queue[0] is request):  # cancelled
             self._files.submit(functools.partial(_close, steps))
             self._continue()
             return
@@ -98,7 +98,7 @@ class JobQueue:
         self._continue()
 
 
-def _work(steps: JobSteps) -> Slice:
+def _work(steps: RequestSteps) -> Slice:
     deadline = time.monotonic() + TIME_SLICE_S
     try:
         while time.monotonic() < deadline:
@@ -112,6 +112,6 @@ def _work(steps: JobSteps) -> Slice:
     return Slice()
 
 
-def _close(steps: JobSteps) -> None:
+def _close(steps: RequestSteps) -> None:
     with contextlib.suppress(Exception):  # the request was refused already
         steps.close()
