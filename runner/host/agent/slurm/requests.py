@@ -31,6 +31,10 @@ OUTPUT_FAILED = "0:53"
 
 POLL_S = 0.5  # how often we look again
 
+NOT_BEGUN = ("", str(NotReady.exit_code), "126", "127")
+"""The exit codes of a script that has begun no run: bash(1) has the last ones for a Python that it
+cannot start."""
+
 MAX_LOG = 2000  # bytes of a job's own output that are shown
 
 
@@ -134,7 +138,7 @@ def validated_job(workdir: str, run_id: str) -> JobPaths:
 def has_begun(ended: JobStatus) -> bool:
     """Return whether a job that is over has begun its run, by the exit code of our script."""
     code, _, signum = ended.exit_code.partition(":")
-    return ended.has_ended and signum == "0" and code not in ("", str(NotReady.exit_code))
+    return ended.has_ended and signum == "0" and code not in NOT_BEGUN
 
 
 def _site_settings(config: str) -> Dict[str, Any]:

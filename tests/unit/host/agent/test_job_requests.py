@@ -148,7 +148,7 @@ def test_a_run_has_begun_on_all_nodes_or_what_is_over_has_begun_it(paths: JobPat
     [
         *(("COMPLETED", "0:0", True), ("FAILED", "1:0", True), ("FAILED", "4:0", True)),
         *(("FAILED", "3:0", False), ("FAILED", "0:53", False), ("CANCELLED", "0:15", False)),
-        *(("UNKNOWN", "", False), ("RUNNING", "0:0", False)),
+        *(("UNKNOWN", "", False), ("RUNNING", "0:0", False), ("FAILED", "127:0", False)),
     ],
 )
 def test_whether_a_job_that_is_over_has_begun_its_run(
