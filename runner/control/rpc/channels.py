@@ -39,7 +39,6 @@ class JobChannel:
         self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._unread, self._lock = 0, threading.Lock()  # in memory
         self._has_ended = self.is_flooded = False
-        session.request("open_channel", {"channel": number})
 
     def put(self, data: bytes) -> None:
         """Take bytes from the agent; b"" is its end."""
@@ -92,6 +91,7 @@ class ChannelHub:
         """Open a channel."""
         number = next(self._numbers)
         channel = self._channels[number] = JobChannel(self._session, number, self._forget)
+        self._session.request("open_channel", {"channel": number})
         if self._has_ended:  # perhaps before the channel was among those that are told
             channel.put(b"")
         return channel

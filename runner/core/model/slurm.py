@@ -9,6 +9,9 @@ from typing import Dict, Optional, Tuple
 UNKNOWN = "UNKNOWN"
 """The state of a job that Slurm has forgotten: it does so some minutes after its end."""
 
+SUBMITTING = "SUBMITTING"
+"""The state of a job of which it is not known yet whether Slurm has taken it."""
+
 ENDED_STATES = (
     *(UNKNOWN, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
     *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
@@ -102,9 +105,14 @@ class JobStatus:
         return self.state in ENDED_STATES
 
     @property
+    def is_impossible(self) -> bool:
+        """Whether it waits for what it will never get."""
+        return self.state == "PENDING" and self.reason in IMPOSSIBLE_REASONS
+
+    @property
     def is_queued(self) -> bool:
         """Whether it waits for its nodes."""
-        return self.state in ("PENDING", "CONFIGURING", "REQUEUED")
+        return self.state in ("PENDING", "CONFIGURING", "REQUEUED", SUBMITTING)
 
     @property
     def queued_text(self) -> str:
@@ -117,7 +125,7 @@ class JobStatus:
     @property
     def text(self) -> str:
         """How it stands, in a few words."""
-        job = f"job {self.job_id}"
+        job = f"job {self.job_id}" if self.job_id else "its job"
         if self.problem:
             return f"{job}: Slurm does not answer: {self.problem}"
         if self.is_queued:

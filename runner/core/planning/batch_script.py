@@ -22,7 +22,7 @@ if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
   exit 3
 fi
 [ ! -e "$job/cancelled" ] || exit 3
-[ -s "$job/job_id" ] || echo "$SLURM_JOB_ID" >"$job/job_id"
+echo "$SLURM_JOB_ID" >"$job/job_id"
 echo "{digest}  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.
@@ -67,8 +67,8 @@ allocation, where `process` is, nothing is requeued.
 """
 
 
-def sweep_script(scripts: Mapping[str, str]) -> str:
-    """Return the script of one job that runs those of several runs; they are by their paths.
+def sweep_script(scripts: Mapping[str, str], name: str) -> str:
+    """Return the script of one job, `name`, that runs those of several runs, which are by path.
 
     Raises:
         ValueError: They ask for different things.
@@ -80,12 +80,13 @@ def sweep_script(scripts: Mapping[str, str]) -> str:
             different = sorted({*others} ^ {*options})
             raise ValueError(f"the runs of one job must ask for the same: {', '.join(different)}")
     first = next(iter(scripts))
+    head = f"#SBATCH {shell.quote(f'--job-name={name}')}"
     log = f"#SBATCH {shell.quote(f'--output={posixpath.dirname(first)}/sweep.log')}"
     lines = [
         f"bash {shell.quote(path)} & while kill -0 $!; do wait $!; done 2>/dev/null"
         for path in scripts
     ]
-    return "\n".join(["#!/bin/bash", *options, log, "trap : TERM", *lines, "exit 0", ""])
+    return "\n".join(["#!/bin/bash", head, *options, log, "trap : TERM", *lines, "exit 0", ""])
 
 
 def _shared_options(script: str) -> List[str]:

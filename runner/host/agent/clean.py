@@ -94,5 +94,5 @@ def _remove_unbegun(
     jobs, problem = yield from job.queued()
     if problem:
         return []
-    job_ids = {each.job_id for each in jobs}
-    return remove_unbegun(workdir, job_ids, older_than_s, dry_run=dry_run)
+    known = {word for each in jobs for word in (each.job_id, each.name)}
+    return remove_unbegun(workdir, known, older_than_s, dry_run=dry_run)

@@ -10,7 +10,9 @@ import zlib
 from typing import Any, Dict, Generator, List, Set
 
 from runner.core.codec import encode
+from runner.core.model.slurm import SUBMITTING
 from runner.core.protocol.frames import Frame
+from runner.core.protocol.paths import JobPaths
 from runner.core.protocol.states import State
 from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import RequestHandler
@@ -37,7 +39,8 @@ class Handler(RequestHandler):
             runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
             listing["runs"] += [run for run in runs if run["info"]["run_id"] not in known]
         if any(run["job"] is not None for run in listing["runs"]):
-            for gone in (yield from _ask_slurm(listing["runs"])):  # perhaps since it was read
+            over = yield from _ask_slurm(workdir, listing["runs"])
+            for gone in over:  # perhaps since it was read
                 again = yield from list_runs(workdir, node, others, gone)
                 kept = [run for run in listing["runs"] if run["info"]["run_id"] != gone]
                 for run in again["runs"]:
@@ -64,27 +67,33 @@ class Handler(RequestHandler):
         self.context.answer(frame, "relaunch_pending", stop_requested=stop_requested)
 
 
-def _ask_slurm(runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:
+def _ask_slurm(workdir: str, runs: List[Dict[str, Any]]) -> Generator[None, None, Set[str]]:
     """Add to runs of jobs how these stand; return those that Slurm does not know any more.
 
     A controller that lost its state gives the ids of jobs again: a job has its run's name, too.
     """
     from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
+    from runner.host.slurm.job_folder import remove_secrets  # noqa: PLC0415
 
     jobs, problem = yield from job.queued()
-    by_id = {each.job_id: each for each in jobs}
-    gone = set()
+    by_id, by_name = ({getattr(each, key): each for each in jobs} for key in ("job_id", "name"))
+    gone, now = set(), time.time()
     for run in runs:
         if run["job"] is None:
             continue
-        known, name = by_id.get(run["job"]["job_id"]), run["job"].get("name", "")
+        job_id, name = run["job"]["job_id"], run["job"].get("name", "")
+        known = by_id.get(job_id) if job_id.isdigit() else by_name.get(name)
         if known is not None and name in ("", known.name):
             run["job"] = encode(known)
             run["relaunch_pending"] = known.is_queued and not run["alive"]
         elif problem:
             run["job"]["problem"] = problem
-        elif run["alive"]:
-            gone.add(run["info"]["run_id"])
+        elif not job_id.isdigit() and now - run["changed_at"] < job.SUBMITTING_S:
+            run["job"]["state"] = SUBMITTING
+        else:
+            remove_secrets(JobPaths(workdir, run["info"]["run_id"]))
+            if run["alive"]:
+                gone.add(run["info"]["run_id"])
     return gone
 
 

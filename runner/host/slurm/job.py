@@ -1,22 +1,23 @@
 """Job of a run, on its login node: how it stands and has ended, as Slurm says, and its end.
 
-One question to the controller serves all runs of this process, for a while.
+One question to Slurm serves all runs, and nodes, of this process for a while.
 """
 
 from __future__ import annotations
 
-import os
+import functools
 import threading
 import time
 from dataclasses import replace
-from typing import Generator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Generator, List, Optional, Tuple
 
-from runner.core.model.slurm import UNKNOWN, JobStatus
+from runner.core.model.slurm import SUBMITTING, UNKNOWN, JobStatus
 from runner.core.protocol.paths import JobPaths
 from runner.host.process import procfs
 from runner.host.process.event_loop import pause
 from runner.host.slurm import allocation, commands
-from runner.host.slurm.job_folder import JobSettings, last_start_number, remove_secrets
+from runner.host.slurm.job_folder import JobSettings, last_start, last_start_number, remove_secrets
+from runner.host.storage.run_folder import mtime, write_atomic
 
 FRESH_S = 2.0
 """How old an answer of the queue may be."""
@@ -27,56 +28,100 @@ CANCEL_MARGIN_S = 30.0
 REFUSED_S = 5.0
 """How long a job may still be there that scancel refuses to end, since it ends by itself."""
 
+SUBMITTING_S = commands.SUBMIT_LIMIT_S + 2 * commands.LIMIT_S
+"""After what time a job whose id nobody has written down was submitted, or never will be."""
+
 POLL_S = 0.5
 Jobs = Tuple[List[JobStatus], str]
 
 
-class _Queue:
-    """The last answer of squeue, for all threads of this process."""
+class _Answers:
+    """The last answers of Slurm, for all threads of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answer: Jobs = ([], "")
-        self._asked_at = float("-inf")
+        self._known: Dict[str, Tuple[float, Any]] = {}
 
-    def jobs(self, fresh_s: float) -> Generator[None, None, Jobs]:
-        """Return this user's jobs in the queue, and why they are not known."""
+    def get(
+        self, key: str, fresh_s: float, ask: Callable[[], Generator[None, None, Any]]
+    ) -> Generator[None, None, Any]:
+        """Return the answer to a question, asked again unless it is fresh."""
         while not self._lock.acquire(blocking=False):  # another thread asks
             yield from pause(POLL_S / 10)
         try:
-            if time.monotonic() - self._asked_at > fresh_s:
-                self._answer = yield from commands.queued_jobs()
-                self._asked_at = time.monotonic()
-            return self._answer
+            asked_at, answer = self._known.get(key, (float("-inf"), None))
+            if time.monotonic() - asked_at > fresh_s:
+                answer = yield from ask()
+                self._known[key] = time.monotonic(), answer
+            return answer
         finally:
             self._lock.release()
 
 
-_queue = _Queue()
+_answers = _Answers()
 
 
 def queued(fresh_s: float = FRESH_S) -> Generator[None, None, Jobs]:
     """Return this user's jobs in the queue, and why they are not known."""
-    return (yield from _queue.jobs(fresh_s))
+    jobs: Jobs = yield from _answers.get("queue", fresh_s, commands.queued_jobs)
+    return jobs
 
 
 def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, JobStatus]:
-    """Return how the job of a run stands, or its step in the allocation that it uses.
+    """Return how the job of a run stands, or its step in the job that it shares with others.
 
     One that Slurm has forgotten has state UNKNOWN, also if another one has its id by now: so it
     is where a controller lost its state, or has counted to MaxJobId (slurm.conf(5)).
     """
     jobs, problem = yield from queued(fresh_s)
-    job_id, is_ours = procfs.read_text(paths.job_id).strip(), not JobSettings(paths).allocation
+    settings = JobSettings(paths)
+    job_id = _job_id(paths, settings, jobs)
+    if not job_id:
+        is_recent = time.time() - mtime(paths.context) < SUBMITTING_S
+        return JobStatus(state=SUBMITTING if is_recent else UNKNOWN, problem=problem)
     found = next((each for each in jobs if each.job_id == job_id), None)
     is_queued = found is not None
+    if found is None and problem:
+        return JobStatus(job_id, problem=problem)
     if found is None:
-        found = JobStatus(job_id, problem=problem) if problem else (yield from commands.job(job_id))
-    if is_ours and found.name not in ("", os.path.basename(paths.run)):
+        ask = functools.partial(commands.job, job_id)
+        found = yield from _answers.get(f"job {job_id}", fresh_s, ask)
+    if settings.job_name and found.name not in ("", settings.job_name):
         return JobStatus(job_id, state=UNKNOWN)
-    if is_queued:
-        return found if is_ours else (yield from allocation.step_status(paths, found))
-    states = (yield from commands.step_states(job_id)) if found.has_ended else []
+    if is_queued and settings.is_shared:
+        found = yield from allocation.step_status(paths, found)
+    if not found.has_ended or (is_queued and not settings.is_shared):
+        return found
+    return (yield from _end_of(paths, settings, found, fresh_s))
+
+
+def _job_id(paths: JobPaths, settings: JobSettings, jobs: List[JobStatus]) -> str:
+    """Return the id of the job of a run, "" if it is not known.
+
+    Who submitted it may have died before it was written down; its name tells, then.
+    """
+    job_id = procfs.read_text(paths.job_id).strip()
+    if job_id.isdigit():
+        return job_id
+    if time.time() - mtime(paths.context) < SUBMITTING_S:
+        return ""  # who submits it may yet cancel it
+    job_id = next((each.job_id for each in jobs if each.name == settings.job_name), "")
+    if job_id and settings.job_name:
+        write_atomic(paths.job_id, job_id)
+    return job_id
+
+
+def _end_of(
+    paths: JobPaths, settings: JobSettings, found: JobStatus, fresh_s: float
+) -> Generator[None, None, JobStatus]:
+    """Return how a job has ended, or the step of a run in it, as the accounting says, too."""
+    step = procfs.read_text(last_start(paths).step).strip() if settings.is_shared else ""
+    if settings.is_shared and not step:
+        return found
+    ask = functools.partial(commands.step_states, step or found.job_id)
+    states = yield from _answers.get(f"steps {step or found.job_id}", fresh_s, ask)
+    if step and states and "CANCELLED" not in states:  # so what ended its job did not end it
+        return replace(found, state=_telling_state(states))
     return replace(found, state=_telling_state([*states, found.state]))
 
 
@@ -119,10 +164,12 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     found = yield from status(paths, fresh_s=0.0)
     if found.problem:
         return f"Slurm does not answer: {found.problem}"
+    if found.state == SUBMITTING:
+        return "its job is being submitted; try again in a minute"
     if found.has_ended:
         remove_secrets(paths)
         return ""
-    if settings.allocation:
+    if settings.is_shared:
         refusal = yield from allocation.cancel_step(paths, found.job_id)
     else:
         refusal = (yield from commands.run(["scancel", found.job_id])).problem

@@ -23,9 +23,11 @@ class JobSettings:
         slurm = context.get("spec", {}).get("slurm") or {}
         self.kill_wait_s = float(context.get("kill_wait_s", 30.0))
         self.tracks_by_cgroup = "cgroup" in str(context.get("proctrack", ""))
-        self.allocation = str(context.get("allocation", ""))
-        """The job whose nodes the run uses, "" for one of its own."""
-        self.is_requeued = bool(slurm.get("requeue")) and not self.allocation
+        self.job_name = str(context.get("job_name", ""))
+        """By which Slurm calls the job, "" for an allocation of its user."""
+        self.is_shared = bool(context.get("is_shared"))
+        """Whether the job is an allocation of its user, or that of several runs of a sweep."""
+        self.is_requeued = bool(slurm.get("requeue")) and not self.is_shared
 
 
 def last_start(paths: JobPaths) -> StartPaths:

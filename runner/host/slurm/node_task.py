@@ -225,7 +225,7 @@ class NodeTask:
         time.sleep(LOGS_S)
         settings, step = JobSettings(self._paths), procfs.read_text(self._start.step)
         command, target = ["scancel"], step
-        if self.node != self._names[0] and not settings.allocation:  # its script is lost, too
+        if self.node != self._names[0] and not settings.is_shared:  # its script is lost, too
             command = ["scontrol", "requeue"] if settings.is_requeued else command
             target = step.partition(".")[0]
         run_steps(commands.run([*command, target]))

@@ -145,7 +145,10 @@ def _remove_run(folder: RunPaths) -> Steps:
 def remove_unbegun(
     workdir: str, jobs: Collection[str], older_than_s: float, *, dry_run: bool
 ) -> List[str]:
-    """Remove the runs that no node of a job has begun, and return them; `jobs` are in the queue."""
+    """Remove the runs that no node of a job has begun, and return them.
+
+    `jobs` are the ids and names of those in the queue.
+    """
     removed = []
     for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
         paths = JobPaths(workdir, run_id)
@@ -153,7 +156,8 @@ def remove_unbegun(
         names = procfs.list_names(paths.run)
         is_job = bool(made_at) and all(name.startswith(".") for name in names)
         is_old = made_at < time.time() - max(older_than_s, UNFINISHED_GRACE_S)
-        if is_job and is_old and procfs.read_text(paths.job_id).strip() not in jobs:
+        job_id = procfs.read_text(paths.job_id).strip()
+        if is_job and is_old and job_id not in jobs and run_id not in jobs:
             removed.append(run_id)
             if not dry_run:
                 remove_job(paths.run)

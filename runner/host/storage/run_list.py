@@ -99,9 +99,9 @@ def _read_context(paths: JobPaths) -> Dict[str, Any]:
 
 
 def _job(paths: JobPaths, context: Mapping[str, Any]) -> JobStatus:
-    """Return the job of a run; its name, too, unless the run uses the job of another."""
-    name = "" if context.get("allocation") else os.path.basename(paths.run)
-    return JobStatus(procfs.read_text(paths.job_id).strip(), name=name)
+    """Return the job of a run, with the name that Slurm should know it by."""
+    job_id = procfs.read_text(paths.job_id).strip()
+    return JobStatus(job_id, name=str(context.get("job_name", "")))
 
 
 def _read_queued(paths: JobPaths, context: Mapping[str, Any], node: str) -> Optional[HostRunStatus]:

@@ -83,7 +83,7 @@ class QueuedJob:
         """Raise NotReady if a job will not, or did not, start the run."""
         if answer["problems"]:
             raise NotReady(answer["problems"])
-        if status.state == "PENDING" and status.reason in IMPOSSIBLE_REASONS:
+        if status.is_impossible:
             message = f"Slurm would never start the job: {IMPOSSIBLE_REASONS[status.reason]}"
             hint = f"its reason was {status.reason}; job {status.job_id} is cancelled"
             raise NotReady([Problem("cluster.slurm", message, hint)])

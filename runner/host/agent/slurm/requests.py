@@ -8,7 +8,7 @@ from typing import Any, Dict, Generator, List, Tuple
 
 from runner.core.codec import encode
 from runner.core.errors import NotReady
-from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNSEEN, JobStatus
+from runner.core.model.slurm import UNSEEN, JobStatus
 from runner.core.planning.batch_script import sweep_script
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, is_run_id
@@ -59,7 +59,7 @@ class Handler(RequestHandler):
         private_folder(workdir, "runs")
         os.mkdir(paths.run, 0o700)
         try:
-            write_files(paths, data, _site_settings(config.out))
+            write_files(paths, data, _site_settings(config.out, data["run_id"]))
             with open(paths.code, "xb") as file:
                 file.write(frame.payload[: data["code_size"]])
             if data.get("hold"):
@@ -68,12 +68,8 @@ class Handler(RequestHandler):
                 allocation.start_script(paths)
             else:
                 job_id = yield from _submit(paths, data["run_id"], data.get("after", ""))
-        except GeneratorExit:  # the controller has left
-            run_steps(commands.run(["scancel", f"--name={data['run_id']}"]))
-            run_steps(remove_tree(paths.run))
-            raise
-        except BaseException:
-            yield from remove_tree(paths.run)
+        except BaseException as error:
+            _undo([paths], is_taken=isinstance(error, GeneratorExit))  # the controller has left
             raise
         write_atomic(paths.job_id, job_id)
         self.context.answer(frame, "submitted", job_id=job_id)
@@ -83,11 +79,17 @@ class Handler(RequestHandler):
         run_ids = [str(run_id) for run_id in frame.data["run_ids"]]
         all_paths = [validated_job(self.context.workdir, run_id) for run_id in run_ids]
         scripts = {paths.script: _read(paths.script) for paths in all_paths}
-        write_atomic(all_paths[0].sweep, sweep_script(scripts))
-        job_id = yield from _submit(all_paths[0], run_ids[0], "", all_paths[0].sweep)
+        try:
+            for paths in all_paths:  # their job may begin before its id is known here
+                context = shared_files.read(paths.context) or {}
+                context = {**context, "job_name": run_ids[0], "is_shared": True}
+                shared_files.write(paths.context, context)
+            write_atomic(all_paths[0].sweep, sweep_script(scripts, run_ids[0]))
+            job_id = yield from _submit(all_paths[0], run_ids[0], "", all_paths[0].sweep)
+        except BaseException as error:
+            _undo(all_paths, is_taken=isinstance(error, GeneratorExit))
+            raise
         for paths in all_paths:
-            context = shared_files.read(paths.context) or {}
-            shared_files.write(paths.context, {**context, "allocation": job_id})
             write_atomic(paths.job_id, job_id)
         self.context.answer(frame, "submitted", job_id=job_id)
 
@@ -104,8 +106,10 @@ class Handler(RequestHandler):
         while not (ready or problems) and wrote and time.monotonic() < deadline:
             yield from pause(POLL_S)  # a disk may take its time to show what its nodes wrote
             problems, attempt, ready = _orders(paths, is_over=True)
-        if found.state == "PENDING" and found.reason in IMPOSSIBLE_REASONS:
-            yield from job.cancel(paths)
+        if found.is_impossible:
+            found = yield from job.status(paths, fresh_s=0.0)  # it may have begun meanwhile
+            if found.is_impossible:
+                yield from job.cancel(paths)
         log = ""
         if found.has_ended and not ready:
             log = _explain(paths, found)
@@ -141,13 +145,24 @@ def has_begun(ended: JobStatus) -> bool:
     return ended.has_ended and signum == "0" and code not in NOT_BEGUN
 
 
-def _site_settings(config: str) -> Dict[str, Any]:
+def _undo(all_paths: List[JobPaths], *, is_taken: bool) -> None:
+    """Remove the files of runs that are not submitted; their job, too, if there may be one."""
+    if is_taken:
+        name = f"--name={os.path.basename(all_paths[0].run)}"
+        run_steps(commands.run(["scancel", f"--user={os.getuid()}", name]))
+    for paths in all_paths:
+        run_steps(remove_tree(paths.run))
+
+
+def _site_settings(config: str, run_id: str) -> Dict[str, Any]:
     """Return the settings of `scontrol show config`, and of this shell, that a job depends on."""
     kill_wait = commands.setting(config, "KillWait").split()
+    is_in_allocation = "SLURM_JOB_ID" in os.environ
     return {
         "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0,
         "proctrack": commands.setting(config, "ProctrackType"),
-        "allocation": os.environ.get("SLURM_JOB_ID", ""),
+        "job_name": "" if is_in_allocation else run_id,
+        "is_shared": is_in_allocation,
     }
 
 

@@ -114,7 +114,7 @@ def test_closing_ends_the_agent_and_who_reads() -> None:
     session = Session()
     channel = JobChannel(session, 5)
     channel.close()
-    assert session.requests == [("open_channel", 5, b""), ("close_channel", 5, b"")]
+    assert session.requests == [("close_channel", 5, b"")]
     assert channel.recv() == b""
 
 

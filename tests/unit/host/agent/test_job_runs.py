@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -44,11 +45,11 @@ class World:
         Path(self.paths.job_id).write_text("7")
         self.write_context(requeue=False)
 
-    def write_context(self, *, requeue: bool, allocation: str = "") -> None:
+    def write_context(self, *, requeue: bool, **more: Any) -> None:
         """Write what was submitted."""
         info = RunInfo(RUN_ID, "hpc", "digits", launched_by="ada@desk")
         slurm = {"nnodes": 2, "requeue": requeue}
-        context = {"info": encode(info), "spec": {"slurm": slurm}, "allocation": allocation}
+        context = {"info": encode(info), "spec": {"slurm": slurm}, "job_name": RUN_ID, **more}
         shared_files.write(self.paths.context, context)
 
     def queued(self) -> Generator[None, None, Any]:
@@ -166,9 +167,34 @@ def test_a_job_whose_id_was_given_again(world: World) -> None:
     assert (status.alive, status.state) == (False, State.FAILED)
 
 
+def test_a_job_that_is_being_submitted(world: World) -> None:
+    """Its id is not known yet; once it is old, its name tells, or that it is not there."""
+    Path(world.paths.job_id).unlink()
+    assert aggregate_state(world.listed()) == "submitting"
+    world.queue = [PENDING]
+    assert world.listed()["login"].job == PENDING
+    world.queue = []
+    os.utime(world.paths.root, (1.0, 1.0))
+    assert aggregate_state(world.listed()) == "failed"
+
+
+def test_the_secrets_of_a_job_that_is_over_are_removed(world: World) -> None:
+    """Slurm may have killed its script."""
+    secrets = Path(world.paths.secrets)
+    secrets.touch()
+    world.queue = [PENDING]
+    world.listed()
+    world.queue, world.problem = [], "late"
+    world.listed()
+    assert secrets.exists()
+    world.problem = ""
+    world.listed()
+    assert not secrets.exists()
+
+
 def test_a_run_in_an_allocation_that_was_cancelled(world: World) -> None:
     """It will not begin, however long its allocation goes on."""
-    world.write_context(requeue=False, allocation="7")
+    world.write_context(requeue=False, job_name="", is_shared=True)
     world.queue = [JobStatus("7", "RUNNING", name="interactive")]
     assert world.listed()["login"].alive
     Path(world.paths.cancelled).touch()

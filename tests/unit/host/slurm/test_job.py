@@ -38,6 +38,7 @@ class Slurm:
         self.steps: tuple[list[str], str] = ([], "")
         self.scancel = Answer(0, "", "")
         self.cancelled: list[str] = []
+        self.asked_accounting: list[str] = []
         self.questions = 0
         self.ends_after = 0  # questions about the queue, once it is cancelled
 
@@ -55,9 +56,10 @@ class Slurm:
         yield
         return replace(self.gone, job_id=job_id)
 
-    def step_states(self, _: str) -> Generator[None, None, list[str]]:
+    def step_states(self, job_id: str) -> Generator[None, None, list[str]]:
         """Answer sacct."""
         yield
+        self.asked_accounting.append(job_id)
         return self.accounting
 
     def steps_of(self, _: str, name: str) -> Generator[None, None, Any]:
@@ -81,7 +83,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     for name in ("queued_jobs", "job", "step_states", "run"):
         monkeypatch.setattr(commands, name, getattr(made, name))
     monkeypatch.setattr(commands, "steps", made.steps_of)
-    monkeypatch.setattr(job, "_queue", job._Queue())
+    monkeypatch.setattr(job, "_answers", job._Answers())
     monkeypatch.setattr(job, "POLL_S", 0.002)
     monkeypatch.setattr(job, "CANCEL_MARGIN_S", 0.05)
     monkeypatch.setattr(job, "REFUSED_S", 0.05)
@@ -94,7 +96,7 @@ def folder(tmp_path: Path, **context: Any) -> JobPaths:
     paths = JobPaths(str(tmp_path), "run-1")
     Path(paths.start(0).root).mkdir(parents=True)
     Path(paths.job_id).write_text("7\n")
-    shared_files.write(paths.context, {"kill_wait_s": 0.0, **context})
+    shared_files.write(paths.context, {"kill_wait_s": 0.0, "job_name": "run-1", **context})
     return paths
 
 
@@ -107,7 +109,7 @@ def paths(tmp_path: Path) -> JobPaths:
 @pytest.fixture
 def allocation(tmp_path: Path) -> JobPaths:
     """The folder of a run in an allocation, whose step is 7.3."""
-    made = folder(tmp_path, allocation="7")
+    made = folder(tmp_path, job_name="", is_shared=True)
     Path(made.start(0).step).write_text("7.3")
     return made
 
@@ -185,14 +187,72 @@ def test_a_script_that_has_no_step_yet(slurm: Slurm, allocation: JobPaths) -> No
     assert run_steps(job.status(allocation)).state == "COMPLETED"
 
 
-def test_the_end_of_a_job_is_awaited(slurm: Slurm, paths: JobPaths) -> None:
+def test_the_end_of_a_job_is_awaited(
+    slurm: Slurm, paths: JobPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or that it waits to start again; not for ever."""
     slurm.queue = [RUNNING]
     assert run_steps(job.await_end(paths, 0.01)) is None
     slurm.queue = [JobStatus("7", "PENDING")]
     assert run_steps(job.await_end(paths, 0.5)) == JobStatus("7", "PENDING")
-    slurm.queue, job._queue._asked_at = [], 0.0
+    slurm.queue = []
+    monkeypatch.setattr(job, "_answers", job._Answers())
     assert run_steps(job.await_end(paths, 0.5)) == ENDED
+
+
+def test_a_job_whose_id_nobody_wrote_down(slurm: Slurm, paths: JobPaths) -> None:
+    """Who submitted it may still cancel it; if he died, its name tells."""
+    Path(paths.job_id).unlink()
+    slurm.queue = [RUNNING]
+    assert run_steps(job.status(paths)).state == "SUBMITTING"
+    assert "try again" in run_steps(job.cancel(paths))
+    os.utime(paths.context, (1.0, 1.0))
+    assert run_steps(job.status(paths, 0.0)) == RUNNING
+    assert run_steps(job.cancel(paths)) == ""
+    assert slurm.cancelled == ["7"]
+
+
+def test_a_job_that_was_never_submitted(slurm: Slurm, paths: JobPaths) -> None:
+    """It has no id, and Slurm knows no job of its name."""
+    Path(paths.job_id).write_text("held")
+    os.utime(paths.context, (1.0, 1.0))
+    assert run_steps(job.status(paths)).state == "UNKNOWN"
+    assert run_steps(job.cancel(paths)) == ""
+    assert slurm.cancelled == []
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+@pytest.mark.parametrize(
+    ("states", "ended", "state"),
+    [
+        (["OUT_OF_MEMORY"], "FAILED", "OUT_OF_MEMORY"),
+        (["COMPLETED"], "OUT_OF_MEMORY", "COMPLETED"),
+        (["FAILED"], "TIMEOUT", "FAILED"),
+        (["CANCELLED"], "TIMEOUT", "TIMEOUT"),
+    ],
+)
+def test_a_run_that_shared_its_job_ends_by_its_step(
+    slurm: Slurm,
+    allocation: JobPaths,
+    states: list[str],
+    ended: str,
+    state: str,
+    *,
+    is_queued: bool,
+) -> None:
+    """Another run of the job may have ended otherwise."""
+    slurm.accounting, slurm.gone = states, JobStatus("7", ended)
+    slurm.queue = [RUNNING] if is_queued else []
+    found = run_steps(job.status(allocation))
+    assert found.state == (states[0] if is_queued else state)
+    assert slurm.asked_accounting == ["7.3"]
+
+
+def test_a_question_about_a_job_serves_all_its_nodes(slurm: Slurm, paths: JobPaths) -> None:
+    """All of them ask when it is over."""
+    for _ in range(3):
+        assert run_steps(job.status(paths)) == ENDED
+    assert slurm.asked_accounting == ["7"]
 
 
 def test_cancel_returns_once_nothing_is_left(slurm: Slurm, paths: JobPaths) -> None:
@@ -241,12 +301,12 @@ def test_settings_of_a_job(tmp_path: Path) -> None:
     context = {"spec": {"slurm": {"requeue": True}}, "proctrack": "proctrack/cgroup"}
     made = JobSettings(folder(tmp_path / "a", **{**context, "kill_wait_s": 5}))
     assert (made.kill_wait_s, made.tracks_by_cgroup) == (5.0, True)
-    assert (made.is_requeued, made.allocation) == (True, "")
-    users = JobSettings(folder(tmp_path / "c", **context, allocation="8"))
-    assert (users.is_requeued, users.allocation) == (False, "8")
+    assert (made.is_requeued, made.is_shared) == (True, False)
+    shared = JobSettings(folder(tmp_path / "c", **context, is_shared=True))
+    assert (shared.is_requeued, shared.is_shared) == (False, True)
     bare = JobSettings(JobPaths(str(tmp_path / "b"), "r"))
     assert (bare.kill_wait_s, bare.tracks_by_cgroup) == (30.0, False)
-    assert (bare.is_requeued, bare.allocation) == (False, "")
+    assert (bare.is_requeued, bare.is_shared, bare.job_name) == (False, False, "")
 
 
 def test_the_files_of_the_last_start(paths: JobPaths) -> None:
