@@ -9,12 +9,9 @@ from typing import Any
 from runner.config.schema import SweepConfig
 from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import SpecInputs, Validator
-from runner.core.model.slurm import SlurmSpec
+from runner.core.model.slurm import LOGIN, SlurmSpec
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.batch_script import GPUS_OF_GRES
-
-LOGIN = "login"
-"""The name of the login node."""
 
 EARLY_S = 60
 """How early Slurm may send the signal before a time limit, by sbatch(1)."""

@@ -127,11 +127,11 @@ def _cancel(
 
     confirm(finder.pool, "stop", [reported.info], yes=yes, is_latest=not request.spec.run_id)
     run_id, node = reported.run_id, next(iter(finder.pool.sessions))
-    QueuedJob(finder.pool, node, run_id, request.run_flags(run_id)).cancel()
+    message = QueuedJob(finder.pool, node, run_id, request.run_flags(run_id)).cancel()
     if json_:
         show(json.dumps({"run_id": run_id, "state": "stopped", "left": {}}))
     else:
-        show_prose(f"run {run_id}: its job is cancelled; nothing of it had begun")
+        show_prose(message)
     return 0
 
 

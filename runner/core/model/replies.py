@@ -189,6 +189,13 @@ class Submitted:
 
 
 @dataclass(frozen=True)
+class JobCancelled:
+    """Nothing is left of the job of a run."""
+
+    has_begun: bool  # on some node, before
+
+
+@dataclass(frozen=True)
 class ChannelData:
     """Bytes from the agent of a channel; none: it has ended."""
 
@@ -208,7 +215,7 @@ class JobReply:
 
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "input_taken", "job_cancelled", "run", "stacks_dumped"), Reply),
+    **dict.fromkeys(("absent", "input_taken", "run", "stacks_dumped"), Reply),
     "cleaned": Cleaned,
     "data": LogChunk,
     "exited": CommandExited,
@@ -218,6 +225,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "hello": Clocks,
     "inventory_end": InventoryEnd,
     "job": JobReply,
+    "job_cancelled": JobCancelled,
     "leftovers": Leftovers,
     "listening": Listening,
     "missing": MissingFiles,

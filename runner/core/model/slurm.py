@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
+LOGIN = "login"
+"""The name of the login node."""
+
 UNKNOWN = "UNKNOWN"
 """The state of a job that Slurm has forgotten: it does so some minutes after its end."""
 

@@ -66,7 +66,6 @@ def _script_pid(paths: JobPaths) -> int:
 
 def cancel_step(paths: JobPaths, job_id: str) -> Generator[None, None, str]:
     """End the script and the step of a run; return Slurm's refusal: it may have ended."""
-    write_atomic(paths.cancelled, "")  # no script starts a step, and no node the run, any more
     if pid := _script_pid(paths):
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)

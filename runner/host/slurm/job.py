@@ -169,6 +169,7 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     if found.has_ended:
         remove_secrets(paths)
         return ""
+    write_atomic(paths.cancelled, "")  # no script starts a step, and no node the run, any more
     if settings.is_shared:
         refusal = yield from allocation.cancel_step(paths, found.job_id)
     else:

@@ -6,6 +6,7 @@ Those of hosts are merged by their names; those of ranks are their stacks, the e
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -135,11 +136,12 @@ def render_sweep(runs: Sequence[SweepRun], *, is_planned: bool) -> str:
     rows = [("run", "differs in", "exit", "took")]
     for swept in runs:
         is_over = swept.exit_code is not None
-        took = format_duration(swept.seconds) if is_over else "not started"
+        took = format_duration(swept.seconds) if is_over else swept.fate
         rows.append((swept.run_id, " ".join(swept.changes), f"{swept.exit_code}" * is_over, took))
     codes = [swept.exit_code for swept in runs]
     verb = "could be planned, nothing was started" if is_planned else "succeeded"
-    left = f", {codes.count(None)} not started" if None in codes else ""
+    fates = Counter(swept.fate for swept in runs if swept.exit_code is None)
+    left = "".join(f", {count} {fate}" for fate, count in fates.items())
     return "\n".join([*align(rows), f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
 
 

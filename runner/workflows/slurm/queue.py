@@ -6,12 +6,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.facts import FactsRequest
-from runner.core.model.slurm import IMPOSSIBLE_REASONS, JobStatus
+from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNKNOWN, JobStatus
 from runner.core.model.spec import Node
 from runner.core.shell import this_program
 from runner.workflows.host_pool import HostPool
@@ -21,9 +21,11 @@ POLL_S, MAX_POLL_S = 1.0, 30.0
 
 ANSWER_TIMEOUT_S = 30.0
 QUESTION = (
-    "Ctrl-C: cancel the job, or leave it in the queue? "
-    f"Type c or l, and Enter (l, also after {ANSWER_TIMEOUT_S:.0f} s)"
+    "Ctrl-C: cancel {what}, or leave {it}? Type c or l, and Enter "
+    f"(l, also after {ANSWER_TIMEOUT_S:.0f} s; Ctrl-C again: c)"
 )
+QUEUED_JOB = {"what": "the job", "it": "it in the queue"}
+CANCEL_ANSWERS = ("c", "cancel")
 
 
 class LoginLost(NotReady):
@@ -66,9 +68,16 @@ class QueuedJob:
             except Interrupted as error:
                 self._on_interrupt(error, cancels=cancels)
 
-    def cancel(self) -> None:
-        """End the job, and return once nothing of it is left; raise NotReady if that is unknown."""
-        self._ask("cancel_job", "job_cancelled")
+    def cancel(self) -> str:
+        """End the job; once nothing of it is left, return what became of it.
+
+        NotReady: that is not known.
+        """
+        answer = self._ask("cancel_job", "job_cancelled")
+        message = f"run {self._run_id}: its job is cancelled; "
+        if answer["has_begun"]:
+            return f"{message}it had begun:\n  {this_program()} logs {self._flags}"
+        return f"{message}nothing of it had begun"
 
     def _ask(self, kind: str, reply: str) -> dict[str, Any]:
         return ask_login(self._pool, self._node, kind, {"run_id": self._run_id}, reply)
@@ -94,15 +103,28 @@ class QueuedJob:
     def _on_interrupt(self, error: Interrupted, *, cancels: bool) -> None:
         """Have the user choose between cancelling the job and leaving it."""
         if cancels or is_asked(error):
-            cancels = asks_to_cancel(self._pool, error)
+            answer = asks_to_cancel(self._pool, error, QUEUED_JOB, self._is_over)
+            if answer is None:
+                self._pool.console.message(f"{self._shown}: its run begins; Ctrl-C stops that")
+                return
+            cancels = answer
         if cancels:
             try:
-                self.cancel()
+                message = self.cancel()
             except NotReady as problem:
                 self._leave(error, str(problem))
-            message = f"run {self._run_id}: its job is cancelled; nothing was started"
             raise Interrupted(error.exit_code, message) from None
         self._leave(error)
+
+    def _is_over(self) -> bool:
+        """Return whether the job does not wait any more, and show how it stands."""
+        try:
+            answer = self._ask("job", "job")
+        except NotReady:
+            return False
+        status: JobStatus = answer["status"]
+        self._show(status.text)
+        return bool(answer["ready"] or status.has_ended)
 
     def _leave(self, error: Interrupted, why: str = "") -> NoReturn:
         message = f"the job of run {self._run_id} is left in the queue"
@@ -118,20 +140,30 @@ def is_asked(error: Interrupted) -> bool:
     return has_terminal and error.exit_code == 128 + signal.SIGINT
 
 
-def asks_to_cancel(pool: HostPool, error: Interrupted) -> bool:
-    """Return whether a signal is to cancel jobs: somebody at a terminal is asked.
+def asks_to_cancel(
+    pool: HostPool,
+    error: Interrupted,
+    words: Mapping[str, str],
+    is_moot: Callable[[], bool] = lambda: False,
+) -> bool | None:
+    """Return whether a signal is to cancel jobs: somebody at a terminal is asked, in these words.
 
-    Ctrl-C again does; a closed terminal does not.
+    Ctrl-C again does; a closed terminal does not. None: the question was moot before the answer.
     """
     if not is_asked(error):
         return error.exit_code != 128 + signal.SIGHUP
-    pool.console.message(QUESTION)
+    pool.console.message(QUESTION.format_map(words))
     deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    while time.monotonic() < deadline:
+    next_look = time.monotonic() + POLL_S
+    while (now := time.monotonic()) < deadline:
         if select.select([sys.stdin], [], [], 0.0)[0]:
-            return sys.stdin.readline().strip().lower().startswith("c")
+            return sys.stdin.readline().strip().lower() in CANCEL_ANSWERS
         try:
             pool.poll_for_stop(0.1)
+            if now >= next_look:
+                next_look = now + POLL_S
+                if is_moot():
+                    return None
         except Interrupted:
             return True
     return False
@@ -162,6 +194,34 @@ def ask_login(
             raise (NotReady if session.rejected else LoginLost)([Problem(node, problem.message)])
         raise NotReady([Problem("cluster.slurm", problem.message[len(refusal) :])])
     return replies[node]
+
+
+def job_of_lost_submission(pool: HostPool, node: str, run_id: str, lost: LoginLost) -> str:
+    """Return the id of a job that may have been submitted as its login node was lost.
+
+    Raises:
+        LoginLost: It was not.
+        Interrupted: The user did not wait until that was known.
+    """
+    error: LoginLost | None = lost
+    try:
+        while True:
+            try:
+                if error is not None:
+                    reconnect(pool, error)
+                status = ask_login(pool, node, "job", {"run_id": run_id}, "job")["status"]
+            except LoginLost as again:
+                error = again
+                continue
+            if status.state == UNKNOWN:
+                raise lost
+            if status.job_id and not status.problem:
+                return str(status.job_id)
+            error = None
+            pool.poll_for_stop(POLL_S)
+    except Interrupted as signalled:
+        message = f"whether run {run_id} was submitted is not known"
+        raise Interrupted(signalled.exit_code, message) from None
 
 
 def reconnect(pool: HostPool, lost: LoginLost) -> None:

@@ -24,7 +24,7 @@ from runner.control.record.run_store import RunStore
 from runner.control.rpc.bootstrap import host_code, job_words
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
-from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, RunnerError
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.run_info import RunInfo
 from runner.core.model.spec import DryRun, LaunchRequest, Node
@@ -39,12 +39,21 @@ from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
     deadline,
+    enqueue_signal,
     forward_signals,
 )
 from runner.workflows.preparation import open_code_source
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.runs.found_run import FoundRun
-from runner.workflows.slurm.queue import QueuedJob, ask_login
+from runner.workflows.slurm.queue import (
+    LoginLost,
+    QueuedJob,
+    ask_login,
+    job_of_lost_submission,
+)
+
+MAX_EARLY_SIGNALS = 2
+"""How many signals are kept for a run that has begun and is not followed yet."""
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
@@ -127,8 +136,26 @@ class Submission:
         job = QueuedJob(self._pool, self._login, self._request.spec.run_id, flags)
         job.await_start(cancels=True)
         self._store.unlock()
-        finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
-        return follow(FoundRun(self._request, finder))
+        return self._follow()
+
+    def _follow(self) -> int:
+        """Show the run, which has begun, to its end; signals before that are for the run."""
+        found, signals = None, list[int]()
+        while found is None:
+            try:
+                selector, reuse = self._request.selector, not signals
+                finder = RunFinder(self._pool, selector, reuse_sessions=reuse)
+                found = FoundRun(self._request, finder)
+            except Interrupted as error:
+                signals.append(error.exit_code - SIGNAL_EXIT_BASE)
+                if len(signals) > MAX_EARLY_SIGNALS:
+                    commands = (f"\n  {self._flags(verb)}" for verb in ("attach", "stop"))
+                    message = f"run {self._request.spec.run_id} goes on:{''.join(commands)}"
+                    raise Interrupted(error.exit_code, message) from None
+                self._pool.close_sessions()
+        for signum in signals:
+            enqueue_signal(self._pool.inbox, signum)
+        return follow(found)
 
     def submit(self, after: str = "", *, hold: bool = False) -> tuple[LaunchRequest, str]:
         """Submit the job, to start after another one; return the request, and the job's id."""
@@ -209,7 +236,16 @@ class Submission:
         if spec.task.shipped_file and not facts.has_tasks:
             data["tasks"], payload = shipped_tasks().header(), payload + shipped_tasks().payload
         self._console.phase("submitting")
-        answer = ask_login(self._pool, self._login, "submit", data, "submitted", payload)
+        try:
+            answer = ask_login(self._pool, self._login, "submit", data, "submitted", payload)
+        except LoginLost as lost:
+            if hold:
+                raise
+            try:
+                return job_of_lost_submission(self._pool, self._login, spec.run_id, lost)
+            except Interrupted as error:
+                message = f"{error}\n  {self._flags('stop')}"
+                raise Interrupted(error.exit_code, message) from None
         return str(answer["job_id"])
 
     def _flags(self, verb: str) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from runner.control.code.source import CodeSource
-from runner.core.errors import Interrupted
-from runner.core.model.results import SweepRun
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
+from runner.core.model.results import CANCELLED, NOT_STARTED, SUBMITTED, SweepRun
+from runner.core.model.slurm import LOGIN
 from runner.core.model.spec import LaunchRequest
 from runner.core.shell import this_program
 from runner.ui.output import show
@@ -23,7 +24,7 @@ from runner.workflows.runs.discovery import RunFinder, open_run_finder
 from runner.workflows.runs.found_run import FoundRun
 from runner.workflows.slurm.queue import LoginLost, ask_login, asks_to_cancel, reconnect
 from runner.workflows.slurm.submission import submit
-from runner.workflows.sweep import commands_for, record_sweep
+from runner.workflows.sweep import STOPPING_CODES, commands_for, record_sweep
 
 POLL_S, MAX_POLL_S = 1.0, 15.0
 
@@ -37,7 +38,6 @@ class Job:
 
     index: int
     request: LaunchRequest
-    job_id: str
     submitted_at: float
 
 
@@ -63,43 +63,53 @@ class JobSweep:
         self._active: list[Job] = []
         self._parallel = requests[0].sweep_parallel
         self._one_job = requests[0].sweep_one_job
+        self._states: dict[int, str] = {}  # of each job, as shown
+        self._stopped_by = 0  # the exit code of a submission after which there is no other
 
     def run(self) -> int:
         """Return the first exit code but 0."""
         code = self._guard(self._run)
         show(render_sweep(self._runs, is_planned=False), file=sys.stderr)
-        left = [r for r, run in zip(self._requests, self._runs, strict=True) if _is_left(run)]
-        started = {job.request.spec.run_id for job in self._active}
-        for command in commands_for([r for r in left if r.spec.run_id not in started]):
+        both = zip(self._requests, self._runs, strict=True)
+        left = [each for each, run in both if run.exit_code is None and run.fate == NOT_STARTED]
+        for command in commands_for(left):
             show(f"  {command}", file=sys.stderr)
+        if any(run.fate == SUBMITTED for run in self._runs if run.exit_code is None):
+            show(f"  {this_program()} ps {self._requests[0].selector}".rstrip(), file=sys.stderr)
         codes = [run.exit_code for run in self._runs if run.exit_code]
-        return code or (codes[0] if codes else 0)
+        return self._stopped_by or code or (codes[0] if codes else 0)
 
     def _run(self) -> int:
         if self._requests[0].spec.detach and not self._one_job:
-            for index in range(len(self._requests)):
-                self._submit(index)
+            self._submit_all()
             return 0
-        with open_run_finder(replace_run(self._requests[0], ""), "sweep") as finder:
+        first = replace_run(self._requests[0], "")
+        with open_run_finder(first, "sweep", plain=True) as finder:
             try:
-                if self._requests[0].spec.detach:
+                if self._one_job:
                     self._submit_as_one(finder)
-                else:
+                if not self._requests[0].spec.detach:
                     self._run_all(finder)
             except Interrupted as error:
-                return self._on_interrupt(finder, error)
+                self._on_interrupt(finder, error)
+                return error.exit_code
         return 0
 
+    def _submit_all(self) -> None:
+        for index in range(len(self._requests)):
+            if not self._stopped_by:
+                self._submit(index)
+
     def _run_all(self, finder: RunFinder) -> None:
-        upcoming = iter(range(len(self._requests)))
-        if self._one_job:
-            self._submit_as_one(finder)
+        upcoming = iter(() if self._one_job else range(len(self._requests)))
         while True:
-            while len(self._active) < self._parallel and not self._one_job:
+            while len(self._active) < self._parallel and not self._stopped_by:
                 index = next(upcoming, None)
                 if index is None:
                     break
                 self._submit(index)
+            if self._stopped_by > SIGNAL_EXIT_BASE:
+                raise Interrupted(self._stopped_by)
             if not self._active:
                 return
             ended = [job for job in self._active if self._has_ended(finder, job)]
@@ -123,32 +133,38 @@ class JobSweep:
             source, hold = self._source(request), self._one_job
             launched, job_id = submit(request, source, after=waits_for, hold=hold)
             self._job_ids.append(job_id)
-            if hold or not request.spec.detach:
-                self._active.append(Job(index, launched, job_id, time.monotonic()))
+            self._active.append(Job(index, launched, time.monotonic()))
+            self._runs[index] = replace(self._runs[index], fate=SUBMITTED)
             return 0
 
         code = self._guard(take)
+        if code in STOPPING_CODES:
+            self._stopped_by = code
         if code:
             self._job_ids.append("")
+        if 0 < code < SIGNAL_EXIT_BASE:
             self._end(index, code, 0.0)
 
     def _submit_as_one(self, finder: RunFinder) -> None:
         """Submit one job that has all runs, one after the other."""
-        for index in range(len(self._requests)):
-            self._submit(index)
+        self._submit_all()
+        if self._stopped_by > SIGNAL_EXIT_BASE:
+            raise Interrupted(self._stopped_by)
         held = [job.request.spec.run_id for job in self._active]
-        name = next(iter(finder.pool.sessions))
-        answer = ask_login(finder.pool, name, "submit_held", {"run_ids": held}, "submitted")
+        answer = ask_login(finder.pool, LOGIN, "submit_held", {"run_ids": held}, "submitted")
         show(f"all of them: submitted as job {answer['job_id']}", file=sys.stderr)
 
     def _has_ended(self, finder: RunFinder, job: Job) -> bool:
         data = {"run_id": job.request.spec.run_id}
         try:
-            answer = ask_login(finder.pool, next(iter(finder.pool.sessions)), "job", data, "job")
+            status = ask_login(finder.pool, LOGIN, "job", data, "job")["status"]
         except LoginLost as error:
             reconnect(finder.pool, error)
             return False
-        return bool(answer["status"].has_ended)
+        if status.state != self._states.get(job.index) and not status.has_ended:
+            self._states[job.index] = status.state
+            show(f"run {job.index + 1} of {len(self._requests)}: {status.text}", file=sys.stderr)
+        return bool(status.has_ended)
 
     def _report(self, job: Job) -> None:
         """Show a run that has ended, and record its result."""
@@ -165,22 +181,27 @@ class JobSweep:
         self._runs[index] = replace(self._runs[index], exit_code=code, seconds=round(seconds, 3))
         record_sweep(self._requests[index], self._runs)
 
-    def _on_interrupt(self, finder: RunFinder, error: Interrupted) -> int:
+    def _on_interrupt(self, finder: RunFinder, error: Interrupted) -> None:
         """Cancel the jobs, or leave them where the user wants that."""
-        cancels = asks_to_cancel(finder.pool, error)
+        words = {"what": f"the jobs of this sweep ({len(self._active)} on)", "it": "them"}
+        cancels = bool(self._active) and asks_to_cancel(finder.pool, error, words)
+        for job in [*self._active] if cancels else ():
+            data = {"run_id": job.request.spec.run_id}
+            try:
+                answer = ask_login(finder.pool, LOGIN, "cancel_job", data, "job_cancelled")
+            except NotReady as problem:
+                show(str(problem), file=sys.stderr)
+                continue
+            self._active.remove(job)
+            if answer["has_begun"]:
+                self._report(job)
+            else:
+                self._runs[job.index] = replace(self._runs[job.index], fate=CANCELLED)
         for job in self._active:
-            run_id = job.request.spec.run_id
-            if cancels:
-                name = next(iter(finder.pool.sessions))
-                ask_login(finder.pool, name, "cancel_job", {"run_id": run_id}, "job_cancelled")
-            flags = job.request.run_flags(run_id)
-            text = "cancelled" if cancels else f"goes on: {this_program()} attach {flags}"
-            show(f"run {run_id}: its job {text}", file=sys.stderr)
-        return error.exit_code
-
-
-def _is_left(run: SweepRun) -> bool:
-    return run.exit_code is None
+            flags = job.request.run_flags(job.request.spec.run_id)
+            commands = (f"{this_program()} {verb} {flags}" for verb in ("attach", "stop"))
+            lines = [f"run {job.request.spec.run_id}: its job goes on", *commands]
+            show("\n  ".join(lines), file=sys.stderr)
 
 
 def replace_run(request: LaunchRequest, run_id: str) -> LaunchRequest:

@@ -363,7 +363,7 @@ EXITED = {"code": 0, "survivors": [], "timed_out": False}
 PORTS = {"port": 29600, "hub_port": 29601, "error": ""}
 CLEANED = {"runs": [RUN_ID], "releases": [], "in_use": [], "bytes": 7}
 HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
-    "cancel_job": lambda _: [Answer("job_cancelled", {})],
+    "cancel_job": lambda _: [Answer("job_cancelled", {"has_begun": False})],
     "job": job,
     "open_channel": lambda asked: [Answer("from_channel", {"channel": asked["channel"]}, b"hi")],
     "submit": lambda _: [Answer("submitted", {"job_id": "4711"})],

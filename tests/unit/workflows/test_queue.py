@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +25,13 @@ from runner.core.shell import this_program
 from runner.workflows.host_pool import HostPool
 from runner.workflows.runs.discovery import _not_begun
 from runner.workflows.slurm import queue as job
-from runner.workflows.slurm.queue import QUESTION, QueuedJob, ask_login
+from runner.workflows.slurm.queue import (
+    QUESTION,
+    QUEUED_JOB,
+    QueuedJob,
+    ask_login,
+    job_of_lost_submission,
+)
 from runner.workflows.slurm.submission import Submission
 from tests.golden.builders import request
 
@@ -49,6 +56,7 @@ class Pool:
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.asked, self.tries = [*answers], list[str](), 0
+        self.has_begun = False
         self.messages: list[str] = []
         self.pauses: list[float] = []
         self.interrupts: list[Interrupted] = []
@@ -64,7 +72,7 @@ class Pool:
         """Answer a request."""
         self.asked.append(kind)
         if kind == "cancel_job":
-            return {"login": {}}, {}
+            return {"login": {"has_begun": self.has_begun}}, {}
         assert (data, reply, payload) == ({"run_id": RUN_ID}, "job", b"")
         answer = self.answers.pop(0)
         return ({}, {"login": answer}) if isinstance(answer, Problem) else ({"login": answer}, {})
@@ -218,9 +226,52 @@ def test_who_interrupts_decides_on_the_job(
         queued(pool).await_start(cancels=cancels)
     assert caught.value.exit_code == 128 + signum
     assert (pool.asked[-1] == "cancel_job") == is_cancelled
-    assert (pool.messages[-1] == QUESTION) == (typed is not None)
-    words = "is cancelled; nothing was started" if is_cancelled else "is left in the queue"
+    assert (pool.messages[-1] == QUESTION.format_map(QUEUED_JOB)) == (typed is not None)
+    words = "is cancelled; nothing of it had begun" if is_cancelled else "is left in the queue"
     assert words in str(caught.value)
+
+
+def test_a_question_is_moot_once_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is looked at while nobody answers; then Ctrl-C is about the run."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("select.select", lambda *_: ([], [], []))
+    monkeypatch.setattr(job, "POLL_S", 0.0)
+    pool = Pool(told(PENDING), told(PENDING), READY, READY)
+    pool.interrupts = [Interrupted(130, "")]
+    queued(pool).await_start(cancels=True)
+    assert pool.asked == ["job"] * 4
+    assert pool.messages[-1].endswith("its run begins; Ctrl-C stops that")
+
+
+def test_a_job_that_had_begun_has_logs() -> None:
+    """It is cancelled as its nodes begin."""
+    pool = Pool(told(RUNNING))
+    pool.has_begun = True
+    pool.interrupts = [Interrupted(143, "")]
+    with pytest.raises(Interrupted, match="it had begun") as caught:
+        queued(pool).await_start(cancels=True)
+    assert commands(str(caught.value)) == ["logs"]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_connection_lost_at_a_submission(taken: bool) -> None:
+    """Slurm may have taken the job all the same; that is known once its name was looked for."""
+    lost = job.LoginLost([Problem("login", "the connection to it broke: gone")])
+    unknown, late = JobStatus(state="UNKNOWN"), JobStatus("7", problem="late")
+    pool = Pool(
+        told(JobStatus(state="SUBMITTING")), told(late), told(PENDING if taken else unknown)
+    )
+    ask = partial(job_of_lost_submission, cast("HostPool", pool), "login", RUN_ID, lost)
+    if taken:
+        assert ask() == "7"
+    else:
+        with pytest.raises(job.LoginLost, match="gone"):
+            ask()
+    pool = Pool()
+    pool.interrupts = [Interrupted(130, "")]
+    ask = partial(job_of_lost_submission, cast("HostPool", pool), "login", RUN_ID, lost)
+    with pytest.raises(Interrupted, match="whether run .* was submitted is not known"):
+        ask()
 
 
 def test_a_second_ctrl_c_cancels(monkeypatch: pytest.MonkeyPatch) -> None:

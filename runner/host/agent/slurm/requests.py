@@ -84,6 +84,7 @@ class Handler(RequestHandler):
                 context = shared_files.read(paths.context) or {}
                 context = {**context, "job_name": run_ids[0], "is_shared": True}
                 shared_files.write(paths.context, context)
+                write_atomic(paths.job_id, "")
             write_atomic(all_paths[0].sweep, sweep_script(scripts, run_ids[0]))
             job_id = yield from _submit(all_paths[0], run_ids[0], "", all_paths[0].sweep)
         except BaseException as error:
@@ -126,9 +127,12 @@ class Handler(RequestHandler):
     def on_cancel_job(self, frame: Frame) -> Steps:
         """End a job, and answer once nothing of it is left; refuse if that cannot be told."""
         paths = JobPaths(self.context.workdir, frame.data["run_id"])
-        if problem := (yield from job.cancel(paths)):
+        if procfs.read_text(paths.job_id) == HELD:
+            yield from remove_tree(paths.run)
+        elif problem := (yield from job.cancel(paths)):
             raise ValueError(problem)
-        self.context.answer(frame, "job_cancelled")
+        _, _, has_begun = _orders(paths, is_over=True)
+        self.context.answer(frame, "job_cancelled", has_begun=has_begun)
 
 
 def validated_job(workdir: str, run_id: str) -> JobPaths:
