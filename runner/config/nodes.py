@@ -58,7 +58,7 @@ def read_nodes(
     entries = cluster["nodes"] or {}
     if not isinstance(entries, Mapping):
         message = f"must be a mapping of names to settings, not {entries!r}"
-        validator.add("cluster.nodes", message)
+        validator.add("cluster.nodes", message, "a number is for scheduler: slurm")
         return {}
     if not entries:
         example = "such as nodes: {gpu1: {host: 192.168.1.109}}"

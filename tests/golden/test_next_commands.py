@@ -78,6 +78,10 @@ RUN_BY = {
         "workflows/slurm/queue.py::_leave",
         "workflows/slurm/submission.py::_flags",
     ),
+    "tests/lab/test_slurm_sweeps.py::test_sweep_that_is_left_goes_on": (
+        "workflows/slurm/sweep.py::_on_interrupt",
+        "workflows/slurm/sweep.py::run",
+    ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",
     ),

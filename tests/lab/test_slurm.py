@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.lab.launching import Controller, Launcher
+from tests.lab.launching import Launcher
 from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
 from tests.lab.waiting import wait_until
 
@@ -285,56 +284,6 @@ def test_two_users_at_once(slurm: Slurm, hpc: Launcher) -> None:
     assert refused.code != 0
     assert ended(hpc, "stop", others.run_id).code == 0
     assert slurm.jobs("%u") == ["alice"]
-
-
-def sweep(hpc: Launcher, *overrides: str) -> Controller:
-    """Start a sweep of four runs, of which one fails."""
-    words = [word for word in hpc.rank_overrides() if not word.startswith("task.args=")]
-    args = ",".join(f'["print={n}","sleep=3","fail={3 - n}:7"]' for n in range(4))
-    return hpc.start("-m", HPC, "cluster.nodes=1", *words, f"task.args={args}", *overrides)
-
-
-def test_sweep_has_a_few_jobs_at_once(slurm: Slurm, hpc: Launcher) -> None:
-    """Each run is reported and recorded when it has ended."""
-    started, most = sweep(hpc, "sweep.parallel=2"), 0
-    while started.process.poll() is None:
-        most = max(most, len(slurm.jobs()))
-    done = started.wait()
-    assert done.code == 1, done
-    assert most == 2
-    assert "3 of 4 runs succeeded" in done.err
-    results = [json.loads(path.read_text()) for path in hpc.folder.glob("runs/1*/result.json")]
-    assert sorted(result["state"] for result in results) == ["failed", *["succeeded"] * 3]
-
-
-def test_detached_sweep_is_a_chain(slurm: Slurm, hpc: Launcher) -> None:
-    """All jobs are submitted; those beyond the limit wait for others."""
-    done = sweep(hpc, "sweep.parallel=3", "detach=true").wait()
-    assert done.code == 0, done
-    assert len(slurm.jobs()) == 4
-    assert slurm.jobs("%r").count("Dependency") == 1
-    wait_until(lambda: not slurm.jobs(), "the jobs to end", 60)
-
-
-def test_ctrl_c_cancels_the_jobs_of_a_sweep(slurm: Slurm, hpc: Launcher) -> None:
-    """Those that wait, and those that run; no other is submitted."""
-    started = sweep(hpc, "sweep.parallel=2")
-    wait_until(lambda: len(slurm.jobs()) == 2, "two jobs", 30)
-    started.send()
-    assert started.wait().code == 130
-    wait_until(lambda: not slurm.jobs(), "the jobs to end", 20)
-
-
-def test_sweep_may_be_one_job(slurm: Slurm, hpc: Launcher) -> None:
-    """For sites that count them: its runs follow each other, and each has its own end."""
-    started, most = sweep(hpc, "sweep.one_job=true"), 0
-    while started.process.poll() is None:
-        most = max(most, len(slurm.jobs()))
-    done = started.wait()
-    assert done.code == 1, done
-    assert most == 1
-    assert "3 of 4 runs succeeded" in done.err
-    wait_until(lambda: not slurm.jobs(), "the job to end", 20)
 
 
 @pytest.mark.all

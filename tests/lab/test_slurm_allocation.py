@@ -62,7 +62,7 @@ echo steps $(squeue -h -s)
 sleep 5
 """
     out = in_allocation(slurm, script_in(tmp_path / "inside", slurm, script))
-    assert "its job is cancelled; nothing was started\ncode 143" in out, out
+    assert "its job is cancelled; nothing of it had begun\ncode 143" in out, out
     assert "jobs RUNNING\nsteps\n" in out
     assert not (tmp_path / "inside/ran").exists()
 

@@ -56,6 +56,19 @@ def test_run_is_known_before_it_begins(slurm: Slurm, hpc: Launcher) -> None:
     assert not slurm.jobs()
 
 
+def test_ctrl_c_as_a_run_begins(slurm: Slurm, hpc: Launcher) -> None:
+    """It stops the run, which the launch does not follow yet."""
+    started = hpc.start(HPC, *hpc.rank_overrides("print=began", "sleep=300"))
+    wait_until(lambda: started.run_id, "the run's id")
+    note = f"cat .runner/runs/{started.run_id}/.slurm/start_0/node2.begun"
+    wait_until(lambda: slurm.sh(note, check=False), "its nodes")
+    started.send()
+    done = started.wait(60)
+    assert done.code == 130, done
+    assert "nothing was started" not in done.err, done
+    assert not slurm.jobs()
+
+
 def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """Nothing is left of a job whose sbatch has not answered yet."""
     wrapper = steps / "sbatch"

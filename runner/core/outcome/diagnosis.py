@@ -11,7 +11,7 @@ from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
 from runner.core.outcome.verdict import LOST, Verdict
-from runner.core.protocol.events import is_unattended
+from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.text import describe_exit, format_ranges
 
@@ -46,7 +46,7 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         return None
     if stacks.is_stall(failure.reason):
         return _diagnose_stall(plan, tail)
-    if is_unattended(failure.reason):
+    if is_unattended(failure.reason) or is_scheduled(failure.reason):  # no rank failed by itself
         return Diagnosis((), (), *(explain((failure.reason,)) or ()))
     lines = _last_log_lines(plan, failure, tail)
     result = verdict.ranks[str(failure.rank)] if failure.rank is not None else None

@@ -91,7 +91,9 @@ def _ask_slurm(workdir: str, runs: List[Dict[str, Any]]) -> Generator[None, None
         elif not job_id.isdigit() and now - run["changed_at"] < job.SUBMITTING_S:
             run["job"]["state"] = SUBMITTING
         else:
-            remove_secrets(JobPaths(workdir, run["info"]["run_id"]))
+            paths = JobPaths(workdir, run["info"]["run_id"])
+            if os.path.exists(paths.secrets):
+                remove_secrets(paths, (yield from job.status(paths)))
             if run["alive"]:
                 gone.add(run["info"]["run_id"])
     return gone

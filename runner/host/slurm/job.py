@@ -145,7 +145,8 @@ def await_end(paths: JobPaths, limit_s: float) -> Generator[None, None, Optional
     is_requeued = JobSettings(paths).is_requeued
     while True:
         found = yield from status(paths, fresh_s=POLL_S / 2)
-        if found.state == "COMPLETING" and is_requeued:
+        is_out = found.state == "COMPLETING" or (found.has_ended and found.state != UNKNOWN)
+        if is_out and is_requeued:  # it may be in no list before it is in the queue again
             count = yield from commands.restart_count(found.job_id)
             found = replace(found, state="PENDING") if count > number else found
         if found.has_ended or found.state == "PENDING":
@@ -167,7 +168,7 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     if found.state == SUBMITTING:
         return "its job is being submitted; try again in a minute"
     if found.has_ended:
-        remove_secrets(paths)
+        remove_secrets(paths, found)
         return ""
     write_atomic(paths.cancelled, "")  # no script starts a step, and no node the run, any more
     if settings.is_shared:
@@ -179,7 +180,7 @@ def cancel(paths: JobPaths) -> Generator[None, None, str]:
     while time.monotonic() < deadline:
         found = yield from status(paths, fresh_s=POLL_S / 2)
         if found.has_ended:
-            remove_secrets(paths)
+            remove_secrets(paths, found)
             return ""
         yield from pause(POLL_S)
     if refusal:

@@ -9,10 +9,11 @@ from typing import Any, Container, Mapping, Tuple
 from runner.core.codec import decode, parse_json
 from runner.core.model.plan import Order
 from runner.core.model.run_info import PastAttempt, RunInfo
+from runner.core.model.slurm import UNKNOWN, JobStatus
 from runner.core.protocol.paths import JobPaths, RunPaths, StartPaths
 from runner.host.process import procfs
 from runner.host.slurm import shared_files
-from runner.host.storage.run_folder import write_atomic
+from runner.host.storage.run_folder import read_events, write_atomic
 
 
 class JobSettings:
@@ -66,21 +67,19 @@ def past_attempts(paths: JobPaths, number: int) -> Tuple[PastAttempt, ...]:
     """Return the attempts of a run before the job's n-th start, by what was planned last."""
     if not number:
         return ()
-    infos = []
-    for name in os.listdir(paths.run):
-        text = procfs.read_text(RunPaths(*_parts(paths), name).info)
-        if text:
-            infos.append(decode(RunInfo, parse_json(text)))
-    if not infos:
-        return ()
-    last = max(infos, key=lambda info: info.attempt)
-    nodes = tuple(procfs.read_text(paths.start(number - 1).nodes).split())
-    return (*last.past_attempts, PastAttempt(last.attempt, nodes, "its job was started again"))
-
-
-def _parts(paths: JobPaths) -> Tuple[str, str]:
     workdir, _, run_id = paths.run.rsplit("/", 2)
-    return workdir, run_id
+    folders = [RunPaths(workdir, run_id, name) for name in os.listdir(paths.run)]
+    texts = {folder: text for folder in folders if (text := procfs.read_text(folder.info))}
+    if not texts:
+        return ()
+    infos = {folder: decode(RunInfo, parse_json(text)) for folder, text in texts.items()}
+    last = max(infos.values(), key=lambda info: info.attempt)
+    nodes = tuple(procfs.read_text(paths.start(number - 1).nodes).split())
+    events = (event for folder in infos for event in read_events(folder))
+    times = [event.wall for event in events if event.attempt == last.attempt]
+    seconds = max(times) - min(times) if times else 0.0
+    past = PastAttempt(last.attempt, nodes, "its job was started again", round(seconds, 3))
+    return (*last.past_attempts, past)
 
 
 def write_files(paths: JobPaths, data: Mapping[str, Any], site: Mapping[str, Any]) -> None:
@@ -95,7 +94,14 @@ def write_files(paths: JobPaths, data: Mapping[str, Any], site: Mapping[str, Any
     write_atomic(paths.last_start, "0\n")
 
 
-def remove_secrets(paths: JobPaths) -> None:
-    """Remove the secrets of a job that is over; its script does so, unless it was killed."""
+def remove_secrets(paths: JobPaths, found: JobStatus) -> None:
+    """Remove the secrets of a job if it is over; its script does so, unless it was killed.
+
+    A job that Slurm may start again is not in the queue for a moment: it is over once it was
+    cancelled by us, or Slurm has forgotten it.
+    """
+    returns = JobSettings(paths).is_requeued and not os.path.exists(paths.cancelled)
+    if not found.has_ended or (returns and found.state != UNKNOWN):
+        return
     with contextlib.suppress(OSError):
         os.unlink(paths.secrets)

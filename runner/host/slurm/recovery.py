@@ -68,8 +68,7 @@ def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]
     found = yield from job.await_end(paths, limit_s)
     if found is None:
         return
-    if found.has_ended:
-        remove_secrets(paths)
+    remove_secrets(paths, found)
     with _claim(paths, order, "reason") as is_ours:
         if is_ours:
             _journal(folder, order).append(JobEnded(found.job_id, found.state))
@@ -81,8 +80,7 @@ def complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
     It may have done so to start it again: `found` is PENDING then.
     """
     paths = JobPaths(order.workdir, order.run_id)
-    if found.has_ended:
-        remove_secrets(paths)
+    remove_secrets(paths, found)
     with _claim(paths, order, "completed") as is_ours:
         if is_ours and not has_ended(folder, order):
             _complete(folder, order, found)

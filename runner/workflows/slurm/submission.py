@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeStore
@@ -27,6 +27,7 @@ from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, RunnerError
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.run_info import RunInfo
+from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.planning.batch_script import batch_script
 from runner.core.planning.readiness import workdir_problems
@@ -41,6 +42,7 @@ from runner.workflows.host_pool import (
     deadline,
     enqueue_signal,
     forward_signals,
+    take_signal,
 )
 from runner.workflows.preparation import open_code_source
 from runner.workflows.runs.discovery import RunFinder
@@ -51,6 +53,16 @@ from runner.workflows.slurm.queue import (
     ask_login,
     job_of_lost_submission,
 )
+
+REFUSED_KEYS = {
+    "account": ("account", "sacctmgr show associations user=$USER"),
+    "qos": ("qos", "sacctmgr show qos"),
+    "partition": ("partition", "sinfo -o %R"),
+    "feature": ("constraint", "sinfo -o '%N %f'"),
+    "reservation": ("reservation", "scontrol show reservations"),
+    "license": ("licenses", "scontrol show licenses"),
+}
+"""The keys below cluster.slurm by words of sbatch's errors, and what lists their legal values."""
 
 MAX_EARLY_SIGNALS = 2
 """How many signals are kept for a run that has begun and is not followed yet."""
@@ -72,17 +84,25 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
         return submission.run()
 
 
+class Submitted(NamedTuple):
+    """A job that is submitted; the request says when and where that was."""
+
+    request: LaunchRequest
+    job_id: str
+    late_signal: int  # that came when it was, 0 for none
+
+
 def submit(
     request: LaunchRequest, source: CodeSource, *, after: str = "", hold: bool = False
-) -> tuple[LaunchRequest, str]:
-    """Submit the job of a run, to start after the job `after` has ended; return its id.
+) -> Submitted:
+    """Submit the job of a run, to start after the job `after` has ended.
 
     With `hold`, only its files are written.
-
-    The request that is returned says when and where that was.
     """
-    with _new_run(request, source, BoundedInbox()) as submission:
-        return submission.submit(after, hold=hold)
+    inbox = BoundedInbox()
+    with _new_run(request, source, inbox) as submission:
+        submitted = submission.submit(after, hold=hold)
+    return Submitted(*submitted, take_signal(inbox))
 
 
 @contextmanager
@@ -246,10 +266,22 @@ class Submission:
             except Interrupted as error:
                 message = f"{error}\n  {self._flags('stop')}"
                 raise Interrupted(error.exit_code, message) from None
+        except NotReady as error:
+            raise NotReady([_with_key(each, spec.slurm) for each in error.problems]) from None
         return str(answer["job_id"])
 
     def _flags(self, verb: str) -> str:
         return f"{this_program()} {verb} {self._request.run_flags(self._request.spec.run_id)}"
+
+
+def _with_key(problem: Problem, slurm: SlurmSpec | None) -> Problem:
+    """Return a refusal of sbatch with the key that it is about, if that is known."""
+    text = problem.message.lower()
+    for word, (key, command) in REFUSED_KEYS.items():
+        if word in text and (value := getattr(slurm, key, "")):
+            hint = f"its value is {value!r}; on the login node, {command} lists what there is"
+            return replace(problem, subject=f"cluster.slurm.{key}", hint=hint)
+    return problem
 
 
 def _as_asked(request: LaunchRequest, script: str) -> str:

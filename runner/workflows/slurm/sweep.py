@@ -131,11 +131,11 @@ class JobSweep:
 
         def take() -> int:
             source, hold = self._source(request), self._one_job
-            launched, job_id = submit(request, source, after=waits_for, hold=hold)
-            self._job_ids.append(job_id)
-            self._active.append(Job(index, launched, time.monotonic()))
+            done = submit(request, source, after=waits_for, hold=hold)
+            self._job_ids.append(done.job_id)
+            self._active.append(Job(index, done.request, time.monotonic()))
             self._runs[index] = replace(self._runs[index], fate=SUBMITTED)
-            return 0
+            return SIGNAL_EXIT_BASE + done.late_signal if done.late_signal else 0
 
         code = self._guard(take)
         if code in STOPPING_CODES:

@@ -17,7 +17,7 @@ if [ "$(cat "$job/nonce" 2>/dev/null)" != "$nonce" ]; then
   exit 3
 fi
 [ ! -e "$job/cancelled" ] || exit 3
-[ -s "$job/job_id" ] || echo "$SLURM_JOB_ID" >"$job/job_id"
+echo "$SLURM_JOB_ID" >"$job/job_id"
 echo "abababababababababababababababababababababababababababababababab  $job/code" | sha256sum --check --status || exit 3
 umask 077
 # The values of these are known once the job has its nodes.

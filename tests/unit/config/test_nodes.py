@@ -215,7 +215,10 @@ def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
         (
             ["a"],
             {},
-            "cluster.nodes: must be a mapping of names to settings, not ['a']",
+            (
+                "cluster.nodes: must be a mapping of names to settings, not ['a']\n"
+                "    a number is for scheduler: slurm"
+            ),
         ),
         ({"a": {"host": "-oX"}}, {}, "cluster.nodes.a.host: '-oX' is no host name or address"),
         (

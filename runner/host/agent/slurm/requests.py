@@ -114,7 +114,7 @@ class Handler(RequestHandler):
         log = ""
         if found.has_ended and not ready:
             log = _explain(paths, found)
-            remove_secrets(paths)
+            remove_secrets(paths, found)
         self.context.answer(
             *(frame, "job"),
             status=encode(found),

@@ -37,7 +37,7 @@ class World:
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
         self.queue: list[JobStatus] = []
-        self.problem = ""
+        self.problem, self.state = "", "UNKNOWN"
         self.on_asked: Callable[[], object] = int
         self.questions = 0
         self.paths = JobPaths(str(workdir), RUN_ID)
@@ -58,6 +58,12 @@ class World:
         self.questions += 1
         self.on_asked()
         return self.queue, self.problem
+
+    def status(self, paths: JobPaths) -> Generator[None, None, JobStatus]:
+        """Answer what is not in the queue."""
+        yield
+        assert paths.run == self.paths.run
+        return JobStatus("7", self.state)
 
     def begin(self, *nodes: str) -> None:
         """Have nodes begin the run, and end it."""
@@ -95,6 +101,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     made = World(tmp_path)
     monkeypatch.setattr(job, "queued", made.queued)
+    monkeypatch.setattr(job, "status", made.status)
     monkeypatch.setattr(runs, "list_elsewhere", elsewhere)
     return made
 
@@ -188,6 +195,11 @@ def test_the_secrets_of_a_job_that_is_over_are_removed(world: World) -> None:
     world.listed()
     assert secrets.exists()
     world.problem = ""
+    world.write_context(requeue=True)
+    world.state = "PREEMPTED"  # and it is to start again, though it is in no list
+    world.listed()
+    assert secrets.exists()
+    world.state = "UNKNOWN"
     world.listed()
     assert not secrets.exists()
 
