@@ -66,7 +66,8 @@ def test_ctrl_c_as_a_run_begins(slurm: Slurm, hpc: Launcher) -> None:
     done = started.wait(60)
     assert done.code == 130, done
     assert "nothing was started" not in done.err, done
-    assert not slurm.jobs()
+    assert "first failure" not in done.err, done
+    wait_until(lambda: not slurm.jobs(), "its script to end", 10)
 
 
 def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:

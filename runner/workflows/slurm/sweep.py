@@ -114,8 +114,9 @@ class JobSweep:
                 return
             ended = [job for job in self._active if self._has_ended(finder, job)]
             for job in ended:
-                self._active.remove(job)
-                self._report(job)
+                if self._stopped_by <= SIGNAL_EXIT_BASE:
+                    self._active.remove(job)
+                    self._report(job)
             if not ended:
                 age_s = time.monotonic() - max(job.submitted_at for job in self._active)
                 finder.pool.poll_for_stop(min(MAX_POLL_S, max(POLL_S, age_s / 10)))
@@ -175,7 +176,10 @@ class JobSweep:
             with open_run_finder(job.request, "sweep") as finder:
                 return follow(FoundRun(job.request, finder))
 
-        self._end(job.index, self._guard(take), time.monotonic() - job.submitted_at)
+        code = self._guard(take)
+        self._end(job.index, code, time.monotonic() - job.submitted_at)
+        if code in STOPPING_CODES:
+            self._stopped_by = code
 
     def _end(self, index: int, code: int, seconds: float) -> None:
         self._runs[index] = replace(self._runs[index], exit_code=code, seconds=round(seconds, 3))
