@@ -71,14 +71,15 @@ def test_lost_first_node_leaves_the_allocation(slurm: Slurm, tmp_path: Path) -> 
     """The step of the run is ended, not the job, and nothing is requeued."""
     requeue = "cluster.slurm.requeue=true"
     script = f"""
-$R "${{words[@]}}" 'task.args=["touch={tmp_path}/inside/ready","sleep=300"]' lost_s=4 {requeue}
+$R "${{words[@]}}" 'task.args=["touch={tmp_path}/inside/RANK","sleep=300"]' lost_s=4 {requeue}
 echo code $?
 echo jobs $(squeue -h -o %T)
 """
     path = script_in(tmp_path / "inside", slurm, script)
 
     def cut() -> None:
-        wait_until((tmp_path / "inside/ready").exists, "a rank to begin")
+        begun = [tmp_path / "inside" / rank for rank in "01"]
+        wait_until(lambda: all(path.exists() for path in begun), "the ranks to begin")
         slurm.nodes["node1"].power_off()
 
     thread = threading.Thread(target=cut)
