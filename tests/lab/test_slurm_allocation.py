@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.lab.launching import Launcher
 from tests.lab.slurm import PYTHON, ROOT, Slurm
 from tests.lab.waiting import wait_until
@@ -67,6 +69,7 @@ sleep 5
     assert not (tmp_path / "inside/ran").exists()
 
 
+@pytest.mark.all
 def test_lost_first_node_leaves_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
     """The step of the run is ended, not the job, and nothing is requeued."""
     requeue = "cluster.slurm.requeue=true"

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.lab.launching import Launcher
 from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
 from tests.lab.waiting import wait_until
@@ -92,6 +94,7 @@ def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> Non
     assert not slurm.sh("ls .runner/runs", check=False)
 
 
+@pytest.mark.all
 def test_lost_first_node_starts_the_job_again(slurm: Slurm, hpc: Launcher) -> None:
     """The next node asks for that, and speaks for the run; the launch waits for the next start."""
     started = begun(hpc, "sleep=300", "lost_s=4", "cluster.slurm.requeue=true")

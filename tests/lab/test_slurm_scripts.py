@@ -99,6 +99,7 @@ def printed(text: str, verb: str) -> list[str]:
 
 def test_commands_about_a_pending_run_work(slurm: Slurm, hpc: Launcher) -> None:
     """Those that a launch, a verb and an `attach` that leaves it print."""
+    assert hpc(SUBMITS, *hpc.rank_overrides("print=earlier")).code == 0
     later = 'cluster.slurm.extra=["--begin=now+1hour"]'
     launched = hpc(SUBMITS, *hpc.rank_overrides("print=hi"), later, "detach=true")
     follower = hpc.start(*printed(launched.err, "attach"))
@@ -113,3 +114,6 @@ def test_commands_about_a_pending_run_work(slurm: Slurm, hpc: Launcher) -> None:
     assert slurm.jobs("%T") == ["PENDING"]
     assert hpc(*printed(refused.err, "stop")).code == 0
     assert not slurm.jobs()
+    assert "never began: its job was cancelled" in hpc("why", *printed(left.err, "attach")[1:]).err
+    assert "stopped" in hpc("ps", "--all", "--cluster", "hpc").out
+    assert hpc("logs", "--cluster", "hpc").out.count("earlier\n") == 2

@@ -8,6 +8,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.lab.launching import Controller, Launcher
 from tests.lab.slurm import HPC, Slurm
 from tests.lab.waiting import wait_until
@@ -83,6 +85,7 @@ def test_sweep_that_is_left_goes_on(slurm: Slurm, hpc: Launcher) -> None:
     assert not slurm.jobs()
 
 
+@pytest.mark.all
 def test_late_answer_to_a_sweep_of_one_job(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """Slurm has taken the job, and sbatch says that it has not."""
     real = slurm.sh("command -v sbatch").strip()

@@ -21,6 +21,7 @@ from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
 from runner.core.model.spec import LaunchRequest, Node, Spec, are_local
+from runner.core.protocol.states import State
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console, open_console
 from runner.ui.layout import fold_names
@@ -91,6 +92,8 @@ class RunFinder:
         matches = self.runs(run_id)
         if not run_id:
             matches = [run for run in matches if run.info.launched_by == user_at_host()]
+            has_part = [run for run in matches if run.is_active or not run.has_not_begun]
+            matches = has_part or matches  # not one whose job was cancelled in the queue
             if prefer_active:
                 matches = [run for run in matches if run.is_active] or matches
         if matches and matches[-1].rivals:
@@ -261,6 +264,9 @@ def _not_begun(run: RemoteRun, selector: str) -> Problem:
     """Return that the job of a run has not begun it, and what can be done meanwhile."""
     flags = f"--run {run.run_id} {selector}".rstrip()
     status = next(iter(run.by_host.values()))
-    text = status.job.text if status.job and status.is_active else "its job did not begin it"
+    if not status.is_active:
+        end = "was cancelled" if status.state is State.STOPPED else "ended"
+        return Problem("--run", f"run {run.run_id} never began: its job {end}")
+    text = status.job.text if status.job else "its job waits"
     hint = "\n".join(f"{this_program()} {verb} {flags}" for verb in ("attach", "stop"))
     return Problem("--run", f"run {run.run_id} has not begun: {text}", hint)

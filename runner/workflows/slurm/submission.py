@@ -208,6 +208,8 @@ class Submission:
         for text in (*self._request.notes, *self._source.notes):
             note(text)
         spec, code = self._request.spec, self._source.code
+        if spec.slurm and spec.slurm.requeue and not spec.slurm.signal_before_s:
+            note("at its time limit the job ends for good: that takes cluster.slurm.signal_before")
 
         def request(node: Node) -> FactsRequest:
             return FactsRequest(
