@@ -20,10 +20,10 @@ def commands(text: str) -> list[list[str]]:
     return [line.split() for line in re.findall(r"^ +python -m runner (.*)$", text, re.MULTILINE)]
 
 
-def sweep(hpc: Launcher, *overrides: str) -> Controller:
+def sweep(hpc: Launcher, *overrides: str, seconds: int = 3) -> Controller:
     """Start a sweep of four runs, of which one fails."""
     words = [word for word in hpc.rank_overrides() if not word.startswith("task.args=")]
-    args = ",".join(f'["print={n}","sleep=3","fail={3 - n}:7"]' for n in range(4))
+    args = ",".join(f'["print={n}","sleep={seconds}","fail={3 - n}:7"]' for n in range(4))
     return hpc.start("-m", HPC, "cluster.nodes=1", *words, f"task.args={args}", *overrides)
 
 
@@ -54,16 +54,17 @@ def test_detached_sweep_is_a_chain(slurm: Slurm, hpc: Launcher) -> None:
 
 def test_ctrl_c_cancels_the_jobs_of_a_sweep(slurm: Slurm, hpc: Launcher) -> None:
     """Those that wait, and those that run; no other is submitted."""
-    started = sweep(hpc, "sweep.parallel=2")
-    wait_until(lambda: len(slurm.jobs()) == 2, "two jobs", 30)
-    started.until(lambda: "has its nodes" in started.err, "a run to begin")
+    started = sweep(hpc, "sweep.parallel=2", seconds=120)
+    begun = "cat .runner/runs/*/.slurm/start_0/*.begun | wc -l"
+    wait_until(lambda: int(slurm.sh(begun, check=False)) == 2, "two runs to begin", 60)
     started.send()
     done = started.wait()
     assert done.code == 130, done
     wait_until(lambda: not slurm.jobs(), "the jobs to end", 20)
     assert "2 not started" in done.err, done
     assert len(commands(done.err)) == 1, done
-    assert [*hpc.folder.glob("runs/1*/result.json")]
+    results = [json.loads(path.read_text()) for path in hpc.folder.glob("runs/1*/result.json")]
+    assert [result["state"] for result in results] == ["stopped"] * 2
 
 
 def test_sweep_that_is_left_goes_on(slurm: Slurm, hpc: Launcher) -> None:
