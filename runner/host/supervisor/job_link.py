@@ -104,9 +104,7 @@ class JobLink:
         reached = procfs.signal_all(ranks.running_pids, scheduled.limit_signal)
         self._journal.append(RanksSignalled(scheduled.limit_signal, len(reached)))
 
-    def take_term(
-        self, loop: EventLoop, ladder: StopLadder, peers: PeerExchange, grace_s: float
-    ) -> bool:
+    def take_term(self, loop: EventLoop, ladder: StopLadder, peers: PeerExchange) -> bool:
         """Return whether the scheduler has sent TERM, and follow it the first time.
 
         It sends KILL later; what is left then is killed a moment earlier, so that the end can be
@@ -121,6 +119,7 @@ class JobLink:
             scheduled, now = self._scheduled, time.monotonic()
             since = now - TERM_SPREAD_S if scheduled.signals_all else now
             kill_after_s = scheduled.kill_wait_s - min(RECORD_S, scheduled.kill_wait_s / 2)
+            grace_s = ladder.longest_grace_s
             if grace_s > scheduled.kill_wait_s and ladder.stopped_at > since:
                 kill_after_s = grace_s
             ladder.follow_scheduler(since, kill_after_s, needs_term=not scheduled.signals_all)

@@ -69,6 +69,12 @@ class StopLadder:
         """Whether what is left must be killed."""
         return time.monotonic() >= self._kill_at
 
+    @property
+    def longest_grace_s(self) -> float:
+        """How long a scheduler may let us go on after its TERM: else the container outlives us."""
+        container = self._order.container
+        return 0.0 if container and container.has_daemon else self._order.grace_s
+
     def fail(self, failed_at: Optional[float] = None) -> None:
         """Note that something of the task failed, now if no time is given.
 
@@ -98,7 +104,7 @@ class StopLadder:
         """Stop as a scheduler does that has sent TERM, and will send KILL.
 
         `since`: what ended after that, monotonic, ended by it. Without `needs_term` every process
-        has got its TERM.
+        has got its TERM but those in a container, whose engine a scheduler does not know.
         """
         kill_at = time.monotonic() + kill_after_s
         if self.is_stopping:
@@ -106,7 +112,8 @@ class StopLadder:
             self.shorten_grace(kill_at)
             return
         if not needs_term:
-            self._term_sent |= {*self._launcher.term_targets(), *self._launcher.rank_pids()}
+            reached = {*self._launcher.term_targets(), *self._launcher.rank_pids()}
+            self._term_sent |= reached.difference(self._launcher.container_pids())
         self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
         self._kill_at = kill_at
 

@@ -197,7 +197,7 @@ class Supervisor:
         self._ladder.term_new_ranks()
         job_link, way = self._job_link, (self._loop, self._ladder, self._peers)
         job_link.tick(self._ladder)
-        if self._orphaned and not job_link.take_term(*way, self.order.grace_s):
+        if self._orphaned and not job_link.take_term(*way):
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)

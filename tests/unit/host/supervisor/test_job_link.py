@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from runner.core.model.container import Container
 from runner.core.model.plan import Order
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
@@ -52,9 +53,15 @@ class Times(Journal):
 class Ranked(Program):
     """A launcher process with two ranks."""
 
+    contained: list[int]
+
     def rank_pids(self) -> list[int]:
         """Return them."""
         return [21, 22]
+
+    def container_pids(self) -> list[int]:
+        """Return those that an engine's daemon has started."""
+        return self.contained
 
 
 class World:
@@ -73,14 +80,17 @@ class World:
         self.ranks = cast("RankTracker", SimpleNamespace(running_pids={21, 22}))
         order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", (), grace_s=30.0)
         journal = cast("EventLog", self.journal)
-        self.ladder = StopLadder(order, cast("LauncherProcess", Ranked()), journal)
+        self.program = Ranked()
+        self.program.contained = []
+        self.ladder = StopLadder(order, cast("LauncherProcess", self.program), journal)
         self.stop: Any = lambda *stop: self.stops.append(stop)
         self.link = JobLink(scheduled, run_now, id, journal, self.stop)
 
-    def take_term(self, grace_s: float = 30.0) -> bool:
+    def take_term(self, grace_s: float = 30.0, container: Container | None = None) -> bool:
         """Have TERM come; return whether it is the scheduler's."""
+        self.ladder._order = replace(self.ladder._order, grace_s=grace_s, container=container)
         loop = cast("EventLoop", SimpleNamespace(term_received=True))
-        return self.link.take_term(loop, self.ladder, self.peers, grace_s)
+        return self.link.take_term(loop, self.ladder, self.peers)
 
     def kills_after(self, seconds: float) -> bool:
         """Return whether what is left is killed by then."""
@@ -147,6 +157,16 @@ def test_a_longer_grace_than_slurms_counts(
     world.take_term(grace_s)
     assert not world.kills_after(killed_after_s - 0.1)
     assert world.kills_after(0.2)
+
+
+def test_a_container_of_a_daemon_does_not_outlive_us(world: World) -> None:
+    """The scheduler does not know its processes: they get TERM from us, and KILL in time."""
+    world.program.contained = [22]
+    world.take_term(600.0, Container(engine="docker", start=("docker",), create=("docker",)))
+    assert world.signalled == []
+    world.ladder.term_new_ranks()
+    assert world.signalled == [({22}, 15)]
+    assert world.kills_after(28.0)
 
 
 def test_a_rank_that_ends_by_the_term_at_once_shortens_no_grace(world: World) -> None:

@@ -1,0 +1,76 @@
+"""Runs of jobs in containers of docker, which each node of the job starts as over SSH."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.engines import Daemon, daemons, overrides
+from tests.lab.engines import missing as docker_missing
+from tests.lab.lab import LabFactory
+from tests.lab.launching import Launcher
+from tests.lab.slurm import HPC, Slurm, slurm_lab
+from tests.lab.slurm import missing as slurm_missing
+from tests.lab.waiting import wait_until
+
+pytestmark = [pytest.mark.documents("docs/slurm.md")]
+
+
+@pytest.fixture(scope="module")
+def slurm(
+    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Slurm]:
+    """A login node and two compute nodes."""
+    if reason := slurm_missing() or docker_missing():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    folder, nodes = tmp_path_factory.mktemp("slurm"), ("node1", "node2")
+    with slurm_lab(lab_factory_for_session, folder, nodes) as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def docker(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Daemon]]:
+    """The daemons of all its hosts."""
+    yield from daemons(slurm.lab, tmp_path_factory.mktemp("docker"))
+
+
+def left(docker: dict[str, Daemon]) -> list[str]:
+    """Return the containers that are left."""
+    return [name for daemon in docker.values() for name in daemon.containers()]
+
+
+def test_run_in_containers(slurm: Slurm, docker: dict[str, Daemon], launcher: Launcher) -> None:
+    """The ranks are inside, the first failure is told, and a stop leaves no container."""
+    slurm.write_cluster(launcher.conf)
+    launcher.entry = "plain"
+    done = launcher.run_ranks("print=inside env=RANK", HPC, *overrides())
+    assert done.code == 0, done
+    assert done.out.count("inside\n") == 2
+    done = launcher.run_ranks("fail=1:7 sleep=60", HPC, *overrides())
+    assert done.code == 1, done
+    assert "first failure: rank 1" in done.err, done
+    started = launcher.start(
+        HPC, *launcher.rank_overrides("print=began", "sleep=300"), *overrides()
+    )
+    started.until_printed("began", 2)
+    assert docker["node1"].containers()
+    stopped = launcher("stop", "--run", started.run_id)
+    assert stopped.code == 0, stopped
+    wait_until(lambda: not slurm.jobs(), "the job to end", 20)
+    assert not left(docker)
+    for words in ("print=began sleep=300", "print=began deaf sleep=300"):
+        end_by_slurm(words, slurm, docker, launcher)
+
+
+def end_by_slurm(words: str, slurm: Slurm, docker: dict[str, Daemon], launcher: Launcher) -> None:
+    """A plain scancel does not reach what a daemon has started: the supervisors do."""
+    started = launcher.start(HPC, *launcher.rank_overrides(*words.split()), *overrides())
+    started.until_printed("began", 2)
+    assert docker["node1"].containers()
+    slurm.sh("scancel --user=alice")
+    done = started.wait(60)
+    assert done.code == 1, done
+    assert "first failure: ended by Slurm: it was cancelled" in done.err
+    assert not left(docker)
