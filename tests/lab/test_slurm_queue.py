@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -74,22 +73,12 @@ def test_ctrl_c_as_a_run_begins(slurm: Slurm, hpc: Launcher) -> None:
 
 def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """Nothing is left of a job whose sbatch has not answered yet."""
-    wrapper = steps / "sbatch"
-    real = slurm.sh("command -v sbatch").strip()
-    copy = steps / "real"
-    copy.write_bytes(Path(real).read_bytes())
-    text = f'out=$({copy} "$@"); touch {steps}/took; sleep 300; echo "$out"'
-    wrapper.write_text(f"#!/bin/sh\n{text}\n")
-    for path in (copy, wrapper):
-        path.chmod(0o755)
-    slurm.sh(f"mount --bind {wrapper} {os.path.realpath(real)}", user="root")
-    try:
+    text = f'out=$($SBATCH "$@"); touch {steps}/took; sleep 300; echo "$out"'
+    with slurm.wrapped_sbatch(steps, text):
         started = hpc.start(HPC, *hpc.rank_overrides("print=hi"))
         wait_until((steps / "took").exists, "Slurm to take the job")
         started.send()
         assert started.wait(60).code == 130
-    finally:
-        slurm.sh(f"umount {os.path.realpath(real)}", user="root")
     wait_until(lambda: not slurm.jobs(), "the job to be cancelled")
     assert not slurm.sh("ls .runner/runs", check=False)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.lab.launching import Controller, Launcher
+from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.slurm import HPC, Slurm
 from tests.lab.waiting import wait_until
 
@@ -27,14 +26,20 @@ def sweep(hpc: Launcher, *overrides: str, seconds: int = 3) -> Controller:
     return hpc.start("-m", HPC, "cluster.nodes=1", *words, f"task.args={args}", *overrides)
 
 
-def test_sweep_has_a_few_jobs_at_once(slurm: Slurm, hpc: Launcher) -> None:
-    """Each run is reported and recorded when it has ended."""
-    started, most = sweep(hpc, "sweep.parallel=2"), 0
+def ended_sweep(slurm: Slurm, hpc: Launcher, override: str, *, most: int) -> Result:
+    """Run a sweep to its end, with this many jobs at once at the most."""
+    started, seen = sweep(hpc, override), 0
     while started.process.poll() is None:
-        most = max(most, len(slurm.jobs()))
+        seen = max(seen, len(slurm.jobs()))
     done = started.wait()
     assert done.code == 1, done
-    assert most == 2
+    assert seen == most
+    return done
+
+
+def test_sweep_has_a_few_jobs_at_once(slurm: Slurm, hpc: Launcher) -> None:
+    """Each run is reported and recorded when it has ended."""
+    done = ended_sweep(slurm, hpc, "sweep.parallel=2", most=2)
     assert "3 of 4 runs succeeded" in done.err
     results = [json.loads(path.read_text()) for path in hpc.folder.glob("runs/1*/result.json")]
     assert sorted(result["state"] for result in results) == ["failed", *["succeeded"] * 3]
@@ -89,29 +94,15 @@ def test_sweep_that_is_left_goes_on(slurm: Slurm, hpc: Launcher) -> None:
 @pytest.mark.all
 def test_late_answer_to_a_sweep_of_one_job(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """Slurm has taken the job, and sbatch says that it has not."""
-    real = slurm.sh("command -v sbatch").strip()
-    wrapper, copy = steps / "sbatch", steps / "real"
-    copy.write_bytes(Path(real).read_bytes())
     late = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
-    wrapper.write_text(f'#!/bin/sh\n{copy} "$@" >/dev/null; echo "{late}" >&2; exit 1\n')
-    for path in (copy, wrapper):
-        path.chmod(0o755)
-    slurm.sh(f"mount --bind {wrapper} {os.path.realpath(real)}", user="root")
-    try:
+    with slurm.wrapped_sbatch(steps, f'$SBATCH "$@" >/dev/null; echo "{late}" >&2; exit 1'):
         done = sweep(hpc, "sweep.one_job=true").wait()
-    finally:
-        slurm.sh(f"umount {os.path.realpath(real)}", user="root")
     assert "3 of 4 runs succeeded" in done.err, done
     wait_until(lambda: not slurm.jobs(), "the job to end", 20)
 
 
 def test_sweep_may_be_one_job(slurm: Slurm, hpc: Launcher) -> None:
     """For sites that count them: its runs follow each other, and each has its own end."""
-    started, most = sweep(hpc, "sweep.one_job=true"), 0
-    while started.process.poll() is None:
-        most = max(most, len(slurm.jobs()))
-    done = started.wait()
-    assert done.code == 1, done
-    assert most == 1
+    done = ended_sweep(slurm, hpc, "sweep.one_job=true", most=1)
     assert "3 of 4 runs succeeded" in done.err
     wait_until(lambda: not slurm.jobs(), "the job to end", 20)

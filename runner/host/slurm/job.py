@@ -75,10 +75,13 @@ def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, J
     """
     jobs, problem = yield from queued(fresh_s)
     settings = JobSettings(paths)
-    job_id = _job_id(paths, settings, jobs)
+    job_id = procfs.read_text(paths.job_id).strip()
+    if not job_id.isdigit():
+        if time.time() - mtime(paths.context) < SUBMITTING_S:  # who submits it may yet cancel it
+            return JobStatus(state=SUBMITTING, problem=problem)
+        job_id = _adopt(paths, settings.job_name, jobs)
     if not job_id:
-        is_recent = time.time() - mtime(paths.context) < SUBMITTING_S
-        return JobStatus(state=SUBMITTING if is_recent else UNKNOWN, problem=problem)
+        return JobStatus(problem=problem) if problem else JobStatus(state=UNKNOWN)
     found = next((each for each in jobs if each.job_id == job_id), None)
     is_queued = found is not None
     if found is None and problem:
@@ -95,18 +98,10 @@ def status(paths: JobPaths, fresh_s: float = FRESH_S) -> Generator[None, None, J
     return (yield from _end_of(paths, settings, found, fresh_s))
 
 
-def _job_id(paths: JobPaths, settings: JobSettings, jobs: List[JobStatus]) -> str:
-    """Return the id of the job of a run, "" if it is not known.
-
-    Who submitted it may have died before it was written down; its name tells, then.
-    """
-    job_id = procfs.read_text(paths.job_id).strip()
-    if job_id.isdigit():
-        return job_id
-    if time.time() - mtime(paths.context) < SUBMITTING_S:
-        return ""  # who submits it may yet cancel it
-    job_id = next((each.job_id for each in jobs if each.name == settings.job_name), "")
-    if job_id and settings.job_name:
+def _adopt(paths: JobPaths, name: str, jobs: List[JobStatus]) -> str:
+    """Find a job by its name, and write down its id: who submitted it has died; "" for none."""
+    job_id = next((each.job_id for each in jobs if name and each.name == name), "")
+    if job_id:
         write_atomic(paths.job_id, job_id)
     return job_id
 

@@ -196,7 +196,9 @@ def ask_login(
     return replies[node]
 
 
-def job_of_lost_submission(pool: HostPool, node: str, run_id: str, lost: LoginLost) -> str:
+def job_of_lost_submission(
+    pool: HostPool, node: str, run_id: str, lost: LoginLost, stop_command: str
+) -> str:
     """Return the id of a job that may have been submitted as its login node was lost.
 
     Raises:
@@ -220,7 +222,7 @@ def job_of_lost_submission(pool: HostPool, node: str, run_id: str, lost: LoginLo
             error = None
             pool.poll_for_stop(POLL_S)
     except Interrupted as signalled:
-        message = f"whether run {run_id} was submitted is not known"
+        message = f"whether run {run_id} was submitted is not known\n  {stop_command}"
         raise Interrupted(signalled.exit_code, message) from None
 
 

@@ -263,11 +263,8 @@ class Submission:
         except LoginLost as lost:
             if hold:
                 raise
-            try:
-                return job_of_lost_submission(self._pool, self._login, spec.run_id, lost)
-            except Interrupted as error:
-                message = f"{error}\n  {self._flags('stop')}"
-                raise Interrupted(error.exit_code, message) from None
+            stop = self._flags("stop")
+            return job_of_lost_submission(self._pool, self._login, spec.run_id, lost, stop)
         except NotReady as error:
             raise NotReady([_with_key(each, spec.slurm) for each in error.problems]) from None
         return str(answer["job_id"])

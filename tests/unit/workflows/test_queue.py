@@ -261,7 +261,7 @@ def test_a_connection_lost_at_a_submission(taken: bool) -> None:
     pool = Pool(
         told(JobStatus(state="SUBMITTING")), told(late), told(PENDING if taken else unknown)
     )
-    ask = partial(job_of_lost_submission, cast("HostPool", pool), "login", RUN_ID, lost)
+    ask = partial(job_of_lost_submission, cast("HostPool", pool), "login", RUN_ID, lost, "stop it")
     if taken:
         assert ask() == "7"
     else:
@@ -269,7 +269,7 @@ def test_a_connection_lost_at_a_submission(taken: bool) -> None:
             ask()
     pool = Pool()
     pool.interrupts = [Interrupted(130, "")]
-    ask = partial(job_of_lost_submission, cast("HostPool", pool), "login", RUN_ID, lost)
+    ask = partial(job_of_lost_submission, cast("HostPool", pool), "login", RUN_ID, lost, "stop it")
     with pytest.raises(Interrupted, match="whether run .* was submitted is not known"):
         ask()
 

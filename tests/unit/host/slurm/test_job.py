@@ -219,6 +219,8 @@ def test_a_job_that_was_never_submitted(slurm: Slurm, paths: JobPaths) -> None:
     assert run_steps(job.status(paths)).state == "UNKNOWN"
     assert run_steps(job.cancel(paths)) == ""
     assert slurm.cancelled == []
+    slurm.problem = "late"  # then it is not known whether it is over
+    assert run_steps(job.status(paths, 0.0)) == JobStatus(problem="late")
 
 
 @pytest.mark.parametrize("is_queued", [True, False])
