@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Container, Mapping, Tuple
+from typing import Any, Mapping, Tuple
 
 from runner.core.codec import decode, parse_json
 from runner.core.model.plan import Order
@@ -39,12 +39,6 @@ def last_start(paths: JobPaths) -> StartPaths:
 def last_start_number(paths: JobPaths) -> int:
     """Return the number of the last start of a job, from 0."""
     return int(procfs.read_text(paths.last_start).strip() or 0)
-
-
-def is_first(paths: JobPaths, node: str, lost: Container[str]) -> bool:
-    """Return whether a node is the first one of the job's last start that is not lost."""
-    names = procfs.read_text(last_start(paths).nodes).split()
-    return [name for name in names if name not in lost][:1] == [node]
 
 
 def command_file(order: Order) -> str:

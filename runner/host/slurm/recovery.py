@@ -13,7 +13,6 @@ from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
     Ended,
     JobEnded,
-    PeerLost,
     RankExited,
     RanksSignalled,
     StopCause,
@@ -23,8 +22,9 @@ from runner.core.protocol.events import (
 )
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
+from runner.host.process import procfs
 from runner.host.slurm import job
-from runner.host.slurm.job_folder import JobSettings, is_first, last_start, remove_secrets
+from runner.host.slurm.job_folder import JobSettings, remove_secrets
 from runner.host.storage.run_folder import EventLog, has_ended, mtime, read_events
 from runner.host.supervisor.recovery import record_exits
 
@@ -34,19 +34,25 @@ END_LIMIT_S = 10.0
 CLAIM_S = 60.0
 """After what time a claim to write a record counts as given up."""
 
+REASON = "reason"
+DONE = "done"
+"""What a claim holds once the record is written."""
+
 
 def needs_reason(folder: RunPaths, order: Order) -> bool:
-    """Return whether Slurm may know why an attempt ended that did so here, and it is not told.
+    """Return whether Slurm may know why an attempt ended that did so here, and is not asked yet.
 
-    The first node that is left asks, for all.
+    Any node may be the one that has seen it: of another, Slurm's TERM may have ended the rank
+    before it came to the supervisor.
     """
+    paths = JobPaths(order.workdir, order.run_id)
+    if procfs.read_text(_claim_file(paths, order, REASON)) == DONE:
+        return False
     bodies = [event.body for event in read_events(folder) if event.attempt == order.attempt]
-    lost = {body.peer for body in bodies if isinstance(body, PeerLost)}
-    is_told = any(isinstance(body, JobEnded) for body in bodies)
-    if is_told or not is_first(JobPaths(order.workdir, order.run_id), order.node, lost):
+    if any(isinstance(body, JobEnded) for body in bodies):
         return False
     is_limited = any(isinstance(body, RanksSignalled) for body in bodies)
-    if is_limited and JobSettings(JobPaths(order.workdir, order.run_id)).is_requeued:
+    if is_limited and JobSettings(paths).is_requeued:
         return True
     return any(
         (isinstance(body, Stopping) and (is_scheduled(body.reason) or is_loss(body.reason)))
@@ -62,14 +68,16 @@ def is_ending(folder: RunPaths, order: Order) -> bool:
 
 
 def record_reason(folder: RunPaths, order: Order) -> Generator[None, None, None]:
-    """Record what Slurm says of the end of an attempt."""
+    """Record what Slurm says of the end of an attempt, once for all nodes."""
     paths = JobPaths(order.workdir, order.run_id)
+    if not needs_reason(folder, order):  # another node has asked meanwhile
+        return
     limit_s = JobSettings(paths).kill_wait_s + END_LIMIT_S
     found = yield from job.await_end(paths, limit_s)
     if found is None:
         return
     remove_secrets(paths, found)
-    with _claim(paths, order, "reason") as is_ours:
+    with _claim(_claim_file(paths, order, REASON)) as is_ours:
         if is_ours:
             _journal(folder, order).append(JobEnded(found.job_id, found.state))
 
@@ -81,7 +89,7 @@ def complete(folder: RunPaths, order: Order, found: JobStatus) -> None:
     """
     paths = JobPaths(order.workdir, order.run_id)
     remove_secrets(paths, found)
-    with _claim(paths, order, "completed") as is_ours:
+    with _claim(_claim_file(paths, order, f"{order.node}.completed")) as is_ours:
         if is_ours and not has_ended(folder, order):
             _complete(folder, order, found)
 
@@ -103,24 +111,30 @@ def _journal(folder: RunPaths, order: Order) -> EventLog:
     return journal
 
 
+def _claim_file(paths: JobPaths, order: Order, purpose: str) -> str:
+    return os.path.join(paths.root, f"{purpose}-{order.attempt}")
+
+
 @contextlib.contextmanager
-def _claim(paths: JobPaths, order: Order, purpose: str) -> Iterator[bool]:
+def _claim(path: str) -> Iterator[bool]:
     """Tell whether it is for us to write, who have made this file; we remove it if we fail.
 
-    A claim is void once it is old: who made it has died.
+    A claim is void once it is old and nothing was done: who made it has died.
     """
-    path = os.path.join(last_start(paths).root, f"{order.node}.{purpose}-{order.attempt}")
-    if time.time() - mtime(path) > CLAIM_S:
+    if procfs.read_text(path) != DONE and time.time() - mtime(path) > CLAIM_S:
         with contextlib.suppress(OSError):
             os.unlink(path)
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        claim = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
         yield False
         return
     try:
         yield True
+        os.write(claim, DONE.encode())
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
+    finally:
+        os.close(claim)

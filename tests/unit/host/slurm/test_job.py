@@ -20,7 +20,7 @@ from runner.host.process.event_loop import run_steps
 from runner.host.slurm import allocation as allocation_of_user
 from runner.host.slurm import commands, job, shared_files
 from runner.host.slurm.commands import Answer
-from runner.host.slurm.job_folder import JobSettings, is_first, last_start
+from runner.host.slurm.job_folder import JobSettings, last_start
 from runner.host.slurm.job_folder import job_paths as paths_of
 
 RUNNING = JobStatus("7", "RUNNING", nodes="n[1-2]", name="run-1")
@@ -312,14 +312,12 @@ def test_settings_of_a_job(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_last_start(paths: JobPaths) -> None:
-    """Of a job that was started again; the first node that is left speaks for it."""
+    """Of a job that was started again."""
     assert last_start(paths).root == paths.start(0).root
     Path(paths.last_start).write_text("2\n")
     Path(paths.start(2).root).mkdir()
     Path(paths.start(2).nodes).write_text("n3\nn1\n")
     assert last_start(paths).root == paths.start(2).root
-    assert [is_first(paths, node, ()) for node in ("n3", "n1", "n2")] == [True, False, False]
-    assert [is_first(paths, node, {"n3"}) for node in ("n3", "n1")] == [False, True]
     assert vars(paths_of(paths.root)) == vars(paths)
 
 

@@ -95,19 +95,27 @@ def test_when_slurm_is_asked_for_a_reason(
 
 
 def test_the_reason_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though several agents look; none where Slurm does not say."""
-    answers = [None, JobStatus("7", "TIMEOUT"), JobStatus("7", "TIMEOUT")]
+    """By a node that knows of it, though agents look on all; none where Slurm does not say."""
+    answers = [None, JobStatus("7", "TIMEOUT")]
 
     def await_end(*_: object) -> Generator[None, None, JobStatus | None]:
         yield
         return answers.pop(0)
 
     monkeypatch.setattr(job, "await_end", await_end)
-    node = Node(tmp_path).record(BY_SLURM).end()
-    for expected in (0, 1, 1):
-        run_steps(recovery.record_reason(node.folder, node.order))
-        assert node.bodies.count(JobEnded("7", "TIMEOUT")) == expected
+    killed = RankExited(0, signal=15), Stopping("rank 0 was killed by SIGTERM", StopCause.LOCAL)
+    nodes = [Node(tmp_path, "a").record(*killed), Node(tmp_path, "b"), Node(tmp_path, "c")]
+    for node in nodes[1:]:
+        node.record(BY_SLURM)
+    for node in nodes:
+        node.end()
+    for asked, expected in ((nodes[:2], 0), (nodes, 1), (nodes, 1)):
+        for node in asked:
+            run_steps(recovery.record_reason(node.folder, node.order))
+        bodies = [body for node in nodes for body in node.bodies]
+        assert bodies.count(JobEnded("7", "TIMEOUT")) == expected
     assert answers == []
+    assert not any(recovery.needs_reason(node.folder, node.order) for node in nodes)
 
 
 @pytest.mark.parametrize(
