@@ -24,7 +24,7 @@ _STOP_EXCEPTION = re.compile(
     r"(KeyboardInterrupt|SystemExit|[\w.]*(SignalException|SIGTERMException))\b"
     r"|.*killed by signal: Terminated"
 )
-_OBJECT_DUMP = "object address  : 0x"  # CPython's _PyObject_Dump
+_OBJECT_DUMP = re.compile(r"object (address  : 0x|refcount : \d)")  # CPython's _PyObject_Dump
 _CHAINED = re.compile(
     r"During handling of the above exception, another|The above exception was the direct cause of"
 )
@@ -120,12 +120,13 @@ def _line_before(lines: Sequence[str], index: int) -> str:
 def _exception_start(lines: Sequence[str], start: int) -> int:
     """Return the index of a traceback's exception: the first line that is not indented.
 
-    There is none where Python could not write it, on a full disk: it dumps the object instead.
+    There is none where Python could not write it, or all of it, on a full disk: it dumps the object
+    instead.
     """
     index = start + 1
     while index < len(lines) and (not lines[index].strip() or lines[index][0] == " "):
         index += 1
-    was_dumped = index < len(lines) and lines[index].startswith(_OBJECT_DUMP)
+    was_dumped = index < len(lines) and bool(_OBJECT_DUMP.search(lines[index]))
     return len(lines) if was_dumped else index
 
 

@@ -25,6 +25,7 @@ FRAMES = [TRACEBACK, '  File "t.py", line 1, in <module>', "    train()", "    ^
         ([*FRAMES, "KeyError: 1", "", *["step"] * (MAX_LINES_AFTER + 1)], ""),
         ([*FRAMES, "KeyboardInterrupt"], ""),
         ([*FRAMES, "object address  : 0x7f3c4ef859c0", "object refcount : 2"], ""),
+        ([*FRAMES, "OSError: object refcount : 2", "object type     : 0x7f3c"], ""),
         ([*FRAMES, "SystemExit: 3"], ""),
         ([*FRAMES, "torch.distributed.elastic.SignalException: got signal: 15"], ""),
         ([*FRAMES, "lightning.pytorch.SIGTERMException"], ""),
