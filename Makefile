@@ -49,7 +49,7 @@ gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; prints a table to paste into an i
 
 bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
-	$(BIN)/python -m benchmarks.check
+	$(BIN)/python -m benchmarks.verbs check
 	$(BIN)/python -m benchmarks.deploy
 	$(BIN)/python -m benchmarks.shared_home
 	$(BIN)/python -m benchmarks.logs

@@ -1,11 +1,13 @@
-"""Duration of `check`, against one parallel `ssh HOST true`.
+"""Duration of a verb on many hosts, against the tool that does the least of that.
 
-    python -m benchmarks.check [--hosts 1 4 8 16] [--pairs 5]
+    python -m benchmarks.verbs check [--hosts 1 4 8 16] [--pairs 5]
+    python -m benchmarks.verbs exec --hosts 16 64
 
-On lab hosts (root, Linux), turn by turn, each with new processes and connections. Prints a row per
-number of hosts: both medians in seconds, the median, least and greatest of what `check` takes more
-and of its ratio in the pairs, and the CPU seconds of one time: those of `check` on this machine,
-and on a host, those of a log-in with `ssh` on a host in brackets.
+`check` against one `ssh HOST true` per host side by side; `exec -- true` against `clush -f 64` of
+ClusterShell. On lab hosts (root, Linux), turn by turn, each with new processes and connections.
+Prints a row per number of hosts: both medians in seconds, the median, least and greatest of what
+the verb takes more and of its ratio in the pairs, and the CPU seconds of one time, of the verb and
+in brackets of its floor: on this machine, and on a host.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shlex
 import statistics
 import sys
 import tempfile
@@ -45,6 +48,7 @@ class Took:
 def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("verb", choices=WAYS)
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
@@ -52,15 +56,16 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         make_lab(max(options.hosts), keep=[Path(folder)]) as lab,
     ):
-        print("hosts  check s  ssh s  more s, ratio (least to greatest)     CPU s here, on a host")
+        names = " s  ".join(way.__name__ for way in WAYS[options.verb])
+        print(f"hosts  {names} s  more s, ratio (least to greatest)  CPU s here, on a host")
         for count in options.hosts:
-            print(row(lab, Path(folder), count, options.pairs), flush=True)
+            print(row(options.verb, lab, Path(folder), count, options.pairs), flush=True)
 
 
-def row(lab: Lab, folder: Path, count: int, pairs: int) -> str:
+def row(verb: str, lab: Lab, folder: Path, count: int, pairs: int) -> str:
     """Measure one number of hosts."""
     names = list(lab.hosts)[:count]
-    ways = (check_command(lab, folder, names), ssh_command(lab, folder, names))
+    ways = [way(lab, folder, names) for way in WAYS[verb]]
     for command in ways:
         taken(command, lab, names, folder)
     times = [[taken(command, lab, names, folder) for command in ways] for _ in range(pairs)]
@@ -68,11 +73,11 @@ def row(lab: Lab, folder: Path, count: int, pairs: int) -> str:
     more = sorted(one.wall - other.wall for one, other in times)
     ratios = sorted(one.wall / other.wall for one, other in times)
     walls = [statistics.median(each.wall for each in way) for way in (ours, theirs)]
-    here = statistics.median(each.here for each in ours)
+    here = [statistics.median(each.here for each in way) for way in (ours, theirs)]
     there = [statistics.median(each.there for each in way) for way in (ours, theirs)]
     return (
         f"{count:5}  {walls[0]:7.2f}  {walls[1]:5.2f}  {_span(more)}, {_span(ratios)}  "
-        f"{here:10.2f}, {there[0]:.2f} ({there[1]:.2f})"
+        f"{here[0]:.2f} ({here[1]:.2f}), {there[0]:.3f} ({there[1]:.3f})"
     )
 
 
@@ -104,21 +109,44 @@ def there(lab: Lab, names: Sequence[str]) -> float:
     return ticks / TICKS
 
 
-def check_command(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
-    """Our way."""
+def check(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+    """Our way to look at hosts."""
+    return [*_runner(lab, folder, names, "check")]
+
+
+def exec_true(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+    """Our way to run a command."""
+    return [*_runner(lab, folder, names, "exec"), "--", "true"]
+
+
+def _runner(lab: Lab, folder: Path, names: Sequence[str], verb: str) -> list[str]:
     lab.write_cluster(folder, names=names)
     words = ["--cluster", "lab", "--config-dir", str(folder)]
-    return [sys.executable, "-m", "runner", "check", *words]
+    return [sys.executable, "-m", "runner", verb, *words]
 
 
-def ssh_command(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+def ssh(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
     """Only the log-in, of all hosts side by side."""
-    options = f"-F /dev/null -i {lab.key} -o UserKnownHostsFile={lab.known_hosts}"
+    options = shlex.join(_options(lab))
     lines = [f"ssh {options} root@{lab[name].address} true &" for name in names]
     script = folder / "by_hand.sh"
     script.write_text("\n".join([*lines, "for job in $(jobs -p); do wait $job || exit 1; done\n"]))
     return ["bash", str(script)]
 
+
+def clush(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:
+    """ClusterShell, which starts one `ssh` per host."""
+    del folder
+    hosts = ",".join(lab[name].address for name in names)
+    ours = str(Path(sys.executable).with_name("clush"))
+    return [ours, "-f", "64", "-l", "root", "-o", shlex.join(_options(lab)), "-w", hosts, "true"]
+
+
+def _options(lab: Lab) -> list[str]:
+    return ["-F", "/dev/null", "-i", str(lab.key), "-o", f"UserKnownHostsFile={lab.known_hosts}"]
+
+
+WAYS = {"check": (check, ssh), "exec": (exec_true, clush)}
 
 if __name__ == "__main__":
     main()
