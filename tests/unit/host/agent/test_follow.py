@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import ENDED_BY_SCHEDULER, Ended, StopCause, Stopping
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, Ended, JobEnded, StopCause, Stopping
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.agent.follow import FollowedRun, Handler
@@ -93,5 +93,6 @@ def test_a_job_is_read_again_only_when_it_has_grown(
     monkeypatch.setattr(follow, "FULL_LOOK_S", 0.0)
     journal.append(Stopping("once more", StopCause.USER))
     assert look() == 5  # as after a while
+    journal.append(JobEnded("7", "CANCELLED"))  # else Slurm would be asked
     journal.append(Ended(State.STOPPED, ENDED_BY_SCHEDULER))
     assert (look(), job.ended) == (1, True)
