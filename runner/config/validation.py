@@ -9,10 +9,10 @@ import math
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runner.control.record.run_index import LATEST
+from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.line_pattern import EXAMPLE, check_pattern
 from runner.core.model.spec import PortRange

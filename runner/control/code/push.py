@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from runner.control.code.code_store import PushSource
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
+from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.release import release_hash, unique_contents
 from runner.core.model.spec import Spec

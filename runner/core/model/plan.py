@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import abbreviate, parsed_by
+from runner.core.dataclass import dataclass
 from runner.core.model.container import Container
 from runner.core.model.facts import PORT
 from runner.core.model.line_pattern import check_pattern

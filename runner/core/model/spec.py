@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.core.model.container import ContainerSpec
 from runner.core.model.release import CodeRef
 from runner.core.model.slurm import SlurmSpec

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
+from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.plan import NodePlan, Order, Plan

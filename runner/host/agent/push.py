@@ -73,6 +73,7 @@ class Handler(RequestHandler):
         if not self.pin(writer.name):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
+        self.context.keep_code()
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:

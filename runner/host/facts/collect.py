@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
+from runner.core.dataclass import dataclass
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
 from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup

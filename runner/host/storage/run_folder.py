@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
 from runner.core.model.plan import Order
@@ -47,15 +47,15 @@ APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 """How a record is written: never to where a link leads."""
 
 
-def write_atomic(path: str, text: str, *, durable: bool = False) -> None:
+def write_atomic(path: str, content: Union[str, bytes], *, durable: bool = False) -> None:
     """Write a file completely or not at all: under another name, then renamed.
 
     A `durable` file is on the disk before the rename, so that no power cut leaves it empty.
     """
     temp_path = f"{path}.{os.getpid()}.new"
     descriptor = os.open(temp_path, REPLACE, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         if durable:
             file.flush()
             os.fsync(file.fileno())

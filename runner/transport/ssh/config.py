@@ -13,10 +13,11 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.core.model.spec import Node, Ssh
 from runner.transport.ssh.deadline import LoginFailure
 from runner.transport.ssh.known_hosts import lookup_names

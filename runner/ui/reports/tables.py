@@ -8,9 +8,10 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from runner.core.dataclass import dataclass
 from runner.core.errors import SIGNAL_EXIT_BASE, Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import CommandResult, Origin, PullResult, SweepRun
