@@ -59,7 +59,7 @@ class Importer:
 def start(content: Mapping[str, Any], key: str, archive: bytes, place: str) -> None:
     """Run the program that the arguments name."""
     sys.dont_write_bytecode = True
-    sys.meta_path.insert(0, Importer(content["modules"], key))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Importer(content["modules"], key))
     programs = {name: zlib.decompress(text).decode() for name, text in content["programs"].items()}
     name = f"runner.host.{MAINS.get(sys.argv[1], 'agent.server')}"
     __import__(name)
