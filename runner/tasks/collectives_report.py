@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Optional, Sequence
-
-from runner.core.dataclass import dataclass
 
 SLOW_BELOW = 0.6  # share of the others' median bandwidth; equal links differ by less in practice
 LARGEST_MATRIX = 16  # nodes; a larger matrix fits no screen
