@@ -51,11 +51,16 @@ def main() -> None:
     parser.add_argument("verb", choices=WAYS)
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--new", action="store_true", help="hosts where nothing was launched yet")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         make_lab(max(options.hosts), keep=[Path(folder)]) as lab,
     ):
+        if not options.new:  # so that hosts have our code
+            lab.write_cluster(Path(folder))
+            words = ["cluster=lab", "task.command=true", "task.entry=plain"]
+            timed([sys.executable, "-m", "runner", *words, f"--config-dir={folder}"], Path(folder))
         names = " s  ".join(way.__name__ for way in WAYS[options.verb])
         print(f"hosts  {names} s  more s, ratio (least to greatest)  CPU s here, on a host")
         for count in options.hosts:

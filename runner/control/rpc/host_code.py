@@ -92,12 +92,18 @@ What the host has kept is read in a thread: its home folder may hang.
 
 def boot_line() -> bytes:
     """Return what the loader reads first; it says whether `archive` has to follow."""
+    with _LOCK:  # many connections are opened by many threads, and one makes it for all
+        return _boot_line()
+
+
+@functools.cache
+def _boot_line() -> bytes:
     return _line(f"{USUAL_WORKDIR}/{FOLDER}/{_digest()}")
 
 
 def archive_for(key: str) -> bytes:
     """Return what is to follow: a length, and the archive for hosts with that key."""
-    with _LOCK:  # many connections are opened by many threads, and one makes it for all
+    with _LOCK:
         return _archive_for(KEY if key == KEY else SOURCE)
 
 
@@ -146,7 +152,6 @@ def _code(path: Path) -> CodeType | None:
     return SourceFileLoader(path.stem, str(path)).get_code(path.stem)
 
 
-@functools.cache
 def _digest() -> str:
     """Return a hash of all that an archive is made from."""
     digest = hashlib.sha256(_BOOT.encode())
