@@ -116,6 +116,11 @@ class Daemon:
         flags = "-a" if everyone else ""
         return self.host.sh(f"{DOCKER} ps {flags} --format '{{{{.Names}}}}'").split()
 
+    def remove_images(self) -> None:
+        """Remove all images, and the layers that they alone have; see `revive`."""
+        script = f"{DOCKER} images -q | sort -u | xargs -r {DOCKER} rmi -f; {DOCKER} image prune -f"
+        self.host.sh(script, user="root", timeout=60)
+
     def clear(self) -> None:
         """Remove all containers."""
         self.host.sh(f"{DOCKER} ps -aq | xargs -r {DOCKER} rm -f", check=False)

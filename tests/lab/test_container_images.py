@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.documents("docs/containers.md")]
 BOTH = "cluster=lab"
 BUILD = "container.build=docker"
 READ_MARK = ("task.command=cat /context/mark", "task.entry=plain")
-LAYER_MB, BIG_MB, DISK_MB = 3, 30, 60
+LAYER_MB, BIG_MB, DISK_MB = 3, 40, 60
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def user(docker_lab: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iter
     """A user whose conf/ names these hosts; no container is left there in the end."""
     docker_lab.write_cluster(launcher.conf)
     for daemon in docker.values():
-        daemon.revive()  # with the bare image, which a test may have removed
+        daemon.remove_images()  # that another test has left, with layers of this one's
+        daemon.revive()
     yield launcher
     assert not any(daemon.containers() for daemon in docker.values())
 

@@ -146,8 +146,7 @@ class ImageDelivery:
         load = self._commands.load
         argv = ("/bin/sh", "-c", f"zstd -dc | {shell.line(load)}") if by_zstd else load
         streams = {count: saved.stream(count) for count in groups}
-        for count, names in groups.items():
-            self._check_room({name: lacking[name] for name in names}, streams[count].size)
+        self._check_room(lacking, {name: streams[known[name]].size for name in known})
         feeds = []
         for count, names in groups.items():
             stream = streams[count]
@@ -184,18 +183,19 @@ class ImageDelivery:
         self._stores |= by_store.keys()
         return dict(by_store.values())
 
-    def _check_room(self, lacking: Mapping[str, Inventory], size: int) -> None:
-        """Raise NotReady where so many bytes of an archive have no room."""
-        needed, image = int(ROOM_PER_BYTE * size), self._container.image
+    def _check_room(self, lacking: Mapping[str, Inventory], sizes: Mapping[str, int]) -> None:
+        """Raise NotReady with every host on which an archive of so many bytes has no room."""
+        free = {name: lacking[name].free_bytes for name in sizes}
+        needed = {name: int(ROOM_PER_BYTE * size) for name, size in sizes.items()}
         problems = [
             Problem(
                 name,
-                f"container.push_image: its store of images has {each.free_bytes / MB:.0f} MB "
-                f"left, and {image} needs {needed / MB:.0f} MB while it is loaded",
+                f"container.push_image: its store of images has {left / MB:.0f} MB left, and "
+                f"{self._container.image} needs {needed[name] / MB:.0f} MB while it is loaded",
                 f"remove images there: {self._container.program} image prune",
             )
-            for name, each in lacking.items()
-            if each.free_bytes is not None and each.free_bytes < needed
+            for name, left in free.items()
+            if left is not None and left < needed[name]
         ]
         if problems:
             raise NotReady(problems)

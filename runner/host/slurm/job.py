@@ -142,7 +142,9 @@ def await_end(paths: JobPaths, limit_s: float) -> Generator[None, None, Optional
         found = yield from status(paths, fresh_s=POLL_S / 2)
         is_out = found.state == "COMPLETING" or (found.has_ended and found.state != UNKNOWN)
         if is_out and is_requeued:  # it may be in no list before it is in the queue again
-            count = yield from commands.restart_count(found.job_id)
+            ask = functools.partial(commands.restart_count, found.job_id)
+            # Asked for all nodes at once, but after this state was seen.
+            count = yield from _answers.get(f"starts {found.job_id} {found.state}", POLL_S / 2, ask)
             found = replace(found, state="PENDING") if count > number else found
         if found.has_ended or found.state == "PENDING":
             return found
