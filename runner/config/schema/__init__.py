@@ -23,6 +23,7 @@ from runner.config.schema.fields import (
     OUTPUTS,
     PATH,
     POSITIVE,
+    PRELOAD,
     RANKS,
     RDZV_CONF,
     RUN_ID,
@@ -70,6 +71,11 @@ class TaskConfig:
     args_style: str = choice(
         "equals makes `--lr=0.1` of it, hydra `lr=0.1`; raw keeps words",
         *("argparse", "equals", "hydra", "raw"),
+    )
+    preload: Any = doc(
+        "imports torch once on each node, in a process that forks the ranks; true: torch and what "
+        "optimizers import, on nodes without GPUs; a list of modules is imported everywhere",
+        *(PRELOAD, False),
     )
     args_expand: bool = doc(
         "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments",

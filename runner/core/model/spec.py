@@ -17,6 +17,9 @@ from runner.core.protocol.paths import USUAL_WORKDIR
 SHIPPED_TASKS = "runner.tasks."
 """Modules below this name are sent with the run: hosts need no copy of our package."""
 
+USUAL_PRELOAD = ("torch", "torch._dynamo")
+"""What `task.preload: true` imports; the second is what an optimizer or DDP imports at first."""
+
 MAX_BACKOFF_S = 300.0
 """The longest pause between two attempts."""
 
@@ -184,6 +187,7 @@ class Task:
     outputs: Tuple[str, ...] = ()  # paths or patterns in its working folder, to be downloaded
     entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`), "plain" or "srun"
     expands_args: bool = False  # whether `$RANK` and the like in `args` are replaced
+    preload: Tuple[str, ...] = ()  # modules that one process of a node imports for its ranks
 
     @property
     def is_plain(self) -> bool:

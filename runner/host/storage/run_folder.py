@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
 from runner.core.model.plan import Order
+from runner.core.protocol.code_archive import PRELOAD_MODULES
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -110,6 +111,7 @@ def create_run_folder(
     OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
+    preloads = folder.preload_start in order.argv
     old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
@@ -119,6 +121,8 @@ def create_run_folder(
         os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
         for directory in (folder.work, folder.site):
             os.makedirs(directory, exist_ok=True)
+        if preloads:
+            os.makedirs(folder.preload_package, exist_ok=True)
     finally:
         os.umask(old_umask)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
@@ -135,6 +139,10 @@ def create_run_folder(
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
     if order.spawns_ranks:
         write_atomic(folder.spawner, programs["spawner"])
+    if preloads:
+        write_atomic(folder.preload_start, programs["start"])
+        for name in PRELOAD_MODULES:
+            write_atomic(os.path.join(folder.preload_package, f"{name}.py"), programs[name])
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
@@ -211,10 +219,14 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
+        if kind == "start":
+            data.setdefault("parent", data["shim"])  # of a record from before there were others
         if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
             ticks = int(data.get("start_ticks", 0))
             data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
-            data["shim"] = procfs.parent_of(data["pid"])
+            data["parent"] = procfs.parent_of(data["pid"])
+            shim = (int(data["shim"]), namespace, int(data.get("shim_ticks", 0)))
+            data["shim"] = pid_namespace.outer_pid(*shim)
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
 

@@ -117,7 +117,8 @@ def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
     """Return the processes of a run without a supervisor."""
     tags = procfs.env_tags(order.run_id, order.node)
     records = run_folder.read_rank_records(folder.attempt_folder(order.attempt), set())
-    session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
+    starts = [data for kind, _, data in records if kind == "start"]
+    session_leaders = {int(data[name]) for data in starts for name in ("shim", "pid")}
     return RunProcesses(tags, session_leaders | {_last_program_start(folder, order).pid})
 
 

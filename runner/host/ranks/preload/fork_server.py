@@ -1,0 +1,292 @@
+"""Fork server: imports torch once for a host; it becomes torchrun, and a fork of it serves ranks.
+
+Nothing runs between the imports and the fork, and no thread is started, so that a fork has all that
+an exec'd rank would have after its own imports. Where that cannot be made sure of, torchrun is
+executed as it would be without us, and ranks are executed by their shims; one line on stderr says
+why. All of it is Python 3.8 and the standard library, until the modules are imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
+
+from . import checks, forked_rank, load_time
+
+SERVER_VARIABLE = "RUNNER_FORK_SERVER"
+"""Has the name of the server's abstract socket, for shims alone."""
+
+CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+LEVELS = {"INFO": 0, "WARNING": 1, "ERROR": 2, "FATAL": 3}
+LAUNCHER_MODULES = ("torch", "torch.distributed.run")
+REQUEST_TIMEOUT_S, END_TIMEOUT_S = 10.0, 3.0
+
+
+def main(argv: Sequence[str]) -> forked_rank.Start:
+    """Import, fork, and be torchrun; in a forked rank, return how its program starts."""
+    modules, hide, program, launcher, *args = argv
+    names = [*LAUNCHER_MODULES, *(name for name in modules.split(",") if name)]
+    before = dict(os.environ)
+    hidden = {name: os.environ.pop(name) for name in hide.split(",") if name in os.environ}
+    try:
+        preloaded, of_launcher = preload(names, program)
+        checks.check_threads()
+        checks.check_descriptors()
+        checks.check_fork()
+    except checks.Refusal as refusal:
+        say(str(refusal))
+        os.execve(sys.executable, [sys.executable, "-m", launcher, *args], before)
+    address = b"\0runner-" + os.urandom(16).hex().encode()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen(128)
+    is_over, end = os.pipe()
+    gc.collect()
+    gc.freeze()  # the collector must not write to, and thereby copy, what is shared
+    pid = checks.fork()
+    if pid == 0:
+        os.close(end)
+        request = ForkServer(listener, is_over, preloaded).serve()
+        return forked_rank.start_of(request, preloaded)
+    for unused in (listener.detach(), is_over):
+        os.close(unused)
+    atexit.register(_end_server, end, pid)
+    os.environ.clear()
+    os.environ.update({**of_launcher, **hidden, SERVER_VARIABLE: address[1:].decode()})
+    set_cpp_log_level(hidden.get(CPP_LOG_LEVEL, ""))
+    return be_launcher(launcher, args)
+
+
+def be_launcher(name: str, args: Sequence[str]) -> NoReturn:
+    """Do what `python -m NAME ARG...` does."""
+    module = importlib.import_module(name)
+    path = str(module.__file__)
+    forked_rank.set_title([sys.executable, "-m", name, *args])
+    sys.path.insert(0, os.getcwd())
+    sys.argv[:] = [path, *args]
+    module.main()
+    sys.exit()
+
+
+def _end_server(end: int, pid: int) -> None:
+    """Wait for the server, which ends by itself after torchrun and all ranks."""
+    os.close(end)
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def say(text: str) -> None:
+    """Tell why ranks are not forked."""
+    sys.stderr.write(f"runner: task.preload: {text}: ranks import torch themselves\n")
+    sys.stderr.flush()
+
+
+def preload(names: Sequence[str], program: str) -> Tuple[forked_rank.Preloaded, Dict[str, str]]:
+    """Import the modules; return them, and the environment as torchrun's own imports leave it."""
+    environ, path, watched = dict(os.environ), list(sys.path), load_time.watched(names)
+    checks.check_program(program, names, watched)
+    of_launcher: Dict[str, str] = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever the module raises
+            why = f"{name} cannot be imported ({type(error).__name__}: {error})"
+            raise checks.Refusal(why) from error
+        if name == LAUNCHER_MODULES[-1]:
+            of_launcher = dict(os.environ)
+    added = {k: value for k, value in os.environ.items() if environ.get(k) != value}
+    return forked_rank.Preloaded(names, environ, added, path, watched), of_launcher
+
+
+def set_cpp_log_level(level: str) -> None:
+    """Set what torch's C++ code read from TORCH_CPP_LOG_LEVEL while it was imported: torchrun's."""
+    if level not in LEVELS:
+        return
+    libraries = os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), "lib")
+    with contextlib.suppress(OSError, ValueError):
+        library = ctypes.CDLL(os.path.join(libraries, "libc10.so"))
+        ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level").value = LEVELS[level]
+
+
+def run_module(name: str) -> None:
+    """Do what `python -m NAME` does, in the `__main__` that there is."""
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class _Rank(NamedTuple):
+    """A forked rank, until its end was told to its shim."""
+
+    pid: int
+    shim: socket.socket
+
+
+class ForkServer:
+    """Forks ranks for their shims, tells how they ended, and passes signals on."""
+
+    def __init__(
+        self, listener: socket.socket, is_over: int, preloaded: forked_rank.Preloaded
+    ) -> None:
+        self._listener, self._is_over, self._preloaded = listener, is_over, preloaded
+        self._ranks: Dict[int, _Rank] = {}  # by descriptor of the shim's connection
+        self._said: Set[str] = set()
+        self._children, self._wake_up = os.pipe()
+
+    def serve(self) -> forked_rank.Request:
+        """Serve until torchrun and all ranks have ended; in a rank, return what it is to be."""
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        os.set_blocking(self._wake_up, False)
+        signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        request = None
+        while request is None:
+            ready = self._wait()
+            if self._is_over in ready:
+                os.close(self._is_over)
+                self._is_over = -1
+            if self._children in ready:
+                os.read(self._children, 4096)
+                self._reap()
+            for fd in ready.intersection(self._ranks):
+                self._pass_on(self._ranks[fd])
+            if self._is_over < 0 and not self._ranks:
+                os._exit(0)
+            request = self._accept() if self._listener.fileno() in ready else None
+        return request
+
+    def _wait(self) -> Set[int]:
+        """Return the descriptors that have something to be read."""
+        poll = select.poll()
+        for fd in (self._children, self._is_over, self._listener.fileno(), *self._ranks):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        return {fd for fd, _ in poll.poll()}
+
+    def _accept(self) -> Optional[forked_rank.Request]:
+        shim, _ = self._listener.accept()
+        try:
+            request = receive(shim)
+            reason = checks.find_difference(request, self._preloaded)
+        except (OSError, ValueError, KeyError, TypeError):  # no shim of ours
+            shim.close()
+            return None
+        if reason:
+            if reason not in self._said:
+                say(reason)
+            self._said.add(reason)
+            for fd in request.fds:
+                os.close(fd)
+            send(shim, {"refused": reason})
+            shim.close()
+            return None
+        server_pid = os.getpid()
+        pid = checks.fork()
+        if pid == 0:
+            self._leave(shim)
+            forked_rank.become(request, self._preloaded, server_pid)
+            return request
+        for fd in request.fds:
+            os.close(fd)
+        self._ranks[shim.fileno()] = _Rank(pid, shim)
+        begun_at = start_ticks(pid)  # before it is reaped
+        send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at})
+        return None
+
+    def _pass_on(self, rank: _Rank) -> None:
+        """Pass signals on from a shim; without it its rank is ended."""
+        try:
+            data = rank.shim.recv(64)
+        except OSError:
+            data = b""
+        if data:
+            for signum in data:
+                signal_group(rank.pid, signum)
+            return
+        del self._ranks[rank.shim.fileno()]
+        rank.shim.close()
+        signal_group(rank.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        by_pid = {rank.pid: rank for rank in self._ranks.values()}
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = by_pid.get(pid)
+            if rank is not None:
+                del self._ranks[rank.shim.fileno()]
+                send(rank.shim, {"status": status, "max_rss": usage.ru_maxrss * 1024})
+                rank.shim.close()
+
+    def _leave(self, shim: socket.socket) -> None:
+        """Close, in a new rank, all that is the server's."""
+        signal.set_wakeup_fd(-1)
+        for connection in (self._listener, shim, *(rank.shim for rank in self._ranks.values())):
+            os.close(connection.detach())
+        for fd in (self._children, self._wake_up, self._is_over):
+            if fd >= 0:
+                os.close(fd)
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a child began, by which it is found from outside of its PID namespace."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def signal_group(pid: int, signum: int) -> None:
+    """Signal a rank and what it has started; it may not lead its group yet."""
+    for send_signal in (os.killpg, os.kill):
+        try:
+            send_signal(pid, signum)
+        except OSError:
+            continue
+        return
+
+
+def receive(shim: socket.socket) -> forked_rank.Request:
+    """Return the request of a shim, with its descriptors.
+
+    OSError, ValueError, TypeError: It is no shim of the same user, or sent no request.
+    """
+    shim.settimeout(REQUEST_TIMEOUT_S)
+    credentials = shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    if struct.unpack("3i", credentials)[1] != os.getuid():
+        raise PermissionError
+    size = struct.calcsize("3i")
+    head, ancillary, _, _ = shim.recvmsg(4, socket.CMSG_SPACE(size))
+    fds = [fd for _, _, data in ancillary for fd in struct.unpack("3i", data)]
+    body = b""
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    while len(body) < int.from_bytes(head, "big"):
+        part = shim.recv(1 << 16)
+        if not part:
+            raise ConnectionError
+        body += part
+    return forked_rank.Request(**json.loads(body), fds=fds)
+
+
+def send(shim: socket.socket, message: Mapping[str, Any]) -> None:
+    """Send a line to a shim, which may be gone."""
+    with contextlib.suppress(OSError):
+        shim.sendall(json.dumps(message).encode() + b"\n")
