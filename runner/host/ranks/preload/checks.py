@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from typing import Sequence
+from typing import AbstractSet, Sequence
 
 from . import forked_rank, load_time
 
@@ -107,8 +107,11 @@ def library_of(task: str) -> str:
     return ""
 
 
-def check_descriptors(devices: Sequence[str] = DEVICE_FILES) -> None:
-    """Raise Refusal if an import has opened a device or a connection: forks would share it."""
+def check_descriptors(own: AbstractSet[int], devices: Sequence[str] = DEVICE_FILES) -> None:
+    """Raise Refusal if an import has opened a device or a connection, which forks would share.
+
+    `own` are our sockets, and what was inherited.
+    """
     for fd in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
@@ -116,8 +119,8 @@ def check_descriptors(devices: Sequence[str] = DEVICE_FILES) -> None:
             continue
         if target.startswith(tuple(devices)):
             raise Refusal(f"an imported module has opened {target}")
-        if target.startswith("socket:") and int(fd) > 2:
-            raise Refusal("an imported module has opened a socket")
+        if target.startswith("socket:") and int(fd) not in own:
+            raise Refusal("an imported module has opened a connection")
 
 
 def check_fork() -> None:

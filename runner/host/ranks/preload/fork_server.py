@@ -1,9 +1,9 @@
 """Fork server: imports torch once for a host; it becomes torchrun, and a fork of it serves ranks.
 
-Nothing runs between the imports and the fork, and no thread is started, so that a fork has all that
-an exec'd rank would have after its own imports. Where that cannot be made sure of, torchrun is
-executed as it would be without us, and ranks are executed by their shims; one line on stderr says
-why. All of it is Python 3.8 and the standard library, until the modules are imported.
+torchrun imports torch in any case. Then a fork of it imports what else ranks need, while torchrun
+looks for the other nodes. Nothing is computed and no thread is started there, so that its forks are
+what an exec'd rank would be after its own imports. Where that cannot be made sure of, ranks are
+executed by their shims; one line on stderr says why. It is the standard library until the imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set
 
 from . import checks, forked_rank, load_time
 
@@ -36,47 +36,61 @@ REQUEST_TIMEOUT_S, END_TIMEOUT_S = 10.0, 3.0
 
 
 def main(argv: Sequence[str]) -> forked_rank.Start:
-    """Import, fork, and be torchrun; in a forked rank, return how its program starts."""
+    """Import torch, fork, and be torchrun; in a forked rank, return how its program starts."""
     modules, hide, program, launcher, *args = argv
-    names = [*LAUNCHER_MODULES, *(name for name in modules.split(",") if name)]
-    before = dict(os.environ)
+    path = list(sys.path)
     hidden = {name: os.environ.pop(name) for name in hide.split(",") if name in os.environ}
-    try:
-        preloaded, of_launcher = preload(names, program)
-        checks.check_threads()
-        checks.check_descriptors()
-        checks.check_fork()
-    except checks.Refusal as refusal:
-        say(str(refusal))
-        os.execve(sys.executable, [sys.executable, "-m", launcher, *args], before)
+    visible = dict(os.environ)
+    for name in LAUNCHER_MODULES:
+        importlib.import_module(name)
     address = b"\0runner-" + os.urandom(16).hex().encode()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(128)
     is_over, end = os.pipe()
-    gc.collect()
-    gc.freeze()  # the collector must not write to, and thereby copy, what is shared
     pid = checks.fork()
     if pid == 0:
         os.close(end)
-        request = ForkServer(listener, is_over, preloaded).serve()
+        names = [*LAUNCHER_MODULES[:1], *filter(None, modules.split(","))]
+        reason = find_refusal(names, program, listener)
+        added = {k: value for k, value in os.environ.items() if visible.get(k) != value}
+        preloaded = forked_rank.Preloaded(names, visible, added, path, load_time.watched(names))
+        request = ForkServer(listener, is_over, preloaded, reason).serve()
         return forked_rank.start_of(request, preloaded)
     for unused in (listener.detach(), is_over):
         os.close(unused)
     atexit.register(_end_server, end, pid)
-    os.environ.clear()
-    os.environ.update({**of_launcher, **hidden, SERVER_VARIABLE: address[1:].decode()})
+    os.environ.update({**hidden, SERVER_VARIABLE: address[1:].decode()})
     set_cpp_log_level(hidden.get(CPP_LOG_LEVEL, ""))
     return be_launcher(launcher, args)
+
+
+def find_refusal(names: Sequence[str], program: str, listener: socket.socket) -> str:
+    """Import the modules; return why ranks cannot be forked after that, "" if they can."""
+    try:
+        checks.check_program(program, names, load_time.watched(names))
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                why = f"{name} cannot be imported ({type(error).__name__}: {error})"
+                raise checks.Refusal(why) from error
+        checks.check_threads()
+        checks.check_descriptors({0, 1, 2, listener.fileno()})
+        checks.check_fork()
+    except checks.Refusal as reason:
+        return str(reason)
+    gc.collect()
+    gc.freeze()  # the collector must not write to, and thereby copy, what is shared
+    return ""
 
 
 def be_launcher(name: str, args: Sequence[str]) -> NoReturn:
     """Do what `python -m NAME ARG...` does."""
     module = importlib.import_module(name)
-    path = str(module.__file__)
     forked_rank.set_title([sys.executable, "-m", name, *args])
     sys.path.insert(0, os.getcwd())
-    sys.argv[:] = [path, *args]
+    sys.argv[:] = [str(module.__file__), *args]
     module.main()
     sys.exit()
 
@@ -89,29 +103,6 @@ def _end_server(end: int, pid: int) -> None:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
-
-
-def say(text: str) -> None:
-    """Tell why ranks are not forked."""
-    sys.stderr.write(f"runner: task.preload: {text}: ranks import torch themselves\n")
-    sys.stderr.flush()
-
-
-def preload(names: Sequence[str], program: str) -> Tuple[forked_rank.Preloaded, Dict[str, str]]:
-    """Import the modules; return them, and the environment as torchrun's own imports leave it."""
-    environ, path, watched = dict(os.environ), list(sys.path), load_time.watched(names)
-    checks.check_program(program, names, watched)
-    of_launcher: Dict[str, str] = {}
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # whatever the module raises
-            why = f"{name} cannot be imported ({type(error).__name__}: {error})"
-            raise checks.Refusal(why) from error
-        if name == LAUNCHER_MODULES[-1]:
-            of_launcher = dict(os.environ)
-    added = {k: value for k, value in os.environ.items() if environ.get(k) != value}
-    return forked_rank.Preloaded(names, environ, added, path, watched), of_launcher
 
 
 def set_cpp_log_level(level: str) -> None:
@@ -140,9 +131,10 @@ class ForkServer:
     """Forks ranks for their shims, tells how they ended, and passes signals on."""
 
     def __init__(
-        self, listener: socket.socket, is_over: int, preloaded: forked_rank.Preloaded
+        self, listener: socket.socket, is_over: int, preloaded: forked_rank.Preloaded, refusal: str
     ) -> None:
         self._listener, self._is_over, self._preloaded = listener, is_over, preloaded
+        self._refusal = refusal  # why no rank can be forked, "" if it can
         self._ranks: Dict[int, _Rank] = {}  # by descriptor of the shim's connection
         self._said: Set[str] = set()
         self._children, self._wake_up = os.pipe()
@@ -182,18 +174,11 @@ class ForkServer:
         shim, _ = self._listener.accept()
         try:
             request = receive(shim)
-            reason = checks.find_difference(request, self._preloaded)
         except (OSError, ValueError, KeyError, TypeError):  # no shim of ours
             shim.close()
             return None
-        if reason:
-            if reason not in self._said:
-                say(reason)
-            self._said.add(reason)
-            for fd in request.fds:
-                os.close(fd)
-            send(shim, {"refused": reason})
-            shim.close()
+        if reason := self._refusal or checks.find_difference(request, self._preloaded):
+            self._refuse(shim, request, reason)
             return None
         server_pid = os.getpid()
         pid = checks.fork()
@@ -207,6 +192,16 @@ class ForkServer:
         begun_at = start_ticks(pid)  # before it is reaped
         send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at})
         return None
+
+    def _refuse(self, shim: socket.socket, request: forked_rank.Request, reason: str) -> None:
+        if reason not in self._said:
+            sys.stderr.write(f"runner: task.preload: {reason}: ranks import torch themselves\n")
+            sys.stderr.flush()
+        self._said.add(reason)
+        for fd in request.fds:
+            os.close(fd)
+        send(shim, {"refused": reason})
+        shim.close()
 
     def _pass_on(self, rank: _Rank) -> None:
         """Pass signals on from a shim; without it its rank is ended."""
