@@ -201,10 +201,16 @@ class ExecutedRank:
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
+class Refused(Exception):
+    """Why the fork server does not fork a rank."""
+
+
 class ForkedRank:
     """A rank as a child of the fork server, which ends it if this connection ends.
 
-    OSError, ValueError, KeyError: The server is gone, or does not fork this rank.
+    Raises:
+        Refused: The server does not fork this rank.
+        OSError, ValueError, KeyError: It is gone, or hangs.
     """
 
     def __init__(self, server: str, request: Mapping[str, Any], streams: List[int]) -> None:
@@ -218,6 +224,8 @@ class ForkedRank:
         self._connection.sendall(body)
         self._unread = b""
         started = self._read_reply()
+        if started.get("refused"):
+            raise Refused(started["refused"])
         self.pid, self.parent = int(started["pid"]), int(started["parent"])
         self.start_ticks = int(started["start_ticks"])
         self._connection.settimeout(None)
@@ -276,6 +284,11 @@ def request_fork(
     try:
         streams = open_streams(base)
         return ForkedRank(server, request, streams)
+    except Refused as reason:
+        if os.environ.get("LOCAL_RANK") == "0":  # one line of a node
+            line = f"runner: task.preload: {reason}: each rank imports torch itself\n"
+            os.write(streams[2], line.encode(errors="backslashreplace"))
+        return None
     except (OSError, ValueError, KeyError):
         return None
     finally:

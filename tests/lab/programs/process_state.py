@@ -72,7 +72,6 @@ def state():
             if os.path.exists(f"/proc/self/fd/{n}") or n == "700"
         },
         "oom_score": open("/proc/self/oom_score_adj").read(),
-        "leads": [os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()],
         "threads": [threading.active_count(), threading.main_thread().native_id == os.getpid()],
         "torch": [torch.__spec__.name, torch.__spec__.origin, torch.get_num_threads()],
         "pickled": pickle.loads(pickle.dumps(Squares()))[3],  # noqa: S301

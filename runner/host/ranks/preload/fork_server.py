@@ -3,7 +3,7 @@
 torchrun imports torch in any case. Then a fork of it imports what else ranks need, while torchrun
 looks for the other nodes. Nothing is computed and no thread is started there, so that its forks are
 what an exec'd rank would be after its own imports. Where that cannot be made sure of, ranks are
-executed by their shims; one line on stderr says why. It is the standard library until the imports.
+executed by their shims, which say why. It is the standard library until the imports.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ class ForkServer:
         self._listener, self._is_over, self._preloaded = listener, is_over, preloaded
         self._refusal = refusal  # why no rank can be forked, "" if it can
         self._ranks: Dict[int, _Rank] = {}  # by descriptor of the shim's connection
-        self._said: Set[str] = set()
         self._children, self._wake_up = os.pipe()
 
     def serve(self) -> forked_rank.Request:
@@ -194,10 +193,6 @@ class ForkServer:
         return None
 
     def _refuse(self, shim: socket.socket, request: forked_rank.Request, reason: str) -> None:
-        if reason not in self._said:
-            sys.stderr.write(f"runner: task.preload: {reason}: ranks import torch themselves\n")
-            sys.stderr.flush()
-        self._said.add(reason)
         for fd in request.fds:
             os.close(fd)
         send(shim, {"refused": reason})

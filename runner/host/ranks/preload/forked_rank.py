@@ -223,10 +223,11 @@ class _FirstImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def execute_anew(program: Sequence[str], why: str) -> NoReturn:
     """Replace this process by a fresh one, which imports torch itself."""
-    message = f"runner: task.preload: {why}: the program starts again, and imports it itself\n"
     sys.stdout.flush()
-    sys.stderr.write(message)
     sys.stderr.flush()
+    if os.environ.get("LOCAL_RANK") == "0":  # one line of a node
+        message = f"runner: task.preload: {why}: each rank starts again, and imports torch itself\n"
+        os.write(2, message.encode(errors="backslashreplace"))
     os.execve(program[0], list(program), os.environ)
 
 
