@@ -83,6 +83,7 @@ script: {script}
 #args_style: argparse      # equals: --lr=0.1; hydra: lr=0.1 epochs=3; raw: a list of words
 #local_rank_arg: null      # such as --local_rank, for an old script that takes it so
 #entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
+#preload: false            # true: torch is imported once per node, and ranks are forked
 #args_expand: false        # for plain: $RANK, $MASTER_ADDR and the like in arguments are replaced
 
 # The other keys, with their defaults.

@@ -73,8 +73,7 @@ class TaskConfig:
         *("argparse", "equals", "hydra", "raw"),
     )
     preload: Any = doc(
-        "imports torch once on each node, in a process that forks the ranks; true: torch and what "
-        "optimizers import, on nodes without GPUs; a list of modules is imported everywhere",
+        "imports these once per node, where ranks are then forked; true: torch, without GPUs",
         *(PRELOAD, False),
     )
     args_expand: bool = doc(

@@ -21,13 +21,12 @@ import runner
 from runner.core.protocol.code_archive import (
     FOLDER,
     IMPORTER,
-    PROGRAMS,
     SOURCE,
     Archive,
     Blobs,
     code_blob,
 )
-from runner.core.protocol.paths import USUAL_WORKDIR
+from runner.core.protocol.paths import PRELOAD_MODULES, USUAL_WORKDIR
 
 ANSWER = re.compile(rb"\nrunner-boot: code ([0-9a-f]*)\n")
 """What the boot line says: "" if the host has the code, else the key of its Python's version."""
@@ -35,6 +34,13 @@ ANSWER = re.compile(rb"\nrunner-boot: code ([0-9a-f]*)\n")
 KEY = MAGIC_NUMBER.hex()
 
 _PACKAGE = Path(runner.__file__).parent
+
+PROGRAMS = (
+    *("ranks/shim", "ranks/spawner", "ranks/sitecustomize", "ranks/fault_dump"),
+    *("container/client", "container/entry", "ranks/preload/preload"),
+    *(f"ranks/preload/{name}" for name in PRELOAD_MODULES),
+)
+"""Modules of ours, below `runner/host`, that become files on a host."""
 _LOCK = threading.Lock()
 
 _BOOT = """\

@@ -98,7 +98,7 @@ def launch_command(
     started_launcher = launcher
     if modules:
         started_launcher = (
-            *(python.executable, UNBUFFERED, run_paths.preload_start, ",".join(modules)),
+            *(python.executable, UNBUFFERED, run_paths.preload, ",".join(modules)),
             *(",".join(internal_env), script or f"-m{task.target}", *torchrun),
         )
     words = map(escape, (*shim[1:], *program, *local_rank, *task.args))

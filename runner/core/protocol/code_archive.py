@@ -20,16 +20,6 @@ SOURCE = ""
 IMPORTER = "runner.host.process.importer"
 """The module that the boot line executes; it imports the others."""
 
-PRELOAD_MODULES = ("fork_server", "forked_rank", "checks", "load_time")
-"""The modules of `preload/start`, a package of their own on a host."""
-
-PROGRAMS = (
-    *("ranks/shim", "ranks/spawner", "ranks/sitecustomize", "ranks/fault_dump"),
-    *("container/client", "container/entry", "ranks/preload/start"),
-    *(f"ranks/preload/{name}" for name in PRELOAD_MODULES),
-)
-"""Modules of ours, below `runner/host`, that become files on a host."""
-
 Blobs = Dict[str, bytes]
 
 

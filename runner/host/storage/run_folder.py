@@ -17,7 +17,6 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
 from runner.core.model.plan import Order
-from runner.core.protocol.code_archive import PRELOAD_MODULES
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -29,16 +28,13 @@ from runner.core.protocol.events import (
     is_loss,
     parse,
 )
-from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
+from runner.core.protocol.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
-from runner.core.protocol.timing import SPEEDUP
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.shared_record import link_shared
-
-SAMPLE_INTERVAL_S = 10.0 / SPEEDUP
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
@@ -111,7 +107,7 @@ def create_run_folder(
     OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
-    preloads = folder.preload_start in order.argv
+    preloads = folder.preload in order.argv
     old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
@@ -140,7 +136,7 @@ def create_run_folder(
     if order.spawns_ranks:
         write_atomic(folder.spawner, programs["spawner"])
     if preloads:
-        write_atomic(folder.preload_start, programs["start"])
+        write_atomic(folder.preload, programs["preload"])
         for name in PRELOAD_MODULES:
             write_atomic(os.path.join(folder.preload_package, f"{name}.py"), programs[name])
     if order.container is not None:
@@ -229,41 +225,6 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
             data["shim"] = pid_namespace.outer_pid(*shim)
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
-
-
-class LogSampler:
-    """Records how long the logs are, so that `logs --since` finds where to begin."""
-
-    def __init__(
-        self, folder: RunPaths, attempt: int, max_interval_s: float = SAMPLE_INTERVAL_S
-    ) -> None:
-        self.sizes: Dict[str, int] = {}  # at the last sample, by file name
-        self._folder, self._attempt = folder, attempt
-        self._interval_s = min(SAMPLE_INTERVAL_S, max_interval_s)
-        self._next_at = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Return whether the interval is over; another one begins then."""
-        now = time.monotonic()
-        if now < self._next_at:
-            return False
-        self._next_at = now + self._interval_s
-        return True
-
-    def sample(self) -> None:
-        """Record the size of each log that has grown since the last sample."""
-        sizes: Dict[str, int] = {}
-        try:
-            for entry in os.scandir(self._folder.attempt_folder(self._attempt)):
-                if entry.name.endswith((".out", ".err", ".metrics")):
-                    sizes[entry.name] = entry.stat().st_size
-            grown = {name: size for name, size in sizes.items() if size != self.sizes.get(name)}
-            if grown:
-                line = json.dumps({"wall": round(time.time(), 1), "sizes": grown}) + "\n"
-                append(self._folder.log_sizes(self._attempt), line.encode())
-        except OSError:  # a full disk is reported by the journal
-            return
-        self.sizes = sizes
 
 
 class EventLog:

@@ -1,4 +1,4 @@
-"""What a rank finds in its process, as a line of JSON: process_state.py [method=NAME] [exit=CODE]
+"""What a rank finds in its process, as a line of JSON: process_state.py [method=NAME]
 
 methods of multiprocessing: fork, spawn, forkserver, each with a DataLoader that has two workers.
 """
@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-BEFORE = {"had_torch": "torch" in sys.modules, "imports": sorted(os.environ.get("IMPORTS", ""))}
+BEFORE = {"had_torch": "torch" in sys.modules}
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -20,17 +20,17 @@ import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 
-class Squares(Dataset):
+class Squares(Dataset[int]):
     """Pickled by reference to this module, which is `__main__`."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 8
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> int:
         return index * index
 
 
-def signals():
+def signals() -> dict[str, str]:
     """What each signal does here, as far as that is told."""
     handlers = {
         signum.name: signal.getsignal(signum)
@@ -40,7 +40,7 @@ def signals():
     return {name: getattr(handler, "__name__", str(handler)) for name, handler in handlers.items()}
 
 
-def state():
+def state() -> dict[str, object]:
     """What is the same however the process came about."""
     umask = os.umask(0o022)
     os.umask(umask)
@@ -80,14 +80,14 @@ def state():
     }
 
 
-def drawn():
+def drawn() -> list[object]:
     """What is random, and differs from rank to rank where nothing is seeded."""
     dropped = torch.nn.functional.dropout(torch.ones(64))
     numbers = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002, S311
     return [*numbers, dropped.tolist()]
 
 
-def main():
+def main() -> None:
     """Tell it, then meet the other ranks, and train a step."""
     options = dict(word.split("=") for word in sys.argv[1:])
     found = {"state": state(), "drawn": drawn()}
@@ -106,7 +106,6 @@ def main():
         found["loaded"] = [batch.tolist() for batch in loader]
     dist.destroy_process_group()
     print(json.dumps(found), flush=True)
-    sys.exit(int(options.get("exit", 0)))
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def start_of(request: Request, preloaded: Preloaded) -> Start:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
-    sys.orig_argv[:] = request.program
+    getattr(sys, "orig_argv", [])[:] = request.program  # since Python 3.10
     folder = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.target))
     safe_path = getattr(sys.flags, "safe_path", False)
     sys.path[:] = [*([] if safe_path else [folder]), *preloaded.path]
@@ -238,5 +238,5 @@ def report(error: BaseException, own_files: Sequence[str]) -> None:
         trace = trace.tb_next
     error.__traceback__ = trace
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    sys.last_exc = error  # type: ignore[attr-defined]
+    vars(sys)["last_exc"] = error  # since Python 3.12
     sys.excepthook(type(error), error, trace)

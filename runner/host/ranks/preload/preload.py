@@ -1,6 +1,6 @@
 """Start of a node's torchrun whose ranks are forks of one process; see `fork_server`.
 
-    PYTHON -u start.py MODULES HIDE PROGRAM LAUNCHER_MODULE [ARG...]
+    PYTHON -u preload.py MODULES HIDE PROGRAM LAUNCHER_MODULE [ARG...]
 
 MODULES are to be imported, HIDE are variables of torchrun alone, both with commas between them;
 PROGRAM is the path of the ranks' script, or `-m` and the name of a module in one word. A rank's
