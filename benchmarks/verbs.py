@@ -13,36 +13,15 @@ in brackets of its floor: on this machine, and on a host.
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import shlex
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.timing import timed
+from benchmarks.timing import span, taken, timed
 from tests.lab.lab import Lab, make_lab
-from tests.lab.waiting import wait_until
-
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Took:
-    """What one command took, in seconds.
-
-    Attributes:
-        wall: From its start to its end.
-        here: CPU time of its processes on this machine.
-        there: CPU time on each host, on average.
-    """
-
-    wall: float
-    here: float
-    there: float
 
 
 def main() -> None:
@@ -81,37 +60,9 @@ def row(verb: str, lab: Lab, folder: Path, count: int, pairs: int) -> str:
     here = [statistics.median(each.here for each in way) for way in (ours, theirs)]
     there = [statistics.median(each.there for each in way) for way in (ours, theirs)]
     return (
-        f"{count:5}  {walls[0]:7.2f}  {walls[1]:5.2f}  {_span(more)}, {_span(ratios)}  "
+        f"{count:5}  {walls[0]:7.2f}  {walls[1]:5.2f}  {span(more)}, {span(ratios)}  "
         f"{here[0]:.2f} ({here[1]:.2f}), {there[0]:.3f} ({there[1]:.3f})"
     )
-
-
-def _span(those: Sequence[float]) -> str:
-    return f"{statistics.median(those):.2f} ({those[0]:.2f} to {those[-1]:.2f})"
-
-
-def taken(command: Sequence[str], lab: Lab, names: Sequence[str], folder: Path) -> Took:
-    """Run a command; return what it took."""
-    before, used = there(lab, names), here()
-    wall, _ = timed(command, folder)
-    used = here() - used
-    wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
-    return Took(wall, used, (there(lab, names) - before) / len(names))
-
-
-def here() -> float:
-    """Return the CPU seconds of all commands so far."""
-    told = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return told.ru_utime + told.ru_stime
-
-
-def there(lab: Lab, names: Sequence[str]) -> float:
-    """Return the CPU seconds of the hosts so far: of sshd, and of all that ended below it."""
-    ticks = 0
-    for name in names:
-        stat = lab[name].sh("cat /proc/1/stat").rpartition(")")[2].split()
-        ticks += sum(map(int, stat[11:15]))
-    return ticks / TICKS
 
 
 def check(lab: Lab, folder: Path, names: Sequence[str]) -> list[str]:

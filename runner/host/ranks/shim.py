@@ -23,6 +23,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 from typing import Any, Collection, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
@@ -217,6 +218,9 @@ class ForkedRank:
         self._connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._connection.settimeout(FORK_TIMEOUT_S)
         self._connection.connect(b"\0" + server.encode())
+        peer = self._connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", peer)[1] != os.getuid():  # another has taken its name
+            raise PermissionError
         body = json.dumps(request).encode()
         fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in streams)
         ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]

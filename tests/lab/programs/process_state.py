@@ -3,6 +3,7 @@
 methods of multiprocessing: fork, spawn, forkserver, each with a DataLoader that has two workers.
 """
 
+import importlib.util
 import json
 import os
 import pickle
@@ -12,7 +13,8 @@ import signal
 import sys
 import threading
 
-BEFORE = {"had_torch": "torch" in sys.modules}
+SPEC = importlib.util.find_spec("torch")  # as libraries look whether it is there
+BEFORE = {"had_torch": "torch" in sys.modules, "spec": SPEC and [SPEC.name, SPEC.origin]}
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

@@ -158,6 +158,13 @@ def fork() -> int:
 
 def find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloaded) -> str:
     """Return why a rank is not what a fork of this process would be, "" if it is."""
+    try:
+        return _find_difference(request, preloaded)
+    except OSError as error:
+        return str(error)
+
+
+def _find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloaded) -> str:
     program = forked_rank.parse_program(request.program)
     before = dict(preloaded.environ)
     if request.site:
@@ -181,7 +188,8 @@ def find_shadow(folder: str) -> str:
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         stem, is_file = (name[:-3], True) if name.endswith(".py") else (name, False)
-        is_module = is_file or os.path.isfile(os.path.join(path, "__init__.py"))
-        if is_module and stem in sys.modules and stem != "__main__":
+        if stem not in sys.modules or stem == "__main__":
+            continue
+        if is_file or os.path.isfile(os.path.join(path, "__init__.py")):
             return path
     return ""

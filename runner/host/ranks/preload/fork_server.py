@@ -31,6 +31,7 @@ SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 
 CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 LEVELS = {"INFO": 0, "WARNING": 1, "ERROR": 2, "FATAL": 3}
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LAUNCHER_MODULES = ("torch", "torch.distributed.run")
 REQUEST_TIMEOUT_S, END_TIMEOUT_S = 10.0, 3.0
 
@@ -48,9 +49,12 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     listener.bind(address)
     listener.listen(128)
     is_over, end = os.pipe()
+    launcher_pid = os.getpid()
     pid = checks.fork()
     if pid == 0:
         os.close(end)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # ranks get them from their shims
+        forked_rank.die_with_parent(launcher_pid)  # as long as there are no ranks
         names = [*LAUNCHER_MODULES[:1], *filter(None, modules.split(","))]
         reason = find_refusal(names, program, listener)
         added = {k: value for k, value in os.environ.items() if visible.get(k) != value}
@@ -72,13 +76,13 @@ def find_refusal(names: Sequence[str], program: str, listener: socket.socket) ->
         for name in names:
             try:
                 importlib.import_module(name)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 why = f"{name} cannot be imported ({type(error).__name__}: {error})"
                 raise checks.Refusal(why) from error
         checks.check_threads()
         checks.check_descriptors({0, 1, 2, listener.fileno()})
         checks.check_fork()
-    except checks.Refusal as reason:
+    except (checks.Refusal, OSError) as reason:
         return str(reason)
     gc.collect()
     gc.freeze()  # the collector must not write to, and thereby copy, what is shared
@@ -140,11 +144,10 @@ class ForkServer:
 
     def serve(self) -> forked_rank.Request:
         """Serve until torchrun and all ranks have ended; in a rank, return what it is to be."""
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)
+        forked_rank.die_with_parent(0)
         os.set_blocking(self._wake_up, False)
         signal.set_wakeup_fd(self._wake_up, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._on_child = signal.signal(signal.SIGCHLD, lambda *_: None)
         request = None
         while request is None:
             ready = self._wait()
@@ -176,8 +179,12 @@ class ForkServer:
         except (OSError, ValueError, KeyError, TypeError):  # no shim of ours
             shim.close()
             return None
-        if reason := self._refusal or checks.find_difference(request, self._preloaded):
-            self._refuse(shim, request, reason)
+        reason = self._refusal or checks.find_difference(request, self._preloaded)
+        if reason:
+            send(shim, {"refused": reason})
+            shim.close()
+            for fd in request.fds:
+                os.close(fd)
             return None
         server_pid = os.getpid()
         pid = checks.fork()
@@ -191,12 +198,6 @@ class ForkServer:
         begun_at = start_ticks(pid)  # before it is reaped
         send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at})
         return None
-
-    def _refuse(self, shim: socket.socket, request: forked_rank.Request, reason: str) -> None:
-        for fd in request.fds:
-            os.close(fd)
-        send(shim, {"refused": reason})
-        shim.close()
 
     def _pass_on(self, rank: _Rank) -> None:
         """Pass signals on from a shim; without it its rank is ended."""
@@ -230,6 +231,7 @@ class ForkServer:
     def _leave(self, shim: socket.socket) -> None:
         """Close, in a new rank, all that is the server's."""
         signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, self._on_child)
         for connection in (self._listener, shim, *(rank.shim for rank in self._ranks.values())):
             os.close(connection.detach())
         for fd in (self._children, self._wake_up, self._is_over):

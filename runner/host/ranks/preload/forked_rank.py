@@ -26,7 +26,6 @@ PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 OOM_SCORE = "/proc/self/oom_score_adj"
 MAX_ARGUMENTS = 1 << 22  # bytes
 SITE_MODULE = "runner_sitecustomize"
-DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 class Request(NamedTuple):
@@ -74,12 +73,9 @@ class Preloaded(NamedTuple):
 def become(request: Request, preloaded: Preloaded, server_pid: int) -> None:
     """Make this process the rank that was asked for, up to the start of its program."""
     os.setsid()
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    if request.site:
-        prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
-    if os.getppid() != server_pid:
-        os._exit(1)
+    if request.site:  # py-spy of the same user may read it
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+    die_with_parent(server_pid)
     for target, fd in enumerate(request.fds):
         os.dup2(fd, target)
         os.close(fd)
@@ -90,15 +86,20 @@ def become(request: Request, preloaded: Preloaded, server_pid: int) -> None:
     os.umask(request.umask)
     os.sched_setaffinity(0, request.cores)
     raise_oom_score()
-    for signum in DEFAULT_SIGNALS:
-        signal.signal(signum, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
     set_title(request.program)
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
     seed_anew()
     if request.site:
         _prepare_for_dumps(request.site)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, or not any more, for 0: prctl(2)."""
+    signum = signal.SIGKILL if parent else 0
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signum), 0, 0, 0)
+    if parent and os.getppid() != parent:
+        os._exit(1)
 
 
 def raise_oom_score() -> None:
@@ -149,10 +150,11 @@ def set_title(words: Sequence[str]) -> None:
 
 
 class Start(NamedTuple):
-    """How a rank's program starts: a module, or the code of a script and its namespace."""
+    """How a rank's program starts: a module, or the text of a script; and its namespace."""
 
     module: str
-    code: Optional[types.CodeType]
+    path: str
+    source: bytes
     namespace: Dict[str, Any]
 
 
@@ -169,56 +171,61 @@ def start_of(request: Request, preloaded: Preloaded) -> Start:
     sys.argv[:] = ["-m" if program.is_module else program.target, *program.args]
     watch_first_import(preloaded, request)
     if program.is_module:
-        return Start(program.target, None, main.__dict__)
+        return Start(program.target, "", b"", main.__dict__)
     # Since Python 3.9 the path is made absolute.
     path = os.path.abspath(program.target) if sys.version_info >= (3, 9) else program.target
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
     with io.open_code(path) as file:
-        source = file.read()
-    return Start("", compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        return Start("", path, file.read(), main.__dict__)
 
 
 def watch_first_import(preloaded: Preloaded, request: Request) -> None:
     """Have the first import of a preloaded module notice variables that were set too late."""
-    names = {name.partition(".")[0] for name in preloaded.modules}
+    names = {load_time.top(name) for name in preloaded.modules}
     modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    sys.meta_path.insert(0, _FirstImport(modules, dict(os.environ), preloaded, request))
+    sys.meta_path.insert(0, _FirstImport(modules, preloaded.watched, request.program))
 
 
 class _FirstImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the preloaded modules, until the first of them is imported."""
+    """Finds the preloaded modules until one of them is imported; then all are there."""
 
     def __init__(
         self,
         modules: Mapping[str, types.ModuleType],
-        environ: Mapping[str, str],
-        preloaded: Preloaded,
-        request: Request,
+        watched: Sequence[str],
+        program: Sequence[str],
     ) -> None:
-        self._modules, self._environ = modules, environ
-        self._preloaded, self._request = preloaded, request
+        self._modules, self._watched, self._program = modules, watched, program
+        self._environ, self._pid = dict(os.environ), os.getpid()
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
-        if fullname not in self._modules:
+        """Return a spec like the module's own, which `importlib.util.find_spec` may ask for."""
+        module = self._modules.get(fullname)
+        if module is None or module.__spec__ is None:
             return None
-        sys.meta_path.remove(self)
-        names = load_time.changed(self._environ, os.environ, self._preloaded.watched)
-        if names:
-            execute_anew(self._request.program, f"{names[0]} is set before {fullname} is imported")
-        others = {name: each for name, each in self._modules.items() if name != fullname}
-        sys.modules.update(others)
-        found = self._modules[fullname]
-        self._attributes = (found.__spec__, found.__loader__)
-        return importlib.machinery.ModuleSpec(fullname, self)
+        own = module.__spec__
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location, spec.cached = own.has_location, own.cached
+        return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module, unless the program needs another one."""
+        names = load_time.changed(self._environ, os.environ, self._watched)
+        if names and os.getpid() == self._pid:  # else it is a fork of the rank's
+            execute_anew(self._program, f"{names[0]} is set before {spec.name} is imported")
+        self._attributes = vars(self._modules[spec.name]).copy()
         return self._modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__spec__, module.__loader__ = self._attributes
+        """Undo what the import machinery has changed, and let the other modules be found."""
+        vars(module).update({name: self._attributes[name] for name in ("__spec__", "__loader__")})
+        sys.meta_path.remove(self)
+        for name, other in self._modules.items():
+            sys.modules.setdefault(name, other)
 
 
 def execute_anew(program: Sequence[str], why: str) -> NoReturn:

@@ -13,9 +13,11 @@ import sys
 
 if __name__ == "__main__":
     own_module = sys.modules["__main__"]  # keeps this namespace when another takes its name
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if sys.path[0] != folder:  # with `-P`
+        sys.path.insert(0, folder)
     preload = importlib.import_module("runner_preload.fork_server")
-    if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-        del sys.path[0]
+    del sys.path[0]
     for name in [name for name in sys.modules if name.startswith("runner_preload")]:
         del sys.modules[name]  # a program sees nothing of us
     start = preload.main(sys.argv[1:])
@@ -23,7 +25,8 @@ if __name__ == "__main__":
         if start.module:
             preload.run_module(start.module)
         else:
-            exec(start.code, start.namespace)  # noqa: S102 (a program of the user's)
+            code = compile(start.source, start.path, "exec", dont_inherit=True)
+            exec(code, start.namespace)  # noqa: S102 (a program of the user's)
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 (as the interpreter does)
