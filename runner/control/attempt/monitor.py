@@ -35,6 +35,9 @@ from runner.core.text import describe_exit
 
 TICK_S = 0.05
 
+FEW_NODES = 64
+"""Of more nodes, each is looked at less often: the time for that is the same for any number."""
+
 
 class AttemptMonitor(WaitLoop):
     """One attempt of a run, from its orders to its end."""
@@ -64,6 +67,8 @@ class AttemptMonitor(WaitLoop):
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
         self._next_tick = 0.0
+        self._unfinished: AttemptNode | None = None  # one of those that the attempt waits for
+        self._unstarted: AttemptNode | None = None
         self._detaches = False  # once the attempt runs
 
     def start(
@@ -124,8 +129,9 @@ class AttemptMonitor(WaitLoop):
         return ()  # the node monitor judges silent nodes
 
     def _is_finished(self) -> bool:
-        is_over = all(node.is_finished for node in self._nodes.values())
-        return is_over or (self.detached and self._stop.may_leave)
+        if self._unfinished is None or self._unfinished.is_finished:  # not all, for each frame
+            self._unfinished = next((n for n in self._nodes.values() if not n.is_finished), None)
+        return self._unfinished is None or (self.detached and self._stop.may_leave)
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
@@ -134,7 +140,7 @@ class AttemptMonitor(WaitLoop):
     def _tick(self) -> float:
         now = time.monotonic()
         if now >= self._next_tick:
-            self._next_tick = now + TICK_S
+            self._next_tick = now + TICK_S * max(1.0, len(self._nodes) / FEW_NODES)
             self._node_monitor.tick(now)
             self._stop.name_reason(self._first_failure)
         self._advance()
@@ -337,17 +343,24 @@ class AttemptMonitor(WaitLoop):
                 self._observer.first_failure(failure.node, failure.rank, is_over=True)
 
     def _check_all_started(self) -> None:
-        present = (
-            node for node in self._nodes.values() if not self._node_monitor.elastic.is_absent(node)
-        )
-        is_complete = all(len(node.started_ranks) == node.node_plan.nproc for node in present)
-        if is_complete and self._all_started_at is None:
-            self._all_started_at = time.monotonic()
-            elapsed_s = self._all_started_at - self._began_at
-            if not self.is_stopping and self._move_to(AttemptState.RUNNING):
-                self._observer.phase("running", elapsed_s)
-            if self._node_monitor.role is Role.LAUNCH:
-                self._observer.message(f"every rank started after {elapsed_s:.1f} s")
+        if self._all_started_at is not None:
+            return
+        if self._unstarted is None or self._has_started(self._unstarted):
+            nodes = self._nodes.values()
+            self._unstarted = next((n for n in nodes if not self._has_started(n)), None)
+        if self._unstarted is not None:
+            return
+        self._all_started_at = time.monotonic()
+        elapsed_s = self._all_started_at - self._began_at
+        if not self.is_stopping and self._move_to(AttemptState.RUNNING):
+            self._observer.phase("running", elapsed_s)
+        if self._node_monitor.role is Role.LAUNCH:
+            self._observer.message(f"every rank started after {elapsed_s:.1f} s")
+
+    def _has_started(self, node: AttemptNode) -> bool:
+        """Return whether all ranks of a node have started, if it takes part."""
+        is_absent = self._node_monitor.elastic.is_absent(node)
+        return is_absent or len(node.started_ranks) == node.node_plan.nproc
 
     def _move_to(self, state: AttemptState) -> bool:
         """Change the state of the attempt if that is legal; return whether it did."""

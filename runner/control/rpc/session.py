@@ -6,6 +6,7 @@ Every frame goes to one inbox that all sessions share, as (session, frame); a fr
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import re
@@ -199,9 +200,22 @@ class HostSession:
                 if key := self._boot_answers.get():
                     self._send_now(host_code.archive_for(key))
             while (data := self._outbox.get()) is not None:
-                self._send_now(data, is_queued=True)
+                self._send_now(self._with_what_follows(data), is_queued=True)
         except OSError:
             return  # the reader reports it
+
+    def _with_what_follows(self, data: bytes) -> bytes:
+        """Return small messages together that wait already: each SSH packet costs as much."""
+        parts, size = [data], len(data)
+        with contextlib.suppress(queue.Empty):
+            while size < SEND_SLICE:
+                following = self._outbox.get_nowait()
+                if following is None:
+                    self._outbox.put(None)  # the end: for the next look
+                    break
+                parts.append(following)
+                size += len(following)
+        return b"".join(parts) if len(parts) > 1 else data
 
     def _send_now(self, data: bytes, *, is_queued: bool = False) -> None:
         for start in range(0, len(data), SEND_SLICE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import field
 from typing import Dict, Optional, Tuple
 
@@ -154,12 +155,12 @@ class Plan:
     min_nodes: int = 0  # of an elastic run, 0 for any other
     max_nodes: int = 0
 
-    @property
+    @functools.cached_property
     def torch_assigns_ranks(self) -> bool:
         """Whether torch decides which node has which ranks."""
         return not all(node_plan.ranks for node_plan in self.nodes)
 
-    @property
+    @functools.cached_property
     def restarts_ranks(self) -> bool:
         """Whether torch restarts failed ranks, and the attempt goes on."""
         return any(node_plan.order.restarts_ranks for node_plan in self.nodes)

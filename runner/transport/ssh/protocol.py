@@ -26,8 +26,10 @@ for _name in ("paramiko", "fabric", "invoke"):
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
+BUFFER_SIZE = 1 << 16
 READ_SIZE = 1 << 18
 WRITE_SIZE = 1 << 15
+READ_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 1.0
 TERM_TIMEOUT_S = 0.5
 KILL_TIMEOUT_S = 5.0
@@ -40,6 +42,22 @@ def resolve(host: str, port: int) -> list[Any]:
     return socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
 
 
+class _BufferedSocket(socket.socket):
+    """A TCP socket of one reader that asks for a few bytes at a time, as paramiko does."""
+
+    _unread = memoryview(b"")
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return up to `size` bytes, of more that came with them."""
+        if not self._unread:
+            data = super().recv(max(size, BUFFER_SIZE), flags)
+            if len(data) <= size:
+                return data
+            self._unread = memoryview(data)
+        part, self._unread = self._unread[:size], self._unread[size:]
+        return bytes(part)
+
+
 def connect(addresses: list[Any], timeout: float) -> socket.socket:
     """Connect to the first address that answers, within `timeout` seconds in all.
 
@@ -48,7 +66,7 @@ def connect(addresses: list[Any], timeout: float) -> socket.socket:
     deadline = time.monotonic() + timeout
     errors: list[OSError] = []
     for position, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
+        sock = _BufferedSocket(family, kind, protocol)
         try:
             timeout_s = (deadline - time.monotonic()) / (len(addresses) - position)
             sock.settimeout(max(timeout_s, 0.01))
@@ -154,8 +172,20 @@ def make_transport(sock: Any, key_types: Sequence[str], timeout: float) -> SshPr
     return transport
 
 
+def wait_without_polling(transport: SshProtocol) -> None:
+    """Have the reading thread of an open connection wait for what comes.
+
+    Paramiko's wakes up ten times a second to look whether it was closed: with 512 connections that
+    is half a core. `close_transport` wakes it.
+    """
+    transport.sock.settimeout(READ_TIMEOUT_S)
+
+
 def close_transport(transport: SshProtocol) -> None:
     """Close a connection, and its handshake timer, which would keep this process alive."""
+    if isinstance(transport.sock, socket.socket):
+        with contextlib.suppress(OSError):  # the other side was quicker
+            transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
     transport.packetizer.complete_handshake()
 

@@ -243,6 +243,7 @@ class SharedLogin:
         if connection.closed:
             connection.close()
             raise LoginFailure("the connection was closed")
+        ssh_protocol.wait_without_polling(connection.transport)
         return connection
 
     def _open_socket(self, connection: SshConnection, task: DeadlineTask[SshConnection]) -> None:
