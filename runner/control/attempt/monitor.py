@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, OrderSender
 from runner.control.attempt.node import AttemptNode, Reconnector
-from runner.control.attempt.node_monitor import NodeMonitor
+from runner.control.attempt.node_monitor import TICK_S, NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.stop import DetachSequence, user_at_host
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -33,10 +33,22 @@ from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
 from runner.core.protocol.timing import PING_S
 from runner.core.text import describe_exit
 
-TICK_S = 0.05
 
-FEW_NODES = 64
-"""Of more nodes, each is looked at less often: the time for that is the same for any number."""
+class _NodesWithout:
+    """Whether any node does not meet a condition yet, without a look at all of them each time."""
+
+    def __init__(
+        self, nodes: Mapping[str, AttemptNode], condition: Callable[[AttemptNode], bool]
+    ) -> None:
+        self._nodes, self._condition = nodes, condition
+        self._last_found: AttemptNode | None = None
+
+    def exist(self) -> bool:
+        """Look at the others only when the node that was found last meets the condition."""
+        if self._last_found is None or self._condition(self._last_found):
+            found = (n for n in self._nodes.values() if not self._condition(n))
+            self._last_found = next(found, None)
+        return self._last_found is not None
 
 
 class AttemptMonitor(WaitLoop):
@@ -66,10 +78,8 @@ class AttemptMonitor(WaitLoop):
         self._detach = DetachSequence(self._nodes, sessions, self.peer_status)
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
-        self._next_tick = 0.0
-        self._unfinished: AttemptNode | None = None  # one of those that the attempt waits for
-        self._unstarted: AttemptNode | None = None
-        self._detaches = False  # once the attempt runs
+        self._unfinished = _NodesWithout(self._nodes, lambda node: node.is_finished)
+        self._unstarted = _NodesWithout(self._nodes, self._has_started)
 
     def start(
         self,
@@ -116,7 +126,7 @@ class AttemptMonitor(WaitLoop):
 
     def run(self, *, detach: bool = False) -> None:
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
-        self._detaches = detach
+        self._detach.is_requested = detach
         self.wait()
         self._stop.name_reason(self._first_failure, at_once=True)
         self._move_to(AttemptState.ENDED)
@@ -129,9 +139,7 @@ class AttemptMonitor(WaitLoop):
         return ()  # the node monitor judges silent nodes
 
     def _is_finished(self) -> bool:
-        if self._unfinished is None or self._unfinished.is_finished:  # not all, for each frame
-            self._unfinished = next((n for n in self._nodes.values() if not n.is_finished), None)
-        return self._unfinished is None or (self.detached and self._stop.may_leave)
+        return not self._unfinished.exist() or (self.detached and self._stop.may_leave)
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
@@ -139,9 +147,7 @@ class AttemptMonitor(WaitLoop):
 
     def _tick(self) -> float:
         now = time.monotonic()
-        if now >= self._next_tick:
-            self._next_tick = now + TICK_S * max(1.0, len(self._nodes) / FEW_NODES)
-            self._node_monitor.tick(now)
+        if self._node_monitor.tick_if_due(now):
             self._stop.name_reason(self._first_failure)
         self._advance()
         return TICK_S
@@ -156,7 +162,7 @@ class AttemptMonitor(WaitLoop):
         return failure_text(failure), failure
 
     def _advance(self) -> None:
-        detach = self._detaches
+        detach = self._detach.is_requested
         if self.is_stopping and (detach or self.state is not AttemptState.DETACHING):
             self._move_to(AttemptState.STOPPING)  # a launch stays to see the end
         if self.state is AttemptState.DETACHING:
@@ -343,12 +349,7 @@ class AttemptMonitor(WaitLoop):
                 self._observer.first_failure(failure.node, failure.rank, is_over=True)
 
     def _check_all_started(self) -> None:
-        if self._all_started_at is not None:
-            return
-        if self._unstarted is None or self._has_started(self._unstarted):
-            nodes = self._nodes.values()
-            self._unstarted = next((n for n in nodes if not self._has_started(n)), None)
-        if self._unstarted is not None:
+        if self._all_started_at is not None or self._unstarted.exist():
             return
         self._all_started_at = time.monotonic()
         elapsed_s = self._all_started_at - self._began_at
