@@ -88,7 +88,7 @@ class NodeMonitor:
         return self.stop.requested is not None
 
     def tick_if_due(self, now: float) -> bool:
-        """Tick at most every `TICK_S`, with more than `FEW_NODES` less often; say whether it did."""
+        """Tick every `TICK_S`, more than `FEW_NODES` less often; say whether it did."""
         if now < self._next_tick:
             return False
         self._next_tick = now + TICK_S * max(1.0, len(self.nodes) / FEW_NODES)
