@@ -89,3 +89,9 @@ def there(lab: Lab, names: Sequence[str]) -> float:
         stat = lab[name].sh("cat /proc/1/stat").rpartition(")")[2].split()
         ticks += sum(map(int, stat[11:15]))
     return ticks / TICKS
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return the median of the ratios, and their range."""
+    ratios = sorted(our / their for our, their in zip(ours, theirs, strict=True))
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"

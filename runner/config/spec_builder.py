@@ -62,6 +62,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     checks = tuple(all_checks()) if skipped else ()
     container = _read_container(validator, values["container"], Path(inputs.cwd))
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
+    deploy["fan_out"] = deploy["fan_out"] == "auto"
     spec = Spec(
         run_id=top["run_id"],
         cluster=inputs.cluster,

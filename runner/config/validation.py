@@ -107,6 +107,8 @@ class Validator:
 
     def choice(self, where: str, value: object, legal: Sequence[str]) -> str:
         """Read one of a few words."""
+        if value is False and "off" in legal:  # so YAML reads it
+            return "off"
         if isinstance(value, str) and value in legal:
             return value
         text = scalar_text(value) or value

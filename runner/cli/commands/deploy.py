@@ -48,6 +48,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         size=snapshot.manifest.size,
         seconds=round(seconds, 3),
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
+        holders={name: each.holder for name, each in by_node.items()},
     )
     show(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
     return 0

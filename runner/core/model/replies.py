@@ -86,9 +86,13 @@ class InventoryEnd:
 
 @dataclass(frozen=True)
 class MissingFiles:
-    """The files of a release that the host lacks, by their indices in the manifest."""
+    """The files of a release that the host lacks, by their indices in the manifest.
+
+    `reason` is why it could not get them from another host.
+    """
 
     missing: Tuple[int, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import zlib
-from typing import Optional
+from typing import List, Optional
 
+from runner.core.codec import decode
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, one_step
+from runner.host.agent.request_queue import RequestSteps
+from runner.host.agent.server import RequestHandler, error_text, one_step
+from runner.host.peers import release_exchange
+from runner.host.process.bounded_child import BoundedChild, report_facts
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
+
+SERVE_LIMIT_S = 4 * 3600.0
+"""A host that serves a release ends that by itself after so long."""
 
 
 class Handler(RequestHandler):
@@ -19,6 +27,7 @@ class Handler(RequestHandler):
 
     _writer: Optional[ReleaseWriter] = None
     _pin_fd: Optional[int] = None
+    _serve_request: Optional[Frame] = None
 
     @one_step
     def on_offer(self, frame: Frame) -> None:
@@ -43,16 +52,15 @@ class Handler(RequestHandler):
         self._writer = writer
         yield from self._abort_on_error(self._begin(frame, writer))
 
-    def _begin(self, frame: Frame, writer: ReleaseWriter) -> Steps:
+    def _begin(self, frame: Frame, writer: ReleaseWriter, reason: str = "") -> Steps:
         workdir = self.context.workdir
         yield from writer.begin()
         if writer.space_error:  # remove what `keep` allows now rather than at the end
             yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
         if writer.space_error:
             raise OSError(errno.ENOSPC, writer.space_error, workdir)
-        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
-        missing = [indices[file.path] for file in writer.missing]
-        self.context.answer(frame, "missing", missing=missing)
+        self._missing = _indices(writer)
+        self.context.answer(frame, "missing", missing=self._missing, reason=reason)
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
@@ -63,10 +71,12 @@ class Handler(RequestHandler):
 
     def on_finish(self, frame: Frame) -> Steps:
         """Store the release, which is complete, and remove old ones but `keep`."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             raise RuntimeError("no release is being pushed")
-        yield from self._abort_on_error(writer.finish())
+        yield from self._abort_on_error(self._finish(frame, self._writer))
+
+    def _finish(self, frame: Frame, writer: ReleaseWriter) -> Steps:
+        yield from writer.finish()
         self._writer = None
         keep = int(frame.data["keep"])
         yield from release_store.prune(self.context.workdir, keep, writer.name)
@@ -74,6 +84,62 @@ class Handler(RequestHandler):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
         self.context.keep_code()
+
+    def on_receive_release(self, frame: Frame) -> Steps:
+        """Take the missing files from another host, and store the release.
+
+        If that fails, reply why, and what is missing, as for `manifest`.
+        """
+        writer = self._writer
+        if writer is None:
+            raise RuntimeError("no release is being pushed")
+        holder = decode(release_exchange.Holder, frame.data["holder"])
+        size = sum(file.size for file in writer.missing)
+        arguments = (writer.name, frame.data["node"], self._missing, size)
+        try:
+            for data in release_exchange.receive(holder, *arguments):
+                yield
+                yield from writer.write(data)
+            yield from self._finish(frame, writer)
+        except (OSError, ValueError) as error:
+            yield from writer.abort()
+            self._writer = ReleaseWriter(self.context.workdir, writer.manifest_bytes)
+            yield from self._abort_on_error(self._begin(frame, self._writer, error_text(error)))
+
+    def on_serve_release(self, frame: Frame) -> RequestSteps:
+        """Serve a release that is here to other hosts; the answer is the port."""
+        if not self.pin(frame.data["release"]):
+            raise ValueError("the release was removed")
+        yield functools.partial(self._start_serving, frame)
+
+    def _start_serving(self, frame: Frame) -> None:
+        data, workdir, pid = frame.data, self.context.workdir, os.getpid()
+        identity, allowed_ports = (data["node"], data["token"]), (data["first"], data["last"])
+        arguments = (workdir, data["release"], identity, allowed_ports, pid, report_facts)
+        self._stop_serving()
+        self._serve_request = frame
+        server = BoundedChild(lambda: release_exchange.serve(*arguments), SERVE_LIMIT_S)
+        self.children["server"] = server
+
+    def on_stop_serving(self, frame: Frame) -> None:
+        """End that."""
+        del frame
+        self._stop_serving()
+
+    def _stop_serving(self) -> None:
+        if "server" in self.children:
+            self.children.pop("server").kill()
+
+    def advance(self) -> None:
+        """Answer with the port on which a release is served."""
+        for child in self.children.values():
+            child.advance()
+            report = child.report()
+            if self._serve_request is not None and (report or child.code is not None):
+                error = report.get("error") or ("" if report else child.text or "it ended")
+                answer = {"port": report.get("port", 0), "error": error}
+                self.context.answer(self._serve_request, "listening", **answer)
+                self._serve_request = None
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:
@@ -96,6 +162,7 @@ class Handler(RequestHandler):
 
     def close(self) -> None:
         """Leave nothing of an unfinished release."""
+        super().close()
         self.context.files.submit(self._abort)
 
     def _abort(self) -> None:
@@ -112,3 +179,9 @@ class Handler(RequestHandler):
                 yield from self._writer.abort()
                 self._writer = None
             raise
+
+
+def _indices(writer: ReleaseWriter) -> List[int]:
+    """Return the indices of the missing files in the manifest."""
+    indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+    return [indices[file.path] for file in writer.missing]

@@ -47,6 +47,7 @@ MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's outpu
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish", "adopt"), "push"),
+    **dict.fromkeys(("serve_release", "stop_serving", "receive_release"), "push"),
     **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
     **dict.fromkeys(("exec", "input", "more_output", "kill"), "exec"),

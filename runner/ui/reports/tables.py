@@ -64,16 +64,22 @@ class PushResult:
     files: int
     size: int  # bytes
     seconds: float
-    sent: Mapping[str, int | None]  # bytes by node; None for one that had the release
+    sent: Mapping[str, int | None]  # bytes from here by node; None for one that had the release
+    holders: Mapping[str, str]  # the host that served it to each node, "" for this machine
 
 
 def render_push(result: PushResult) -> str:
     """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
-    rows = [
-        (fold_names(names), "had it" if sent is None else f"stored, {format_size(sent)} sent")
-        for sent, names in _group_names(result.sent.items()).items()
-    ]
+    by_node = {
+        name: "stored, from another host"
+        if result.holders[name]
+        else "had it"
+        if sent is None
+        else f"stored, {format_size(sent)} sent"
+        for name, sent in result.sent.items()
+    }
+    rows = [(fold_names(names), text) for text, names in _group_names(by_node.items()).items()]
     return "\n".join([code_name(result.release, result.commit), f"  {contents}", *align(rows)])
 
 

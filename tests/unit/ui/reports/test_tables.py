@@ -32,7 +32,8 @@ def test_deploy_says_which_release_is_where() -> None:
         files=1234,
         size=2_500_000,
         seconds=1.5,
-        sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0},
+        sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0, "gpu5": 0},
+        holders={"gpu5": "gpu1", **dict.fromkeys(["gpu1", "gpu2", "gpu3", "gpu4"], "")},
     )
 
     assert tables.render_push(result).split("\n") == [
@@ -41,12 +42,14 @@ def test_deploy_says_which_release_is_where() -> None:
         "  gpu[1,3]  stored, 800.0 kB sent",
         "  gpu2      had it",
         "  gpu4      stored, 0 B sent",
+        "  gpu5      stored, from another host",
     ]
 
 
 def test_deploy_without_git_names_no_commit() -> None:
     """One file is no plural either."""
-    result = PushResult(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
+    sent, holders = {"a": None}, {"a": ""}
+    result = PushResult("0" * 16, "", files=1, size=1, seconds=0.0, sent=sent, holders=holders)
 
     assert tables.render_push(result) == f"release {'0' * 16}\n  1 file, 1 B\n  a  had it"
 

@@ -1,0 +1,169 @@
+"""Releases that one agent serves and another one receives, over loopback."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.protocol.frames import Frame
+from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store, stream
+from tests.unit.release_builders import write_into as overwrite
+
+TOKEN = "a token"
+MADE = release({"a": b"a" * 300_000, "b/c": b"", "b/d": b"d", "twin": b"d", "z": b"z" * 7})
+
+
+class Agent:
+    """The push requests of one agent, with a store of its own."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
+        self.replies: list[tuple[str, dict[str, Any]]] = []
+        self.handler = push_handler(
+            workdir, lambda kind, data, _: self.replies.append((kind, data))
+        )
+
+    def ask(self, kind: str, payload: bytes = b"", **data: object) -> tuple[str, dict[str, Any]]:
+        """Make a request; return the reply."""
+        steps = getattr(self.handler, f"on_{kind}")(Frame(kind, {"id": 1, **data}, payload))
+        for call in steps:
+            if call is not None:
+                call()
+        deadline = time.monotonic() + 20
+        while not self.replies and time.monotonic() < deadline:
+            self.handler.advance()
+        return self.replies.pop(0)
+
+    def take_manifest(self, made: Made) -> tuple[str, dict[str, Any]]:
+        """Be told of a release."""
+        return self.ask("manifest", zlib.compress(made.manifest.encode()), keep=3)
+
+    def receive(self, listening: int, **changes: object) -> tuple[str, dict[str, Any]]:
+        """Be told to get it from node n1."""
+        holder = {
+            "node": "n1",
+            "address": "127.0.0.1",
+            "port": listening,
+            "token": TOKEN,
+            **changes,
+        }
+        return self.ask("receive_release", node="n2", keep=3, holder=holder)
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Callable[[str], Agent]]:
+    """Make agents, which end with the test."""
+    made: list[Agent] = []
+
+    def make(name: str) -> Agent:
+        made.append(Agent(tmp_path / name))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        for child in agent.handler.children.values():
+            child.kill()
+
+
+@pytest.fixture
+def port(agents: Callable[[str], Agent], tmp_path: Path) -> int:
+    """Where node n1 serves the release."""
+    store(tmp_path / "n1", MADE)
+    kind, data = serve(agents("n1"))
+    assert (kind, data["error"]) == ("listening", "")
+    return int(data["port"])
+
+
+def serve(agent: Agent) -> tuple[str, dict[str, Any]]:
+    """Have node n1 serve the release."""
+    return agent.ask("serve_release", node="n1", release=MADE.name, token=TOKEN, first=0, last=0)
+
+
+@pytest.mark.parametrize("earlier", [{}, {"a": b"a" * 300_000}, {"b/d": b"d", "z": b"z" * 7}])
+def test_what_is_missing_comes_from_the_holder(
+    agents: Callable[[str], Agent], port: int, tmp_path: Path, earlier: dict[str, bytes]
+) -> None:
+    """All of it, or what no earlier release has, at the ends or in the middle."""
+    if earlier:
+        store(tmp_path / "n2", release(earlier))
+    agent = agents("n2")
+    assert agent.take_manifest(MADE)[0] == "missing"
+
+    assert agent.receive(port) == ("stored", {"id": 1, "new": True})
+    assert is_intact(str(agent.workdir), MADE.name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"token": "another"}, "n1 refused: it closed the connection"),
+        ({"node": "n3"}, "n3 refused: it is another node, or has another release"),
+        ({"address": "127.0.0.9", "port": 9}, "cannot connect to n1 at 127.0.0.9 port 9"),
+        ({"address": "somewhere"}, "cannot connect to n1 at somewhere port"),
+    ],
+)
+def test_a_holder_that_cannot_serve_is_named(
+    agents: Callable[[str], Agent], port: int, changes: dict[str, object], reason: str
+) -> None:
+    """Nothing is kept of the attempt; the controller sends it all the same."""
+    agent = agents("n2")
+    agent.take_manifest(MADE)
+    kind, data = agent.receive(port, **changes)
+
+    assert kind == "missing"
+    assert data["reason"].startswith(reason)
+    assert data["missing"] == [0, 1, 2, 4]
+    writer = agent.handler._writer
+    assert writer is not None
+    done(writer.write(stream(writer, MADE)))
+    assert agent.ask("finish", keep=3)[0] == "stored"
+    assert is_intact(str(agent.workdir), MADE.name)
+
+
+def test_other_contents_are_not_taken(
+    agents: Callable[[str], Agent], port: int, tmp_path: Path
+) -> None:
+    """The hash decides, whoever sends it."""
+    overwrite(MADE.code(tmp_path / "n1") / "a", b"b" * 300_000)
+    agent = agents("n2")
+    agent.take_manifest(MADE)
+
+    kind, data = agent.receive(port)
+    assert (kind, data["reason"]) == ("missing", "a arrived with other content")
+
+
+def test_a_file_that_is_shorter_ends_the_transfer(
+    agents: Callable[[str], Agent], port: int, tmp_path: Path
+) -> None:
+    """Nobody waits for the rest."""
+    overwrite(MADE.code(tmp_path / "n1") / "a", b"short")
+    agent = agents("n2")
+    agent.take_manifest(MADE)
+
+    kind, data = agent.receive(port)
+    assert (kind, data["reason"]) == ("missing", "n1 ended the transfer")
+
+
+def test_no_release_no_service(agents: Callable[[str], Agent]) -> None:
+    """It may have been removed meanwhile."""
+    with pytest.raises(ValueError, match="the release was removed"):
+        serve(agents("n1"))
+
+
+def test_the_service_ends_when_it_is_told(agents: Callable[[str], Agent], port: int) -> None:
+    """As it does with its agent."""
+    agent = agents("n1")
+    assert serve(agent)[0] == "listening"
+    child = agent.handler.children["server"]
+    agent.handler.on_stop_serving(Frame("stop_serving", {"id": 2}))
+
+    assert not agent.handler.children
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+    assert port
