@@ -147,7 +147,7 @@ class FanOut:
         """Return whether a host may find a holder later."""
         if self._is_hopeless or len(self._tried[name]) >= MAX_TRIES:
             return False
-        coming = ("opening", "receiving", "storing", "fetching", "stored")
+        coming = ("lacking", "opening", "receiving", "storing", "fetching", "stored")
         return any(
             target.state in coming
             and other in self._addresses
