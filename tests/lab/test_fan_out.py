@@ -37,10 +37,10 @@ def apart(lab: Lab) -> Iterator[Lab]:
     """Hosts that no other host can reach, as behind firewalls."""
     pairs = [(a, b) for a in lab.hosts.values() for b in lab.hosts.values() if a is not b]
     for one, other in pairs:
-        one.sh(f"ip route add unreachable {other.address}/32")
+        one.sh(f"ip route add unreachable {other.address}/32", user="root")
     yield lab
     for one, other in pairs:
-        one.sh(f"ip route del unreachable {other.address}/32")
+        one.sh(f"ip route del unreachable {other.address}/32", user="root")
 
 
 def sums(lab: Lab, release: str) -> set[str]:
@@ -120,9 +120,9 @@ def test_a_holder_that_dies_is_replaced(lab: Lab, project: Launcher) -> None:
     killed = 0
     while deploy.process.poll() is None:
         for host in lab.hosts.values():
-            for row in host.sh("ss -Htlnp 'sport != 22' || true").splitlines():
+            for row in host.sh("ss -Htlnp 'sport != 22' || true", user="root").splitlines():
                 for pid in re.findall(r"pid=(\d+)", row):
-                    host.sh(f"kill -9 {pid} || true")
+                    host.sh(f"kill -9 {pid} || true", user="root")
                     killed += 1
     done = deploy.wait()
 

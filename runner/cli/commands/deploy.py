@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.selection import Selection, open_pool, workdir_request
@@ -36,7 +37,10 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     with open_pool(composed) as pool:
         for note in snapshot.notes:
             pool.console.message(f"note: {note}")
-        found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
+        found = pool.collect_facts(
+            lambda node: replace(workdir_request(spec, node), interfaces=spec.deploy.fan_out),
+            workdir_problems,
+        )
         started_at = time.monotonic()
         received = pool.push(snapshot, found.facts, verify=True)
         seconds = time.monotonic() - started_at
