@@ -62,7 +62,6 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     checks = tuple(all_checks()) if skipped else ()
     container = _read_container(validator, values["container"], Path(inputs.cwd))
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
-    deploy["fan_out"] = deploy["fan_out"] == "auto"
     spec = Spec(
         run_id=top["run_id"],
         cluster=inputs.cluster,
@@ -84,7 +83,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         setup=cluster["setup"],
         project=_read_project(validator, cluster["project"], inputs),
         workdir=cluster["workdir"],
-        deploy=Deploy(enabled=cluster["project"] is None, **deploy),
+        deploy=Deploy(cluster["project"] is None, **deploy),
         container=container,
         pull_outputs=top["pull_outputs"] == "auto",
         skip_checks=tuple(validator.choice("skip_checks", name, checks) for name in skipped),

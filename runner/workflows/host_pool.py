@@ -158,7 +158,7 @@ class HostPool:
     def _peer_addresses(self, facts: Mapping[str, Facts]) -> dict[str, str]:
         """Return at which addresses the hosts reach each other, {} if none may serve another."""
         nodes = tuple(node for node in self.spec.nodes if node.name in facts)
-        if not self.spec.deploy.fan_out or len(nodes) < MIN_FAN_OUT_NODES or are_local(nodes):
+        if self.spec.deploy.fan_out == "off" or len(nodes) < MIN_FAN_OUT_NODES or are_local(nodes):
             return {}
         endpoints = peer_endpoints(self.spec, nodes, facts)
         return {name: each.address for name, each in endpoints.items() if each.address}

@@ -38,7 +38,9 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         for note in snapshot.notes:
             pool.console.message(f"note: {note}")
         found = pool.collect_facts(
-            lambda node: replace(workdir_request(spec, node), interfaces=spec.deploy.fan_out),
+            lambda node: replace(
+                workdir_request(spec, node), interfaces=spec.deploy.fan_out != "off"
+            ),
             workdir_problems,
         )
         started_at = time.monotonic()

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import zlib
 from typing import List, Optional
 
 from runner.core.codec import decode
 from runner.core.protocol.frames import Frame
-from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import RequestHandler, error_text, one_step
-from runner.host.peers import release_exchange
-from runner.host.process.bounded_child import BoundedChild, report_facts
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
-
-SERVE_LIMIT_S = 4 * 3600.0
-"""A host that serves a release ends that by itself after so long."""
 
 
 class Handler(RequestHandler):
@@ -27,7 +20,6 @@ class Handler(RequestHandler):
 
     _writer: Optional[ReleaseWriter] = None
     _pin_fd: Optional[int] = None
-    _serve_request: Optional[Frame] = None
 
     @one_step
     def on_offer(self, frame: Frame) -> None:
@@ -90,6 +82,8 @@ class Handler(RequestHandler):
 
         If that fails, reply why, and what is missing, as for `manifest`.
         """
+        from runner.host.peers import release_exchange  # noqa: PLC0415 (most pushes do without)
+
         writer = self._writer
         if writer is None:
             raise RuntimeError("no release is being pushed")
@@ -105,41 +99,6 @@ class Handler(RequestHandler):
             yield from writer.abort()
             self._writer = ReleaseWriter(self.context.workdir, writer.manifest_bytes)
             yield from self._abort_on_error(self._begin(frame, self._writer, error_text(error)))
-
-    def on_serve_release(self, frame: Frame) -> RequestSteps:
-        """Serve a release that is here to other hosts; the answer is the port."""
-        if not self.pin(frame.data["release"]):
-            raise ValueError("the release was removed")
-        yield functools.partial(self._start_serving, frame)
-
-    def _start_serving(self, frame: Frame) -> None:
-        data, workdir, pid = frame.data, self.context.workdir, os.getpid()
-        identity, allowed_ports = (data["node"], data["token"]), (data["first"], data["last"])
-        arguments = (workdir, data["release"], identity, allowed_ports, pid, report_facts)
-        self._stop_serving()
-        self._serve_request = frame
-        server = BoundedChild(lambda: release_exchange.serve(*arguments), SERVE_LIMIT_S)
-        self.children["server"] = server
-
-    def on_stop_serving(self, frame: Frame) -> None:
-        """End that."""
-        del frame
-        self._stop_serving()
-
-    def _stop_serving(self) -> None:
-        if "server" in self.children:
-            self.children.pop("server").kill()
-
-    def advance(self) -> None:
-        """Answer with the port on which a release is served."""
-        for child in self.children.values():
-            child.advance()
-            report = child.report()
-            if self._serve_request is not None and (report or child.code is not None):
-                error = report.get("error") or ("" if report else child.text or "it ended")
-                answer = {"port": report.get("port", 0), "error": error}
-                self.context.answer(self._serve_request, "listening", **answer)
-                self._serve_request = None
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:
@@ -162,7 +121,6 @@ class Handler(RequestHandler):
 
     def close(self) -> None:
         """Leave nothing of an unfinished release."""
-        super().close()
         self.context.files.submit(self._abort)
 
     def _abort(self) -> None:

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's output is read
 REQUEST_MODULES = {
     "facts": "facts",
-    **dict.fromkeys(("offer", "manifest", "chunk", "finish", "adopt"), "push"),
-    **dict.fromkeys(("serve_release", "stop_serving", "receive_release"), "push"),
+    **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
+    **dict.fromkeys(("adopt", "receive_release"), "push"),
     **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
     **dict.fromkeys(("exec", "input", "more_output", "kill"), "exec"),
@@ -57,7 +57,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("submit", "submit_held", "job", "cancel_job"), "slurm.requests"),
     **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
-    **dict.fromkeys(("listen", "probe"), "network_probe"),
+    **dict.fromkeys(("listen", "probe", "serve_release", "stop_serving"), "between_hosts"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.
 

@@ -64,20 +64,20 @@ def serve(
     """Serve a release to hosts that know the token, until the parent ends.
 
     `identity` is our node and the token; `allowed_ports` the first and last port to listen on, 0
-    for any. `report` takes `port`, or `error` if there is none.
+    for any. `report` takes `port`, or `error` if there is none; then `ready`.
     """
     node, token = identity
     sock = ports.reserve_extra(*allowed_ports)
     if sock is None:
-        report(error="no port is free")
+        report(error="no port is free", ready=True)
         return
     server = _Server(sock, Identity(node, _subject(release), token.encode(), MAX_LINE))
     try:
         server.open(workdir, release)
     except OSError as error:
-        report(error=error.strerror or str(error))
+        report(error=error.strerror or str(error), ready=True)
         return
-    report(port=sock.getsockname()[1])
+    report(port=sock.getsockname()[1], ready=True)
     while os.getppid() == parent_pid:
         server.poll_once()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner.core.protocol.frames import Frame
+from runner.host.agent import between_hosts
 from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store, stream
 from tests.unit.release_builders import write_into as overwrite
 
@@ -25,19 +26,19 @@ class Agent:
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir
         self.replies: list[tuple[str, dict[str, Any]]] = []
-        self.handler = push_handler(
-            workdir, lambda kind, data, _: self.replies.append((kind, data))
-        )
+        self.push = push_handler(workdir, lambda *reply: self.replies.append(reply[:2]))
+        self.others = between_hosts.Handler(self.push.context)
 
     def ask(self, kind: str, payload: bytes = b"", **data: object) -> tuple[str, dict[str, Any]]:
         """Make a request; return the reply."""
-        steps = getattr(self.handler, f"on_{kind}")(Frame(kind, {"id": 1, **data}, payload))
+        handler = self.others if kind == "serve_release" else self.push
+        steps = getattr(handler, f"on_{kind}")(Frame(kind, {"id": 1, **data}, payload))
         for call in steps:
             if call is not None:
                 call()
         deadline = time.monotonic() + 20
         while not self.replies and time.monotonic() < deadline:
-            self.handler.advance()
+            self.others.advance()
         return self.replies.pop(0)
 
     def take_manifest(self, made: Made) -> tuple[str, dict[str, Any]]:
@@ -67,8 +68,7 @@ def agents(tmp_path: Path) -> Iterator[Callable[[str], Agent]]:
 
     yield make
     for agent in made:
-        for child in agent.handler.children.values():
-            child.kill()
+        agent.others.close()
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_holder_that_cannot_serve_is_named(
     assert kind == "missing"
     assert data["reason"].startswith(reason)
     assert data["missing"] == [0, 1, 2, 4]
-    writer = agent.handler._writer
+    writer = agent.push._writer
     assert writer is not None
     done(writer.write(stream(writer, MADE)))
     assert agent.ask("finish", keep=3)[0] == "stored"
@@ -160,10 +160,10 @@ def test_the_service_ends_when_it_is_told(agents: Callable[[str], Agent], port: 
     """As it does with its agent."""
     agent = agents("n1")
     assert serve(agent)[0] == "listening"
-    child = agent.handler.children["server"]
-    agent.handler.on_stop_serving(Frame("stop_serving", {"id": 2}))
+    child = agent.others.children["server"]
+    agent.others.on_stop_serving(Frame("stop_serving", {"id": 2}))
 
-    assert not agent.handler.children
+    assert not agent.others.children
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
     assert port
