@@ -14,7 +14,7 @@ from runner.control.code.push_target import PushTarget
 from runner.core.model.spec import PortRange
 from runner.core.text import join_some
 
-MIN_BYTES = 64 * 1_000_000
+MIN_BYTES = 32 * 1_000_000
 """Less than this is sent from here to all hosts at once: what the others would wait is saved."""
 
 MAX_RECEIVERS = 2  # of one holder at a time
