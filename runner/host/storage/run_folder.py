@@ -123,7 +123,7 @@ def create_run_folder(
         os.umask(old_umask)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
     yield
-    write_state(folder, State.STARTING, durable=True)
+    write_state(folder, State.STARTING)
     if record:
         yield from _write_shared(folder.info, json.dumps(record["info"], indent=1) + "\n")
         yield from _write_shared(folder.plan, json.dumps(record["plan"], indent=1) + "\n")
