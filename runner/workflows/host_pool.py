@@ -9,13 +9,8 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.attempt.observer import RunObserver
-from runner.control.code.code_store import PushSource
-from runner.control.code.fan_out import fan_out_notes
-from runner.control.code.push import CodePush
-from runner.control.code.push_target import PushTarget
 from runner.control.rpc.facts import CollectedFacts, FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
@@ -23,12 +18,16 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Node, Spec, are_local
-from runner.core.planning.endpoints import peer_endpoints
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
+
+if TYPE_CHECKING:
+    from runner.control.attempt.monitor import AttemptMonitor
+    from runner.control.code.code_store import PushSource
+    from runner.control.code.push_target import PushTarget
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
 RELAUNCH_NOTICE_S = 10.0  # hosts expect a relaunch so long after each announcement in the pause
@@ -138,6 +137,9 @@ class HostPool:
         With `verify`, hosts that have it read and compare all of it. Raises `NotReady` with every
         problem of every host.
         """
+        from runner.control.code.fan_out import fan_out_notes
+        from runner.control.code.push import CodePush
+
         sessions = self.sessions
         lacking = {n: sessions[n] for n in facts if verify or not facts[n].has_release}
         if not lacking:
@@ -157,6 +159,8 @@ class HostPool:
 
     def _peer_addresses(self, facts: Mapping[str, Facts]) -> dict[str, str]:
         """Return at which addresses the hosts reach each other, {} if none may serve another."""
+        from runner.core.planning.endpoints import peer_endpoints
+
         nodes = tuple(node for node in self.spec.nodes if node.name in facts)
         if self.spec.deploy.fan_out == "off" or len(nodes) < MIN_FAN_OUT_NODES or are_local(nodes):
             return {}
@@ -183,6 +187,9 @@ class HostPool:
         `record` takes each event, `log` takes (node, source, stream, offset, bytes) of each log,
         `message` what happens, if not the console.
         """
+        from runner.control.attempt.monitor import AttemptMonitor
+        from runner.control.attempt.observer import RunObserver
+
         console = self.console
         observer = RunObserver(
             record=record,
