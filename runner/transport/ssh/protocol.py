@@ -138,6 +138,11 @@ class SshProtocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no 
         self._per_thread = threading.local()
         self._refusals: dict[int, paramiko.ChannelException] = {}
 
+    def run(self) -> None:
+        """Serve the connection; at its end, the one to a jump host that carries it may be dead."""
+        with contextlib.suppress(EOFError):
+            super().run()
+
     def get_exception(self) -> Any:
         """Return the refusal of the channel that this thread requested, else the last exception."""
         refusal = self._refusals.pop(getattr(self._per_thread, "channel", -1), None)
