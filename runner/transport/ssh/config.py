@@ -46,6 +46,7 @@ class Endpoint:
     identities_only: bool = False  # the agent's other keys are not offered
     agent_socket: str = ""
     proxy_command: str = ""  # "" for TCP
+    proxy_template: str = ""  # the same with its tokens: hosts behind one bastion share it
     host_key_alias: str = ""
     known_hosts_files: tuple[str, ...] = ()  # the user's own first
     manual_command: str = ""  # the ssh command by which a user can try the same login
@@ -175,7 +176,8 @@ class Resolver:
         user = target.user or first("user") or _local_user()
         host, alias = first("hostname") or target.host, first("hostkeyalias")
         tokens = _tokens(target.host, host, port, user, alias)
-        proxy = expand_tokens(first("proxycommand"), tokens, home=False)
+        template = first("proxycommand")
+        proxy = expand_tokens(template, tokens, home=False)
         keys = settings.get("identityfile", _DEFAULT_KEYS)
         return Endpoint(
             name=target.host,
@@ -187,6 +189,7 @@ class Resolver:
             identities_only=first("identitiesonly") == "yes",
             agent_socket=_agent_socket(expand_tokens(first("identityagent"), tokens)),
             proxy_command="" if proxy.lower() == "none" else proxy,
+            proxy_template=template,
             host_key_alias=alias,
             known_hosts_files=self._known_hosts_files(settings, tokens),
             manual_command=self._manual_command(target, jump),

@@ -104,11 +104,13 @@ class ProxyCommand:
                 start_new_session=True,
             )
 
-    def last_error_line(self) -> str:
-        """Return the last line of the command's standard error."""
+    def ending(self) -> tuple[int | None, list[str]]:
+        """Return the exit code, None if it runs on, and the lines of the standard error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(TERM_TIMEOUT_S)
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return self._process.returncode, [line.strip() for line in lines if line.strip()]
 
     def close(self) -> None:
         """End the command; may be called twice."""
@@ -133,15 +135,32 @@ class SshProtocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no 
     text: "Connection refused" and "Name or service not known" become "Connect failed".
     """
 
+    last_line = ""  # before the key exchange: the SSH banner, or why there is none
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._per_thread = threading.local()
         self._refusals: dict[int, paramiko.ChannelException] = {}
 
+    def run(self) -> None:
+        """Serve the connection; at its end, the one to a jump host that carries it may be dead."""
+        with contextlib.suppress(EOFError):
+            super().run()
+
     def get_exception(self) -> Any:
         """Return the refusal of the channel that this thread requested, else the last exception."""
         refusal = self._refusals.pop(getattr(self._per_thread, "channel", -1), None)
         return refusal or super().get_exception()
+
+    def _check_banner(self) -> None:
+        readline = self.packetizer.readline
+
+        def remember(timeout: float) -> str:
+            self.last_line = str(readline(timeout))
+            return self.last_line
+
+        self.packetizer.readline = remember
+        super()._check_banner()
 
     def _next_channel(self) -> int:
         self._per_thread.channel = super()._next_channel()
