@@ -165,7 +165,8 @@ class HostPool:
         if self.spec.deploy.fan_out == "off" or len(nodes) < MIN_FAN_OUT_NODES or are_local(nodes):
             return {}
         endpoints = peer_endpoints(self.spec, nodes, facts)
-        return {name: each.address for name, each in endpoints.items() if each.address}
+        remote = [node.name for node in nodes if node.transport != "local"]  # ours costs no line
+        return {n: endpoints[n].address for n in remote if n in endpoints and endpoints[n].address}
 
     def broadcast(
         self, names: Container[str] | None = None, show: Callable[[str, str], None] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runner.control.code.push_target import PushTarget
 from runner.core.model.spec import PortRange
@@ -22,12 +22,14 @@ MAX_TRIES = 2  # holders that a host tries
 MAX_FAILURES = 4
 """After so many failures and no success the hosts are taken not to reach each other."""
 
+MAX_REASON = 300  # characters of what a host says
+
 
 class FanOut:
     """Which holder serves which host.
 
     `addresses` are those at which the nodes reach each other; `retention` are the fields of a
-    request that store a release.
+    request that store a release. A holder that was not heard for `lost_s` serves nobody.
     """
 
     def __init__(
@@ -37,19 +39,18 @@ class FanOut:
         release: str,
         ports: PortRange,
         retention: Mapping[str, int],
+        lost_s: float,
     ) -> None:
         self._targets, self._addresses, self._retention = targets, addresses, retention
-        self._token = secrets.token_hex(16)
-        self._service = {
-            "release": release,
-            "token": self._token,
-            "first": ports.first,
-            "last": ports.last,
-        }
+        self._token, self._lost_s = secrets.token_hex(16), lost_s
+        # The only port that a launch may use is left to it.
+        first, last = (0, 0) if ports.is_fixed else (ports.first, ports.last)
+        self._service = {"release": release, "token": self._token, "first": first, "last": last}
         self._listening: dict[str, int] = {}  # the port of each holder, 0 if it cannot listen
         self._receivers: Counter[str] = Counter()  # of each holder, now
         self._tried: dict[str, set[str]] = defaultdict(set)  # holders, by host
         self._failures = self._successes = 0
+        self._last_failure = ""
         self._is_decided = False
 
     def hold_back(self, missing: Mapping[str, int]) -> None:
@@ -60,9 +61,9 @@ class FanOut:
         if self._is_decided:
             return
         self._is_decided = True
-        reachable = [name for name in missing if name in self._addresses]
+        reachable = [n for n in missing if n in self._addresses and missing[n]]
         if not any(target.state == "stored" for target in self._targets.values()):
-            first = min(reachable, key=lambda name: self._cost(name, missing[name]), default="")
+            first = min(reachable, key=missing.__getitem__, default="")
             reachable = [name for name in reachable if name != first]
         if sum(missing[name] for name in reachable) >= MIN_BYTES:
             for name in reachable:
@@ -71,88 +72,93 @@ class FanOut:
     def advance(self) -> None:
         """Have holders listen, and queued hosts receive; those that none can serve are lacking."""
         queued = [name for name, target in self._targets.items() if target.state == "queued"]
-        if queued:
-            self._open_holders(len(queued))
-        orphans = []
-        for name in queued:
-            if holder := self._free_holder(name):
-                self._receive(name, holder)
-            elif not self._may_be_served(name):
-                orphans.append(name)
+        waiting = [name for name in queued if not self._serve(name)]
+        self._open_holders(waiting)
+        orphans = [name for name in waiting if not self._may_be_served(name)]
         untried = [name for name in orphans if not self._tried[name]]
         for name in orphans:
             if self._tried[name] or self._is_hopeless or name == untried[0]:  # a new first holder
-                self._targets[name].state = "lacking"
+                target = self._targets[name]
+                target.state = "lacking"
+                target.fan_out_failure = target.fan_out_failure or self._last_failure
 
-    def on_listening(self, name: str, port: int) -> None:
+    def on_listening(self, name: str, port: int, error: str = "") -> None:
         """Note the port on which a holder listens, 0 if it cannot."""
         self._targets[name].state, self._listening[name] = "stored", port
+        if not port:
+            self._last_failure = f"{name} cannot listen: {error}"
 
-    def on_end(self, name: str, failure: str = "") -> None:
-        """Note that a host has the release, or why it could not get it from its holder."""
-        target = self._targets[name]
-        if target.state != "fetching":
-            return
-        self._receivers[target.holder] -= 1
-        if failure:
-            target.fan_out_failure, target.state, target.holder = failure, "queued", ""
-            self._failures += 1
-        else:
+    def on_received(self, name: str) -> None:
+        """Note that a host has the release, perhaps from its holder."""
+        if self._targets[name].state == "fetching":
+            self._receivers[self._targets[name].holder] -= 1
             self._successes += 1
 
+    def on_failed(self, name: str, reason: str) -> None:
+        """Note why a host could not get the release from its holder, and queue it again."""
+        target = self._targets[name]
+        self._receivers[target.holder] -= 1
+        target.fan_out_failure = self._last_failure = reason[:MAX_REASON]
+        target.state, target.holder = "queued", ""
+        self._failures += 1
+
     def on_lost(self, name: str) -> None:
-        """Note that a host is gone."""
+        """Note that a host that fetches, or is to serve, is gone."""
         self._listening[name] = 0
         if self._targets[name].state == "fetching":
             self._receivers[self._targets[name].holder] -= 1
 
     def close(self) -> None:
         """Have all holders end their service."""
-        for name, port in self._listening.items():
-            if port:
-                self._targets[name].session.request("stop_serving")
+        for name, target in self._targets.items():
+            is_serving = target.state == "opening" or self._listening.get(name)
+            if is_serving and not target.session.closed:
+                target.session.request("stop_serving")
 
     @property
     def _is_hopeless(self) -> bool:
         return not self._successes and self._failures >= MAX_FAILURES
 
-    def _cost(self, name: str, missing: int) -> tuple[bool, int]:
-        """Return what a copy from here to a host costs, to be compared."""
-        return self._targets[name].session.node.transport != "local", missing
+    def _may_try(self, name: str, holder: str) -> bool:
+        """Return whether a host may try that holder, now or later."""
+        session = self._targets[holder].session
+        is_live = not session.closed and session.idle_s <= self._lost_s
+        can_listen = holder in self._addresses and self._listening.get(holder, 1) != 0
+        tried = self._tried[name]
+        is_new = holder not in tried and len(tried) < MAX_TRIES
+        return is_live and can_listen and is_new and not self._is_hopeless
 
-    def _open_holders(self, wanted: int) -> None:
-        free = sum(
-            MAX_RECEIVERS - self._receivers[n] for n, port in self._listening.items() if port
-        )
-        free += MAX_RECEIVERS * sum(t.state == "opening" for t in self._targets.values())
-        for name, target in self._targets.items():
-            is_new = name in self._addresses and name not in self._listening
-            if free < wanted and target.state == "stored" and is_new:
-                target.state = "opening"
-                target.session.request("serve_release", {**self._service, "node": name})
-                free += MAX_RECEIVERS
-
-    def _free_holder(self, name: str) -> str:
-        """Return the holder with the fewest receivers that a host has not tried, "" for none."""
-        if self._is_hopeless or len(self._tried[name]) >= MAX_TRIES:
-            return ""
+    def _serve(self, name: str) -> bool:
+        """Have the holder with the fewest receivers serve a host; return whether one can."""
         free = [
             (self._receivers[holder], holder)
             for holder, port in self._listening.items()
-            if port and holder not in self._tried[name] and self._receivers[holder] < MAX_RECEIVERS
+            if port and self._receivers[holder] < MAX_RECEIVERS and self._may_try(name, holder)
         ]
-        return min(free)[1] if free else ""
+        if free:
+            self._receive(name, min(free)[1])
+        return bool(free)
+
+    def _open_holders(self, waiting: Sequence[str]) -> None:
+        """Have as many hosts that hold the release begin to serve it as the waiting ones need."""
+        slots = MAX_RECEIVERS * sum(t.state == "opening" for t in self._targets.values())
+        for name in waiting:
+            if slots:
+                slots -= 1
+                continue
+            for holder, target in self._targets.items():
+                is_new = target.state == "stored" and holder not in self._listening
+                if is_new and self._may_try(name, holder):
+                    target.state = "opening"
+                    target.session.request("serve_release", {**self._service, "node": holder})
+                    slots = MAX_RECEIVERS - 1
+                    break
 
     def _may_be_served(self, name: str) -> bool:
         """Return whether a host may find a holder later."""
-        if self._is_hopeless or len(self._tried[name]) >= MAX_TRIES:
-            return False
         coming = ("lacking", "opening", "receiving", "storing", "fetching", "stored")
         return any(
-            target.state in coming
-            and other in self._addresses
-            and other not in self._tried[name]
-            and self._listening.get(other, 1)
+            target.state in coming and self._may_try(name, other)
             for other, target in self._targets.items()
         )
 
@@ -175,5 +181,7 @@ def fan_out_notes(targets: Mapping[str, PushTarget]) -> list[str]:
             names[target.fan_out_failure].append(name)
     return [
         f"the code went from here to {join_some(each)}, which another host was to serve: {reason}"
+        "; let the hosts reach each other at the ports of cluster.master_port, or set"
+        " deploy.fan_out=off"
         for reason, each in names.items()
     ]

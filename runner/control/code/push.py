@@ -85,7 +85,8 @@ class CodePush(WaitLoop):
         self._manifest = header, payload
         self._missing_cache: dict[tuple[int, ...], frozenset[str]] = {}
         self._fan_out = FanOut(
-            self.targets, addresses, self._release, spec.master_port, self._retention
+            *(self.targets, addresses, self._release, spec.master_port, self._retention),
+            self.lost_s,
         )
         self._stream: Iterator[int] | None = None
         self._next_report = 0.0
@@ -128,16 +129,16 @@ class CodePush(WaitLoop):
         elif frame.kind == "missing":
             target.missing_digests = self._digests(frame.data["missing"])
             if target.state == "fetching":
-                self._fan_out.on_end(name, frame.data["reason"])
+                self._fan_out.on_failed(name, frame.data["reason"] or "it did not say why")
             else:
                 target.state = "lacking"
         elif frame.kind == "stored":
-            self._fan_out.on_end(name)
+            self._fan_out.on_received(name)
             target.state, target.is_new = "stored", frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
-        elif frame.kind == "listening" or (frame.kind, target.state) == ("refused", "opening"):
-            self._fan_out.on_listening(name, frame.data.get("port", 0))
+        elif frame.kind == "listening":
+            self._fan_out.on_listening(name, frame.data["port"], frame.data["error"])
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
         return frame.kind in ANSWERED_STATES
@@ -159,6 +160,9 @@ class CodePush(WaitLoop):
         target = self.targets[name]
         if target.session.idle_s > self.lost_s:
             target.session.close()
+        if target.state == "opening":  # it has the release, and need not serve it
+            self._fan_out.on_listening(name, 0, reason)
+            return
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
         hint = self._disk_full_hint if disk_full else RETRY_HINT
         self._fan_out.on_lost(name)

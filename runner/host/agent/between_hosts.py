@@ -59,8 +59,8 @@ class Handler(RequestHandler):
 
     def on_serve_release(self, frame: Frame) -> RequestSteps:
         """Serve a release that is here to other hosts; the answer is the port."""
-        if self._pin_fd is None:
-            self._pin_fd = release_store.pin(self.context.workdir, frame.data["release"])
+        self._unpin()
+        self._pin_fd = release_store.pin(self.context.workdir, frame.data["release"])
         if self._pin_fd is None:
             raise ValueError("the release was removed")
         yield functools.partial(self._start_serving, frame)
@@ -75,13 +75,18 @@ class Handler(RequestHandler):
     def on_stop_serving(self, frame: Frame) -> None:
         """End that."""
         del frame
+        self._serve_request = None
         self._start("server", None, 0.0)
 
     def close(self) -> None:
         """End everything."""
         super().close()
+        self._unpin()
+
+    def _unpin(self) -> None:
         if self._pin_fd is not None:
             os.close(self._pin_fd)
+            self._pin_fd = None
 
     def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
         """Start a child in place of an earlier one of that name."""

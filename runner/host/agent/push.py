@@ -95,7 +95,7 @@ class Handler(RequestHandler):
                 yield
                 yield from writer.write(data)
             yield from self._finish(frame, writer)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 (whatever the other host did)
             yield from writer.abort()
             self._writer = ReleaseWriter(self.context.workdir, writer.manifest_bytes)
             yield from self._abort_on_error(self._begin(frame, self._writer, error_text(error)))

@@ -31,10 +31,15 @@ from runner.host.process.event_loop import EventLoop
 from runner.host.storage import release_store
 
 MAX_TRANSFERS = 8  # at once from one host
-MAX_LINE = 4 << 20  # of a request, which lists the files
+MAX_PEERS, MAX_LINE = 16, 1 << 20
+"""Connections that have no transfer yet, and bytes of a request, which lists the files."""
+
 CONNECT_TIMEOUT_S = 3.5  # SYNs go out after 0, 1 and 3 s
-STALL_TIMEOUT_S, MIN_PROGRESS_BYTES = 10.0, 1 << 20
-"""A transfer that brings less in such a time fails: the controller does it then."""
+STALL_TIMEOUT_S = 10.0
+"""For either end to send nothing: the controller sends the release then."""
+
+MIN_RATE, GRACE_S, MAX_WAIT_S = 1_000_000, 60.0, 1800.0
+"""How long a receiver waits in all: for so many bytes per second, and a little longer."""
 
 POLL_S = 0.05
 RECEIVE_BYTES = 1 << 18
@@ -87,7 +92,7 @@ class _Server:
 
     def __init__(self, sock: socket.socket, identity: Identity) -> None:
         self._sock, self._identity, self._loop = sock, identity, EventLoop()
-        self._requested: Dict[PeerConnection, List[File]] = {}
+        self._requested: Dict[PeerConnection, List[File]] = {}  # [] before the request
         self._transfers: List[threading.Thread] = []
 
     def open(self, workdir: str, release: str) -> None:
@@ -103,21 +108,25 @@ class _Server:
         )
 
     def poll_once(self) -> None:
-        """Wait for a moment, and handle what has arrived."""
+        """Wait for a moment, handle what has arrived, and drop those who ask for nothing."""
         self._loop.wait(POLL_S)
         self._listener.tick()
-        self._transfers = [each for each in self._transfers if each.is_alive()]
+        oldest = time.monotonic() - STALL_TIMEOUT_S
+        for peer in [peer for peer in self._requested if peer.connected_at < oldest]:
+            self._drop(peer)
 
     def _on_message(self, peer: PeerConnection, message: Dict[str, Any]) -> None:
-        if message.get("type") == "hello":
+        self._transfers = [each for each in self._transfers if each.is_alive()]
+        kind = message.get("type")
+        if kind == "hello" and len(self._requested) < MAX_PEERS:
+            self._requested[peer] = []
             peer.send(type="hello")
-        elif message.get("type") == "request" and len(self._transfers) < MAX_TRANSFERS:
+        elif kind == "request" and peer in self._requested:
             files = [self._manifest.files[i] for i in _from_ranges(message, self._manifest)]
             self._requested[peer] = files
             peer.send(type="offer", bytes=sum(file.size for file in files))
-        elif message.get("type") == "send" and peer in self._requested:
-            files = self._requested.pop(peer)
-            arguments = (peer.detach(), self._code, files)
+        elif kind == "send" and self._requested.get(peer) and len(self._transfers) < MAX_TRANSFERS:
+            arguments = (peer.detach(), self._code, self._requested.pop(peer))
             thread = threading.Thread(target=_send_files, args=arguments, daemon=True)
             self._transfers.append(thread)
             thread.start()
@@ -191,23 +200,26 @@ def _handshake(
 
 
 def _receive_bytes(sock: socket.socket, holder: str, size: int) -> Iterator[bytes]:
-    remaining = size
-    window_end, received = time.monotonic() + STALL_TIMEOUT_S, 0
+    """Yield the bytes; what counts is how long we wait for them, not how long our disk takes."""
+    remaining, waited_s, silent_s = size, 0.0, 0.0
+    limit_s = min(MAX_WAIT_S, GRACE_S + size / MIN_RATE)
     while remaining:
+        began = time.monotonic()
         _wait(sock.fileno(), select.POLLIN)
+        waited_s += time.monotonic() - began
+        silent_s += time.monotonic() - began
+        if silent_s > STALL_TIMEOUT_S or waited_s > limit_s:
+            message = f"{holder} sent {size - remaining} of {size} bytes in {waited_s:.0f} s"
+            raise OSError(errno.ETIMEDOUT, message)
         try:
             chunk = sock.recv(min(RECEIVE_BYTES, remaining))
-            if not chunk:
-                raise OSError(errno.ECONNRESET, f"{holder} ended the transfer")
         except BlockingIOError:
-            chunk = b""
+            yield b""
+            continue
+        if not chunk:
+            raise OSError(errno.ECONNRESET, f"{holder} ended the transfer")
+        silent_s = 0.0
         remaining -= len(chunk)
-        received += len(chunk)
-        if (now := time.monotonic()) > window_end:
-            if remaining and received < MIN_PROGRESS_BYTES:
-                message = f"{holder} sent {received} bytes in {STALL_TIMEOUT_S:g} s"
-                raise OSError(errno.ETIMEDOUT, message)
-            window_end, received = now + STALL_TIMEOUT_S, 0
         yield chunk
 
 

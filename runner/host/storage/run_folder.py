@@ -186,10 +186,10 @@ def remove_sidecar_data(folder: RunPaths, order: Order) -> None:
         shutil.rmtree(folder.sidecar_folder(order.sidecar.name), ignore_errors=True)
 
 
-def write_state(folder: RunPaths, state: State, *, durable: bool = False) -> None:
+def write_state(folder: RunPaths, state: State) -> None:
     """Put the state on record."""
     data = {"state": state.value, "pid": os.getpid(), "wall": time.time()}
-    write_atomic(folder.state, json.dumps(data) + "\n", durable=durable)
+    write_atomic(folder.state, json.dumps(data) + "\n")
 
 
 def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,6 +15,14 @@ import pytest
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent import between_hosts
+from runner.host.peers import release_exchange
+from runner.host.peers.connection import (
+    CLIENT,
+    SERVER,
+    Identity,
+    PeerConnection,
+    PeerDisconnected,
+)
 from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store, stream
 from tests.unit.release_builders import write_into as overwrite
 
@@ -167,3 +177,105 @@ def test_the_service_ends_when_it_is_told(agents: Callable[[str], Agent], port: 
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
     assert port
+
+
+def test_strangers_and_idle_peers_do_not_pile_up(agents: Callable[[str], Agent], port: int) -> None:
+    """A host of the push that asks for nothing is dropped; others are served meanwhile."""
+    identity = Identity("n3", f"release {MADE.name}", TOKEN.encode())
+    idle = []
+    for _ in range(3 * release_exchange.MAX_PEERS):
+        peer = PeerConnection(socket.create_connection(("127.0.0.1", port)), identity, CLIENT)
+        peer.send(type="hello")
+        idle.append(peer)
+    deadline = time.monotonic() + 10
+    dropped = 0
+    while dropped < 2 * release_exchange.MAX_PEERS and time.monotonic() < deadline:
+        dropped = sum(is_over(peer) for peer in idle)
+    assert dropped == 2 * release_exchange.MAX_PEERS
+    for peer in idle:
+        peer.close()
+    agent = agents("n2")
+    agent.take_manifest(MADE)
+    assert agent.receive(port)[0] == "stored"
+
+
+def is_over(peer: PeerConnection) -> bool:
+    """Whether the other side has ended the connection."""
+    try:
+        peer.receive()
+    except PeerDisconnected:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("message", [b"[]", b"7", b'"x"', b"null"])
+def test_a_peer_that_sends_no_object_costs_itself_alone(
+    agents: Callable[[str], Agent], port: int, message: bytes
+) -> None:
+    """The service goes on for the others."""
+    identity = Identity("n3", f"release {MADE.name}", TOKEN.encode())
+    peer = PeerConnection(socket.create_connection(("127.0.0.1", port)), identity, CLIENT)
+    peer._pending.append(message)
+    deadline = time.monotonic() + 10
+    while not is_over(peer) and time.monotonic() < deadline:
+        pass
+    assert time.monotonic() < deadline
+    peer.close()
+    agent = agents("n2")
+    agent.take_manifest(MADE)
+    assert agent.receive(port)[0] == "stored"
+
+
+@pytest.mark.parametrize("message", [b"[]", b'{"type": "offer", "bytes": "x"}'])
+def test_a_holder_that_lies_costs_its_receiver_nothing(
+    agents: Callable[[str], Agent], message: bytes
+) -> None:
+    """The controller is told what is missing, as if there was no holder."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def lie() -> None:
+            connection = listener.accept()[0]
+            identity = Identity("n1", f"release {MADE.name}", TOKEN.encode())
+            peer = PeerConnection(connection, identity, SERVER)
+            peer._pending.append(message)
+            for _ in range(50):
+                if is_over(peer):
+                    break
+                time.sleep(0.05)
+            peer.close()
+
+        liar = threading.Thread(target=lie, daemon=True)
+        liar.start()
+        agent = agents("n2")
+        agent.take_manifest(MADE)
+        kind, data = agent.receive(listener.getsockname()[1])
+        liar.join(10)
+    assert (kind, data["missing"]) == ("missing", [0, 1, 2, 4])
+    assert data["reason"].startswith("n1 refused: ")
+
+
+@pytest.mark.parametrize("sent", [0, 10])
+def test_a_holder_that_stalls_is_left_but_not_for_our_own_slow_disk(
+    monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    """Only the time counts in which we wait for it."""
+    monkeypatch.setattr(release_exchange, "STALL_TIMEOUT_S", 0.2)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        theirs.sendall(b"x" * sent)
+        received: list[bytes] = []
+        chunks = map(slowly(received), release_exchange._receive_bytes(ours, "n1", 20))
+        with pytest.raises(OSError, match=f"n1 sent {sent} of 20 bytes in 0 s"):
+            list(chunks)
+    assert b"".join(received) == b"x" * sent
+
+
+def slowly(received: list[bytes]) -> Callable[[bytes], None]:
+    """What a slow disk does with each chunk."""
+
+    def write(data: bytes) -> None:
+        received.append(data)
+        time.sleep(0.3 if data else 0)
+
+    return write
