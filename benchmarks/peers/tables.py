@@ -1,0 +1,6 @@
+"""placeholder."""
+from benchmarks.peers.results import Record
+
+
+def write(record: Record) -> None:
+    """x."""
