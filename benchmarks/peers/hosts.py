@@ -22,7 +22,7 @@ HEAD = "head"
 """The name of the host that launchers are started on."""
 
 PROGRAMS = Path(__file__).parent / "programs"
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 
 
 class LauncherError(RuntimeError):

@@ -1,4 +1,4 @@
-"""Installation of the launchers: each in an environment of its own, or from the system's packages."""
+"""Installation of the launchers: in an environment each, or from the system's packages."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def _install_distribution(launcher: Launcher, folder: Path) -> str:
         shutil.rmtree(folder / name, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder / name)])
         if launcher.needs_torch:  # a second one would take minutes and gigabytes
-            packages = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
-            Path(packages, "torch.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+            where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+            Path(_run([python, "-c", where]), "torch.pth").write_text(
+                f"{sysconfig.get_path('purelib')}\n"
+            )
         _run([python, "-m", "pip", "install", "--disable-pip-version-check", name])
         done.touch()
     return f"{name} {_run(version)}"

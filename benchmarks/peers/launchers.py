@@ -115,7 +115,9 @@ def fan_out(cluster: Cluster, programs: Path, name: str, command: str) -> list[s
     }[name]
 
 
-def by_fan_out(name: str, **more: str | int) -> Launcher:
+def by_fan_out(
+    name: str, *, distribution: str = "", package: str = "", interrupts: int = 1
+) -> Launcher:
     """Return the launcher that such a program makes together with torchrun."""
     return Launcher(
         name,
@@ -124,7 +126,9 @@ def by_fan_out(name: str, **more: str | int) -> Launcher:
             cluster, programs, name, torchrun_by_hostname(cluster, words)
         ),
         lambda cluster, programs: fan_out(cluster, programs, name, "true"),
-        **more,  # type: ignore[arg-type]
+        distribution=distribution,
+        package=package,
+        interrupts=interrupts,
     )
 
 
@@ -153,9 +157,7 @@ LAUNCHERS = (
     Launcher("runner", TORCHRUN, runner, runner_exec),
     Launcher("runner, entry: plain", "ranks", runner_plain, only=("launch", "lines")),
     Launcher("runner, disconnect_s: 5", TORCHRUN, runner_alone, only=("kill",)),
-    Launcher(
-        "torchrunx", "ranks", torchrunx, distribution="torchrunx", needs_torch=True
-    ),
+    Launcher("torchrunx", "ranks", torchrunx, distribution="torchrunx", needs_torch=True),
     Launcher(
         "DeepSpeed", "ranks", deepspeed, distribution="deepspeed", package="pdsh", needs_torch=True
     ),

@@ -27,8 +27,8 @@ class Limits:
     """How long a scene is watched, in seconds."""
 
     failure: float = 20.0
-    interrupt: float = 30.0
-    kill: float = 30.0
+    interrupt: float = 45.0  # torch's own ladder, which some wait for, takes 30 s
+    kill: float = 45.0
     unplug: float = 60.0
 
 
@@ -95,33 +95,37 @@ def many(stage: Stage) -> Values:
 def failure(stage: Stage) -> Values:
     """The last rank fails, the others sleep."""
     with stage.running("failure") as launched:
+        began = time.monotonic()
         (stage.cluster.marks / "fail").touch()
-        return watch(stage.cluster, launched, stage.limits.failure)
+        return watch(stage.cluster, launched, began, stage.limits.failure)
 
 
 def interrupt(stage: Stage) -> Values:
     """Ctrl-C, once or twice, for ranks that ignore signals and have a child in its own session."""
     with stage.running("stubborn") as launched:
-        for _ in range(stage.launcher.interrupts):
+        began = time.monotonic()
+        launched.interrupt()
+        for _ in range(stage.launcher.interrupts - 1):
+            time.sleep(0.3)
             launched.interrupt()
-            time.sleep(0.2)
-        return watch(stage.cluster, launched, stage.limits.interrupt)
+        return watch(stage.cluster, launched, began, stage.limits.interrupt)
 
 
 def kill(stage: Stage) -> Values:
     """SIGKILL for the launcher, with the same ranks."""
     with stage.running("stubborn") as launched:
+        began = time.monotonic()
         launched.process.kill()
-        return watch(stage.cluster, launched, stage.limits.kill)
+        return watch(stage.cluster, launched, began, stage.limits.kill)
 
 
 def unplug(stage: Stage) -> Values:
     """The last node loses its network while ranks sleep."""
     *others, lost = stage.cluster.nodes
     with stage.running("sleep") as launched:
-        stage.cluster.lab[lost].unplug()
         began = time.monotonic()
-        values = watch(stage.cluster, launched, stage.limits.unplug, others)
+        stage.cluster.lab[lost].unplug()
+        values = watch(stage.cluster, launched, began, stage.limits.unplug, others)
     said = launched.first_after(began)
     return {
         "said": said[0] - began if said else None,
@@ -132,10 +136,13 @@ def unplug(stage: Stage) -> Values:
 
 
 def watch(
-    cluster: Cluster, launched: Launched, limit_s: float, names: Sequence[str] = ()
+    cluster: Cluster,
+    launched: Launched,
+    began: float,
+    limit_s: float,
+    names: Sequence[str] = (),
 ) -> Values:
     """Return when the launcher ended, and when the last process on these nodes, or what is left."""
-    began = time.monotonic()
     ended: float | None = None
     gone: float | None = None
     while True:
@@ -145,14 +152,11 @@ def watch(
         left = cluster.left(names)
         gone = None if left else (gone or now)
         if now > limit_s or (ended is not None and gone is not None):
-            code = launched.process.poll()
-            return {"ended": ended, "exit": code, "gone": gone, "left": left}
+            return {"ended": ended, "exit": launched.process.poll(), "gone": gone, "left": left}
         time.sleep(PAUSE_S)
 
 
-def to_its_end(
-    cluster: Cluster, start: Callable[[], Launched]
-) -> tuple[Launched, float, float]:
+def to_its_end(cluster: Cluster, start: Callable[[], Launched]) -> tuple[Launched, float, float]:
     """Start a launcher and wait for its end; return its seconds, and the CPU seconds of the head.
 
     Those are of the processes that the command started, and of what fell to the host's PID 1.

@@ -28,7 +28,7 @@ def main(scene: str, folder: str, world_size: str, lines: str = "0") -> None:
         if scene == "stubborn":
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
-            subprocess.Popen(["sleep", str(FOREVER_S)], start_new_session=True)  # noqa: S603
+            subprocess.Popen(["sleep", str(FOREVER_S)], start_new_session=True)
         Path(folder, f"up.{rank}").touch()
         fails = scene == "failure" and rank == int(world_size) - 1
         while fails and not Path(folder, "fail").exists():

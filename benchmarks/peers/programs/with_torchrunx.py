@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-import rank
+import rank  # it lies beside this file once both were copied
 import torchrunx
 
 if __name__ == "__main__":
