@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -116,7 +115,7 @@ class Session:
         stage = Stage(self.cluster, launcher, folder, Limits(), self.options.lines)
         try:
             values: Values = SCENES[scene](stage)
-        except (LauncherError, TimedOut, subprocess.TimeoutExpired) as error:
+        except (LauncherError, TimedOut) as error:
             values = {"error": str(error)[-1200:]}
         finally:
             self.cluster.clear()

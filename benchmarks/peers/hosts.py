@@ -49,11 +49,14 @@ class Launched:
 
     def wait(self) -> float:
         """Wait for its end, which has to be a good one; return the moment."""
-        code = self.process.wait(TIMEOUT_S)
+        try:
+            code = self.process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise LauncherError(f"not ended after {TIMEOUT_S} s") from error
         ended = time.monotonic()
         self._reader.join(TIMEOUT_S)
         if code:
-            raise LauncherError(f"exit code {code}: {self.text[-1000:]}")
+            raise LauncherError(f"exit code {code}\n{self.text[-1000:]}")
         return ended
 
     def _read(self) -> None:
@@ -160,7 +163,7 @@ class Cluster:
 
         def up() -> bool:
             if launched.process.poll() is not None:
-                raise LauncherError(f"it ended before its ranks ran: {launched.text[-1000:]}")
+                raise LauncherError(f"it ended before its ranks ran\n{launched.text[-1000:]}")
             return len(list(self.marks.glob("up.*"))) == self.world_size
 
         wait_until(up, "every rank", TIMEOUT_S, detail=lambda: launched.text[-1000:])

@@ -29,7 +29,7 @@ class Limits:
     failure: float = 20.0
     interrupt: float = 45.0  # torch's own ladder, which some wait for, takes 30 s
     kill: float = 45.0
-    unplug: float = 60.0
+    unplug: float = 90.0  # torchrunx notices after its own 60 s
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def launch(stage: Stage) -> Values:
     launched, _, cpu = to_its_end(stage.cluster, lambda: stage.start("first line"))
     moment = launched.moment_of(b"here", stage.cluster.world_size)
     if moment is None:
-        raise LauncherError(f"not every rank was heard: {launched.text[-1000:]}")
+        raise LauncherError(f"not every rank was heard\n{launched.text[-1000:]}")
     return {"first": moment - launched.began, "cpu": cpu}
 
 

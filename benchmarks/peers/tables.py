@@ -189,9 +189,9 @@ def numbers(rounds: Sequence[Values], key: str) -> list[float]:
     return sorted(each[key] for each in rounds if each.get(key) is not None)
 
 
-def failed(rounds: Sequence[Values]) -> int:
-    """Return how many rounds could not be played."""
-    return sum("error" in each for each in rounds)
+def errors(rounds: Sequence[Values]) -> list[str]:
+    """Return the first lines of what went wrong."""
+    return [each["error"].partition("\n")[0] for each in rounds if "error" in each]
 
 
 def rank(rounds: Sequence[Values], key: str) -> tuple[float, float]:
@@ -223,12 +223,12 @@ def _cell(rounds: Sequence[Values], column: Column, text: Callable[[Sequence[flo
     """Return a cell; "not in 2 of 3 rounds" is part of it where the rounds differ."""
     if not rounds:
         return ""
-    found, errors = numbers(rounds, column.key), failed(rounds)
-    missing = len(rounds) - len(found) - errors
+    found, wrong = numbers(rounds, column.key), errors(rounds)
+    missing = len(rounds) - len(found) - len(wrong)
     left = numbers(rounds, "left")
     otherwise = column.otherwise.format(left=f"{left[-1]:.0f}" if left else "")
     parts = [text(found)] if found else []
-    for what, count in ((otherwise, missing), ("failed", errors)):
+    for what, count in ((otherwise, missing), (wrong[0] if wrong else "", len(wrong))):
         if count and what:
             parts.append(what if count == len(rounds) else f"{what} in {count} of {len(rounds)}")
     return "; ".join(parts)

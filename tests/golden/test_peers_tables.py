@@ -22,7 +22,7 @@ from benchmarks.peers.tables import (
 ROUNDS: list[Values] = [
     {"gone": 2.0, "left": 0},
     {"gone": None, "left": 4},
-    {"error": "exit code 1: no"},
+    {"error": "exit code 1\nno"},
 ]
 GONE = Column("", "gone", "{left} left")
 
@@ -47,9 +47,9 @@ def test_the_record_is_of_every_launcher_and_scene() -> None:
 
 def test_a_cell_tells_of_all_rounds() -> None:
     """Numbers as a span; what did not happen, or could not be tried, with how often."""
-    assert span(ROUNDS, GONE) == "2.0; 4 left in 1 of 3; failed in 1 of 3"
+    assert span(ROUNDS, GONE) == "2.0; 4 left in 1 of 3; exit code 1 in 1 of 3"
     assert span(ROUNDS[1:2], GONE) == "4 left"
-    assert span(ROUNDS[2:], GONE) == "failed"
+    assert span(ROUNDS[2:], GONE) == "exit code 1"
     assert span([{"gone": x, "left": 0} for x in (3.0, 1.0, 2.0)], GONE) == "2.0 (1.0 to 3.0)"
     assert median_of([{"lines": 9, "whole": 2}], Column("", "torn", digits=0)) == "7"
     assert span([], GONE) == ""
