@@ -144,9 +144,9 @@ class Cluster:
         )
         return Launched(process, began)
 
-    def left(self, names: Sequence[str] = ()) -> int:
-        """Return how many processes run on these nodes, or all: besides sshd's own."""
-        return sum(len(self.lab[name].leftovers()) for name in names or self.nodes)
+    def left(self, names: Sequence[str]) -> int:
+        """Return how many processes run on these nodes, besides sshd's own."""
+        return sum(len(self.lab[name].leftovers()) for name in names)
 
     def clear(self) -> None:
         """Kill all that runs, plug every cable in, and remove what runs have written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,38 +121,36 @@ def kill(stage: Stage) -> Values:
 
 def unplug(stage: Stage) -> Values:
     """The last node loses its network while ranks sleep."""
-    *others, lost = stage.cluster.nodes
+    lost = stage.cluster.nodes[-1]
     with stage.running("sleep") as launched:
         began = time.monotonic()
         stage.cluster.lab[lost].unplug()
-        values = watch(stage.cluster, launched, began, stage.limits.unplug, others)
+        values = watch(stage.cluster, launched, began, stage.limits.unplug, lost)
     said = launched.first_after(began)
-    return {
-        "said": said[0] - began if said else None,
-        "text": said[1][:200] if said else "",
-        **values,
-        "left there": stage.cluster.left([lost]),
-    }
+    heard = {"said": said[0] - began, "text": said[1][:200]} if said else {"said": None, "text": ""}
+    return heard | values
 
 
 def watch(
-    cluster: Cluster,
-    launched: Launched,
-    began: float,
-    limit_s: float,
-    names: Sequence[str] = (),
+    cluster: Cluster, launched: Launched, began: float, limit_s: float, lost: str = ""
 ) -> Values:
-    """Return when the launcher ended, and when the last process on these nodes, or what is left."""
-    ended: float | None = None
-    gone: float | None = None
+    """Return when the launcher ended, and when the last process on the nodes, or what is left.
+
+    A lost node is told apart: its values end in "_there".
+    """
+    groups = {"": [name for name in cluster.nodes if name != lost]}
+    if lost:
+        groups["_there"] = [lost]
+    values: Values = {"ended": None, **{f"gone{end}": None for end in groups}}
     while True:
         now = time.monotonic() - began
-        if ended is None and launched.process.poll() is not None:
-            ended = now
-        left = cluster.left(names)
-        gone = None if left else (gone or now)
-        if now > limit_s or (ended is not None and gone is not None):
-            return {"ended": ended, "exit": launched.process.poll(), "gone": gone, "left": left}
+        if values["ended"] is None and launched.process.poll() is not None:
+            values["ended"] = now
+        for end, names in groups.items():
+            values[f"left{end}"] = left = cluster.left(names)
+            values[f"gone{end}"] = None if left else (values[f"gone{end}"] or now)
+        if now > limit_s or None not in values.values():
+            return values | {"exit": launched.process.poll()}
         time.sleep(PAUSE_S)
 
 
@@ -166,7 +164,7 @@ def to_its_end(cluster: Cluster, start: Callable[[], Launched]) -> tuple[Launche
     ended = launched.wait()
     used = here() - used
     with contextlib.suppress(TimedOut):
-        wait_until(lambda: not cluster.left(), "the hosts to be idle", 10)
+        wait_until(lambda: not cluster.left(cluster.nodes), "the hosts to be idle", 10)
     return launched, ended - launched.began, used + there(cluster.lab, [HEAD]) - before
 
 

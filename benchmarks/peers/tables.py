@@ -91,7 +91,7 @@ def tables(record: Record) -> dict[str, Table]:
                 Column("nothing is left on the other nodes, s", "gone", "{left} processes left"),
                 Column("the launcher says something, s", "said", "nothing"),
                 ends,
-                Column("processes on the unplugged node", "left there", digits=0),
+                Column("and on the unplugged one, s", "gone_there", "{left_there} processes left"),
             ),
             "unplugged host: others gone after",
             "gone",
@@ -225,8 +225,8 @@ def _cell(rounds: Sequence[Values], column: Column, text: Callable[[Sequence[flo
         return ""
     found, wrong = numbers(rounds, column.key), errors(rounds)
     missing = len(rounds) - len(found) - len(wrong)
-    left = numbers(rounds, "left")
-    otherwise = column.otherwise.format(left=f"{left[-1]:.0f}" if left else "")
+    most = {key: max(numbers(rounds, key), default=0) for key in ("left", "left_there")}
+    otherwise = column.otherwise.format_map({key: f"{count:.0f}" for key, count in most.items()})
     parts = [text(found)] if found else []
     for what, count in ((otherwise, missing), (wrong[0] if wrong else "", len(wrong))):
         if count and what:
