@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=CACHE, help="for their environments")
     parser.add_argument("--results", type=Path, default=FILE)
     options = parser.parse_args()
+    # Ignored, as for the background jobs of a script, it would be so for all launchers.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options.folder.mkdir(parents=True, exist_ok=True)
     record = new_record(options)
     found = [each for each in LAUNCHERS if each.name in options.launchers]

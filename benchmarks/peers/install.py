@@ -71,7 +71,7 @@ def _install_package(package: str) -> str:
         _run(["apt-get", "-qq", "update"])
         _run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", package])
     version = _run([program, "-V" if program == "pdsh" else "--version"]).splitlines()[0]
-    return version.replace("pdsh-", "pdsh ")
+    return version.replace("pdsh-", "pdsh ").partition(" (+")[0]
 
 
 def _run(argv: Sequence[str], cwd: Path | None = None) -> str:

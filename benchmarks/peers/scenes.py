@@ -27,8 +27,8 @@ class Limits:
     """How long a scene is watched, in seconds."""
 
     failure: float = 20.0
-    interrupt: float = 45.0  # torch's own ladder, which some wait for, takes 30 s
-    kill: float = 45.0
+    interrupt: float = 60.0  # torch's own ladder, which some wait for, takes 30 s
+    kill: float = 60.0
     unplug: float = 90.0  # torchrunx notices after its own 60 s
 
 
