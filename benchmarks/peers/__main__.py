@@ -52,6 +52,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options.folder.mkdir(parents=True, exist_ok=True)
     record = new_record(options)
+    if record.machine["load"] > 1:
+        say(f"the machine is busy (load {record.machine['load']:.1f}): times will differ")
     found = [each for each in LAUNCHERS if each.name in options.launchers]
     found = [each for each in found if installed(each, options.folder, record)]
     few = [name for name in options.scenes if name != "many"]
@@ -72,6 +74,7 @@ def new_record(options: argparse.Namespace) -> Record:
     machine = {
         "cores": os.cpu_count(),
         "memory_gib": round(memory / 2**30),
+        "load": os.getloadavg()[0],
         "kernel": platform.release(),
         "python": platform.python_version(),
         "torch": version("torch"),

@@ -71,7 +71,7 @@ def runner_plain(cluster: Cluster, programs: Path, words: Sequence[str]) -> list
 
 def runner_alone(cluster: Cluster, programs: Path, words: Sequence[str]) -> list[str]:
     """Ours, where a run may be without its launch for 5 s only."""
-    return runner(cluster, programs, words, "cluster.disconnect_s=5")
+    return runner(cluster, programs, words, "disconnect_s=5")
 
 
 def runner_exec(cluster: Cluster, programs: Path) -> list[str]:

@@ -53,7 +53,7 @@ class Record:
 
     Attributes:
         date: When it began, in UTC.
-        machine: Cores, memory and kernel of the machine that is all hosts; its Python and torch.
+        machine: Cores, memory, load and kernel of what is all hosts; its Python and torch.
         settings: Numbers of hosts, ranks and lines, and the limits in seconds.
         launchers: Who took part.
         measurements: All, in the order in which they were taken.

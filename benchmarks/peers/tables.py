@@ -69,20 +69,20 @@ def tables(record: Record) -> dict[str, Table]:
         "failure": Table(
             f"One rank fails, the others sleep{watched['failure']}",
             (gone, ends),
-            "a rank fails: all gone after",
+            "a rank fails, all gone",
             "gone",
         ),
         "interrupt": Table(
             "Ctrl-C, while ranks ignore signals and have a child in a session of its own"
             f"{watched['interrupt']}",
             (gone, ends),
-            "Ctrl-C: all gone after",
+            "Ctrl-C, all gone",
             "gone",
         ),
         "kill": Table(
             f"`kill -9` of the launcher, with the same ranks{watched['kill']}",
             (gone,),
-            "`kill -9`: all gone after",
+            "`kill -9`, all gone",
             "gone",
         ),
         "unplug": Table(
@@ -93,7 +93,7 @@ def tables(record: Record) -> dict[str, Table]:
                 ends,
                 Column("and on the unplugged one, s", "gone_there", "{left_there} processes left"),
             ),
-            "unplugged host: others gone after",
+            "unplugged host, others gone",
             "gone",
         ),
         "lines": Table(
@@ -115,8 +115,9 @@ def docs_part(record: Record) -> str:
     """Return what docs/benchmarks.md shows: who took part, and a table for each scene."""
     machine = record.machine
     what = f"{machine['cores']} cores and {machine['memory_gib']} GiB that are all hosts"
+    load = f"load {machine['load']:.1f} when it began"
     parts = [
-        f"{record.date}, {what}, Python {machine['python']}, torch {machine['torch']}:\n",
+        f"{record.date}, {what}, Python {machine['python']}, torch {machine['torch']}, {load}:\n",
         markdown(
             ["launcher", "version", "starts on a host"],
             [[each.name, each.version or each.skipped, each.starts] for each in record.launchers],
@@ -168,7 +169,7 @@ def variants(record: Record, shown: dict[str, Table]) -> list[str]:
     for each in record.launchers:
         base, _, setting = each.name.partition(", ")
         told = [
-            f"{table.short} {median_of(rounds, Column('', table.key, '{left} left'))}"
+            f"{table.short}: {median_of(rounds, Column('', table.key, '{left} left'))}"
             for scene, table in shown.items()
             if setting and (rounds := record.of(scene, each.name))
         ]

@@ -59,7 +59,7 @@ def test_the_quickest_stands_first_whoever_it_is() -> None:
     """And it alone is bold in README; one that leaves processes behind comes last."""
     limits = {"failure": 20.0, "interrupt": 30.0, "kill": 30.0, "unplug": 60.0}
     settings = {"nodes": 4, "many": 64, "lines": 10, "limits": limits}
-    machine = {"cores": 2, "memory_gib": 8, "python": "3.11", "torch": "2.13"}
+    machine = {"cores": 2, "memory_gib": 8, "load": 0.1, "python": "3.11", "torch": "2.13"}
     taking = [Taking(name, "ranks", "1") for name in ("runner", "other", "third")]
     values: list[Values] = [
         {"gone": 2.0, "left": 0},
