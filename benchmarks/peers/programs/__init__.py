@@ -1,0 +1,1 @@
+"""Programs that are copied to where the launchers are started."""
