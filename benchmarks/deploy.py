@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.timing import timed
+from benchmarks.timing import ratio, timed
 from tests.lab.lab import Lab, make_lab
 
 FILES, BYTES = 2000, 10_000
@@ -97,12 +97,6 @@ def rows(lab: Lab, project: Path, count: int, rounds: int) -> list[str]:
         f"{count:5}  a launch with the release there: {launches(lab, project, names, rounds)}"
     )
     return lines
-
-
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Return the median of the ratios, and their span."""
-    ratios = sorted(our / their for our, their in zip(ours, theirs, strict=True))
-    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def launches(lab: Lab, project: Path, names: Sequence[str], rounds: int) -> str:

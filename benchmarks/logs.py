@@ -44,7 +44,7 @@ def main() -> None:
             "    sys.stdout.write(f'{rank} {number:08d} '.ljust(99, 'x') + '\\n')\n"
         )
         names = list(lab.hosts)
-        ways = (runner_command(lab, folder, names), ssh_command(lab, folder, names))
+        ways = (runner_command(lab, folder, names, 1), ssh_command(lab, folder, names, 1))
         print("where     runner s  ssh s  ratio (least to greatest)")
         for where in ("pipe", "terminal"):
             times = [

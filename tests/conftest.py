@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+for signum, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    signal.signal(signum, handler)  # nohup, and the "&" of a shell, have us ignore them
 
 USUAL_LIMIT_S = 180
 

@@ -25,7 +25,7 @@ named. It goes by run id, never by name.
 
 3. A host needs sshd, Python 3.8 or later and torch
 No root, no daemon left behind after a run, no inbound port but torch's and, on the master, one
-of ours for fail-fast.
+of ours for fail-fast; where hosts can serve each other a big release, one more while it is pushed.
 
 4. Nothing waits for ever
 Each remote step has a deadline; a dead process is known at once, a silent host (power, cable)

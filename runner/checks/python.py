@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, warning
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.release import Certainty, PackageRequirement
 from runner.core.model.results import Finding, Level

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -12,6 +11,7 @@ import yaml
 from runner.cli.host_list import input_error, parse_hosts
 from runner.cli.wizard import DEFAULT_PYTHON, DEFAULT_SCRIPTS, collect_answers
 from runner.config.search_path import conf_folders, shipped_folder
+from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.ui.layout import terminal_width
@@ -83,6 +83,7 @@ script: {script}
 #args_style: argparse      # equals: --lr=0.1; hydra: lr=0.1 epochs=3; raw: a list of words
 #local_rank_arg: null      # such as --local_rank, for an old script that takes it so
 #entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
+#preload: false            # true: torch is imported once per node, and ranks are forked
 #args_expand: false        # for plain: $RANK, $MASTER_ADDR and the like in arguments are replaced
 
 # The other keys, with their defaults.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from runner.config.nodes import NODE_KEYS, expand_range
 from runner.config.overrides import meaning_of
 from runner.config.search_path import KeyPath, display_path, key_lines
 from runner.config.validation import suggest, unknown_key
+from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
 

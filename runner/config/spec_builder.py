@@ -83,7 +83,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         setup=cluster["setup"],
         project=_read_project(validator, cluster["project"], inputs),
         workdir=cluster["workdir"],
-        deploy=Deploy(enabled=cluster["project"] is None, **deploy),
+        deploy=Deploy(cluster["project"] is None, **deploy),
         container=container,
         pull_outputs=top["pull_outputs"] == "auto",
         skip_checks=tuple(validator.choice("skip_checks", name, checks) for name in skipped),

@@ -69,6 +69,7 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         outputs=task["outputs"],
         entry=task["entry"],
         expands_args=_expands_args(validator, task),
+        preload=task["preload"],
     )
 
 

@@ -9,13 +9,13 @@ import math
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from runner.control.record.run_index import LATEST
+from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.line_pattern import EXAMPLE, check_pattern
-from runner.core.model.spec import PortRange
+from runner.core.model.spec import USUAL_PRELOAD, PortRange
 from runner.core.protocol.paths import is_run_id
 from runner.core.protocol.remote_files import glob_problem
 
@@ -107,6 +107,8 @@ class Validator:
 
     def choice(self, where: str, value: object, legal: Sequence[str]) -> str:
         """Read one of a few words."""
+        if value is False and "off" in legal:  # so YAML reads it
+            return "off"
         if isinstance(value, str) and value in legal:
             return value
         text = scalar_text(value) or value
@@ -300,6 +302,16 @@ class Validator:
         if len(set(gpu_ids)) < len(value):
             self.add(where, f"must name distinct devices such as [0, 2], not {value!r}")
         return len(gpu_ids), gpu_ids
+
+    def preload(self, where: str, value: object) -> tuple[str, ...]:
+        """Read whether modules are imported once for all ranks of a node, or which ones."""
+        if isinstance(value, bool) or value is None:
+            return USUAL_PRELOAD if value else ()
+        names = self.text_list(where, value)
+        for name in names:
+            if not all(part.isidentifier() for part in name.split(".")):
+                self.add(where, f"{name!r} is no module", "such as [torch, transformers], or true")
+        return names
 
     def ranks(self, where: str, value: object) -> frozenset[int] | None:
         """Read `all`, or the ranks to show."""

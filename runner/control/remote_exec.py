@@ -6,10 +6,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from runner.control.rpc.wait import WaitLoop
+from runner.core.dataclass import dataclass
 from runner.core.model.results import CommandResult
 from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.timing import COMMAND_KILL_TIMEOUT_S

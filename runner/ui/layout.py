@@ -9,10 +9,13 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from runner.core.shell import this_program
+
+K = TypeVar("K", bound=Hashable)
 
 PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
 COLUMN_GAP = 2
@@ -154,3 +157,11 @@ def render_table(widths: Mapping[str, int], rows: Sequence[Sequence[str]]) -> li
             lines.append("".join(padded).rstrip())
         blocks.append(lines)
     return blocks
+
+
+def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
+    """Return the names of each key, in the order of each key's first name."""
+    groups: dict[K, list[str]] = {}
+    for name, key in keys:
+        groups.setdefault(key, []).append(name)
+    return groups

@@ -66,8 +66,9 @@ def _without_place(problem: Problem) -> tuple[str, str]:
     message, hint = (text.replace(key, ".nodes.NODE.") for text in (problem.message, problem.hint))
     if _UNKNOWN_KEY.match(message) and _SCAN_HINT.search(hint):
         return "the host keys are not known", _SCAN_HINT.sub("", hint)
-    if BY_HAND_PREFIX in hint:  # a failed login names its host
-        message = re.sub(r"\S+(?: \(\S+\))? (?=port \d)", "its ", message)
+    if BY_HAND_PREFIX in hint:  # a failed login names its host, or the jump host of many
+        place = r"(jump host )?(?<!\S)\S+(?: \(\S+\))? (?=port \d)"
+        message = re.sub(place, lambda found: found[0] if found[1] else "its ", message)
         message = re.sub(r"(?<=the )name '[^']*'", "name of its host", message)
         hint = "\n".join(line for line in hint.splitlines() if not line.startswith(BY_HAND_PREFIX))
     return message, hint

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.control.remote_exec import RemoteCommand
+from runner.core.dataclass import dataclass
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, Problem
 from runner.core.model.facts import Facts, FactsRequest, Interpreter
 from runner.core.model.spec import Node, Spec, Ssh, Task

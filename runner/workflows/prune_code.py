@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.code.code_store import STORE, CodeStore
@@ -13,6 +12,7 @@ from runner.control.record import run_index
 from runner.control.record.files import PLAN_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode
+from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 
 UNREFERENCED_AGE_S = 3600.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Container
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.download import pull
 from runner.control.record.run_store import RunStore
+from runner.core.dataclass import dataclass
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult

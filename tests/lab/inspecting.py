@@ -24,7 +24,7 @@ def proven_nodes(report: str) -> int:
 
 def own_processes(lab: Lab, node: str) -> list[Process]:
     """Return our own processes on a node: agents, guardians, supervisors."""
-    start = f"{sys.executable} -I -X utf8 -c"
+    start = f"{sys.executable} -I -S -X utf8 -c"
     return [each for each in lab[node].processes() if each.cmdline.startswith(start)]
 
 

@@ -26,6 +26,9 @@ RANK_SCRIPT = str(PROGRAMS / "rank.py")
 TORCHLESS = str(PROGRAMS / "torchless")
 """A folder for PYTHONPATH with a stand-in for torchrun, which costs no import of torch."""
 
+PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
+"""Whether ranks without torch are forks of one process wherever torchrun starts them."""
+
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
@@ -229,7 +232,9 @@ def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
     """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
     quoted = ",".join(json.dumps(word) for word in words)
     ranks = [f"task.script={RANK_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"]
-    return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]
+    if entry != "torchrun":
+        return [*ranks, f"task.entry={entry}"]
+    return [*ranks, "task.preload=true"] if PRELOADS else ranks
 
 
 def _read_text(file: IO[bytes]) -> str:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
+from runner.transport.ssh import login_budget
 from runner.transport.ssh import protocol as ssh_protocol
+from runner.transport.ssh import transport as ssh_transport
 from runner.transport.ssh.transport import SshTransport
 from tests.lab.waiting import wait_until
 
@@ -50,13 +53,14 @@ class Sshd:
         self.host_key = make_key(folder / "host_key")
         config = folder / "config"
         settings = [
+            "MaxStartups 200",  # the last value of this option counts, of others the first
             f"Port {self.port}",
             f"ListenAddress {self.address}",
             f"HostKey {self.host_key}",
             f"AuthorizedKeysFile {authorized}",
             *options,
             *("PidFile none", "UsePAM no", "StrictModes no", "UseDNS no"),
-            *("PasswordAuthentication no", "MaxStartups 200", "MaxSessions 200"),
+            *("PasswordAuthentication no", "MaxSessions 200"),
             "LogLevel VERBOSE",
             f"SetEnv HOME={folder}",  # bash reads ~/.bashrc under sshd, and that may do anything
         ]
@@ -923,12 +927,135 @@ def test_host_that_stops_in_the_handshake_is_given_up(place: Place) -> None:
     assert "began the SSH handshake but did not finish it within 0.3 s" in problem.message
 
 
-def test_host_that_hangs_up_is_told(place: Place) -> None:
-    """As sshd does with more log-ins at once than MaxStartups."""
-    with listener(lambda link: link.close()) as node:
-        problem = place.problem(node)
-    assert "closed the connection before SSH began" in problem.message
+@pytest.mark.parametrize("line", [b"", b"Not allowed at this time\r\n", b"SSH-2.0-x\r\n"])
+def test_host_that_hangs_up_is_told(place: Place, line: bytes) -> None:
+    """As sshd does with more log-ins than MaxStartups and with penalties, also after its banner."""
+
+    def hang_up(link: socket.socket) -> None:
+        link.sendall(line)
+        link.close()
+
+    with listener(hang_up) as node:
+        problem = place.problem(node, connect_timeout=0.5)
+    assert "answers but refuses logins for now" in problem.message
     assert "MaxStartups" in problem.hint
+    assert ("it said: Not allowed at this time\n" in problem.hint) is line.startswith(b"Not")
+
+
+def test_login_whose_turn_does_not_come_is_given_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever those before it do."""
+    monkeypatch.setattr(login_budget, "MAX_LOGINS", 1)
+    monkeypatch.setattr(ssh_transport, "MAX_WAIT_S", 0.3)
+    with ThreadPoolExecutor(1) as pool, listener(lambda _: None) as node:
+        transport = place.transport()
+        pool.submit(transport.open, replace(node, name="gpu0"), "true")
+        time.sleep(0.1)
+        with pytest.raises(NotReady, match="had to wait") as caught:
+            transport.open(node, "true")
+    assert "cluster.ssh.jump" in str(caught.value)
+
+
+@contextlib.contextmanager
+def unfinished_logins(sshd: Sshd, count: int) -> Iterator[contextlib.ExitStack]:
+    """Keep so many logins in progress; closing what is returned ends them."""
+    with contextlib.ExitStack() as logins:
+        while count:
+            link = socket.create_connection((sshd.address, sshd.port), timeout=5)
+            logins.enter_context(link)
+            count -= link.recv(4) == b"SSH-"  # not until our look whether it listens is over
+        yield logins
+
+
+def proxied_by(place: Place, gate: Sshd) -> str:
+    """Return an ssh configuration by which each host is reached through an ssh to a jump host."""
+    config = place.folder / "proxied_by"
+    options = ("BatchMode=yes", f"UserKnownHostsFile={place.known_hosts}", "LogLevel=INFO")
+    words = ["ssh", "-F", "/dev/null", "-i", str(place.key), *(f"-o{each}" for each in options)]
+    command = f"{shlex.join(words)} -W %h:%p -p {gate.port} {USER}@{gate.address}"
+    config.write_text(f"Host *\n ProxyCommand {command}\n")
+    return str(config)
+
+
+@pytest.mark.parametrize("way", ["direct", "jump", "beyond a jump", "proxy", "beyond a proxy"])
+def test_login_that_is_refused_for_now_is_tried_again(place: Place, way: str) -> None:
+    """Until the sshd, of the host or before it, has room: sshd itself says which one it refused."""
+    gate, sshd = place.sshd("MaxStartups 2:100:2"), place.sshd("MaxStartups 2:100:2")
+    settings: dict[str, Any] = {}
+    if "jump" in way:
+        settings["jump"] = (gate.hop,)
+    if "proxy" in way:
+        settings["config"] = proxied_by(place, gate)
+    busy = gate if way in ("jump", "proxy") else sshd
+    with unfinished_logins(busy, 2) as logins:
+        threading.Timer(1, logins.close).start()
+        channel = place.transport(**settings).open(sshd.node(), "echo hi")
+        assert read_all(channel) == b"hi\n"
+    assert busy.logged("past MaxStartups") >= 1
+
+
+@pytest.mark.parametrize("way", ["direct", "jump", "beyond a jump", "proxy", "beyond a proxy"])
+def test_login_that_stays_refused_is_told(place: Place, way: str) -> None:
+    """Who answers and refuses, and what to do."""
+    gate, sshd = place.sshd("MaxStartups 2:100:2"), place.sshd("MaxStartups 2:100:2")
+    settings: dict[str, Any] = {"connect_timeout": 1}
+    if "jump" in way:
+        settings["jump"] = (gate.hop,)
+    if "proxy" in way:
+        settings["config"] = proxied_by(place, gate)
+    with unfinished_logins(gate if way in ("jump", "proxy") else sshd, 2):
+        start = time.monotonic()
+        problem = place.problem(sshd.node(), **settings)
+    assert time.monotonic() - start < 2.5
+    host, hop = (f"{each.address} port {each.port}" for each in (sshd, gate))
+    if way == "proxy":
+        assert problem.message.startswith("the jump host of the ProxyCommand `ssh -F /dev/null ")
+        assert f"-W %h:%p -p {gate.port} {USER}@{gate.address}` of {host}" in problem.message
+    else:
+        answers = {
+            "direct": f"{host} answers",
+            "jump": f"jump host {hop} answers",
+            "beyond a jump": f"{host} answers through jump host {gate.address}",
+            "beyond a proxy": f"{host} answers through its proxy",
+        }
+        assert problem.message == f"{answers[way]} but refuses logins for now"
+    assert "MaxStartups" in problem.hint
+    assert "PerSourcePenalties" in problem.hint
+    assert "cluster.ssh.connect_timeout" in problem.hint
+
+
+@pytest.mark.parametrize("way", ["direct", "jump", "beyond a jump", "proxy", "beyond a proxy"])
+def test_host_that_is_down_is_told_at_once(place: Place, way: str) -> None:
+    """It is not tried again."""
+    gate, sshd = place.sshd(), place.sshd()
+    settings: dict[str, Any] = {"connect_timeout": 10}
+    if "jump" in way:
+        settings["jump"] = (gate.hop,)
+    if "proxy" in way:
+        settings["config"] = proxied_by(place, gate)
+    (gate if way in ("jump", "proxy") else sshd).stop()
+    start = time.monotonic()
+    problem = place.problem(sshd.node(), **settings)
+    assert time.monotonic() - start < 2
+    assert "for now" not in problem.message
+
+
+@pytest.mark.parametrize("way", ["direct", "proxy"])
+def test_many_logins_at_one_sshd_all_succeed(place: Place, way: str) -> None:
+    """Nodes at one address, and those behind one ProxyCommand, take turns."""
+    gate, sshd = place.sshd("MaxStartups 3:100:3"), place.sshd()
+    transport = (
+        place.transport(config=proxied_by(place, gate)) if way == "proxy" else (place.transport())
+    )
+    busy = sshd if way == "proxy" else gate
+
+    def answer(number: int) -> bytes:
+        return read_all(transport.open(busy.node(f"gpu{number}"), "echo hi"))
+
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(answer, range(24))) == [b"hi\n"] * 24
+    assert gate.logins == 24
 
 
 def test_server_that_is_no_sshd_is_told(place: Place) -> None:

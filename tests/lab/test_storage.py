@@ -55,7 +55,7 @@ def test_workdir_may_be_on_a_mount_that_executes_nothing(
 @pytest.mark.documents("docs/how-it-works.md")
 def test_host_with_a_slow_disk_answers_while_it_copies(plainly: Launcher, tmp_path: Path) -> None:
     """Whatever file its agent touches between two requests takes 5 ms; `lost_s` is 5 s."""
-    for number in range(430):
+    for number in range(900):
         (plainly.folder / f"part{number}.py").write_text(f"x = {number}\n")
     where = ("cluster=lab", "cluster.only=[node1,node2]")
     assert plainly("deploy", *where).code == 0

@@ -351,7 +351,8 @@ def test_a_deploy_says_what_is_where(lab: Lab, on_lab: Launcher) -> None:
     assert len(rows) == 2
     assert lab["node4"].sh(f"cat ~/.runner/releases/{found[1]}/code/train.py") == "print('hi')\n"
     again = json.loads(on_lab("deploy", "--cluster", "lab", "--json").out)
-    assert again.keys() == {"release", "commit", "files", "size", "seconds", "sent"}
+    keys = {"release", "commit", "files", "size", "seconds", "sent", "holders"}
+    assert again.keys() == keys
     assert (again["release"], again["commit"], again["files"]) == (found[1], "", 2)
     assert again["sent"] == dict.fromkeys(lab.hosts)
 

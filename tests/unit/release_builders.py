@@ -13,6 +13,7 @@ from runner.core.protocol.paths import CODE_FOLDER, release_folder
 from runner.host.agent import push
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps
+from runner.host.process.importer import HostCode
 from runner.host.storage.release_store import intact_manifest
 from runner.host.storage.release_writer import ReleaseWriter
 
@@ -112,4 +113,6 @@ def left_in(workdir: Path) -> list[str]:
 
 def push_handler(workdir: Path, reply: Callable[..., None]) -> push.Handler:
     """The host's end of a push into a store."""
-    return push.Handler(AgentContext(reply, lambda: True, repr, followed_workdir=str(workdir)))
+    return push.Handler(
+        AgentContext(reply, lambda: True, repr, HostCode({}), followed_workdir=str(workdir))
+    )

@@ -40,7 +40,7 @@ def exec_(
     """
     from runner.control.remote_exec import RemoteCommand
     from runner.core.planning.readiness import setup_problems
-    from runner.ui.reports import tables
+    from runner.ui.reports import answers
 
     command_words = list(words) or ([command] if command else [])
     if words and command:
@@ -64,14 +64,14 @@ def exec_(
         if not (json_ or quiet_equal):
             remote_command.stream_to(_console_sink(pool), lambda: pool.console.is_full)
         remote_command.run(argv, timeout_s)
-    answers = [remote_command.results[node.name] for node in spec.nodes]
+    results = [remote_command.results[node.name] for node in spec.nodes]
     if json_:
-        print(json.dumps(tables.answers_as_data(answers)))
+        print(json.dumps(answers.answers_as_data(results)))
     elif quiet_equal:
-        show(tables.render_answers(answers))
-    elif failures := tables.render_failures(answers):
+        show(answers.render_answers(results))
+    elif failures := answers.render_failures(results):
         show(failures, file=sys.stderr)
-    return tables.answers_exit_code(answers, remote_command.received_signal)
+    return answers.answers_exit_code(results, remote_command.received_signal)
 
 
 def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:

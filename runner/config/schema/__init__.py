@@ -23,6 +23,7 @@ from runner.config.schema.fields import (
     OUTPUTS,
     PATH,
     POSITIVE,
+    PRELOAD,
     RANKS,
     RDZV_CONF,
     RUN_ID,
@@ -70,6 +71,10 @@ class TaskConfig:
     args_style: str = choice(
         "equals makes `--lr=0.1` of it, hydra `lr=0.1`; raw keeps words",
         *("argparse", "equals", "hydra", "raw"),
+    )
+    preload: Any = doc(
+        "imports these once per node, where ranks are then forked; true: torch, without GPUs",
+        *(PRELOAD, False),
     )
     args_expand: bool = doc(
         "for entry plain: replaces `$RANK`, `$MASTER_ADDR` and the like in arguments",
@@ -155,6 +160,11 @@ class DeployConfig:
 
     max_mb: int = doc("the largest size of the code, in megabytes", POSITIVE, 200)
     keep: int = doc("the number of old releases that stay on the hosts", COUNT, 3)
+    fan_out: Any = choice(
+        "auto has hosts that have a big release serve it to the others; off sends it to each",
+        "auto",
+        "off",
+    )
 
 
 @dataclass

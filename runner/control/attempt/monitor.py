@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, OrderSender
 from runner.control.attempt.node import AttemptNode, Reconnector
-from runner.control.attempt.node_monitor import NodeMonitor
+from runner.control.attempt.node_monitor import TICK_S, NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.attempt.stop import DetachSequence, user_at_host
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -33,7 +33,22 @@ from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
 from runner.core.protocol.timing import PING_S
 from runner.core.text import describe_exit
 
-TICK_S = 0.05
+
+class _NodesWithout:
+    """Whether any node does not meet a condition yet, without a look at all of them each time."""
+
+    def __init__(
+        self, nodes: Mapping[str, AttemptNode], condition: Callable[[AttemptNode], bool]
+    ) -> None:
+        self._nodes, self._condition = nodes, condition
+        self._last_found: AttemptNode | None = None
+
+    def exist(self) -> bool:
+        """Look at the others only when the node that was found last meets the condition."""
+        if self._last_found is None or self._condition(self._last_found):
+            found = (n for n in self._nodes.values() if not self._condition(n))
+            self._last_found = next(found, None)
+        return self._last_found is not None
 
 
 class AttemptMonitor(WaitLoop):
@@ -63,8 +78,8 @@ class AttemptMonitor(WaitLoop):
         self._detach = DetachSequence(self._nodes, sessions, self.peer_status)
         self._began_at = time.monotonic()
         self._all_started_at: float | None = None
-        self._next_tick = 0.0
-        self._detaches = False  # once the attempt runs
+        self._unfinished = _NodesWithout(self._nodes, lambda node: node.is_finished)
+        self._unstarted = _NodesWithout(self._nodes, self._has_started)
 
     def start(
         self,
@@ -111,7 +126,7 @@ class AttemptMonitor(WaitLoop):
 
     def run(self, *, detach: bool = False) -> None:
         """Return when all nodes are finished or the user left; with `detach`, once they run."""
-        self._detaches = detach
+        self._detach.is_requested = detach
         self.wait()
         self._stop.name_reason(self._first_failure, at_once=True)
         self._move_to(AttemptState.ENDED)
@@ -124,8 +139,7 @@ class AttemptMonitor(WaitLoop):
         return ()  # the node monitor judges silent nodes
 
     def _is_finished(self) -> bool:
-        is_over = all(node.is_finished for node in self._nodes.values())
-        return is_over or (self.detached and self._stop.may_leave)
+        return not self._unfinished.exist() or (self.detached and self._stop.may_leave)
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
@@ -133,9 +147,7 @@ class AttemptMonitor(WaitLoop):
 
     def _tick(self) -> float:
         now = time.monotonic()
-        if now >= self._next_tick:
-            self._next_tick = now + TICK_S
-            self._node_monitor.tick(now)
+        if self._node_monitor.tick_if_due(now):
             self._stop.name_reason(self._first_failure)
         self._advance()
         return TICK_S
@@ -150,7 +162,7 @@ class AttemptMonitor(WaitLoop):
         return failure_text(failure), failure
 
     def _advance(self) -> None:
-        detach = self._detaches
+        detach = self._detach.is_requested
         if self.is_stopping and (detach or self.state is not AttemptState.DETACHING):
             self._move_to(AttemptState.STOPPING)  # a launch stays to see the end
         if self.state is AttemptState.DETACHING:
@@ -337,17 +349,19 @@ class AttemptMonitor(WaitLoop):
                 self._observer.first_failure(failure.node, failure.rank, is_over=True)
 
     def _check_all_started(self) -> None:
-        present = (
-            node for node in self._nodes.values() if not self._node_monitor.elastic.is_absent(node)
-        )
-        is_complete = all(len(node.started_ranks) == node.node_plan.nproc for node in present)
-        if is_complete and self._all_started_at is None:
-            self._all_started_at = time.monotonic()
-            elapsed_s = self._all_started_at - self._began_at
-            if not self.is_stopping and self._move_to(AttemptState.RUNNING):
-                self._observer.phase("running", elapsed_s)
-            if self._node_monitor.role is Role.LAUNCH:
-                self._observer.message(f"every rank started after {elapsed_s:.1f} s")
+        if self._all_started_at is not None or self._unstarted.exist():
+            return
+        self._all_started_at = time.monotonic()
+        elapsed_s = self._all_started_at - self._began_at
+        if not self.is_stopping and self._move_to(AttemptState.RUNNING):
+            self._observer.phase("running", elapsed_s)
+        if self._node_monitor.role is Role.LAUNCH:
+            self._observer.message(f"every rank started after {elapsed_s:.1f} s")
+
+    def _has_started(self, node: AttemptNode) -> bool:
+        """Return whether all ranks of a node have started, if it takes part."""
+        is_absent = self._node_monitor.elastic.is_absent(node)
+        return is_absent or len(node.started_ranks) == node.node_plan.nproc
 
     def _move_to(self, state: AttemptState) -> bool:
         """Change the state of the attempt if that is legal; return whether it did."""

@@ -32,6 +32,11 @@ from runner.core.protocol.states import NodeState, State
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.text import counted
 
+TICK_S = 0.05
+
+FEW_NODES = 64
+"""Of more nodes, each is looked at less often: the time for that is the same for any number."""
+
 
 class NodeMonitor:
     """The nodes of one attempt, and what decides about them."""
@@ -46,6 +51,7 @@ class NodeMonitor:
         event_log: EventLog,
     ) -> None:
         self.order_refused = False
+        self._next_tick = 0.0
         self.admission: NodeAdmission | None = None  # where nodes may join
         self.nodes: dict[str, AttemptNode] = {}
         self.elastic = ElasticMembership(plan, self.nodes, observer.fold_names)
@@ -80,6 +86,14 @@ class NodeMonitor:
     @property
     def _is_stopping(self) -> bool:
         return self.stop.requested is not None
+
+    def tick_if_due(self, now: float) -> bool:
+        """Tick every `TICK_S`, more than `FEW_NODES` less often; say whether it did."""
+        if now < self._next_tick:
+            return False
+        self._next_tick = now + TICK_S * max(1.0, len(self.nodes) / FEW_NODES)
+        self.tick(now)
+        return True
 
     def tick(self, now: float) -> None:
         """Check every node, reopen broken connections, and let missing nodes join."""

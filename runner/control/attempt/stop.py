@@ -176,6 +176,7 @@ class DetachSequence:
         sessions: Mapping[str, HostSession],
         peer_status: PeerStatus,
     ) -> None:
+        self.is_requested = False  # once the attempt runs
         self._standbys: tuple[str, ...] = ()
         self._nodes, self._sessions, self._peer_status = nodes, sessions, peer_status
         self._deadline = float("inf")

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from runner.control.code.code_store import PushSource
+from runner.control.code.fan_out import FanOut
+from runner.control.code.push_target import PushTarget
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
@@ -35,45 +36,28 @@ KEEP_HINT = "deploy.keep=0 removes older releases with the next push"
 ANSWERED_STATES = {
     "store": ("offered",),
     "absent": ("adopting",),
-    "missing": ("comparing",),
-    "stored": ("comparing", "storing", "adopting"),
+    "missing": ("comparing", "fetching"),
+    "stored": ("comparing", "storing", "adopting", "fetching"),
+    "listening": ("opening",),
 }
 """The states of a host in which it may send each kind of reply, which ends that state."""
+
+REPORTED_STATES = {
+    "storing": "storing",
+    "queued": "waits for another host's copy",
+    "fetching": "receives it from {}",
+}
 
 MAX_COMPRESSED_RATIO = 0.9
 """A chunk is sent compressed if that makes its beginning smaller than this fraction of it."""
 
 
-@dataclass
-class PushTarget:
-    """One host while the release is pushed to it."""
-
-    session: HostSession
-    missing_digests: frozenset[str] | None = None  # the contents it asked for; None before that
-    state: str = "offered"
-    """offered, waiting (its disk is known), comparing (it has the manifest), lacking, receiving,
-    storing, stored, failed; shared (another host has its disk), adopting (that one's release)"""
-
-    store_id: str = ""  # hosts that share a disk have the same
-    queued: int = 0  # bytes of the stream queued for it so far, of `total`
-    total: int = 0  # bytes it lacks
-    sent: int = 0  # the bytes of `queued` after compression
-    is_new: bool = False  # it did not have the release before
-    problem: Problem | None = None
-
-    @property
-    def percent(self) -> int:
-        """How much of what it lacks it has taken."""
-        return round(100 * max(0, self.queued - self.session.unsent) / (self.total or 1))
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing more is to come from it."""
-        return self.state in ("stored", "failed")
-
-
 class CodePush(WaitLoop):
-    """The push of one release to some hosts; the `keepalive` hosts just stay in touch."""
+    """The push of one release to some hosts; the `keepalive` hosts just stay in touch.
+
+    `addresses` are those at which hosts reach each other, {} if none is to serve another one;
+    `holders` are those of the keepalive hosts that have the release.
+    """
 
     interrupted_message = "interrupted; nothing was started"
 
@@ -85,10 +69,13 @@ class CodePush(WaitLoop):
         inbox: Inbox,
         show: Callable[[str, str], None],
         keepalive: Mapping[str, HostSession] = MappingProxyType({}),
+        addresses: Mapping[str, str] = MappingProxyType({}),
+        holders: Collection[str] = (),
     ) -> None:
         super().__init__({**keepalive, **sessions}, inbox, spec.lost_s, show)
         self._snapshot = snapshot
         self.targets = {name: PushTarget(session) for name, session in sessions.items()}
+        self.targets.update({n: PushTarget(keepalive[n], state="stored") for n in holders})
         self._contents = unique_contents(snapshot.manifest)
         self._release = release_hash(snapshot.encoded)
         self._disk_full_hint = f"{free_space_hint(spec)}\n{KEEP_HINT}"
@@ -97,14 +84,22 @@ class CodePush(WaitLoop):
         header = Frame("manifest", {"id": 0, **self._retention}, payload).header_bytes()
         self._manifest = header, payload
         self._missing_cache: dict[tuple[int, ...], frozenset[str]] = {}
+        self._fan_out = FanOut(
+            *(self.targets, addresses, self._release, spec.master_port, self._retention),
+            self.lost_s,
+        )
         self._stream: Iterator[int] | None = None
         self._next_report = 0.0
 
     def run(self) -> None:
         """Return when every host has the release; raise NotReady, or Interrupted by a signal."""
         for target in self.targets.values():
-            target.session.request("offer")
-        self.wait()
+            if target.state == "offered":
+                target.session.request("offer")
+        try:
+            self.wait()
+        finally:
+            self._fan_out.close()
         problems = [failed.problem for failed in self.targets.values() if failed.problem]
         if problems:
             raise NotReady(problems)
@@ -113,10 +108,11 @@ class CodePush(WaitLoop):
         return [name for name, target in self.targets.items() if not target.is_done]
 
     def _owes_answer(self, name: str) -> bool:
-        return self.targets[name].state not in ("waiting", "shared", "lacking")
+        return self.targets[name].state not in ("waiting", "shared", "lacking", "queued")
 
     def _tick(self) -> float:
         self._send_manifests()
+        self._fan_out.advance()
         self._start_stream()
         self._report()
         return IDLE_POLL_S if self._stream is None else 0.0 if self._pump() else BUSY_POLL_S
@@ -131,21 +127,30 @@ class CodePush(WaitLoop):
         elif frame.kind == "absent":  # an id copied with a disk image proves no shared disk
             target.store_id, target.state = name, "waiting"
         elif frame.kind == "missing":
-            files = self._snapshot.manifest.files
-            missing = frame.data["missing"]  # many hosts lack the same
-            if not all(0 <= index < len(files) for index in missing):
-                raise FrameError("an index beyond the manifest")
-            if missing not in self._missing_cache:
-                self._missing_cache[missing] = frozenset(files[index].digest for index in missing)
-            target.missing_digests = self._missing_cache[missing]
-            target.state = "lacking"
+            target.missing_digests = self._digests(frame.data["missing"])
+            if target.state == "fetching":
+                self._fan_out.on_failed(name, frame.data["reason"] or "it did not say why")
+            else:
+                target.state = "lacking"
         elif frame.kind == "stored":
+            self._fan_out.on_received(name)
             target.state, target.is_new = "stored", frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
+        elif frame.kind == "listening":
+            self._fan_out.on_listening(name, frame.data["port"], frame.data["error"])
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
         return frame.kind in ANSWERED_STATES
+
+    def _digests(self, missing: tuple[int, ...]) -> frozenset[str]:
+        """Return the contents of files, by their indices; many hosts lack the same."""
+        files = self._snapshot.manifest.files
+        if not all(0 <= index < len(files) for index in missing):
+            raise FrameError("an index beyond the manifest")
+        if missing not in self._missing_cache:
+            self._missing_cache[missing] = frozenset(files[index].digest for index in missing)
+        return self._missing_cache[missing]
 
     def _on_closed(self, session: HostSession, reason: str) -> None:
         message = f"the connection to it broke while the code was pushed: {reason}"
@@ -155,8 +160,12 @@ class CodePush(WaitLoop):
         target = self.targets[name]
         if target.session.idle_s > self.lost_s:
             target.session.close()
+        if target.state == "opening":  # it has the release, and need not serve it
+            self._fan_out.on_listening(name, 0, reason)
+            return
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
         hint = self._disk_full_hint if disk_full else RETRY_HINT
+        self._fan_out.on_lost(name)
         target.state, target.problem = "failed", Problem(name, reason, hint)
         self._show(name, "failed")
         self._release_shared(target.store_id, stored=False)
@@ -173,7 +182,7 @@ class CodePush(WaitLoop):
         """Send the manifest to one host of each disk, once all disks are known."""
         if any(target.state == "offered" for target in self.targets.values()):
             return
-        states = ("comparing", "lacking", "receiving", "storing")
+        states = ("comparing", "lacking", "receiving", "storing", "queued", "fetching")
         taken = {target.store_id for target in self.targets.values() if target.state in states}
         for name, target in self.targets.items():
             if target.state == "waiting" and target.store_id in taken:
@@ -189,11 +198,18 @@ class CodePush(WaitLoop):
         busy_states = ("offered", "comparing", "receiving", "storing")
         if any(target.state in busy_states for target in self.targets.values()):
             return
-        leaders = [target for target in self.targets.values() if target.state == "lacking"]
+        lacking = {name: t for name, t in self.targets.items() if t.state == "lacking"}
+        if lacking:
+            self._fan_out.hold_back({name: self._lacking_bytes(t) for name, t in lacking.items()})
+        leaders = [target for target in lacking.values() if target.state == "lacking"]
         for target in leaders:
             target.state = "receiving"
         if leaders:
             self._stream = self._stream_to(leaders)
+
+    def _lacking_bytes(self, target: PushTarget) -> int:
+        digests = target.missing_digests or ()
+        return sum(file.size for file in self._contents if file.digest in digests)
 
     def _pump(self) -> bool:
         """Queue a slice of the stream; return whether more can be queued at once."""
@@ -236,8 +252,8 @@ class CodePush(WaitLoop):
         for name, target in self.targets.items():
             if target.state == "receiving":
                 self._show(name, f"{target.percent} %")
-            elif target.state == "storing":
-                self._show(name, "storing")
+            elif target.state in REPORTED_STATES:
+                self._show(name, REPORTED_STATES[target.state].format(target.holder))
 
 
 class StreamGroup:

@@ -12,12 +12,13 @@ import shlex
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 
 from pathspec import GitIgnoreSpec
 
 from runner.control.code.code_store import STORE
+from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 
 IGNORE_FILE = ".runnerignore"

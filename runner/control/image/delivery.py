@@ -10,7 +10,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.control.image.build_context import BuildContext
 from runner.control.image.saved_image import ByteStream, SavedImage, has_zstd
@@ -18,6 +17,7 @@ from runner.control.remote_exec import Feed, OutputSink, RemoteCommand
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.container import ContainerSpec, ImageCommands
 from runner.core.model.results import CommandResult

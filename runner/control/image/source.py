@@ -6,12 +6,13 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.control.image.build_context import BuildContext
 from runner.control.image.delivery import QUERY_TIMEOUT_S, ImageDelivery, Inventory, parse_inventory
 from runner.control.image.saved_image import SavedImage
+from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, ImageCommands
 from runner.core.model.spec import LaunchRequest

@@ -7,11 +7,12 @@ environment or secrets; no variable, folder or file of the user is needed to rea
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from runner.control.record.files import CONTACT_FILE, PLAN_FILE
 from runner.core.codec import decode
+from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
 

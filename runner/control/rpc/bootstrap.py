@@ -1,19 +1,10 @@
-"""Bootstrap of the agent: the command that starts it, and the host-side code as one zip."""
+"""Bootstrap of the agent: the command that starts it, and what that reads first."""
 
 from __future__ import annotations
 
-import functools
-import io
-import marshal
-import threading
-import zipfile
-import zlib
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
-from importlib.util import MAGIC_NUMBER
-from pathlib import Path
 
-import runner
+from runner.control.rpc.host_code import boot_line
 from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.model.spec import Spec
@@ -23,10 +14,8 @@ from runner.core.protocol.timing import SETUP_TIMEOUT_S, SPEEDUP, SPEEDUP_VARIAB
 BOOT_TIMEOUT_S = 20.0
 """How long a host may take from login to our code running (Python may be on slow NFS)."""
 
-_PACKAGE = Path(runner.__file__).parent
-
 _LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
-"""All that `ps` shows of our code: the rest arrives on standard input, `_BOOT` first."""
+"""All that `ps` shows of our code: the rest arrives on standard input."""
 
 _IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 8))"
 
@@ -41,81 +30,10 @@ A NUL byte each second is how it notices that, since standard input has unread d
 leaves them out.
 """
 
-_HOST_CODE_LOCK = threading.Lock()
-
-_BOOT = """\
-import sys
-if sys.version_info < (3, 8):
-    sys.exit("runner-boot: python-too-old %d.%d" % sys.version_info[:2])
-import os
-f = open(0, "rb", 0, closefd=False)
-n = int(f.readline())
-d = b""
-while len(d) < n:
-    c = f.read(n - len(d))
-    if not c:
-        sys.exit("runner-boot: cut-off")
-    d += c
-d = __import__("zlib").decompress(d)
-if hasattr(os, "memfd_create"):
-    z = os.memfd_create("runner")
-else:
-    import tempfile
-    z, p = tempfile.mkstemp()
-    os.unlink(p)
-p = "/proc/self/fd/%d" % z
-while d:
-    d = d[os.write(z, d):]
-sys.path.insert(0, p)
-sys.dont_write_bytecode = True
-import importlib, zipimport
-text = zipimport.zipimporter(p).get_data
-files = "ranks/shim", "ranks/spawner", "ranks/sitecustomize", "ranks/fault_dump"
-files += "container/client", "container/entry"
-main = {"slurm-task": "slurm.node_task", "slurm-verdict": "slurm.verdict"}
-main = "runner.host." + main.get(sys.argv[1], "agent.server")
-files = {n.split("/")[1]: text("runner/host/%s.py" % n).decode() for n in files}
-importlib.import_module(main).main(files)
-"""
-"""Any Python 3 gets far enough in it to report that it is too old."""
-
-
-def host_code() -> bytes:
-    """Return what the loader reads: a line of boot code, a length, the compressed zip.
-
-    The zip is compressed as a whole, not file by file: source and bytecode of all modules have
-    much in common, and it travels to every host over one uplink.
-    """
-    with _HOST_CODE_LOCK:  # connections are opened by many threads, and one makes it for all
-        return _make_host_code()
-
-
-@functools.cache
-def _make_host_code() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("runner/__init__.py", "")
-        for package in ("core", "host"):
-            for path in sorted((_PACKAGE / package).rglob("*.py")):
-                name = f"runner/{path.relative_to(_PACKAGE)}"
-                archive.write(path, name)
-                archive.writestr(f"{name}c", _bytecode(path))
-    data = zlib.compress(buffer.getvalue())
-    return f"exec({_BOOT!r})\n{len(data)}\n".encode() + data
-
-
-def _bytecode(path: Path) -> bytes:
-    """Return a module compiled for this Python's version; hosts with another compile the source.
-
-    It is an unchecked hash-based pyc (PEP 552): `zipimport` does not compare it with the source.
-    """
-    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
-
 
 def boot_words(python: str) -> str:
     """Return the words, as shell text, that start our code from standard input; more follow."""
-    return f"{shell.path(python)} -I -X utf8 -c {shell.quote(_LOADER)}"
+    return f"{shell.path(python)} -I -S -X utf8 -c {shell.quote(_LOADER)}"
 
 
 def job_words(spec: Spec) -> str:
@@ -129,8 +47,8 @@ def job_words(spec: Spec) -> str:
 
 
 def boot_input(setup: Sequence[str]) -> bytes:
-    """Return what the boot command reads: the lines of `cluster.setup`, then the host-side code."""
-    return _setup_text(setup) + host_code()
+    """Return what the boot command reads: the lines of `cluster.setup`, then the boot line."""
+    return _setup_text(setup) + boot_line()
 
 
 def boot_limit_s(spec: Spec) -> float:

@@ -6,15 +6,17 @@ Every frame goes to one inbox that all sessions share, as (session, frame); a fr
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from runner.control.rpc import bootstrap
+from runner.control.rpc import bootstrap, host_code
 from runner.control.rpc.channels import ChannelHub
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node, Spec
@@ -67,7 +69,7 @@ class HostSession:
     It is large on purpose: both threads, and whoever waits for the host, share it.
     """
 
-    def __init__(self, node: Node, channel: Channel, inbox: Inbox) -> None:
+    def __init__(self, node: Node, channel: Channel, inbox: Inbox, boot_input: bytes = b"") -> None:
         self.node = node
         self.last_heard = time.monotonic()
         self.last_sent = self.last_heard  # so many bytes that the other side must be reading
@@ -83,6 +85,8 @@ class HostSession:
         self._ids = itertools.count(1)
         self.clock = ClockOffset(by_wall=node.in_job)
         self._closed = threading.Event()
+        self._boot_input = boot_input  # "" if there is an agent already
+        self._boot_answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"{work.__name__} {node.name}").start()
 
@@ -124,9 +128,13 @@ class HostSession:
         """Close the connection."""
         self.closed_locally = True
         self._closed.set()
-        self._outbox.put(None)
+        self._stop_writing()
         self._channel.close()
         self.quota.lift()
+
+    def _stop_writing(self) -> None:
+        self._boot_answers.put("")
+        self._outbox.put(None)
 
     def reject(self, error: Exception) -> None:
         """Close the connection to a host that sent what cannot be processed."""
@@ -144,7 +152,7 @@ class HostSession:
         except Exception as error:  # noqa: BLE001 (whatever a host sends, its end is reported)
             self.reject(error)
         self._closed.set()
-        self._outbox.put(None)
+        self._stop_writing()
         self._inbox.put((self, Frame("closed", {"reason": self.rejected or reason})))
 
     def _read_frames(self) -> None:
@@ -162,10 +170,11 @@ class HostSession:
             chunk = self._channel.recv()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
-            buffer += chunk
+            buffer = host_code.ANSWER.sub(self._on_boot_answer, buffer + chunk)
             banner, magic, rest = buffer.partition(MAGIC)
             self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")
             if magic:
+                self._boot_answers.put("")
                 self.handshake_done = True
                 self.last_heard = time.monotonic()
                 return rest
@@ -180,18 +189,43 @@ class HostSession:
             self.last_heard = time.monotonic()  # it is not silent: we do not read
         self._inbox.put((self, frame))
 
+    def _on_boot_answer(self, answer: re.Match[bytes]) -> bytes:
+        self._boot_answers.put(answer[1].decode())
+        return b""
+
     def _write(self) -> None:
         try:
+            if self._boot_input:
+                self._send_now(self._boot_input)
+                if key := self._boot_answers.get():
+                    self._send_now(host_code.archive_for(key))
             while (data := self._outbox.get()) is not None:
-                for start in range(0, len(data), SEND_SLICE):
-                    part = data[start : start + SEND_SLICE]
-                    self._channel.send(part)
-                    if len(part) >= MIN_PROGRESS_BYTES:
-                        self.last_sent = time.monotonic()
-                    with self._lock:
-                        self.unsent -= len(part)
+                self._send_now(self._with_what_follows(data), is_queued=True)
         except OSError:
             return  # the reader reports it
+
+    def _with_what_follows(self, data: bytes) -> bytes:
+        """Return small messages together that wait already: each SSH packet costs as much."""
+        parts, size = [data], len(data)
+        with contextlib.suppress(queue.Empty):
+            while size < SEND_SLICE:
+                following = self._outbox.get_nowait()
+                if following is None:
+                    self._outbox.put(None)  # the end: for the next look
+                    break
+                parts.append(following)
+                size += len(following)
+        return b"".join(parts) if len(parts) > 1 else data
+
+    def _send_now(self, data: bytes, *, is_queued: bool = False) -> None:
+        for start in range(0, len(data), SEND_SLICE):
+            part = data[start : start + SEND_SLICE]
+            self._channel.send(part)
+            if len(part) >= MIN_PROGRESS_BYTES:
+                self.last_sent = time.monotonic()
+            if is_queued:
+                with self._lock:
+                    self.unsent -= len(part)
 
 
 class InboxQuota:
@@ -286,11 +320,9 @@ class Connector:
         if node.in_job:
             return HostSession(node, self._channel_hub(node).open(), inbox)
         command = bootstrap.boot_command(self.spec, node.name)
-        # Made before the session reads: it may take a while.
-        code = bootstrap.boot_input(self.spec.setup)
-        session = HostSession(node, self.transport(node.transport).open(node, command), inbox)
-        session.send(code)
-        return session
+        boot_input = bootstrap.boot_input(self.spec.setup)
+        channel = self.transport(node.transport).open(node, command)
+        return HostSession(node, channel, inbox, boot_input)
 
     def _channel_hub(self, node: Node) -> ChannelHub:
         """Return the channels over a session with a node's login node."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
+from runner.core.dataclass import dataclass
 from runner.core.model.container import ContainerFacts, ContainerProbe
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
 from runner.core.protocol.paths import USUAL_WORKDIR
@@ -70,6 +71,7 @@ class FactsRequest:
     port_last: int = 0
     skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
     gpus: bool = False  # queries the GPUs even then
+    interfaces: bool = False  # lists interfaces and routes even then
     tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one

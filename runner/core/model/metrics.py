@@ -10,10 +10,11 @@ import functools
 import json
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from runner.core.codec import bounded, decode, matching, parse_json
+from runner.core.dataclass import dataclass
 from runner.core.model.line_pattern import MAX_CHARS, LinePattern
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import RANK

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import parsed_by
+from runner.core.dataclass import dataclass
 from runner.core.model.facts import Endpoint
 
 

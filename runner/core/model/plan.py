@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import abbreviate, parsed_by
+from runner.core.dataclass import dataclass
 from runner.core.model.container import Container
 from runner.core.model.facts import PORT
 from runner.core.model.line_pattern import check_pattern
@@ -153,12 +155,12 @@ class Plan:
     min_nodes: int = 0  # of an elastic run, 0 for any other
     max_nodes: int = 0
 
-    @property
+    @functools.cached_property
     def torch_assigns_ranks(self) -> bool:
         """Whether torch decides which node has which ranks."""
         return not all(node_plan.ranks for node_plan in self.nodes)
 
-    @property
+    @functools.cached_property
     def restarts_ranks(self) -> bool:
         """Whether torch restarts failed ranks, and the attempt goes on."""
         return any(node_plan.order.restarts_ranks for node_plan in self.nodes)

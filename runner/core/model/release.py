@@ -6,8 +6,9 @@ import enum
 import hashlib
 import json
 import posixpath
-from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Tuple
+
+from runner.core.dataclass import dataclass
 
 HASH_LENGTH = 16
 

@@ -5,10 +5,11 @@ A host may be compromised: what has another shape is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode
+from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import PORT, Facts
 from runner.core.model.network_probe import HostProbe
@@ -85,9 +86,13 @@ class InventoryEnd:
 
 @dataclass(frozen=True)
 class MissingFiles:
-    """The files of a release that the host lacks, by their indices in the manifest."""
+    """The files of a release that the host lacks, by their indices in the manifest.
+
+    `reason` is why it could not get them from another host.
+    """
 
     missing: Tuple[int, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, List, Optional, Set, Tuple
 
+from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.core.model.container import ContainerSpec
 from runner.core.model.release import CodeRef
 from runner.core.model.slurm import SlurmSpec
@@ -15,6 +16,9 @@ from runner.core.protocol.paths import USUAL_WORKDIR
 
 SHIPPED_TASKS = "runner.tasks."
 """Modules below this name are sent with the run: hosts need no copy of our package."""
+
+USUAL_PRELOAD = ("torch", "torch._dynamo")
+"""What `task.preload: true` imports; the second is what an optimizer or DDP imports at first."""
 
 MAX_BACKOFF_S = 300.0
 """The longest pause between two attempts."""
@@ -83,6 +87,7 @@ class Deploy:
     enabled: bool = False  # if not, the user's code is in `Spec.project` on the hosts
     max_mb: int = 200  # in units of 10**6 bytes
     keep: int = 3  # the number of older releases that stay on a host
+    fan_out: str = "auto"  # hosts that have a big release serve it to the others; or "off"
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,7 @@ class Task:
     outputs: Tuple[str, ...] = ()  # paths or patterns in its working folder, to be downloaded
     entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`), "plain" or "srun"
     expands_args: bool = False  # whether `$RANK` and the like in `args` are replaced
+    preload: Tuple[str, ...] = ()  # modules that one process of a node imports for its ranks
 
     @property
     def is_plain(self) -> bool:

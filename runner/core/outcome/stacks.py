@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from runner.core.dataclass import dataclass
 from runner.core.model.plan import Plan
+from runner.core.protocol.paths import PRELOAD_PACKAGE
 from runner.core.text import format_ranges
 
 STALL_REASON = "no rank made progress for"
@@ -40,6 +42,10 @@ INTERMEDIATE_FILES = ("torch/distributed/c10d_logger.py", "torch/_ops.py")
 
 WRAPPER_FUNCTIONS = frozenset(("wrapper", "<module>", "__call__"))
 """Functions of those files that are no collective."""
+
+
+_OF_PRELOAD = re.compile(rf"/runs/[^/]+/[^/]+/(preload|{PRELOAD_PACKAGE}/\w+)\.py$")
+"""The frames below the program of a forked rank."""
 
 
 def is_stall(reason: str) -> bool:
@@ -138,7 +144,8 @@ def _main_thread(lines: Sequence[str]) -> Tuple[Frame, ...]:
             number = int(frame[2]) if frame[2].isdigit() else 0
             threads[-1][1].append(Frame(frame[1], number, frame[3]))
     chosen = [frames for current, frames in threads if current] or [f for _, f in threads]
-    return tuple(chosen[-1]) if chosen else ()
+    frames = chosen[-1] if chosen else []
+    return tuple(frame for frame in frames if not _OF_PRELOAD.search(frame.file))
 
 
 def group_equal(stacks: Iterable[Stack]) -> List[StackGroup]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
+from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.plan import NodePlan, Order, Plan
@@ -173,7 +174,12 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
     )
     script = _script(spec, facts, attempt.code)
     host_facts, facts = facts, facts_inside(facts) if spec.container else facts
-    launch = launch_command(spec, node, position, facts, script=script, run_paths=run_paths)
+    launch = launch_command(
+        *(spec, node, position, facts),
+        script=script,
+        run_paths=run_paths,
+        with_gpus=bool(gpus),
+    )
     env = {
         **(NO_SHARED_STORE if spec.elastic else {}),
         **launch.env,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Dict, Mapping, Sequence, Tuple
 
+from runner.core.dataclass import dataclass
 from runner.core.model.facts import Facts
 from runner.core.model.plan import SPAWNER
-from runner.core.model.spec import Node, Spec, Task
+from runner.core.model.spec import USUAL_PRELOAD, Node, Spec, Task
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
@@ -63,10 +64,12 @@ def launch_command(
     *,
     script: str,
     run_paths: RunPaths,
+    with_gpus: bool,
 ) -> LaunchCommand:
     """Return the launch command of a node.
 
-    `script` is the path of the script on the host, "" for a module or a command.
+    `script` is the path of the script on the host, "" for a module or a command; `with_gpus` is
+    whether the ranks use GPUs.
     """
     task, python = spec.task, facts.python
     prefix = () if task.kind == "command" else (python.executable,)
@@ -88,8 +91,16 @@ def launch_command(
     if task.entry == SPAWNER:
         return _spawn_command(spec, position, run_paths, shim, (*program, *task.args), prefix)
     launcher_name, module = LAUNCHERS[task.entry]
-    launcher = (python.executable, "-m", module, *flags(spec, position))
+    modules = preloaded_modules(spec, with_gpus=with_gpus)
+    torchrun = (module, *flags(spec, position))
+    launcher = (python.executable, "-m", *torchrun)
     local_rank = local_rank_argument(task, python.torch)
+    started_launcher = launcher
+    if modules:
+        started_launcher = (
+            *(python.executable, UNBUFFERED, run_paths.preload, ",".join(modules)),
+            *(",".join(internal_env), script or f"-m{task.target}", *torchrun),
+        )
     words = map(escape, (*shim[1:], *program, *local_rank, *task.args))
     shown, arg_count = torchrun_program(task, script), len(task.args)
     if removed:  # torchrun may set them itself, just before
@@ -98,12 +109,25 @@ def launch_command(
         arg_count += len(local_rank)
     return LaunchCommand(
         command=(*launcher, *shown),
-        argv=(*launcher, *_program_options(task), shim[0], *words),
+        argv=(*started_launcher, *_program_options(task), shim[0], *words),
         rank_prefix=prefix,
         arg_count=arg_count,
         launcher=launcher_name,
         internal_env=internal_env,
     )
+
+
+def preloaded_modules(spec: Spec, *, with_gpus: bool) -> Tuple[str, ...]:
+    """Return the modules that one process of a node imports for its ranks.
+
+    None where the ranks are no Python under torchrun, or have a memory policy of their own; with
+    GPUs, those alone that the user names: the usual ones were not tried with a CUDA build.
+    """
+    task = spec.task
+    is_served = task.kind != "command" and not task.without_torchrun
+    is_served = is_served and not spec.torchrun.numa_binding
+    is_tried = not with_gpus or task.preload != USUAL_PRELOAD
+    return task.preload if is_served and is_tried else ()
 
 
 def _spawn_command(

@@ -28,6 +28,10 @@ CODE_FOLDER = "code"
 JOB_FOLDER = ".slurm"
 """The folder in that of a run that belongs to its job of Slurm."""
 
+PRELOAD_MODULES = ("fork_server", "forked_rank", "checks", "load_time")
+PRELOAD_PACKAGE = "runner_preload"
+"""The modules of a fork server, and their package in a run folder, whose name no program has."""
+
 STREAMS = ("out", "err")
 
 METRICS_STREAM = "metrics"
@@ -115,6 +119,8 @@ class RunPaths:
         self.container_dump = posixpath.join(self.root, "container_dump.py")
         self.home = posixpath.join(self.root, "home")
         self.site = posixpath.join(self.root, "site")
+        self.preload = posixpath.join(self.root, "preload.py")
+        self.preload_package = posixpath.join(self.root, PRELOAD_PACKAGE)
 
     def attempt_folder(self, number: int) -> str:
         """Return the folder of one attempt."""

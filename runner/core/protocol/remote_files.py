@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
 from typing import Any, FrozenSet, Iterable, List, Optional, Set, Tuple
+
+from runner.core.dataclass import dataclass
 
 RECORD, LOG, OUTPUT = "record", "log", "output"
 FILE_KINDS = (RECORD, LOG, OUTPUT)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import Dict, Sequence
+from typing import TYPE_CHECKING, Dict, Sequence
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import AgentContext, AgentServer, RequestHandler
+
+if TYPE_CHECKING:
+    from runner.host.process.importer import HostCode
 
 READ_SIZE = 1 << 18
 PRELOADED = ("facts", "runs", "follow", "fetch", "dump_stacks", "kill_leftovers")
@@ -34,7 +37,7 @@ class Handler(RequestHandler):
         near.setblocking(False)
         number = int(frame.data["channel"])
         self._sockets[number], self._unsent[number] = near, bytearray()
-        serve = threading.Thread(target=_serve, args=(far, self.context.programs), daemon=True)
+        serve = threading.Thread(target=_serve, args=(far, self.context.code), daemon=True)
         serve.start()
 
     def on_to_channel(self, frame: Frame) -> None:
@@ -97,6 +100,6 @@ class Handler(RequestHandler):
             self._close(number)
 
 
-def _serve(far: socket.socket, programs: Dict[str, str]) -> None:
+def _serve(far: socket.socket, code: HostCode) -> None:
     with far, far.dup() as output:  # one descriptor can be polled for one thing
-        AgentServer(far.fileno(), output.fileno(), programs).serve()
+        AgentServer(far.fileno(), output.fileno(), code).serve()

@@ -82,7 +82,7 @@ class Handler(RequestHandler):
         with listener:  # the guardian has it, too, if there is one at the end
             spawn = functools.partial(self._spawn, frame, run_socket, order, listener)
             record = self._run_record
-            yield from prepare(folder, order, self.context.programs, record, spawn)
+            yield from prepare(folder, order, self.context.code.programs, record, spawn)
 
     def _spawn(
         self,
@@ -98,7 +98,9 @@ class Handler(RequestHandler):
         relaunch = None
         if frame.data.get("handover"):
             handover = decode(RelaunchContext, frame.data["handover"])
-            relaunch = ElectionContext(handover, self.context.facts_request, self.context.programs)
+            relaunch = ElectionContext(
+                handover, self.context.facts_request, self.context.code.programs
+            )
         args = SupervisorArgs(run_socket.folder, order, environ, facts.reserved, token, relaunch)
         pipe = guardian.spawn(args, listener, log_fd)
         os.close(log_fd)
@@ -136,3 +138,4 @@ class Handler(RequestHandler):
             self.context.refuse(frame, reason)
             return
         self.context.answer(frame, "following")
+        self.context.keep_code()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from typing import Optional
+from typing import List, Optional
 
+from runner.core.codec import decode
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, one_step
+from runner.host.agent.server import RequestHandler, error_text, one_step
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
@@ -43,16 +44,15 @@ class Handler(RequestHandler):
         self._writer = writer
         yield from self._abort_on_error(self._begin(frame, writer))
 
-    def _begin(self, frame: Frame, writer: ReleaseWriter) -> Steps:
+    def _begin(self, frame: Frame, writer: ReleaseWriter, reason: str = "") -> Steps:
         workdir = self.context.workdir
         yield from writer.begin()
         if writer.space_error:  # remove what `keep` allows now rather than at the end
             yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
         if writer.space_error:
             raise OSError(errno.ENOSPC, writer.space_error, workdir)
-        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
-        missing = [indices[file.path] for file in writer.missing]
-        self.context.answer(frame, "missing", missing=missing)
+        self._missing = _indices(writer)
+        self.context.answer(frame, "missing", missing=self._missing, reason=reason)
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
@@ -63,16 +63,42 @@ class Handler(RequestHandler):
 
     def on_finish(self, frame: Frame) -> Steps:
         """Store the release, which is complete, and remove old ones but `keep`."""
-        writer = self._writer
-        if writer is None:
+        if self._writer is None:
             raise RuntimeError("no release is being pushed")
-        yield from self._abort_on_error(writer.finish())
+        yield from self._abort_on_error(self._finish(frame, self._writer))
+
+    def _finish(self, frame: Frame, writer: ReleaseWriter) -> Steps:
+        yield from writer.finish()
         self._writer = None
         keep = int(frame.data["keep"])
         yield from release_store.prune(self.context.workdir, keep, writer.name)
         if not self.pin(writer.name):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
+        self.context.keep_code()
+
+    def on_receive_release(self, frame: Frame) -> Steps:
+        """Take the missing files from another host, and store the release.
+
+        If that fails, reply why, and what is missing, as for `manifest`.
+        """
+        from runner.host.peers import release_exchange  # noqa: PLC0415 (most pushes do without)
+
+        writer = self._writer
+        if writer is None:
+            raise RuntimeError("no release is being pushed")
+        holder = decode(release_exchange.Holder, frame.data["holder"])
+        size = sum(file.size for file in writer.missing)
+        arguments = (writer.name, frame.data["node"], self._missing, size)
+        try:
+            for data in release_exchange.receive(holder, *arguments):
+                yield
+                yield from writer.write(data)
+            yield from self._finish(frame, writer)
+        except Exception as error:  # noqa: BLE001 (whatever the other host did)
+            yield from writer.abort()
+            self._writer = ReleaseWriter(self.context.workdir, writer.manifest_bytes)
+            yield from self._abort_on_error(self._begin(frame, self._writer, error_text(error)))
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:
@@ -111,3 +137,9 @@ class Handler(RequestHandler):
                 yield from self._writer.abort()
                 self._writer = None
             raise
+
+
+def _indices(writer: ReleaseWriter) -> List[int]:
+    """Return the indices of the missing files in the manifest."""
+    indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+    return [indices[file.path] for file in writer.missing]

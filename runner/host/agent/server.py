@@ -7,6 +7,7 @@ the supervisor is not its child.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import select
@@ -14,14 +15,13 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
     Deque,
     Dict,
-    Mapping,
     NoReturn,
     Optional,
     Sequence,
@@ -31,6 +31,7 @@ from typing import (
 )
 
 from runner.core import descriptor_limit
+from runner.core.dataclass import dataclass
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
@@ -40,11 +41,13 @@ from runner.host.process.file_worker import FileWorker
 
 if TYPE_CHECKING:
     from runner.host.facts.collect import FactsResult
+    from runner.host.process.importer import HostCode
 
 MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's output is read
 REQUEST_MODULES = {
     "facts": "facts",
-    **dict.fromkeys(("offer", "manifest", "chunk", "finish", "adopt"), "push"),
+    **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
+    **dict.fromkeys(("adopt", "receive_release"), "push"),
     **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
     **dict.fromkeys(("exec", "input", "more_output", "kill"), "exec"),
@@ -54,7 +57,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("submit", "submit_held", "job", "cancel_job"), "slurm.requests"),
     **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
-    **dict.fromkeys(("listen", "probe"), "network_probe"),
+    **dict.fromkeys(("listen", "probe", "serve_release", "stop_serving"), "between_hosts"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.
 
@@ -74,7 +77,7 @@ class AgentContext:
     reply: Callable[..., None]  # takes the kind of an answer, its data, and perhaps raw bytes
     can_send: Callable[[], bool]  # whether the controller takes what is sent
     get_handler: Callable[[str], Any]  # returns that of a kind of request, loading it if need be
-    programs: Mapping[str, str] = field(default_factory=dict)  # what become files on this host
+    code: HostCode  # ours
     controller_timeout_s: float = CONTROLLER_TIMEOUT_S  # after such silence the agent exits
     idle_poll_s: float = IDLE_POLL_S  # how often files are looked at that do not grow
     facts: Optional[FactsResult] = None
@@ -102,6 +105,14 @@ class AgentContext:
         if self.facts is None:
             raise RuntimeError("this agent has not reported its facts yet")
         return self.facts
+
+    def keep_code(self) -> None:
+        """Have this host keep our code, once: a user has it write something anyway."""
+        if self.code.place:
+            from runner.host.storage.kept_code import keep  # noqa: PLC0415 (once per version)
+
+            self.files.submit(functools.partial(keep, self.code.place, self.code.archive))
+            self.code.place = ""
 
     @property
     def workdir(self) -> str:
@@ -160,7 +171,7 @@ def one_step(answer: Callable[[H, Frame], None]) -> Callable[[H, Frame], Steps]:
 class AgentServer:
     """One conversation with one controller about one node."""
 
-    def __init__(self, in_fd: int, out_fd: int, programs: Mapping[str, str]) -> None:
+    def __init__(self, in_fd: int, out_fd: int, code: HostCode) -> None:
         self._in_fd, self._out_fd = in_fd, out_fd
         self._decoder = FrameDecoder()
         self._replies: Deque[bytes] = deque()
@@ -168,7 +179,7 @@ class AgentServer:
         self._next_pong = 0.0
         self._last_received = time.monotonic()
         self._context = AgentContext(
-            self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, programs
+            self._reply, lambda: len(self._unsent) < MAX_UNSENT, self._load, code
         )
         self._loaded: Dict[str, RequestHandler] = {}
 
@@ -278,16 +289,13 @@ def error_text(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def main(programs: Mapping[str, str]) -> NoReturn:
-    """Take over the standard streams and serve; nothing else may write to them.
-
-    `programs` are the texts of those of our files that become files on this host.
-    """
+def main(code: HostCode) -> NoReturn:
+    """Take over the standard streams and serve; nothing else may write to them."""
     in_fd, out_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     descriptor_limit.raise_to_hard()
-    AgentServer(in_fd, out_fd, programs).serve()
+    AgentServer(in_fd, out_fd, code).serve()
     sys.exit(0)

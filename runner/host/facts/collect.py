@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
+from runner.core.dataclass import dataclass
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
 from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup
@@ -67,6 +68,8 @@ def _collect(
     reserved = ports.NO_PORTS
     if for_launch:
         fields, reserved = yield from _launch_facts(request, facts, environ, children)
+    elif request.interfaces:
+        fields = _network_facts()
     yield from wait_all([*children.values()])
     fields.update(_survey_result(children["folders"], request))
     fields.update(query.result(children.get("gpus")))
@@ -168,18 +171,26 @@ def _container_facts(
     return {"container": answers, "python": interpreter.result(child, python)}
 
 
+def _network_facts() -> Dict[str, Any]:
+    """Return the interfaces and routes of this host, as far as it tells them."""
+    from runner.host.facts import interfaces  # noqa: PLC0415 (most verbs do without)
+
+    fields: Dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        fields["interfaces"] = interfaces.list_interfaces()
+        fields["routes"] = interfaces.list_routes()
+    return fields
+
+
 def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.ReservedPorts]:
     """Return the facts that the kernel has at once, and the reserved ports.
 
     Those that an unusual host cannot tell stay empty, and cost no others.
     """
-    from runner.host.facts import interfaces, machine  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import machine  # noqa: PLC0415 (verbs do without)
 
-    fields: Dict[str, Any] = {}
+    fields = _network_facts()
     reserved, first, last = ports.NO_PORTS, request.port_first, request.port_last
-    with contextlib.suppress(Exception):
-        fields["interfaces"] = interfaces.list_interfaces()
-        fields["routes"] = interfaces.list_routes()
     with contextlib.suppress(Exception):
         fields["cores"] = machine.usable_cores(len(os.sched_getaffinity(0)))
         fields["limits"] = machine.soft_limits()

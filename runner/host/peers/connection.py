@@ -158,12 +158,21 @@ class PeerConnection:
         self.closed = True
         self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """Return the socket, for raw bytes from now on; the caller closes it."""
+        if self._loop is not None:
+            self._loop.remove_reader(self.fileno())
+        self.closed = True
+        return self._socket
+
     def _parse_line(self, line: bytes) -> List[Dict[str, Any]]:
         try:
             if self._signer is None:
                 self._handshake(line)
                 return []
             message = json.loads(self._signer.verify(line))
+            if not isinstance(message, dict):
+                raise ValueError("no object")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PeerDisconnected(f"it sent what is no message: {error}") from error
         self.name, self.last_heard = self._claimed_name, time.monotonic()
@@ -201,7 +210,7 @@ class Signer:
         """Return the body of the peer's next line; PeerDisconnected if it was not signed so."""
         mac, _, body = line.partition(b" ")
         if not hmac.compare_digest(mac, self._mac(self._peer_role, self._received_count, body)):
-            raise PeerDisconnected("it does not know the run's token")
+            raise PeerDisconnected("it does not know the token")
         self._received_count += 1
         return body
 

@@ -2,6 +2,9 @@
 
     PYTHON -I -S rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PROGRAM [ARG...]
 
+Where RUNNER_FORK_SERVER has the socket of a fork server (`fork_server`), that forks the rank: it
+gets what the rank would have inherited, and passes on the signals that the shim gets.
+
 It names the rank's output files, and that of its metrics, by global rank, removes torchrun's own
 variables, and those that the user takes out, from the rank's environment, records exit code or
 signal, time and peak memory, and ends the same way. A rank that torch restarts here continues in
@@ -12,14 +15,18 @@ folder may be on a `noexec` mount.
 
 from __future__ import annotations
 
+# The public `socket` imports what takes as long as the whole shim.
+import _socket
+import contextlib
 import ctypes
 import json
 import os
 import resource
 import signal
+import struct
 import sys
 import time
-from typing import Any, Collection, Dict, List, Mapping, NoReturn, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 MAX_TRACEBACK = 8 << 10  # bytes of a traceback that are kept, from its end
@@ -39,6 +46,9 @@ MEMORY_FILES = (
 
 NO_LIMIT = 1 << 60
 
+FORK_SERVER = "RUNNER_FORK_SERVER"
+FORK_TIMEOUT_S = 30.0
+
 
 def main(argv: List[str]) -> NoReturn:
     """Run one rank to its end."""
@@ -47,6 +57,7 @@ def main(argv: List[str]) -> NoReturn:
     record_base = free_record_base(base)
     torch_info = membership(os.environ)
     os.environ["RUNNER_METRICS"] = f"{base}.metrics"
+    fork_server = os.environ.pop(FORK_SERVER, "")
     for name in removed_env.split(","):
         os.environ.pop(name, None)
     if site_folder:
@@ -60,25 +71,25 @@ def main(argv: List[str]) -> NoReturn:
     kills_before, _ = memory_kills()
     for forwarded in FORWARDED_SIGNALS:
         signal.signal(forwarded, lambda *_: None)
-    reader, writer = os.pipe()  # closed by the exec
-    rank_pid = os.fork()
-    if rank_pid == 0:
-        _exec_rank(program, base, old_mask, writer, traced=bool(site_folder))
-    os.close(writer)
-    for pending in signal.sigpending().intersection(FORWARDED_SIGNALS):
-        os.kill(rank_pid, pending)
+    rank: Union[ForkedRank, ExecutedRank, None] = None
+    if fork_server:
+        rank = request_fork(fork_server, program, base, old_mask, site_folder)
+    rank = rank or ExecutedRank(program, base, old_mask, traced=bool(site_folder))
+    rank.pass_signals_on()
     signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if not os.read(reader, 1):
+    if rank.has_begun():
         namespace = os.stat("/proc/self/ns/pid").st_ino
-        pids = {"pid": rank_pid, "shim": os.getpid(), "pid_namespace": namespace}
-        ticks = {"start_ticks": start_ticks(rank_pid)}
-        write_json(f"{record_base}.start", {**pids, **ticks, **torch_info})
-    _, status, usage = os.wait4(rank_pid, 0)
+        pids = {"pid": rank.pid, "shim": os.getpid(), "parent": rank.parent}
+        ticks = {"start_ticks": rank.start_ticks, "shim_ticks": start_ticks(os.getpid())}
+        write_json(
+            f"{record_base}.start", {**pids, **ticks, "pid_namespace": namespace, **torch_info}
+        )
+    status, max_rss = rank.wait()
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
     traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
-    exit_record = {"code": code, "signal": signum, "max_rss": usage.ru_maxrss * 1024}
+    exit_record = {"code": code, "signal": signum, "max_rss": max_rss}
     kills, limit = memory_kills()
     memory = {"oom_kills": kills - kills_before, "memory_limit": limit}
     write_json(f"{record_base}.exit", {**exit_record, **memory, "traceback": traceback})
@@ -135,37 +146,168 @@ def memory_kills() -> Tuple[int, int]:
     return 0, 0
 
 
-def _exec_rank(
-    program: List[str], base: str, mask: Collection[int], failed_fd: int, *, traced: bool
-) -> NoReturn:
-    """Execute the rank's program, or write to `failed_fd`; it dies with its shim (prctl(2)).
+class ExecutedRank:
+    """A rank as our child, and how it is known; its program may be of any kind."""
 
-    If `traced`, py-spy of the same user may read it even where Yama restricts ptrace to parents.
+    def __init__(
+        self, program: List[str], base: str, mask: Collection[int], *, traced: bool
+    ) -> None:
+        self.parent = os.getpid()
+        self._reader, writer = os.pipe()  # closed by the exec
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._execute(program, base, mask, writer, traced=traced)
+        os.close(writer)
+        self.start_ticks = start_ticks(self.pid)
+
+    def pass_signals_on(self) -> None:
+        """Send it the signals that came before it existed."""
+        for pending in signal.sigpending().intersection(FORWARDED_SIGNALS):
+            os.kill(self.pid, pending)
+
+    def has_begun(self) -> bool:
+        """Return whether its program could be executed."""
+        return not os.read(self._reader, 1)
+
+    def wait(self) -> Tuple[int, int]:
+        """Return its wait status and its peak memory, in bytes, at its end."""
+        _, status, usage = os.wait4(self.pid, 0)
+        return status, usage.ru_maxrss * 1024
+
+    def _execute(
+        self, program: List[str], base: str, mask: Collection[int], failed_fd: int, *, traced: bool
+    ) -> NoReturn:
+        """Execute the program, or write to `failed_fd`; it dies with its shim (prctl(2)).
+
+        If `traced`, py-spy of the same user may read it even where Yama restricts ptrace to
+        parents.
+        """
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+        if traced:
+            prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+        if os.getppid() != self.parent:
+            os._exit(1)
+        for signum in FORWARDED_SIGNALS:
+            signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise_oom_score()
+        try:
+            for target, descriptor in enumerate(open_streams(base)):
+                os.dup2(descriptor, target)
+            os.execvp(program[0], program)
+        except OSError as error:
+            os.write(failed_fd, b"1")
+            os.write(2, f"{program[0]}: {error.strerror}\n".encode(errors="backslashreplace"))
+            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+class Refused(Exception):
+    """Why the fork server does not fork a rank."""
+
+
+class ForkedRank:
+    """A rank as a child of the fork server, which ends it if this connection ends.
+
+    Raises:
+        Refused: The server does not fork this rank.
+        OSError, ValueError, KeyError: It is gone, or hangs.
     """
-    parent = os.getppid()
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    if traced:
-        prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-    for signum in FORWARDED_SIGNALS:
-        signal.signal(signum, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    _raise_oom_score()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+    def __init__(self, server: str, request: Mapping[str, Any], streams: List[int]) -> None:
+        self._connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        self._connection.settimeout(FORK_TIMEOUT_S)
+        self._connection.connect(b"\0" + server.encode())
+        peer = self._connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", peer)[1] != os.getuid():  # another has taken its name
+            raise PermissionError
+        body = json.dumps(request).encode()
+        fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in streams)
+        ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)]
+        self._connection.sendmsg([len(body).to_bytes(4, "big")], ancillary)
+        self._connection.sendall(body)
+        self._unread = b""
+        started = self._read_reply()
+        if started.get("refused"):
+            raise Refused(started["refused"])
+        self.pid, self.parent = int(started["pid"]), int(started["parent"])
+        self.start_ticks = int(started["start_ticks"])
+        self._connection.settimeout(None)
+
+    def pass_signals_on(self) -> None:
+        """Have each signal that the shim gets, and has got, passed on to the rank's group."""
+        for signum in FORWARDED_SIGNALS:
+            signal.signal(signum, self._pass_on)
+
+    def _pass_on(self, signum: int, _: object) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._connection.send(bytes([signum]))
+
+    def _read_reply(self) -> Dict[str, Any]:
+        while b"\n" not in self._unread:
+            data = self._connection.recv(4096)
+            if not data:
+                raise ConnectionError
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        reply: Dict[str, Any] = json.loads(line)
+        return reply
+
+    def has_begun(self) -> bool:
+        """Return True."""
+        return True
+
+    def wait(self) -> Tuple[int, int]:
+        """Return its wait status and its peak memory, in bytes, at its end.
+
+        It ends with the server, which is killed with it.
+        """
+        try:
+            ended = self._read_reply()
+            return int(ended["status"]), int(ended["max_rss"])
+        except (OSError, ValueError):
+            return int(signal.SIGKILL), 0
+
+
+def request_fork(
+    server: str, program: List[str], base: str, mask: Collection[int], site: str
+) -> Optional[ForkedRank]:
+    """Have the server fork the rank; return None if it does not."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    request = {
+        "program": program,
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+        "umask": umask,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "mask": sorted(mask),
+        "site": site,
+    }
+    streams: List[int] = []
     try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(open_own(f"{base}.out", flags), 1)
-        os.dup2(open_own(f"{base}.err", flags), 2)
-        os.execvp(program[0], program)
-    except OSError as error:
-        os.write(failed_fd, b"1")
-        os.write(2, f"{program[0]}: {error.strerror}\n".encode(errors="backslashreplace"))
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+        streams = open_streams(base)
+        return ForkedRank(server, request, streams)
+    except Refused as reason:
+        if os.environ.get("LOCAL_RANK") == "0":  # one line of a node
+            line = f"runner: task.preload: {reason}: each rank imports torch itself\n"
+            os.write(streams[2], line.encode(errors="backslashreplace"))
+        return None
+    except (OSError, ValueError, KeyError):
+        return None
+    finally:
+        for descriptor in streams:
+            os.close(descriptor)
 
 
-def _raise_oom_score() -> None:
+def open_streams(base: str) -> List[int]:
+    """Open what a rank has as input, output and errors."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    null = os.open(os.devnull, os.O_RDONLY)
+    return [null, open_own(f"{base}.out", flags), open_own(f"{base}.err", flags)]
+
+
+def raise_oom_score() -> None:
     """Let the kernel kill a rank before its shim and supervisor when memory runs out."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:

@@ -82,7 +82,7 @@ def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:
     targets: List[StackTarget] = []
     for kind, rank, data in read_rank_records(folder.attempt_folder(order.attempt), set()):
         program = processes.get(data["pid"]) if kind == "start" else None
-        if program is None or program.ppid != data["shim"]:
+        if program is None or program.ppid != data["parent"]:
             continue
         pids = (data["pid"], *procfs.descendants(data["pid"], processes))
         alive = [pid for pid in pids if processes[pid].alive]

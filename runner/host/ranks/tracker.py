@@ -43,6 +43,7 @@ class RankProcess(NamedTuple):
     pid: int
     shim_pid: int
     shim_ticks: int  # when the shim began; -1 where its pid is not one of ours: in a container
+    parent_pid: int  # the shim, or a fork server
     nodes: int  # how many the membership has that it was started for
     began_at: float  # monotonic
 
@@ -155,8 +156,10 @@ class RankTracker:
 
     @property
     def shim_pids(self) -> Set[int]:
-        """The shims of all starts."""
-        return {process.shim_pid for process in self._started.values()}
+        """The shims of all starts, and the fork servers that tell them how their ranks end."""
+        return {
+            pid for start in self._started.values() for pid in (start.shim_pid, start.parent_pid)
+        }
 
     @property
     def running_shims(self) -> Set[int]:
@@ -250,7 +253,9 @@ class RankTracker:
         is_ours = shim_pid in procfs.descendants(os.getpid())
         ticks = procfs.start_ticks_of(shim_pid) if is_ours else -1
         began_at = float(data["mono"])
-        self._started[record.key] = RankProcess(event.pid, shim_pid, ticks, event.nodes, began_at)
+        self._started[record.key] = RankProcess(
+            event.pid, shim_pid, ticks, int(data["parent"]), event.nodes, began_at
+        )
         if event.start > 1:  # exceptions from before the restart no longer count
             self._first_exception_at = None
         self._journal.append(event, mono=began_at, wall=float(data["wall"]))
@@ -280,7 +285,7 @@ class RankTracker:
                 ContainerProcesses(procfs.env_tags(order.run_id, order.node)).scan(processes)
             )
         starts = [self._started[key] for key in self._running]
-        return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.shim_pid}
+        return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.parent_pid}
 
     def terminate_for_restart(self, nnodes: int, departed_at: float) -> None:
         """End the ranks of a membership with more than `nnodes` nodes; torch restarts them.

@@ -29,6 +29,7 @@ from runner.host.facts.collect import FactsResult, collect
 from runner.host.peers.election import ElectionContext
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import run_steps
+from runner.host.process.importer import HostCode
 from runner.host.slurm import commands, shared_files
 from runner.host.slurm.job_folder import JobSettings, job_paths, past_attempts, start_number
 from runner.host.storage import run_owner, workdir_index
@@ -46,13 +47,13 @@ LOST_WAIT_S = 30.0  # for the other nodes to end, where one is lost
 LOGS_S = 1.0  # in which their tasks end
 
 
-def main(programs: Mapping[str, str]) -> NoReturn:
+def main(code: HostCode) -> NoReturn:
     """Do the work of the task that the command line names; exit with 0 once a supervisor ended."""
     descriptor_limit.raise_to_hard()
     subreaper.become_subreaper()
     root, nonce = sys.argv[2:4]
     try:
-        task = NodeTask(root, nonce, programs)
+        task = NodeTask(root, nonce, code.programs)
         signal.signal(signal.SIGTERM, lambda *_: task.on_term())
         task.run()
     except (NotReady, OSError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Mapping, NoReturn
+from typing import NoReturn
 
 from runner.core.codec import decode, parse_json
 from runner.core.model.plan import Plan
@@ -13,6 +13,7 @@ from runner.core.outcome.verdict import fold_events
 from runner.core.protocol.events import TimedEvent
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
+from runner.host.process.importer import HostCode
 from runner.host.slurm import shared_files
 from runner.host.slurm.job_folder import job_paths, start_number
 from runner.host.slurm.node_task import NOT_STARTED
@@ -30,9 +31,9 @@ def _last_plan(first: Plan) -> Plan:
     return max(plans, key=lambda plan: plan.attempt)
 
 
-def main(programs: Mapping[str, str]) -> NoReturn:
+def main(code: HostCode) -> NoReturn:
     """Exit with the code of the run, as its launch does; print "stopped" if a user stopped it."""
-    del programs
+    del code
     paths = job_paths(sys.argv[2])
     orders = shared_files.read(paths.start(start_number(os.environ)).orders) or {}
     if "plan" not in orders:

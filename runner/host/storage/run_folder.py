@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from runner.core.codec import decode, encode
 from runner.core.model.plan import Order
@@ -28,16 +28,13 @@ from runner.core.protocol.events import (
     is_loss,
     parse,
 )
-from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
+from runner.core.protocol.paths import FORMAT_VERSION, PRELOAD_MODULES, RunPaths
 from runner.core.protocol.states import TRANSITIONS, State
-from runner.core.protocol.timing import SPEEDUP
 from runner.host.process import pid_namespace, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.shared_record import link_shared
-
-SAMPLE_INTERVAL_S = 10.0 / SPEEDUP
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
@@ -47,15 +44,15 @@ APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 """How a record is written: never to where a link leads."""
 
 
-def write_atomic(path: str, text: str, *, durable: bool = False) -> None:
+def write_atomic(path: str, content: Union[str, bytes], *, durable: bool = False) -> None:
     """Write a file completely or not at all: under another name, then renamed.
 
     A `durable` file is on the disk before the rename, so that no power cut leaves it empty.
     """
     temp_path = f"{path}.{os.getpid()}.new"
     descriptor = os.open(temp_path, REPLACE, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         if durable:
             file.flush()
             os.fsync(file.fileno())
@@ -110,6 +107,7 @@ def create_run_folder(
     OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
+    preloads = folder.preload in order.argv
     old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
@@ -119,11 +117,13 @@ def create_run_folder(
         os.makedirs(folder.attempt_folder(order.attempt), exist_ok=bool(order.rejoin_count))
         for directory in (folder.work, folder.site):
             os.makedirs(directory, exist_ok=True)
+        if preloads:
+            os.makedirs(folder.preload_package, exist_ok=True)
     finally:
         os.umask(old_umask)
     write_atomic(folder.format, f"{FORMAT_VERSION}\n")
     yield
-    write_state(folder, State.STARTING, durable=True)
+    write_state(folder, State.STARTING)
     if record:
         yield from _write_shared(folder.info, json.dumps(record["info"], indent=1) + "\n")
         yield from _write_shared(folder.plan, json.dumps(record["plan"], indent=1) + "\n")
@@ -135,6 +135,10 @@ def create_run_folder(
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
     if order.spawns_ranks:
         write_atomic(folder.spawner, programs["spawner"])
+    if preloads:
+        write_atomic(folder.preload, programs["preload"])
+        for name in PRELOAD_MODULES:
+            write_atomic(os.path.join(folder.preload_package, f"{name}.py"), programs[name])
     if order.container is not None:
         write_atomic(folder.container_client, programs["client"])
         write_atomic(folder.container_entry, programs["entry"])
@@ -182,10 +186,10 @@ def remove_sidecar_data(folder: RunPaths, order: Order) -> None:
         shutil.rmtree(folder.sidecar_folder(order.sidecar.name), ignore_errors=True)
 
 
-def write_state(folder: RunPaths, state: State, *, durable: bool = False) -> None:
+def write_state(folder: RunPaths, state: State) -> None:
     """Put the state on record."""
     data = {"state": state.value, "pid": os.getpid(), "wall": time.time()}
-    write_atomic(folder.state, json.dumps(data) + "\n", durable=durable)
+    write_atomic(folder.state, json.dumps(data) + "\n")
 
 
 def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:
@@ -211,47 +215,16 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         read_names.add(name)
         rank, _, start = stem[len("rank_") :].partition(".")
         namespace = int(data.get("pid_namespace", 0))
+        if kind == "start":
+            data.setdefault("parent", data["shim"])  # of a record from before there were others
         if kind == "start" and namespace not in (0, pid_namespace.namespace_of()):
             ticks = int(data.get("start_ticks", 0))
             data["pid"] = pid_namespace.outer_pid(int(data["pid"]), namespace, ticks)
-            data["shim"] = procfs.parent_of(data["pid"])
+            data["parent"] = procfs.parent_of(data["pid"])
+            shim = (int(data["shim"]), namespace, int(data.get("shim_ticks", 0)))
+            data["shim"] = pid_namespace.outer_pid(*shim)
         records.append((kind, int(rank), {**data, "start": int(start or 1)}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
-
-
-class LogSampler:
-    """Records how long the logs are, so that `logs --since` finds where to begin."""
-
-    def __init__(
-        self, folder: RunPaths, attempt: int, max_interval_s: float = SAMPLE_INTERVAL_S
-    ) -> None:
-        self.sizes: Dict[str, int] = {}  # at the last sample, by file name
-        self._folder, self._attempt = folder, attempt
-        self._interval_s = min(SAMPLE_INTERVAL_S, max_interval_s)
-        self._next_at = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Return whether the interval is over; another one begins then."""
-        now = time.monotonic()
-        if now < self._next_at:
-            return False
-        self._next_at = now + self._interval_s
-        return True
-
-    def sample(self) -> None:
-        """Record the size of each log that has grown since the last sample."""
-        sizes: Dict[str, int] = {}
-        try:
-            for entry in os.scandir(self._folder.attempt_folder(self._attempt)):
-                if entry.name.endswith((".out", ".err", ".metrics")):
-                    sizes[entry.name] = entry.stat().st_size
-            grown = {name: size for name, size in sizes.items() if size != self.sizes.get(name)}
-            if grown:
-                line = json.dumps({"wall": round(time.time(), 1), "sizes": grown}) + "\n"
-                append(self._folder.log_sizes(self._attempt), line.encode())
-        except OSError:  # a full disk is reported by the journal
-            return
-        self.sizes = sizes
 
 
 class EventLog:

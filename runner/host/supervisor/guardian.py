@@ -49,7 +49,7 @@ def _run_detached(
         if os.fork():
             os._exit(0)
         kept_fds = {startup_pipe.descriptor, listener.fileno(), *args.reserved_ports.descriptors}
-        _redirect(log_fd, kept_fds | _code_fds())
+        _redirect(log_fd, kept_fds)
         _guard(args, listener, startup_pipe)
     except BaseException as error:  # noqa: BLE001 (whatever it is, the agent must report it)
         traceback.print_exc()
@@ -91,15 +91,6 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
         own, environ = subreaper.own_descendants, args.environ
         finalise_record(folder, order, reason, own, all_gone=gone, environ=environ)
     os._exit(0)
-
-
-def _code_fds() -> Set[int]:
-    """Return the descriptor of the archive that our code is imported from, if there is one.
-
-    Modules are still imported later: for the GPUs of a relaunch, and for its plan.
-    """
-    prefix = "/proc/self/fd/"
-    return {int(path[len(prefix) :]) for path in sys.path if path.startswith(prefix)}
 
 
 def _redirect(log_fd: int, keep_fds: Set[int]) -> None:

@@ -21,6 +21,7 @@ from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
+from runner.host.supervisor.log_sampler import LogSampler
 
 RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
@@ -56,7 +57,7 @@ def finalise_record(
         list_all, reap_all, cgroup=program_cgroup, all_gone=all_gone
     )
     removed = removal.remove_container(order.container, environ)
-    run_folder.LogSampler(folder, order.attempt).sample()
+    LogSampler(folder, order.attempt).sample()
     journal = EventLog(folder, order)
     journal.reopen()
     journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)
@@ -117,7 +118,8 @@ def run_processes(folder: RunPaths, order: Order) -> RunProcesses:
     """Return the processes of a run without a supervisor."""
     tags = procfs.env_tags(order.run_id, order.node)
     records = run_folder.read_rank_records(folder.attempt_folder(order.attempt), set())
-    session_leaders = {int(data["shim"]) for kind, _, data in records if kind == "start"}
+    starts = [data for kind, _, data in records if kind == "start"]
+    session_leaders = {int(data[name]) for data in starts for name in ("shim", "pid")}
     return RunProcesses(tags, session_leaders | {_last_program_start(folder, order).pid})
 
 

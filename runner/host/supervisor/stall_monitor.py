@@ -9,7 +9,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.process.file_worker import Submit
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
-from runner.host.storage.run_folder import EventLog, LogSampler
+from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.log_sampler import LogSampler
 from runner.host.supervisor.program import LauncherProcess
 
 

@@ -10,18 +10,19 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import paramiko
 from paramiko.agent import AgentSSH
 
+from runner.core.dataclass import dataclass
 from runner.core.model.spec import Ssh
 from runner.transport.ssh.config import Endpoint, expand_home
 from runner.transport.ssh.deadline import SLACK_S, DeadlineTask
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
 from runner.transport.ssh.known_hosts import KnownHosts
+from runner.transport.ssh.login_budget import LoginBudget
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ class SshContext:
         self.accept_new = ssh.host_keys == "accept-new"
         self.on_note = on_note
         self.timeout = ssh.connect_timeout
+        self._budgets: dict[object, LoginBudget] = {}
+
+    def budget(self, sshd: object) -> LoginBudget:
+        """Return what all logins at one sshd share."""
+        return self._budgets.setdefault(sshd, LoginBudget(self.timeout))
 
 
 @dataclass(frozen=True)

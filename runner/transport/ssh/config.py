@@ -13,11 +13,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.core.model.spec import Node, Ssh
+from runner.transport.ssh import config_files
 from runner.transport.ssh.deadline import LoginFailure
 from runner.transport.ssh.known_hosts import lookup_names
 
@@ -44,6 +46,7 @@ class Endpoint:
     identities_only: bool = False  # the agent's other keys are not offered
     agent_socket: str = ""
     proxy_command: str = ""  # "" for TCP
+    proxy_template: str = ""  # the same with its tokens: hosts behind one bastion share it
     host_key_alias: str = ""
     known_hosts_files: tuple[str, ...] = ()  # the user's own first
     manual_command: str = ""  # the ssh command by which a user can try the same login
@@ -98,8 +101,8 @@ class Resolver:
     def __init__(self, ssh: Ssh, *, client: str | None = None) -> None:
         self._ssh = ssh
         self._client = shutil.which("ssh") if client is None else client
-        self._lock = threading.Lock()
-        self._cache: dict[Hop, Settings] = {}
+        self._lock, self._usual_lock = threading.Lock(), threading.Lock()
+        self._cache: dict[Hop, Settings] = {}  # of the usual host, too, whose name is empty
 
     def route(self, node: Node) -> tuple[Endpoint, ...]:
         """Return the hops to a node in order, the node itself last; raise LoginFailure."""
@@ -136,13 +139,32 @@ class Resolver:
                 "there is no ssh on the PATH of this machine; your ssh config cannot be read",
                 "install OpenSSH's client here (Debian, Ubuntu: apt install openssh-client)",
             )
-        argv = [self._client, "-G", *self._config_option()]
+        if not (self._treats_all_alike and config_files.is_plain_name(target.host)):
+            return self._query(target)
+        usual = replace(target, host="")
+        with self._usual_lock:
+            settings = self._cache.get(usual) or self._query(target)
+            if _first_value(settings, "hostname") not in ("", target.host):
+                return settings if target in self._cache else self._query(target)
+            self._cache[usual] = {**settings, "hostname": []}
+        return self._cache[usual]
+
+    def _query(self, target: Hop) -> Settings:
+        argv = [self._client or "ssh", "-G", *self._config_option()]
         argv += ["-l", target.user] if target.user else []
         argv += ["-p", str(target.port)] if target.port else []
         settings = parse_ssh_output(_run_query([*argv, "--", target.host]))
         with self._lock:
             self._cache[target] = settings
         return settings
+
+    @functools.cached_property
+    def _treats_all_alike(self) -> bool:
+        """Whether one query tells about all hosts."""
+        own = expand_home(self._ssh.config)
+        return config_files.treat_all_alike(
+            [own] if self._config_option() else [own, config_files.SYSTEM_CONFIG]
+        )
 
     def _config_option(self) -> list[str]:
         config = expand_home(self._ssh.config)
@@ -154,7 +176,8 @@ class Resolver:
         user = target.user or first("user") or _local_user()
         host, alias = first("hostname") or target.host, first("hostkeyalias")
         tokens = _tokens(target.host, host, port, user, alias)
-        proxy = expand_tokens(first("proxycommand"), tokens, home=False)
+        template = first("proxycommand")
+        proxy = expand_tokens(template, tokens, home=False)
         keys = settings.get("identityfile", _DEFAULT_KEYS)
         return Endpoint(
             name=target.host,
@@ -166,6 +189,7 @@ class Resolver:
             identities_only=first("identitiesonly") == "yes",
             agent_socket=_agent_socket(expand_tokens(first("identityagent"), tokens)),
             proxy_command="" if proxy.lower() == "none" else proxy,
+            proxy_template=template,
             host_key_alias=alias,
             known_hosts_files=self._known_hosts_files(settings, tokens),
             manual_command=self._manual_command(target, jump),
@@ -229,6 +253,7 @@ def _tokens(name: str, host: str, port: int, user: str, alias: str) -> dict[str,
     }
 
 
+@functools.cache
 def _local_user() -> str:
     try:
         return getpass.getuser()

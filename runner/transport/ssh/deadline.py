@@ -25,6 +25,10 @@ class ConnectionLost(LoginFailure):
     """The connection is dead; nothing was started over it."""
 
 
+class RefusedForNow(LoginFailure):
+    """An sshd is up and turned this login away before it read a key; a later one may succeed."""
+
+
 class DeadlineTask(Generic[T]):
     """Work in a thread of its own, abandoned when one of its steps takes too long.
 

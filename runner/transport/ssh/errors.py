@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import errno
+import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import paramiko
 
 from runner.core import shell
+from runner.core.dataclass import dataclass
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import LoginFailure
+from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey
+from runner.transport.ssh.login_budget import MAX_WAIT_S
 
-_PROHIBITED = 1
-"""The reason "administratively prohibited" for not opening a channel (RFC 4254, 5.1)."""
+_PROHIBITED, _SHORTAGE = 1, 4
+"""Reasons for not opening a channel: "administratively prohibited", "resource shortage"
+(RFC 4254, 5.1)."""
+
+_CLOSED_BY_SSHD = re.compile(r"_exchange_identification: .*Connection (closed|reset)")
+_NOT_REACHED = re.compile(r"connect to host|open failed|resolve hostname")
+"""What ssh as a ProxyCommand says of a bastion's sshd that closes the connection at once, and of
+machines that it does not reach."""
 
 _NO_NAME_WORDS = ("not known", "not resolve", "No address", "name resolution")
 
@@ -52,10 +60,13 @@ class Failure(Enum):
         "{place} cannot be reached ({cause})\n"
         "it is down, or this machine has no route to its network (VPN, routes)"
     )
-    NO_BANNER = (
-        "{place} closed the connection before SSH began\n"
-        "sshd has too many logins in progress (MaxStartups), or rejects this address"
-        " (PerSourcePenalties), or something else listens there"
+    REFUSED_FOR_NOW = (
+        "{cause} but refuses logins for now\n"
+        "its sshd has too many logins in progress (MaxStartups), or rejects this address for some"
+        " minutes (PerSourcePenalties of OpenSSH 9.8 and later); its log says which,"
+        " or nothing, if something else listens there\n"
+        "wait and try again, raise MaxStartups in its sshd_config, or allow more time:"
+        " cluster.ssh.connect_timeout"
     )
     NO_COMMON_ALGORITHM = (
         "{place} supports no SSH algorithm that the runner accepts: {cause}\n"
@@ -157,11 +168,34 @@ class FailureMessages:
         cause = f" ({error})" if error is not None and str(error) else ""
         return self._failure(f"the connection to {self.place} was lost{cause}")
 
-    def proxy_failed(self, stderr: str) -> LoginFailure:
-        """The ProxyCommand ended, or does not lead to an sshd."""
+    def refused_for_now(self, said: str = "", who: str = "") -> RefusedForNow:
+        """An sshd is up and closed the connection before it had read a key."""
+        way = f" through {self._jump_text}" if self.jump or self.endpoint.proxy_command else ""
+        cause = who or f"{self.place} answers{way}"
+        failure = self.failed(Failure.REFUSED_FOR_NOW, cause)
+        hint = f"it said: {said}\n{failure.hint}" if said else failure.hint
+        return RefusedForNow(failure.message, hint)
+
+    def waited_too_long(self) -> LoginFailure:
+        """The logins before this one took all the time."""
+        message = f"the login to {self.place} had to wait {MAX_WAIT_S:g} s for those before it"
+        return self._failure(message, "use cluster.ssh.jump: one login at it serves all hosts")
+
+    def proxy_failed(self, code: int | None, stderr: Sequence[str], last_line: str) -> LoginFailure:
+        """The ProxyCommand ended, or does not lead to an sshd.
+
+        Without an error, it led to an sshd that closed the connection after `last_line`.
+        """
+        text = "\n".join(stderr)
+        if _CLOSED_BY_SSHD.search(text) and not _NOT_REACHED.search(text):
+            command = self.endpoint.proxy_template
+            who = f"the jump host of the ProxyCommand `{command}` of {self.place} answers"
+            return self.refused_for_now(who=who)
+        if code == 0 and (last_line or not stderr):
+            return self.refused_for_now(last_line)
         return self._failure(
             f"no SSH came through the ProxyCommand of {self.place}: {self.endpoint.proxy_command}",
-            stderr or "see ProxyCommand in your ssh config",
+            stderr[-1] if stderr else "see ProxyCommand in your ssh config",
         )
 
     def keys_refused(
@@ -228,6 +262,9 @@ class FailureMessages:
                 f"{self._jump_text} does not allow forwarding to {self.place}",
                 "see AllowTcpForwarding, PermitOpen and DisableForwarding in its sshd_config",
             )
+        if getattr(error, "code", None) == _SHORTAGE:
+            who = f"{self._jump_text} of {self.place} answers"
+            return self.refused_for_now(reason, who)
         if any(phrase in reason for phrase in _NO_NAME_WORDS):
             return self._failure(
                 f"the name {self.endpoint.host!r} is not known to {self._jump_text} ({reason})",
@@ -254,8 +291,11 @@ class FailureMessages:
             return self.timed_out(Timeout.CONNECT)
         return self.failed(Failure.NO_ROUTE, error.strerror or error)
 
-    def from_handshake_error(self, error: Exception) -> LoginFailure:
-        """Return the failure for an error of paramiko's between connection and login."""
+    def from_handshake_error(self, error: Exception, last_line: str) -> LoginFailure:
+        """Return the failure for an error of paramiko's between connection and login.
+
+        `last_line` is what came before the error, instead of an SSH banner.
+        """
         text = str(error)
         if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
             return self.failed(Failure.NO_COMMON_ALGORITHM, error)
@@ -264,7 +304,9 @@ class FailureMessages:
             return self._failure(f"{self.place} is not an SSH server", hint)
         if "banner" in text:
             is_timeout = isinstance(error.__context__, TimeoutError)
-            return self.timed_out(Timeout.BANNER) if is_timeout else self.failed(Failure.NO_BANNER)
+            return self.timed_out(Timeout.BANNER) if is_timeout else self.refused_for_now(last_line)
+        if isinstance(error, (EOFError, ConnectionResetError)):
+            return self.refused_for_now()
         return self.connection_lost(error)
 
     def _add_key_hint(self, key: HostKey) -> str:

@@ -26,8 +26,10 @@ for _name in ("paramiko", "fabric", "invoke"):
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
+BUFFER_SIZE = 1 << 16
 READ_SIZE = 1 << 18
 WRITE_SIZE = 1 << 15
+READ_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 1.0
 TERM_TIMEOUT_S = 0.5
 KILL_TIMEOUT_S = 5.0
@@ -40,6 +42,22 @@ def resolve(host: str, port: int) -> list[Any]:
     return socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
 
 
+class _BufferedSocket(socket.socket):
+    """A TCP socket of one reader that asks for a few bytes at a time, as paramiko does."""
+
+    _unread = memoryview(b"")
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return up to `size` bytes, of more that came with them."""
+        if not self._unread:
+            data = super().recv(max(size, BUFFER_SIZE), flags)
+            if len(data) <= size:
+                return data
+            self._unread = memoryview(data)
+        part, self._unread = self._unread[:size], self._unread[size:]
+        return bytes(part)
+
+
 def connect(addresses: list[Any], timeout: float) -> socket.socket:
     """Connect to the first address that answers, within `timeout` seconds in all.
 
@@ -48,7 +66,7 @@ def connect(addresses: list[Any], timeout: float) -> socket.socket:
     deadline = time.monotonic() + timeout
     errors: list[OSError] = []
     for position, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
+        sock = _BufferedSocket(family, kind, protocol)
         try:
             timeout_s = (deadline - time.monotonic()) / (len(addresses) - position)
             sock.settimeout(max(timeout_s, 0.01))
@@ -86,11 +104,13 @@ class ProxyCommand:
                 start_new_session=True,
             )
 
-    def last_error_line(self) -> str:
-        """Return the last line of the command's standard error."""
+    def ending(self) -> tuple[int | None, list[str]]:
+        """Return the exit code, None if it runs on, and the lines of the standard error."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(TERM_TIMEOUT_S)
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return self._process.returncode, [line.strip() for line in lines if line.strip()]
 
     def close(self) -> None:
         """End the command; may be called twice."""
@@ -115,15 +135,32 @@ class SshProtocol(paramiko.Transport):  # type: ignore[misc]  # paramiko has no 
     text: "Connection refused" and "Name or service not known" become "Connect failed".
     """
 
+    last_line = ""  # before the key exchange: the SSH banner, or why there is none
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._per_thread = threading.local()
         self._refusals: dict[int, paramiko.ChannelException] = {}
 
+    def run(self) -> None:
+        """Serve the connection; at its end, the one to a jump host that carries it may be dead."""
+        with contextlib.suppress(EOFError):
+            super().run()
+
     def get_exception(self) -> Any:
         """Return the refusal of the channel that this thread requested, else the last exception."""
         refusal = self._refusals.pop(getattr(self._per_thread, "channel", -1), None)
         return refusal or super().get_exception()
+
+    def _check_banner(self) -> None:
+        readline = self.packetizer.readline
+
+        def remember(timeout: float) -> str:
+            self.last_line = str(readline(timeout))
+            return self.last_line
+
+        self.packetizer.readline = remember
+        super()._check_banner()
 
     def _next_channel(self) -> int:
         self._per_thread.channel = super()._next_channel()
@@ -154,8 +191,20 @@ def make_transport(sock: Any, key_types: Sequence[str], timeout: float) -> SshPr
     return transport
 
 
+def wait_without_polling(transport: SshProtocol) -> None:
+    """Have the reading thread of an open connection wait for what comes.
+
+    Paramiko's wakes up ten times a second to look whether it was closed: with 512 connections that
+    is half a core. `close_transport` wakes it.
+    """
+    transport.sock.settimeout(READ_TIMEOUT_S)
+
+
 def close_transport(transport: SshProtocol) -> None:
     """Close a connection, and its handshake timer, which would keep this process alive."""
+    if isinstance(transport.sock, socket.socket):
+        with contextlib.suppress(OSError):  # the other side was quicker
+            transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
     transport.packetizer.complete_handshake()
 

@@ -6,12 +6,12 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import fabric
 import paramiko
 
+from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel
@@ -21,6 +21,7 @@ from runner.transport.ssh.config import Endpoint, Resolver
 from runner.transport.ssh.deadline import SLACK_S, ConnectionLost, DeadlineTask, LoginFailure
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
 from runner.transport.ssh.host_key_policy import HostKeyPolicy
+from runner.transport.ssh.login_budget import MAX_WAIT_S
 from runner.transport.ssh.protocol import SshChannel
 
 CLOSE_TIMEOUT_S = 2.0
@@ -153,6 +154,9 @@ class SharedLogin:
         self._messages = FailureMessages(
             endpoint, context.timeout, jump, node, context.new_keys_file
         )
+        # All logins through one ProxyCommand are logins at the same bastion, too.
+        proxy = endpoint.proxy_command and endpoint.proxy_template
+        self._budget = context.budget(proxy or (via, endpoint.host, endpoint.port))
         self._lock = threading.Lock()
         self._task: DeadlineTask[SshConnection] | None = None
         self._connection: SshConnection | None = None
@@ -188,9 +192,8 @@ class SharedLogin:
                 raise LoginFailure("the connection is closed")
             task, is_new = self._task, False
             if task is None or self._is_stale(task):
-                self._connection, is_new = SshConnection(), True
-                work = functools.partial(self._connect, self._connection)
-                task = self._task = DeadlineTask(work, discard=SshConnection.close)
+                task = self._task = DeadlineTask(self._connect, discard=SshConnection.close)
+                is_new = True
         return task.result(), is_new
 
     def _is_stale(self, task: DeadlineTask[SshConnection]) -> bool:
@@ -228,9 +231,18 @@ class SharedLogin:
             raise messages.connection_lost(error) from None
         return ssh_channel
 
-    def _connect(
-        self, connection: SshConnection, task: DeadlineTask[SshConnection]
-    ) -> SshConnection:
+    def _connect(self, task: DeadlineTask[SshConnection]) -> SshConnection:
+        if self._via:
+            self._via.connect()
+        attempt = functools.partial(self._connect_once, task)
+        too_late = self._messages.waited_too_long()
+        return self._budget.run(attempt, lambda: task.begin_step(MAX_WAIT_S, too_late))
+
+    def _connect_once(self, task: DeadlineTask[SshConnection]) -> SshConnection:
+        with self._lock:
+            if self._closed:
+                raise LoginFailure("the connection is closed")
+            connection = self._connection = SshConnection()
         try:
             if self._via:
                 connection.sock = self._open_tunnel(self._via, task)
@@ -243,6 +255,7 @@ class SharedLogin:
         if connection.closed:
             connection.close()
             raise LoginFailure("the connection was closed")
+        ssh_protocol.wait_without_polling(connection.transport)
         return connection
 
     def _open_socket(self, connection: SshConnection, task: DeadlineTask[SshConnection]) -> None:
@@ -311,6 +324,7 @@ class SharedLogin:
         except LoginFailure:
             raise
         except Exception as error:  # noqa: BLE001 - paramiko raises what its threads met
+            last_line = connection.transport.last_line if connection.transport else ""
             if connection.proxy and not connection.transport.remote_version:
-                raise messages.proxy_failed(connection.proxy.last_error_line()) from None
-            raise messages.from_handshake_error(error) from None
+                raise messages.proxy_failed(*connection.proxy.ending(), last_line) from None
+            raise messages.from_handshake_error(error, last_line) from None

@@ -1,4 +1,4 @@
-"""Results of `deploy`, `clean`, `exec`, `pull`, `explain` and `stacks`, with equal ones merged.
+"""Results of `deploy`, `clean`, `pull`, `explain` and `stacks`, with equal ones merged.
 
 Those of hosts are merged by their names; those of ranks are their stacks, the exceptions first.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
-from runner.core.errors import SIGNAL_EXIT_BASE, Problem
+from runner.core.dataclass import dataclass
+from runner.core.errors import Problem
 from runner.core.model.plan import Plan
-from runner.core.model.results import CommandResult, Origin, PullResult, SweepRun
+from runner.core.model.results import Origin, PullResult, SweepRun
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.stacks import (
     Stack,
@@ -27,31 +28,16 @@ from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.core.text import (
     counted,
-    describe_exit,
     format_duration,
     format_ranges,
     format_size,
     printable,
 )
-from runner.ui.console.control_sequences import clean_lines
-from runner.ui.layout import align, fold_names
+from runner.ui.layout import align, fold_names, group_names
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import describe_run
 
-K = TypeVar("K", bound=Hashable)
-
-EXIT_LOST, EXIT_NOT_STOPPED = 4, 5
-EXIT_NOT_STARTED = 127
-DROPPED_NOTE = "[the rest of the output was dropped]"
 INNERMOST, OUTERMOST = 8, 3  # the number of frames shown at either end of a stack
-
-
-def _group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
-    """Return the names of each key, in the order of each key's first name."""
-    groups: dict[K, list[str]] = {}
-    for name, key in keys:
-        groups.setdefault(key, []).append(name)
-    return groups
 
 
 @dataclass(frozen=True)
@@ -63,16 +49,22 @@ class PushResult:
     files: int
     size: int  # bytes
     seconds: float
-    sent: Mapping[str, int | None]  # bytes by node; None for one that had the release
+    sent: Mapping[str, int | None]  # bytes from here by node; None for one that had the release
+    holders: Mapping[str, str]  # the host that served it to each node, "" for this machine
 
 
 def render_push(result: PushResult) -> str:
     """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
-    rows = [
-        (fold_names(names), "had it" if sent is None else f"stored, {format_size(sent)} sent")
-        for sent, names in _group_names(result.sent.items()).items()
-    ]
+    by_node = {
+        name: "stored, from another host"
+        if result.holders[name]
+        else "had it"
+        if sent is None
+        else f"stored, {format_size(sent)} sent"
+        for name, sent in result.sent.items()
+    }
+    rows = [(fold_names(names), text) for text, names in group_names(by_node.items()).items()]
     return "\n".join([code_name(result.release, result.commit), f"  {contents}", *align(rows)])
 
 
@@ -103,7 +95,7 @@ def render_clean(
     """Return what was removed, with equal hosts merged; all of `runs` if it is a dry run."""
     lines = []
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
-    for result, names in _group_names(unsized).items():
+    for result, names in group_names(unsized).items():
         counts = [counted(len(result.runs), "run"), counted(len(result.releases), "release")]
         counts += [counted(len(result.images), "image")] if result.images else []
         verb = "would be removed" if dry_run else "removed"
@@ -143,77 +135,6 @@ def render_sweep(runs: Sequence[SweepRun], *, is_planned: bool) -> str:
     fates = Counter(swept.fate for swept in runs if swept.exit_code is None)
     left = "".join(f", {count} {fate}" for fate, count in fates.items())
     return "\n".join([*align(rows), f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
-
-
-def render_answers(results: Iterable[CommandResult]) -> str:
-    """Return the outcome of a command on each host, with equal ones merged."""
-    blocks = []
-    outcomes = ((each.node, (_status_text(each), _output_text(each))) for each in results)
-    for (status, text), names in _group_names(outcomes).items():
-        count = f" ({len(names)})" if len(names) > 1 else ""
-        blocks.append(f"── {fold_names(names)}{count}{status} ──")
-        blocks += [text] if text else []
-    return "\n".join(blocks)
-
-
-def render_failures(results: Iterable[CommandResult]) -> str:
-    """Return how a command failed, with equal failures of hosts merged; "" if it did nowhere."""
-    statuses = ((each.node, _status_text(each)) for each in results)
-    groups = _group_names((node, status) for node, status in statuses if status)
-    return "\n".join(f"{fold_names(names)}{status}" for status, names in groups.items())
-
-
-def _status_text(result: CommandResult) -> str:
-    if result.problem:
-        return f": {result.problem}"
-    if result.exit_code is not None and result.exit_code < 0:
-        return f": {describe_exit(None, -result.exit_code).removeprefix('was ')}"
-    return f": exit {result.exit_code}" if result.exit_code else ""
-
-
-def _output_text(result: CommandResult) -> str:
-    streams = (bytes(result.stdout), bytes(result.stderr))
-    cleaned = [clean_lines(part, keep_colours=False) for part in streams if part]
-    parts = [part.decode(errors="replace").rstrip("\n") for part in cleaned]
-    return "\n".join(parts + [DROPPED_NOTE] * result.truncated)
-
-
-def answers_as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
-    """Return the outcomes of a command as data for a program."""
-    return {
-        result.node: {
-            "code": result.exit_code,
-            "out": result.stdout.decode(errors="replace"),
-            "err": result.stderr.decode(errors="replace"),
-            "problem": result.problem,
-            "dropped": result.truncated,
-        }
-        for result in results
-    }
-
-
-def answers_exit_code(results: Iterable[CommandResult], signum: int = 0) -> int:
-    """Return the exit code: the highest of the commands', unless something worse happened.
-
-    That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
-    """
-    codes, has_lost = [0], False
-    for result in results:
-        is_lost = result.problem.startswith("lost")
-        if result.unverified and (signum or not is_lost):
-            return EXIT_NOT_STOPPED
-        has_lost |= is_lost
-        codes.append(_command_exit_code(result))
-    if signum:
-        return SIGNAL_EXIT_BASE + signum
-    return EXIT_LOST if has_lost else max(codes)
-
-
-def _command_exit_code(result: CommandResult) -> int:
-    """Return the exit code that a shell would give."""
-    if result.exit_code is None:
-        return EXIT_NOT_STARTED
-    return SIGNAL_EXIT_BASE - result.exit_code if result.exit_code < 0 else result.exit_code
 
 
 def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequence[str] = ()) -> str:
@@ -256,7 +177,7 @@ def outputs_left(plan: Plan) -> str:
 
 def _per_node_counts(results: Mapping[str, PullResult]) -> str:
     """Return the number of files per node: `gpu[1-3] 4 each, gpu4 1`."""
-    groups = _group_names((name, result.new_count) for name, result in results.items())
+    groups = group_names((name, result.new_count) for name, result in results.items())
     if len(groups) == 1:
         return fold_names(results)
     counts = (

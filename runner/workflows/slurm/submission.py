@@ -21,7 +21,8 @@ from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
-from runner.control.rpc.bootstrap import host_code, job_words
+from runner.control.rpc.bootstrap import job_words
+from runner.control.rpc.host_code import whole_code
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, RunnerError
@@ -250,11 +251,11 @@ class Submission:
             "secrets": {name: secret.reveal() for name, secret in spec.secrets.items()},
             "context": encode(context),
             "script": _script(request, facts.workdir, self._nonce),
-            "code_size": len(host_code()),
+            "code_size": len(whole_code()),
             "after": after,
             "hold": hold,
         }
-        payload = host_code()  # then the tasks
+        payload = whole_code()  # then the tasks
         if spec.task.shipped_file and not facts.has_tasks:
             data["tasks"], payload = shipped_tasks().header(), payload + shipped_tasks().payload
         self._console.phase("submitting")
@@ -288,5 +289,5 @@ def _as_asked(request: LaunchRequest, script: str) -> str:
 
 
 def _script(request: LaunchRequest, workdir: str, nonce: str) -> str:
-    spec, digest = request.spec, hashlib.sha256(host_code()).hexdigest()
+    spec, digest = request.spec, hashlib.sha256(whole_code()).hexdigest()
     return batch_script(spec, workdir, job_words(spec), nonce, digest)

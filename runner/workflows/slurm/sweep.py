@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.control.code.source import CodeSource
+from runner.core.dataclass import dataclass
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.model.results import CANCELLED, NOT_STARTED, SUBMITTED, SweepRun
 from runner.core.model.slurm import LOGIN

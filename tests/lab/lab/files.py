@@ -32,7 +32,6 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 PrintMotd no
-MaxStartups 200
 MaxSessions 200
 """
 
@@ -123,8 +122,8 @@ def put(path: Path, text: str) -> None:
 
 
 def _sshd_config(plan: HostPlan) -> str:
-    # The first value of an option counts.
-    options = "".join(f"{line}\n" for line in plan.sshd_options)
+    # The first value of an option counts, but of this one the last.
+    options = "MaxStartups 200\n" + "".join(f"{line}\n" for line in plan.sshd_options)
     banner = "Banner /etc/ssh/banner\n" if plan.rc_banner else ""
     return options + banner + SSHD_CONFIG.format(port=plan.port)
 

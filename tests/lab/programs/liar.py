@@ -68,8 +68,10 @@ def main(node: str, lie: str, *words: str) -> int:
     with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, bufsize=0) as agent:
         assert agent.stdout
         while not banner.endswith(MAGIC):
-            banner += agent.stdout.read(1) or sys.exit("the agent did not start")
-        out.write(banner)
+            part = agent.stdout.read(1) or sys.exit("the agent did not start")
+            out.write(part)
+            out.flush()  # the boot line waits for an answer to what it says there
+            banner += part
         while chunk := agent.stdout.read(1 << 16):
             for frame in decoder.feed(chunk):
                 if told := LIES[lie](frame):

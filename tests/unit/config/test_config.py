@@ -61,7 +61,7 @@ def test_defaults_make_a_spec() -> None:
         nodes=(Node(name="gpu1", host="gpu1"),),
         task=Task(name="train", kind="script", target="train.py"),
         project="/",
-        deploy=Deploy(enabled=True, max_mb=200, keep=3),
+        deploy=Deploy(enabled=True, max_mb=200, keep=3, fan_out="auto"),
     )
     assert options == {
         "dry_run": DryRun.OFF,
@@ -96,6 +96,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
             "cluster.workdir": "/scratch/runs",
             "deploy.max_mb": 5,
             "deploy.keep": 0,
+            "deploy.fan_out": False,  # as YAML reads off
             "grace_s": 1,
             "lost_s": 2,
             "disconnect_s": 3.5,
@@ -120,7 +121,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
         setup=("module load cuda", "conda activate x"),
         project="~/code",
         workdir="/scratch/runs",
-        deploy=Deploy(enabled=False, max_mb=5, keep=0),
+        deploy=Deploy(enabled=False, max_mb=5, keep=0, fan_out="off"),
         grace_s=1.0,
         lost_s=2.0,
         disconnect_s=3.5,
@@ -176,6 +177,7 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
         ({"pull_outputs": "yes"}, "pull_outputs: 'yes' is not legal; choose auto or never"),
         ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
         ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),
+        ({"deploy.fan_out": True}, "deploy.fan_out: 'true' is not legal; choose auto or off"),
         ({"ui": "rich"}, "ui: 'rich' is not legal; choose auto, plain or raw"),
         (
             {"dry_run": "maybe"},
@@ -545,7 +547,8 @@ def test_the_keys_are_these() -> None:
         *("cluster.setup", "cluster.project", "cluster.workdir"),
         *("cluster.env", "cluster.pass_env", "cluster.secrets"),
         *("task.module", "task.script", "task.command", "task.args", "task.entry"),
-        *("task.local_rank_arg", "task.args_style", "task.args_expand", "task.extra_args"),
+        *("task.local_rank_arg", "task.args_style", "task.preload", "task.args_expand"),
+        *("task.extra_args",),
         *("task.env", "task.outputs", "task.nodes", "task.nnodes"),
         *("rendezvous.backend", "rendezvous.endpoint", "rendezvous.serve"),
         *("container.engine", "container.program", "container.image", "container.build"),
@@ -557,6 +560,7 @@ def test_the_keys_are_these() -> None:
         *("torchrun.numa_binding", "torchrun.shutdown_timeout"),
         *("relaunch.max", "relaunch.backoff_s"),
         *("dry_run", "run_id", "run_dir", "rerun", "ui", "deploy.max_mb", "deploy.keep"),
+        "deploy.fan_out",
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
         *(
             "progress.pattern",

@@ -39,6 +39,13 @@ def test_same_problem_on_many_hosts_is_told_once() -> None:
     )
 
 
+def test_jump_host_of_many_hosts_keeps_its_name() -> None:
+    """Its address is what they share."""
+    message = "jump host gate (10.0.0.9) port 22 did not answer"
+    away = [Problem(f"gpu{n}", message, "off?\ntry by hand: ssh gate") for n in (1, 2)]
+    assert render_problems(away).startswith(f"error: gpu[1-2]: {message}\n")
+
+
 def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
     """Its own keys and address, and the example to try; alone, they stay as they are."""
     away = [

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import posixpath
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
+from runner.core.dataclass import dataclass
 from runner.core.model.container import (
     Container,
     ContainerProbe,

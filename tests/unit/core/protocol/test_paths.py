@@ -34,6 +34,8 @@ def test_run_folder_is_as_documented() -> None:
         "container_entry": f"{root}/container_entry.py",
         "home": f"{root}/home",
         "site": f"{root}/site",
+        "preload": f"{root}/preload.py",
+        "preload_package": f"{root}/runner_preload",
         "container_dump": f"{root}/container_dump.py",
     }
     assert folder.stream_log(1, rank_source(3), "err") == f"{root}/attempt_1/rank_3.err"

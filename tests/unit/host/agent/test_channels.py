@@ -15,12 +15,13 @@ from runner.core.protocol.frames import Frame
 from runner.host.agent import channels
 from runner.host.agent.channels import Handler
 from runner.host.agent.server import AgentContext
+from runner.host.process.importer import HostCode
 
 
 class Context:
     """The conversation with a controller."""
 
-    programs: dict[str, str] = {}  # noqa: RUF012
+    code = HostCode({})
     takes = True
 
     def __init__(self) -> None:

@@ -32,8 +32,8 @@ def imported_with(module: str) -> tuple[set[str], set[str]]:
 
 
 def test_a_request_loads_neither_supervisor_nor_election_nor_planner() -> None:
-    """All but a start are answered without them; `network_probe` shares the peers' connection."""
-    for name in sorted({*REQUEST_MODULES.values()} - {"launch", "network_probe"}):
+    """All but a start are answered without them; `between_hosts` shares the peers' connection."""
+    for name in sorted({*REQUEST_MODULES.values()} - {"launch", "between_hosts"}):
         server, added = imported_with(f"runner.host.agent.{name}")
         assert not [each for each in server | added for part in SUPERVISION if part in each], name
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent import log_reader
 from runner.host.agent.log_reader import LogReader
-from runner.host.storage.run_folder import LogSampler
+from runner.host.supervisor.log_sampler import LogSampler
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from runner.core.protocol.states import State
 from runner.host.agent.clean import Handler
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps
+from runner.host.process.importer import HostCode
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, read_events
 from runner.host.storage.run_list import read_run
@@ -40,7 +41,9 @@ class Host:
         self.order = Order("r1", "n1", 0, self.workdir, ("x",), {}, "/", (0,))
         self.folder = RunPaths(self.workdir, "r1", "n1")
         self.told: list[dict[str, object]] = []
-        wire = AgentContext(lambda _, data, __=b"": self.told.append(data), lambda: True, repr)
+        wire = AgentContext(
+            lambda _, data, __=b"": self.told.append(data), lambda: True, repr, HostCode({})
+        )
         wire.followed_workdir = self.workdir
         self.keeping = Handler(wire)
 

@@ -19,6 +19,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.agent.runs import Handler as Runs
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps
+from runner.host.process.importer import HostCode
 from runner.host.storage import run_owner, workdir_index
 from runner.host.storage.run_list import list_runs
 from runner.host.storage.workdir_index import INDEX, MAX_LINKS, list_elsewhere, remember
@@ -174,7 +175,9 @@ def test_each_request_finds_the_run_that_it_names(launch: Launch, tmp_path: Path
     launch("home/.runner")
     workdir = launch("old", "r2")
     answers: list[tuple[str, dict[str, Any]]] = []
-    context = AgentContext(lambda kind, data, _=b"": answers.append((kind, data)), bool, repr)
+    context = AgentContext(
+        lambda kind, data, _=b"": answers.append((kind, data)), bool, repr, HostCode({})
+    )
     context.followed_workdir = str(tmp_path / "new")
     asked = {"id": 1, "run_id": "r2", "node": "a"}
     run_steps(Runs(context).on_run(Frame("run", asked)))

@@ -83,6 +83,7 @@ def test_answer_of_the_client_is_read(fake_client: Callable[[str], str], tmp_pat
         identities_only=True,
         agent_socket="",
         proxy_command="nc -x %h gpu1.lab 2222",
+        proxy_template="nc -x %%h %h %p",
         host_key_alias="cluster",
         known_hosts_files=(
             str(Path("~/.ssh/known_hosts").expanduser()),

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import signal
 from dataclasses import replace
 
 import pytest
 
 from runner.core.errors import Problem
-from runner.core.model.results import CommandResult, Origin, PullResult, Setting
+from runner.core.model.results import Origin, PullResult, Setting
 from runner.core.protocol.events import Event, ProgressResumed, Stalled
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
 from runner.ui.reports.tables import CleanResult, PushResult
 from tests.golden.builders import plan
-
-
-def answer(
-    node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"", problem: str = ""
-) -> CommandResult:
-    """What a host said."""
-    return CommandResult(node, code, bytearray(out), bytearray(err), problem)
 
 
 def test_deploy_says_which_release_is_where() -> None:
@@ -32,7 +23,8 @@ def test_deploy_says_which_release_is_where() -> None:
         files=1234,
         size=2_500_000,
         seconds=1.5,
-        sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0},
+        sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0, "gpu5": 0},
+        holders={"gpu5": "gpu1", **dict.fromkeys(["gpu1", "gpu2", "gpu3", "gpu4"], "")},
     )
 
     assert tables.render_push(result).split("\n") == [
@@ -41,109 +33,16 @@ def test_deploy_says_which_release_is_where() -> None:
         "  gpu[1,3]  stored, 800.0 kB sent",
         "  gpu2      had it",
         "  gpu4      stored, 0 B sent",
+        "  gpu5      stored, from another host",
     ]
 
 
 def test_deploy_without_git_names_no_commit() -> None:
     """One file is no plural either."""
-    result = PushResult(release="0" * 16, commit="", files=1, size=1, seconds=0.0, sent={"a": None})
+    sent, holders = {"a": None}, {"a": ""}
+    result = PushResult("0" * 16, "", files=1, size=1, seconds=0.0, sent=sent, holders=holders)
 
     assert tables.render_push(result) == f"release {'0' * 16}\n  1 file, 1 B\n  a  had it"
-
-
-def test_equal_answers_are_one() -> None:
-    """The one host that differs stands out."""
-    given = [
-        answer("gpu1", out=b"535.1\n"),
-        answer("gpu2", out=b"470.2\n", err=b"old!\n"),
-        answer("gpu3", out=b"535.1\n"),
-        answer("gpu4", 1, out=b"535.1\n"),
-        answer("gpu5"),
-    ]
-
-    assert tables.render_answers(given).split("\n") == [
-        "── gpu[1,3] (2) ──",
-        "535.1",
-        "── gpu2 ──",
-        "470.2",
-        "old!",
-        "── gpu4: exit 1 ──",
-        "535.1",
-        "── gpu5 ──",
-    ]
-
-
-def test_answers_do_not_act_upon_a_terminal() -> None:
-    """What a command wrote there is shown here without its sequences."""
-    given = answer("gpu1", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n")
-    assert tables.render_answers([given]) == "── gpu1 ──\nred end"
-
-
-def test_failures_alone_are_told_where_the_output_was_shown() -> None:
-    """Equal ones once, and nothing of hosts where it went well."""
-    given = [answer("gpu1", 3), answer("gpu2"), answer("gpu3", 3), answer("gpu4", -9)]
-
-    assert tables.render_failures(given) == "gpu[1,3]: exit 3\ngpu4: killed by SIGKILL"
-    assert tables.render_failures([answer("gpu1")]) == ""
-
-
-@pytest.mark.parametrize(
-    ("given", "title"),
-    [
-        (answer("a", 3), "a: exit 3"),
-        (answer("a", -signal.SIGKILL), "a: killed by SIGKILL"),
-        (answer("a", -40), "a: killed by signal 40"),
-        (answer("a", None, problem="lost: no route"), "a: lost: no route"),
-        (answer("a", -9, problem="did not end in time"), "a: did not end in time"),
-    ],
-)
-def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
-    """Whatever kind of end it was, real-time signals too."""
-    assert tables.render_answers([given]) == f"── {title} ──"
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        ([], 0),
-        ([answer("a"), answer("b")], 0),
-        ([answer("a", 2), answer("b", 7)], 7),
-        ([answer("a", -9), answer("b", 7)], 137),
-        ([answer("a", None, problem="cannot be started: x")], 127),
-        ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
-        (
-            [
-                replace(answer("a", -9, problem="cannot be killed: PID 7"), unverified=True),
-                answer("b", 0, problem="lost"),
-            ],
-            5,
-        ),
-    ],
-)
-def test_worst_host_decides_the_exit_code(given: list[CommandResult], code: int) -> None:
-    """A script sees whether it may go on."""
-    assert tables.answers_exit_code(given) == code
-
-
-def test_interrupted_command_is_130_if_nothing_is_left() -> None:
-    """What may be left somewhere is 5, and beats all."""
-    lost = replace(answer("b", None, problem="lost: x"), unverified=True)
-
-    assert tables.answers_exit_code([answer("a", -9)], signal.SIGINT) == 130
-    assert tables.answers_exit_code([answer("a", -9), lost], signal.SIGINT) == 5
-    assert tables.answers_exit_code([answer("a", 0), lost]) == 4
-
-
-def test_program_gets_every_answer() -> None:
-    """Nothing is folded, and any byte can be printed."""
-    data = tables.answers_as_data(
-        [answer("a", 1, b"\xff\n", b"no"), answer("b", None, problem="lost: x")]
-    )
-
-    assert json.loads(json.dumps(data)) == {
-        "a": {"code": 1, "out": "�\n", "err": "no", "problem": "", "dropped": False},
-        "b": {"code": None, "out": "", "err": "", "problem": "lost: x", "dropped": False},
-    }
 
 
 def test_origin_names_winner_and_losers() -> None:

@@ -1,0 +1,195 @@
+"""Checks of the fork server: whether ranks can be forked from a process that has imported torch.
+
+What a fork shares, or lacks, is looked for where it can be seen: threads, descriptors, devices; the
+rest is tried in a fork that ends at once.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from typing import AbstractSet, Sequence
+
+from . import forked_rank, load_time
+
+DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband/")
+PROBE_TIMEOUT_S = 5
+OPTIONS = ("-u",)  # of the interpreter of ranks, and of ours
+HARMLESS_THREADS = ("jemalloc_bg_thd",)
+PROBE_SIZE = 1 << 17  # elements: enough for torch to compute on several threads
+
+
+class Refusal(Exception):
+    """Why ranks cannot be forked from this process."""
+
+
+def check_program(program: str, names: Sequence[str], watched: Sequence[str]) -> None:
+    """Raise Refusal if the text of the program shows that it needs a torch of its own."""
+    entry_points = [
+        path
+        for folder in sys.path
+        for path in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "entry_points.txt"))
+        if has_backend(path)
+    ]
+    if entry_points and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "0":
+        package = os.path.basename(os.path.dirname(entry_points[0]))
+        raise Refusal(f"{package} loads a device with torch")
+    path = program
+    if program.startswith("-m"):
+        base = os.path.join(os.getcwd(), *program[2:].split("."))
+        path = next(filter(os.path.isfile, (f"{base}.py", os.path.join(base, "__main__.py"))), "")
+    elif not program.endswith(".py") or not os.path.isfile(program):
+        raise Refusal(f"{program} is no .py file")
+    if path:
+        with open(path, "rb") as file:
+            source = file.read()
+        name = load_time.early_write(source, {load_time.top(name) for name in names}, watched)
+        if name:
+            raise Refusal(f"{os.path.basename(path)} sets {name} before its imports")
+
+
+def has_backend(path: str) -> bool:
+    """Return whether a package has an entry point that `import torch` calls."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return "[torch.backends]" in file.read()
+    except OSError:
+        return False
+
+
+def check_threads() -> None:
+    """Raise Refusal if there are threads that a fork would lack: their locks may be held.
+
+    Those of OpenBLAS, which wait in libc, have handlers for forks (tried).
+    """
+    if len(threading.enumerate()) > 1:
+        raise Refusal("an imported module has started a thread of Python")
+    waiting = 0
+    for task in sorted(os.listdir("/proc/self/task")):
+        if int(task) == os.getpid():
+            continue
+        with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:
+            name = file.read().strip()
+        if name in HARMLESS_THREADS:
+            continue
+        library = library_of(task)
+        if not library.startswith(("libc.", "libc-")):
+            raise Refusal(f"an imported module has started a thread, {name}, in {library or '?'}")
+        waiting += 1
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        pools = {line.rpartition(" ")[2] for line in file if "openblas" in line}
+    if waiting > len(pools) * ((os.cpu_count() or 1) - 1):
+        raise Refusal("an imported module has started threads that are not those of OpenBLAS")
+
+
+def library_of(task: str) -> str:
+    """Return the file name of the library in which a thread of ours waits, "" if unknown."""
+    deadline = time.monotonic() + 0.05
+    while True:
+        with open(f"/proc/self/task/{task}/syscall", encoding="ascii") as file:
+            words = file.read().split()
+        if words[0] != "running" or time.monotonic() > deadline:
+            break
+    if words[0] == "running":
+        return ""
+    counter = int(words[-1], 16)
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            area, _, rest = line.partition(" ")
+            first, last = (int(number, 16) for number in area.split("-"))
+            if first <= counter < last:
+                return os.path.basename(rest.split()[-1])
+    return ""
+
+
+def check_descriptors(own: AbstractSet[int], devices: Sequence[str] = DEVICE_FILES) -> None:
+    """Raise Refusal if an import has opened a device or a connection, which forks would share.
+
+    `own` are our sockets, and what was inherited.
+    """
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith(tuple(devices)):
+            raise Refusal(f"an imported module has opened {target}")
+        if target.startswith("socket:") and int(fd) not in own:
+            raise Refusal("an imported module has opened a connection")
+
+
+def check_fork() -> None:
+    """Raise Refusal if a fork cannot compute, or finds a device that was in use before it."""
+    pid = fork()
+    if pid == 0:
+        signal.alarm(PROBE_TIMEOUT_S)
+        os._exit(_probe())
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        raise Refusal("a fork cannot compute: an imported module has used threads")
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
+        raise Refusal("an imported module has used a device")
+    if status:
+        raise Refusal("a fork cannot compute")
+
+
+def _probe() -> int:
+    torch = sys.modules["torch"]
+    for device in ("cuda", "xpu", "mtia"):
+        is_bad = getattr(getattr(torch, device, None), "_is_in_bad_fork", None)
+        if is_bad is not None and is_bad():
+            return 1
+    torch.ones(PROBE_SIZE).sigmoid_()
+    torch.ones(64, 64).mm(torch.ones(64, 64))
+    return 0
+
+
+def fork() -> int:
+    """Fork; Python 3.12 warns where there are threads, which were looked at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloaded) -> str:
+    """Return why a rank is not what a fork of this process would be, "" if it is."""
+    try:
+        return _find_difference(request, preloaded)
+    except OSError as error:
+        return str(error)
+
+
+def _find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloaded) -> str:
+    program = forked_rank.parse_program(request.program)
+    before = dict(preloaded.environ)
+    if request.site:
+        paths = filter(None, (request.site, before.get("PYTHONPATH")))
+        before["PYTHONPATH"] = os.pathsep.join(paths)
+    prefixes = (*load_time.EXEC_NAMES, *load_time.TORCH_NAMES)
+    names = load_time.changed(before, request.environ, prefixes)
+    if names:
+        return f"{names[0]} of a rank differs from that of its host"
+    if request.program[0] != sys.executable:
+        return f"the interpreter of ranks is {request.program[0]}"
+    if program.options != OPTIONS:
+        return f"the interpreter of ranks has other options: {' '.join(program.options)}"
+    script_folder = os.path.dirname(os.path.realpath(program.target))
+    name = find_shadow(request.cwd if program.is_module else script_folder)
+    return name and f"{name} has the name of a module that an import would take instead"
+
+
+def find_shadow(folder: str) -> str:
+    """Return the path of a module in the folder that an imported one would hide, "" for none."""
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        stem, is_file = (name[:-3], True) if name.endswith(".py") else (name, False)
+        if stem not in sys.modules or stem == "__main__":
+            continue
+        if is_file or os.path.isfile(os.path.join(path, "__init__.py")):
+            return path
+    return ""

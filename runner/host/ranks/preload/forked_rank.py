@@ -1,0 +1,249 @@
+"""Forked rank: turns a fork of the fork server into what exec would have made of it.
+
+It gets the descriptors, environment, working folder and random state of a fresh process, and a
+fresh `__main__`. Python's own start is CPython's `Modules/main.c` and `Lib/runpy.py`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import signal
+import sys
+import threading
+import types
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+
+from . import load_time
+
+PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
+OOM_SCORE = "/proc/self/oom_score_adj"
+MAX_ARGUMENTS = 1 << 22  # bytes
+SITE_MODULE = "runner_sitecustomize"
+
+
+class Request(NamedTuple):
+    """What the shim of a rank asks for: the process that it would have executed."""
+
+    program: List[str]  # the interpreter, its options, the script or "-m" and a module, arguments
+    environ: Dict[str, str]
+    cwd: str
+    umask: int
+    cores: List[int]  # on which it may run
+    mask: List[int]  # of the signals that are blocked
+    site: str  # a folder whose `sitecustomize` prepares it for dumps of its stacks, "" for none
+    fds: Sequence[int] = ()  # for its descriptors 0, 1 and 2
+
+
+class Program(NamedTuple):
+    """The words of a Python program."""
+
+    options: Tuple[str, ...]  # of the interpreter
+    target: str  # the path of a script, or the name of a module
+    is_module: bool
+    args: List[str]
+
+
+def parse_program(words: Sequence[str]) -> Program:
+    """Return the parts of a command line whose interpreter has options without arguments."""
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+        at += 1
+    is_module = words[at] == "-m"
+    options, at = tuple(words[1:at]), at + is_module
+    return Program(options, words[at], is_module, list(words[at + 1 :]))
+
+
+class Preloaded(NamedTuple):
+    """What a rank takes over from the process that has imported its modules."""
+
+    modules: Sequence[str]  # by name
+    environ: Mapping[str, str]  # before the imports
+    added: Mapping[str, str]  # to the environment, by the imports
+    path: Sequence[str]  # `sys.path`, without the folder of a script
+    watched: Sequence[str]  # prefixes of variables that the imports have read
+
+
+def become(request: Request, preloaded: Preloaded, server_pid: int) -> None:
+    """Make this process the rank that was asked for, up to the start of its program."""
+    os.setsid()
+    if request.site:  # py-spy of the same user may read it
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+    die_with_parent(server_pid)
+    for target, fd in enumerate(request.fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    environ = {**preloaded.added, **request.environ}
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(request.cwd)
+    os.umask(request.umask)
+    os.sched_setaffinity(0, request.cores)
+    raise_oom_score()
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
+    set_title(request.program)
+    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
+    seed_anew()
+    if request.site:
+        _prepare_for_dumps(request.site)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, or not any more, for 0: prctl(2)."""
+    signum = signal.SIGKILL if parent else 0
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signum), 0, 0, 0)
+    if parent and os.getppid() != parent:
+        os._exit(1)
+
+
+def raise_oom_score() -> None:
+    """Let the kernel kill a rank first when memory runs out, as the shim does."""
+    with contextlib.suppress(OSError, ValueError), open(OOM_SCORE, "r+", encoding="ascii") as file:
+        score = min(1000, int(file.read()) + 300)
+        file.seek(0)
+        file.write(str(score))
+
+
+def seed_anew() -> None:
+    """Seed what was seeded before the fork, and is seeded at random in each fresh process.
+
+    `random` does so by itself. torch draws the seed of its default generator while it is imported;
+    `torch.seed()` would touch other devices.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def _prepare_for_dumps(site: str) -> None:
+    """Do what the run's `sitecustomize` does in a fresh rank; a rank must start without it, too."""
+    try:
+        path = os.path.join(site, "sitecustomize.py")
+        spec = importlib.util.spec_from_file_location(SITE_MODULE, path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        module.install_handler()
+    except Exception:  # noqa: BLE001, S110
+        pass
+
+
+def set_title(words: Sequence[str]) -> None:
+    """Have `ps` show these words, as far as they fit; nothing changes where it cannot be done.
+
+    The kernel shows the memory in which the arguments of the process were put: proc(5), fields 48
+    and 49 of `stat`.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/self/stat", "rb") as file:
+            start, end = map(int, file.read().rpartition(b")")[2].split()[45:47])
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        room = end - start
+        if 0 < room < MAX_ARGUMENTS:
+            ctypes.memmove(start, text[: room - 1].ljust(room, b"\0"), room)
+
+
+class Start(NamedTuple):
+    """How a rank's program starts: a module, or the text of a script; and its namespace."""
+
+    module: str
+    path: str
+    source: bytes
+    namespace: Dict[str, Any]
+
+
+def start_of(request: Request, preloaded: Preloaded) -> Start:
+    """Return how its program is to start, with `sys` and `__main__` as they are then."""
+    program = parse_program(request.program)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    getattr(sys, "orig_argv", [])[:] = request.program  # since Python 3.10
+    folder = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.target))
+    safe_path = getattr(sys.flags, "safe_path", False)
+    sys.path[:] = [*([] if safe_path else [folder]), *preloaded.path]
+    sys.argv[:] = ["-m" if program.is_module else program.target, *program.args]
+    watch_first_import(preloaded, request)
+    if program.is_module:
+        return Start(program.target, "", b"", main.__dict__)
+    # Since Python 3.9 the path is made absolute.
+    path = os.path.abspath(program.target) if sys.version_info >= (3, 9) else program.target
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
+    with io.open_code(path) as file:
+        return Start("", path, file.read(), main.__dict__)
+
+
+def watch_first_import(preloaded: Preloaded, request: Request) -> None:
+    """Have the first import of a preloaded module notice variables that were set too late."""
+    names = {load_time.top(name) for name in preloaded.modules}
+    modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.meta_path.insert(0, _FirstImport(modules, preloaded.watched, request.program))
+
+
+class _FirstImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the preloaded modules until one of them is imported; then all are there."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, types.ModuleType],
+        watched: Sequence[str],
+        program: Sequence[str],
+    ) -> None:
+        self._modules, self._watched, self._program = modules, watched, program
+        self._environ, self._pid = dict(os.environ), os.getpid()
+
+    def find_spec(
+        self, fullname: str, _path: object = None, _target: object = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
+        """Return a spec like the module's own, which `importlib.util.find_spec` may ask for."""
+        module = self._modules.get(fullname)
+        if module is None or module.__spec__ is None:
+            return None
+        own = module.__spec__
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=own.origin)
+        spec.submodule_search_locations = own.submodule_search_locations
+        spec.has_location, spec.cached = own.has_location, own.cached
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module, unless the program needs another one."""
+        names = load_time.changed(self._environ, os.environ, self._watched)
+        if names and os.getpid() == self._pid:  # else it is a fork of the rank's
+            execute_anew(self._program, f"{names[0]} is set before {spec.name} is imported")
+        self._attributes = vars(self._modules[spec.name]).copy()
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Undo what the import machinery has changed, and let the other modules be found."""
+        vars(module).update({name: self._attributes[name] for name in ("__spec__", "__loader__")})
+        sys.meta_path.remove(self)
+        for name, other in self._modules.items():
+            sys.modules.setdefault(name, other)
+
+
+def execute_anew(program: Sequence[str], why: str) -> NoReturn:
+    """Replace this process by a fresh one, which imports torch itself."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.environ.get("LOCAL_RANK") == "0":  # one line of a node
+        message = f"runner: task.preload: {why}: each rank starts again, and imports torch itself\n"
+        os.write(2, message.encode(errors="backslashreplace"))
+    os.execve(program[0], list(program), os.environ)
+
+
+def report(error: BaseException, own_files: Sequence[str]) -> None:
+    """Print an exception that has ended the program, without our frames, as Python does."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in own_files:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    vars(sys)["last_exc"] = error  # since Python 3.12
+    sys.excepthook(type(error), error, trace)

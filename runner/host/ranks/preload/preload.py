@@ -1,0 +1,34 @@
+"""Start of a node's torchrun whose ranks are forks of one process; see `fork_server`.
+
+    PYTHON -u preload.py MODULES HIDE PROGRAM LAUNCHER_MODULE [ARG...]
+
+MODULES are to be imported, HIDE are variables of torchrun alone, both with commas between them;
+PROGRAM is the path of the ranks' script, or `-m` and the name of a module in one word. A rank's
+program runs at the level of this module, as near as can be to where it runs in a fresh process.
+"""
+
+import importlib
+import os
+import sys
+
+if __name__ == "__main__":
+    own_module = sys.modules["__main__"]  # keeps this namespace when another takes its name
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if sys.path[0] != folder:  # with `-P`
+        sys.path.insert(0, folder)
+    preload = importlib.import_module("runner_preload.fork_server")
+    del sys.path[0]
+    for name in [name for name in sys.modules if name.startswith("runner_preload")]:
+        del sys.modules[name]  # a program sees nothing of us
+    start = preload.main(sys.argv[1:])
+    try:
+        if start.module:
+            preload.run_module(start.module)
+        else:
+            code = compile(start.source, start.path, "exec", dont_inherit=True)
+            exec(code, start.namespace)  # noqa: S102 (a program of the user's)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 (as the interpreter does)
+        preload.forked_rank.report(error, (__file__, preload.__file__))
+        sys.exit(1)

@@ -1,0 +1,87 @@
+"""Answers of hosts to a command, with equal ones merged, and the exit code that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from runner.core.errors import SIGNAL_EXIT_BASE
+from runner.core.model.results import CommandResult
+from runner.core.text import describe_exit
+from runner.ui.console.control_sequences import clean_lines
+from runner.ui.layout import fold_names, group_names
+
+EXIT_LOST, EXIT_NOT_STOPPED = 4, 5
+EXIT_NOT_STARTED = 127
+DROPPED_NOTE = "[the rest of the output was dropped]"
+
+
+def render_answers(results: Iterable[CommandResult]) -> str:
+    """Return the outcome of a command on each host, with equal ones merged."""
+    blocks = []
+    outcomes = ((each.node, (_status_text(each), _output_text(each))) for each in results)
+    for (status, text), names in group_names(outcomes).items():
+        count = f" ({len(names)})" if len(names) > 1 else ""
+        blocks.append(f"── {fold_names(names)}{count}{status} ──")
+        blocks += [text] if text else []
+    return "\n".join(blocks)
+
+
+def render_failures(results: Iterable[CommandResult]) -> str:
+    """Return how a command failed, with equal failures of hosts merged; "" if it did nowhere."""
+    statuses = ((each.node, _status_text(each)) for each in results)
+    groups = group_names((node, status) for node, status in statuses if status)
+    return "\n".join(f"{fold_names(names)}{status}" for status, names in groups.items())
+
+
+def _status_text(result: CommandResult) -> str:
+    if result.problem:
+        return f": {result.problem}"
+    if result.exit_code is not None and result.exit_code < 0:
+        return f": {describe_exit(None, -result.exit_code).removeprefix('was ')}"
+    return f": exit {result.exit_code}" if result.exit_code else ""
+
+
+def _output_text(result: CommandResult) -> str:
+    streams = (bytes(result.stdout), bytes(result.stderr))
+    cleaned = [clean_lines(part, keep_colours=False) for part in streams if part]
+    parts = [part.decode(errors="replace").rstrip("\n") for part in cleaned]
+    return "\n".join(parts + [DROPPED_NOTE] * result.truncated)
+
+
+def answers_as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
+    """Return the outcomes of a command as data for a program."""
+    return {
+        result.node: {
+            "code": result.exit_code,
+            "out": result.stdout.decode(errors="replace"),
+            "err": result.stderr.decode(errors="replace"),
+            "problem": result.problem,
+            "dropped": result.truncated,
+        }
+        for result in results
+    }
+
+
+def answers_exit_code(results: Iterable[CommandResult], signum: int = 0) -> int:
+    """Return the exit code: the highest of the commands', unless something worse happened.
+
+    That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
+    """
+    codes, has_lost = [0], False
+    for result in results:
+        is_lost = result.problem.startswith("lost")
+        if result.unverified and (signum or not is_lost):
+            return EXIT_NOT_STOPPED
+        has_lost |= is_lost
+        codes.append(_command_exit_code(result))
+    if signum:
+        return SIGNAL_EXIT_BASE + signum
+    return EXIT_LOST if has_lost else max(codes)
+
+
+def _command_exit_code(result: CommandResult) -> int:
+    """Return the exit code that a shell would give."""
+    if result.exit_code is None:
+        return EXIT_NOT_STARTED
+    return SIGNAL_EXIT_BASE - result.exit_code if result.exit_code < 0 else result.exit_code

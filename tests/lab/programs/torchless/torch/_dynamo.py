@@ -1,0 +1,1 @@
+"""Stand-in for what an optimizer imports at first."""

@@ -1,0 +1,131 @@
+"""Big releases on real hosts, which serve them to each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lab import Host, Lab
+from tests.lab.lab.programs import run
+from tests.lab.launching import PLAIN_ENTRY, Launcher
+from tests.lab.waiting import wait_until
+
+pytestmark = [pytest.mark.promise(5), pytest.mark.documents("docs/commands.md")]
+
+SIZE = 40_000_000
+DEPLOY = ("deploy", "--cluster", "lab", "--json")
+
+
+@pytest.fixture
+def project(plainly: Launcher) -> Launcher:
+    """A user with a big file, an empty one, and two of the same content."""
+    (plainly.folder / "big").write_bytes(os.urandom(SIZE))
+    (plainly.folder / "empty").touch()
+    for name in ("one", "twin"):
+        (plainly.folder / name).write_text("twin")
+    return plainly
+
+
+@pytest.fixture
+def apart(lab: Lab) -> Iterator[Lab]:
+    """Hosts that no other host can reach, as behind firewalls."""
+    pairs = [(a, b) for a in lab.hosts.values() for b in lab.hosts.values() if a is not b]
+    for one, other in pairs:
+        one.sh(f"ip route add unreachable {other.address}/32", user="root")
+    yield lab
+    for one, other in pairs:
+        one.sh(f"ip route del unreachable {other.address}/32", user="root")
+
+
+def sums(lab: Lab, release: str) -> set[str]:
+    """The hashes of what the hosts have of a release: one line where all have the same."""
+    code = f"cd ~/.runner/releases/{release}/code"
+    return {host.sh(f"{code} && sha256sum big empty one twin") for host in lab.hosts.values()}
+
+
+def sent_bytes(lab: Lab) -> int:
+    """How much has left this machine for the lab."""
+    for link in json.loads(run(["ip", "-json", "-4", "address"])):
+        if lab.address in [info["local"] for info in link["addr_info"]]:
+            return int(Path("/sys/class/net", link["ifname"], "statistics/tx_bytes").read_text())
+    raise AssertionError(lab.address)
+
+
+def is_quiet(host: Host) -> bool:
+    """Whether nobody but sshd listens on a host."""
+    return not host.sh("ss -Htln 'sport != 22'")
+
+
+def test_one_copy_leaves_this_machine(lab: Lab, project: Launcher) -> None:
+    """The others get it from hosts that have it; then nobody listens any more."""
+    done = project(*DEPLOY)
+
+    assert done.code == 0, done
+    result = json.loads(done.out)
+    received = [name for name, holder in result["holders"].items() if not holder]
+    assert len(received) == 1, "the copies from here"
+    assert {name: sent > SIZE / 2 for name, sent in result["sent"].items()} == {
+        name: name in received for name in lab.hosts
+    }
+    assert len(sums(lab, result["release"])) == 1
+    for name, host in lab.hosts.items():
+        wait_until(partial(is_quiet, host), f"{name} to listen no more")
+
+
+def test_a_host_that_has_the_release_serves_it(lab: Lab, project: Launcher) -> None:
+    """No copy leaves this machine; a launch pushes so, too."""
+    assert project(*DEPLOY, "--set", "cluster.only=[node3]").code == 0
+    before = sent_bytes(lab)
+    done = project("cluster=lab", PLAIN_ENTRY, "task.command=ls -l big")
+
+    assert done.code == 0, done
+    assert done.out.count(f" {SIZE} ") == len(lab.hosts)
+    assert sent_bytes(lab) - before < SIZE / 2
+    again = json.loads(project(*DEPLOY).out)
+    assert again["sent"] == dict.fromkeys(lab.hosts)
+
+
+def test_off_sends_it_to_each(project: Launcher) -> None:
+    """Nobody listens for anybody."""
+    done = project(*DEPLOY, "--set", "deploy.fan_out=off")
+
+    assert done.code == 0, done
+    result = json.loads(done.out)
+    assert set(result["holders"].values()) == {""}
+    assert min(result["sent"].values()) > SIZE / 2
+
+
+def test_hosts_that_do_not_reach_each_other_get_it_from_here(apart: Lab, project: Launcher) -> None:
+    """Each of them, and it is said why."""
+    done = project(*DEPLOY)
+
+    assert done.code == 0, done
+    result = json.loads(done.out)
+    assert set(result["holders"].values()) == {""}
+    assert len(sums(apart, result["release"])) == 1
+    reason = r"cannot connect to node\d at \S+ port \d+: No route to host"
+    assert re.search(rf"note: the code went from here to node\S+.*: {reason}", done.err), done
+
+
+def test_a_holder_that_dies_is_replaced(lab: Lab, project: Launcher) -> None:
+    """What serves the release is killed each time: the hosts get it all the same."""
+    (project.folder / "big").write_bytes(os.urandom(4 * SIZE))
+    deploy = project.start(*DEPLOY)
+    killed = 0
+    while deploy.process.poll() is None:
+        for host in lab.hosts.values():
+            for row in host.sh("ss -Htlnp 'sport != 22' || true", user="root").splitlines():
+                for pid in re.findall(r"pid=(\d+)", row):
+                    host.sh(f"kill -9 {pid} || true", user="root")
+                    killed += 1
+    done = deploy.wait()
+
+    assert done.code == 0, done
+    assert killed, "nobody served"
+    assert len(sums(lab, json.loads(done.out)["release"])) == 1

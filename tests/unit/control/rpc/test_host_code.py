@@ -1,0 +1,102 @@
+"""Code that travels with a connection, and what a host keeps of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.control.rpc import host_code
+from runner.core.protocol.code_archive import IMPORTER, SOURCE, Archive, unpack
+from runner.core.protocol.frames import MAGIC
+from runner.host.storage.kept_code import MOST, keep
+
+LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
+
+
+def archive(key: str) -> Archive:
+    """Return what follows for a host with this key."""
+    size, data = host_code.archive_for(key).split(b"\n", 1)
+    assert int(size) == len(data)
+    return unpack(data)
+
+
+@pytest.mark.parametrize("key", [host_code.KEY, "0a0d0d0a"])
+def test_only_core_and_host_travel(key: str) -> None:
+    """Hosts get no other room; compiled if the version is this one's, else as source."""
+    modules, programs = archive(key)
+    rooms = {name.split(".")[1] for name in modules if "." in name}
+    assert rooms == {"core", "host"}
+    assert {IMPORTER, "runner.host.agent.server"} <= set(modules)
+    assert modules["runner.host"][0] is True
+    found = {tuple(blobs) for _, blobs in modules.values()}
+    assert found == {(key if key == host_code.KEY else SOURCE,)}
+    assert {"shim", "spawner", "sitecustomize", "client"} <= set(programs)
+
+
+def test_boot_is_one_line() -> None:
+    """It is read by `readline`: the code in it must not be cut."""
+    line, rest = host_code.boot_line().split(b"\n", 1)
+    compile(line, "loader", "exec")
+    assert rest == b""
+
+
+def booted(home: Path, *, sends: bool) -> bytes:
+    """Boot an agent in a home folder; return what it says until the agent or nothing follows."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", LOADER, "runner"],
+        env={**os.environ, "HOME": str(home)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(host_code.boot_line())
+        process.stdin.flush()
+        said = process.stdout.readline() + process.stdout.readline()
+        if sends:
+            process.stdin.write(host_code.archive_for(host_code.KEY))
+            process.stdin.flush()
+        answered = process.stdout.read(len(MAGIC)) if sends or b"code \n" in said else b""
+        process.stdin.close()
+        process.kill()
+    assert answered in (MAGIC, b"")
+    return said
+
+
+def place(home: Path) -> Path:
+    """Return where a host keeps it."""
+    name = f"{host_code._digest()}-{host_code.KEY}"
+    return home / ".runner" / "code" / name
+
+
+@pytest.mark.parametrize("key", [host_code.KEY, SOURCE])
+def test_what_a_host_has_kept_does_not_travel_again(tmp_path: Path, key: str) -> None:
+    """Compiled there if it came as source; it is private, and only a few are kept."""
+    tmp_path.chmod(0o700)
+    assert booted(tmp_path, sends=True) == b"\nrunner-boot: code %s\n" % host_code.KEY.encode()
+    data = host_code.archive_for(key).split(b"\n", 1)[1]
+    for number in range(MOST + 2):
+        keep(f"{place(tmp_path)}{number}-{host_code.KEY}", data)
+    keep(str(place(tmp_path)), data)
+    assert len(list(place(tmp_path).parent.iterdir())) == MOST
+    assert place(tmp_path).stat().st_mode & 0o777 == 0o600
+    assert booted(tmp_path, sends=False) == b"\nrunner-boot: code \n"
+
+
+@pytest.mark.parametrize("harm", ["torn", "written by others", "link"])
+def test_what_is_not_as_it_was_kept_is_not_used(tmp_path: Path, harm: str) -> None:
+    """A power cut may tear it, and nobody else may have written it."""
+    tmp_path.chmod(0o700)
+    keep(str(place(tmp_path)), host_code.archive_for(host_code.KEY).split(b"\n", 1)[1])
+    if harm == "torn":
+        os.truncate(place(tmp_path), 100_000)
+    elif harm == "link":
+        place(tmp_path).rename(tmp_path / "elsewhere")
+        place(tmp_path).symlink_to(tmp_path / "elsewhere")
+    else:
+        place(tmp_path).chmod(0o622)
+    assert host_code.KEY.encode() in booted(tmp_path, sends=True)

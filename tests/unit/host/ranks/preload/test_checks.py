@@ -1,0 +1,140 @@
+"""Unit tests for what is looked at before ranks are forked."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runner.host.ranks.preload import checks
+from runner.host.ranks.preload.forked_rank import Preloaded, Program, Request, parse_program
+
+NAMES = ("torch", "torch._dynamo")
+
+
+def request(tmp_path: Path, *program: str, **environ: str) -> Request:
+    """Return what a shim asks for."""
+    words = program or (sys.executable, "-u", str(tmp_path / "train.py"))
+    return Request([*words], environ, str(tmp_path), 0o22, [0], [], "")
+
+
+def preloaded(**environ: str) -> Preloaded:
+    """Return what a fork server has."""
+    return Preloaded(NAMES, environ, {}, [], ("OMP_",))
+
+
+def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
+    """What sets a variable too early, and what is no text of Python."""
+    script = tmp_path / "train.py"
+    script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
+    with pytest.raises(checks.Refusal, match=r"train\.py sets OMP_NUM_THREADS before"):
+        checks.check_program(str(script), NAMES, ("OMP_",))
+    script.write_text("import torch")
+    checks.check_program(str(script), NAMES, ("OMP_",))
+    with pytest.raises(checks.Refusal, match="no .py file"):
+        checks.check_program(str(tmp_path), NAMES, ("OMP_",))
+
+
+def test_a_module_is_found_where_it_would_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `python -m`: a file, or a package's `__main__`; one that is elsewhere is not looked at."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    for name in ("a/b.py", "a/__main__.py"):
+        (tmp_path / name).write_text("import os\nos.environ['OMP_X'] = '1'")
+    for name in ("-ma.b", "-ma"):
+        with pytest.raises(checks.Refusal, match="sets OMP_X"):
+            checks.check_program(name, NAMES, ("OMP_",))
+    checks.check_program("-mjson.tool", NAMES, ("OMP_",))
+
+
+def test_a_package_that_loads_a_device_with_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank is to do so itself, unless that is switched off."""
+    (tmp_path / "npu-1.dist-info").mkdir()
+    (tmp_path / "npu-1.dist-info/entry_points.txt").write_text("[torch.backends]\na = npu:load\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(checks.Refusal, match="npu-1"):
+        checks.check_program(str(tmp_path / "train.py"), NAMES, ())
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    checks.check_program(str(tmp_path / "train.py"), NAMES, ())
+
+
+def test_open_devices_and_connections() -> None:
+    """Forks would share them."""
+    everything = {*range(1024)}
+    checks.check_descriptors(everything)
+    with Path("/dev/full").open("rb"), pytest.raises(checks.Refusal, match="/dev/full"):
+        checks.check_descriptors(everything, ["/dev/full"])
+    with socket.socket() as opened, pytest.raises(checks.Refusal, match="connection"):
+        checks.check_descriptors(everything - {opened.fileno()})
+
+
+def test_a_thread_of_python() -> None:
+    """A fork would lack it."""
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait)
+    thread.start()
+    try:
+        with pytest.raises(checks.Refusal, match="thread of Python"):
+            checks.check_threads()
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_thread_of_compiled_code() -> None:
+    """It is told from those of OpenBLAS, which know about forks, by where it waits."""
+    code = f"""
+import ctypes, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[5])!r})
+from runner.host.ranks.preload import checks
+checks.check_threads()
+libc = ctypes.CDLL(None)
+thread = ctypes.c_ulong()
+libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+try:
+    checks.check_threads()
+except checks.Refusal as refusal:
+    print(refusal)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "threads that are not those of OpenBLAS" in done.stdout
+
+
+def test_a_rank_that_differs_from_its_host(tmp_path: Path) -> None:
+    """In a variable that was read before, or its interpreter; others are its own affair."""
+    same = preloaded(OMP_NUM_THREADS="1", HOME="/")
+    assert not checks.find_difference(request(tmp_path, OMP_NUM_THREADS="1", RANK="3"), same)
+    other = checks.find_difference(request(tmp_path, OMP_NUM_THREADS="2"), same)
+    assert "OMP_NUM_THREADS" in other
+    words = ("/other/python", "-u", "train.py")
+    program = request(tmp_path, *words, OMP_NUM_THREADS="1")
+    assert "/other/python" in checks.find_difference(program, same)
+    options = (sys.executable, "-u", "-O", "train.py")
+    assert "-O" in checks.find_difference(request(tmp_path, *options, OMP_NUM_THREADS="1"), same)
+
+
+def test_a_module_beside_the_program_that_would_come_first(tmp_path: Path) -> None:
+    """In a fresh rank, torch itself would import it."""
+    assert not checks.find_shadow(str(tmp_path))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "train.py").write_text("")
+    assert not checks.find_shadow(str(tmp_path))
+    (tmp_path / "json/__init__.py").write_text("")
+    assert checks.find_shadow(str(tmp_path)) == str(tmp_path / "json")
+
+
+def test_words_of_a_program() -> None:
+    """The options of the interpreter, a script or a module, and its own arguments."""
+    script = parse_program(["python", "-u", "train.py", "-m", "x"])
+    assert script == Program(("-u",), "train.py", is_module=False, args=["-m", "x"])
+    module = parse_program(["python", "-u", "-m", "a.b", "--lr", "1"])
+    assert module == Program(("-u",), "a.b", is_module=True, args=["--lr", "1"])

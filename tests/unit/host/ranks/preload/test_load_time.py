@@ -1,0 +1,68 @@
+"""Unit tests for the variables that torch reads while it is imported."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.host.ranks.preload import load_time
+
+TORCH = load_time.watched(["torch", "torch._dynamo"])
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch", "OMP_NUM_THREADS"),
+        ("import os\nif 1:\n  os.environ['MKL_X'] = '1'\nfrom torch import nn", "MKL_X"),
+        ("import os\ntry:\n  pass\nexcept OSError:\n  del os.environ['OMP_X']", "OMP_X"),
+        ("from os import environ\nenviron.setdefault('TORCH_LOGS', 'all')", "TORCH_LOGS"),
+        (
+            "import os\nos.environ.update({'PYTORCH_CUDA_ALLOC_CONF': 'x'})",
+            "PYTORCH_CUDA_ALLOC_CONF",
+        ),
+        ("import os\nos.environ.update(OMP_A='1')", "OMP_A"),
+        ("import os\nos.environ.update(settings)", "an environment variable"),
+        ("import os\nos.environ[name] = '1'", "an environment variable"),
+        ("import os\nos.putenv('OMP_A', '1')", "OMP_A"),
+        ("from dotenv import load_dotenv\nload_dotenv()\nimport torch", "an environment variable"),
+        ("import dotenv\ndotenv.load_dotenv()", "an environment variable"),
+        ("import os\nwith open('x'):\n  for n in 'ab':\n    os.environ.pop('OMP_A')", "OMP_A"),
+    ],
+)
+def test_a_variable_that_is_set_too_early_is_found(source: str, name: str) -> None:
+    """By every way of writing to the environment, in every block."""
+    assert load_time.early_write(source.encode(), {"torch"}, TORCH) == name
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nimport torch\nos.environ['OMP_NUM_THREADS'] = '1'",
+        "import os\nfrom torch.nn import Linear\nos.environ['OMP_NUM_THREADS'] = '1'",
+        "import os\nos.environ['TOKENIZERS_PARALLELISM'] = 'false'\nimport torch",
+        "import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ.get('MKL_X'))",
+        "import os\ndef main():\n  os.environ['OMP_NUM_THREADS'] = '1'\nimport torch",
+        "settings = {}\nsettings.update(a=1)\nsettings['OMP_X'] = 2\nsettings.clear()",
+        "this is no Python",
+        "x = '\0'",
+    ],
+)
+def test_what_is_no_such_setting(source: str) -> None:
+    """Late ones, other names, what is read, what other objects get, and functions."""
+    assert not load_time.early_write(source.encode(), {"torch"}, TORCH)
+
+
+def test_of_another_module_every_variable_may_matter() -> None:
+    """What it reads while it is imported is not known."""
+    source = b"import os\nos.environ['HF_HOME'] = '/x'\nimport transformers"
+    names = ["torch", "transformers"]
+    assert load_time.early_write(source, {*names}, load_time.watched(names)) == "HF_HOME"
+    assert not load_time.early_write(source, {*names}, TORCH)
+
+
+def test_changes_are_those_with_a_prefix() -> None:
+    """Set, changed and removed ones, by name."""
+    before = {"OMP_A": "1", "OMP_B": "1", "OMP_C": "1", "HOME": "/"}
+    now = {"OMP_A": "1", "OMP_B": "2", "OMP_D": "1"}
+    assert load_time.changed(before, now, ["OMP_"]) == ["OMP_B", "OMP_C", "OMP_D"]
+    assert load_time.changed(before, now, [""]) == ["HOME", "OMP_B", "OMP_C", "OMP_D"]

@@ -1,0 +1,141 @@
+"""Permits for logins at one sshd, and when a refused login is tried again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from runner.transport.ssh import login_budget
+from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
+from runner.transport.ssh.login_budget import LoginBudget
+
+pytestmark = [pytest.mark.promise(4), pytest.mark.timeout(30)]
+
+
+class Attempts:
+    """Attempts at logins that take a while, and how many were in progress at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.most = self.count = self._in_progress = 0
+        self._seconds, self._lock = seconds, threading.Lock()
+
+    def __call__(self) -> None:
+        """Make one."""
+        with self._lock:
+            self.count += 1
+            self._in_progress += 1
+            self.most = max(self.most, self._in_progress)
+        time.sleep(self._seconds)
+        with self._lock:
+            self._in_progress -= 1
+
+
+def run_many(budget: LoginBudget, count: int, attempt: Callable[[], None]) -> None:
+    """Make so many logins at once, and wait for their ends."""
+    with ThreadPoolExecutor(count) as pool:
+        for result in [pool.submit(budget.run, attempt, lambda: None) for _ in range(count)]:
+            result.result()
+
+
+def test_few_logins_are_in_progress_at_once() -> None:
+    """Fewer than the ten with which sshd begins to drop some."""
+    attempts = Attempts(0.02)
+    run_many(LoginBudget(1), 40, attempts)
+    assert attempts.count == 40
+    assert attempts.most == login_budget.MAX_LOGINS < 10
+
+
+def test_logins_that_hang_give_their_permits_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts that do not answer cost those behind the same bastion a moment each."""
+    monkeypatch.setattr(login_budget, "PERMIT_S", 0.1)
+    budget, released = LoginBudget(1), threading.Event()
+    count = 2 * login_budget.MAX_LOGINS
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            pool.submit(budget.run, released.wait, lambda: None)
+        start = time.monotonic()
+        budget.run(lambda: None, lambda: None)
+        took_s = time.monotonic() - start
+        released.set()
+    assert 0.05 < took_s < 2
+
+
+def test_refused_login_is_tried_again_with_growing_pauses() -> None:
+    """Until it is let in."""
+    times: list[float] = []
+
+    def attempt() -> str:
+        times.append(time.monotonic())
+        if len(times) < 5:
+            raise RefusedForNow("")
+        return "in"
+
+    assert LoginBudget(10).run(attempt, lambda: None) == "in"
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(0.05 * 2**n <= pause < 0.15 * 2**n + 0.1 for n, pause in enumerate(pauses)), pauses
+
+
+def test_login_that_stays_refused_fails_in_time() -> None:
+    """With what the last attempt said."""
+
+    def attempt() -> None:
+        raise RefusedForNow("busy")
+
+    start = time.monotonic()
+    with pytest.raises(RefusedForNow, match="busy"):
+        LoginBudget(1).run(attempt, lambda: None)
+    assert 0.9 < time.monotonic() - start < 1.5
+
+
+def test_login_is_tried_again_as_long_as_others_are_let_in() -> None:
+    """The sshd is busy then, and each of many has its turn."""
+    budget, end = LoginBudget(0.4), time.monotonic() + 1.5
+
+    def succeed_again_and_again() -> None:
+        while time.monotonic() < end:
+            budget.run(lambda: None, lambda: None)
+            time.sleep(0.05)
+
+    def attempt() -> None:
+        if time.monotonic() < end - 0.3:
+            raise RefusedForNow("busy")
+
+    others = threading.Thread(target=succeed_again_and_again)
+    others.start()
+    budget.run(attempt, lambda: None)
+    others.join()
+
+
+@pytest.mark.parametrize("error", [LoginFailure("down"), ValueError("else")])
+def test_other_failures_are_raised_at_once(error: Exception) -> None:
+    """What is down does not come up in a second."""
+    attempts = 0
+
+    def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise error
+
+    with pytest.raises(type(error), match=str(error.args[0])):
+        LoginBudget(10).run(attempt, lambda: None)
+    assert attempts == 1
+
+
+def test_abandoned_login_is_not_tried_again() -> None:
+    """What is called before each wait may end it."""
+    waits = iter([None, TimeoutError("abandoned")])
+
+    def before_wait() -> None:
+        if error := next(waits):
+            raise error
+
+    def attempt() -> None:
+        raise RefusedForNow("busy")
+
+    with pytest.raises(TimeoutError, match="abandoned"):
+        LoginBudget(10).run(attempt, before_wait)
