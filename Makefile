@@ -50,9 +50,14 @@ gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; prints a table to paste into an i
 bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and cost, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
 	$(BIN)/python -m benchmarks.verbs check
+	$(BIN)/python -m benchmarks.verbs exec --hosts 16 64
+	$(BIN)/python -m benchmarks.host_start
+	$(BIN)/python -m benchmarks.many_hosts
 	$(BIN)/python -m benchmarks.deploy
+	$(BIN)/python -m benchmarks.fan_out
 	$(BIN)/python -m benchmarks.shared_home
 	$(BIN)/python -m benchmarks.logs
+	$(BIN)/python -m benchmarks.output
 	$(BIN)/python -m benchmarks.ends
 	$(BIN)/python -m benchmarks.relaunch
 	$(BIN)/python -m benchmarks.cost

@@ -47,14 +47,8 @@ def main() -> None:
 
 def shape(lab: Lab, mbit: int) -> None:
     """Limit what leaves this machine for the lab; the limit goes with the lab's interface."""
-    links = json.loads(subprocess.check_output(["ip", "-json", "-4", "address"]))
-    (name,) = (
-        link["ifname"]
-        for link in links
-        if lab.address in [info["local"] for info in link["addr_info"]]
-    )
     limit = f"tbf rate {mbit}mbit burst 64kb latency 50ms"
-    subprocess.run(["tc", "qdisc", "add", "dev", name, "root", *limit.split()], check=True)
+    subprocess.run(["tc", "qdisc", "add", "dev", lab.uplink, "root", *limit.split()], check=True)
 
 
 def row(lab: Lab, project: Path, size: int, rounds: int) -> str:

@@ -200,15 +200,15 @@ class CodePush(WaitLoop):
             return
         lacking = {name: t for name, t in self.targets.items() if t.state == "lacking"}
         if lacking:
-            self._fan_out.hold_back({name: self._lacking_bytes(t) for name, t in lacking.items()})
+            sizes = {each: self._size_of(each) for each in {*map(_missing, lacking.values())}}
+            self._fan_out.hold_back({name: sizes[_missing(t)] for name, t in lacking.items()})
         leaders = [target for target in lacking.values() if target.state == "lacking"]
         for target in leaders:
             target.state = "receiving"
         if leaders:
             self._stream = self._stream_to(leaders)
 
-    def _lacking_bytes(self, target: PushTarget) -> int:
-        digests = target.missing_digests or ()
+    def _size_of(self, digests: frozenset[str]) -> int:
         return sum(file.size for file in self._contents if file.digest in digests)
 
     def _pump(self) -> bool:
@@ -227,7 +227,7 @@ class CodePush(WaitLoop):
         groups = []
         for lacks in {t.missing_digests for t in leaders if t.missing_digests is not None}:
             group = StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
-            group.total = sum(file.size for file in self._contents if file.digest in lacks)
+            group.total = self._size_of(lacks)
             groups.append(group)
         for target in leaders:
             target.queued = 0
@@ -254,6 +254,10 @@ class CodePush(WaitLoop):
                 self._show(name, f"{target.percent} %")
             elif target.state in REPORTED_STATES:
                 self._show(name, REPORTED_STATES[target.state].format(target.holder))
+
+
+def _missing(target: PushTarget) -> frozenset[str]:
+    return target.missing_digests or frozenset()
 
 
 class StreamGroup:

@@ -68,6 +68,13 @@ class Lab:
         """Removes the lab and all that runs in it. Harmless if done already."""
         self._cleanup.close()
 
+    @property
+    def uplink(self) -> str:
+        """The name of the controller's interface to the hosts."""
+        host = next(iter(self.hosts.values()))
+        route = run(["ip", "-json", "route", "get", host.address])
+        return str(json.loads(route)[0]["dev"])
+
     def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
         """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.
 
@@ -113,8 +120,7 @@ class Lab:
         """
         chosen = [self.hosts[name] for name in names or self.hosts]
         dead_neighbour = "lladdr 02:00:00:00:0b:ad nud permanent dev"
-        route = run(["ip", "-json", "route", "get", chosen[0].address])
-        uplink = json.loads(route)[0]["dev"]
+        uplink = self.uplink
         for host in chosen:
             run(["sh", "-c", f"ip neigh replace {host.address} {dead_neighbour} {uplink}"])
             host.sh(f"ip neigh replace {self.address} {dead_neighbour} eth0", user="root")
