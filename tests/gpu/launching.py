@@ -38,11 +38,14 @@ class LocalLauncher:
             self._launcher.env.pop(name, None)
         self.close = self._launcher.close
 
-    def __call__(self, *words: str, gpus: int | str = 1, code: int = 0, **env: str) -> Result:
+    def __call__(
+        self, *words: str, gpus: int | str = 1, nproc: int = 0, code: int = 0, **env: str
+    ) -> Result:
         """Launch with so many ranks and GPUs, with none on the CPU, or with chosen devices."""
         if isinstance(gpus, int) and gpus > self.gpus:
             pytest.skip(f"needs {gpus} GPUs")
-        ranks = f"cluster.nproc_per_node={max(gpus, 1) if isinstance(gpus, int) else 1}"
+        nproc = nproc or (max(gpus, 1) if isinstance(gpus, int) else 1)
+        ranks = f"cluster.nproc_per_node={nproc}"
         chosen = (f"cluster.nodes.local.gpus={gpus}",) if gpus != "" else ()
         return self.verb(*words, self.workdir, ranks, *chosen, code=code, env=env)
 
@@ -57,6 +60,13 @@ class LocalLauncher:
             first = next(iter(told), "it printed nothing")
             pytest.fail(f"exit code {done.code}: {first}\n\n{command}\n\n{last}", pytrace=False)
         return done
+
+
+def is_forked(run: Result) -> bool:
+    """Whether the ranks are children of a fork server, not of their shims."""
+    folder = run.folder.parents[2] / "hosts" / "runs" / run.folder.name / "local" / "attempt_0"
+    records = [json.loads(path.read_text()) for path in folder.glob("rank_*.start")]
+    return bool(records) and all(record["parent"] != record["shim"] for record in records)
 
 
 def progress(run: Result) -> Progress:

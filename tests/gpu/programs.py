@@ -86,5 +86,42 @@ def sync_batch_norm() -> None:
     dist.destroy_process_group()
 
 
+class Squares(torch.utils.data.Dataset[torch.Tensor]):
+    """The squares of the first numbers, made by worker processes."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(float(index * index))
+
+
+def usual() -> None:
+    """Print, as one line of JSON, what a rank draws unseeded, and computes in the usual ways."""
+    device = join()
+    gpu = torch.device("cuda", 0)
+    drawn = [torch.rand(2, device=where).tolist() for where in (gpu, "cpu")]
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 1)).to(gpu)
+    compiled = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = compiled(torch.randn(32, 16, device=gpu)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    batches = torch.utils.data.DataLoader(Squares(), 4, num_workers=2, pin_memory=True)
+    squares = torch.cat([batch.to(gpu, non_blocking=True) for batch in batches]).tolist()
+    total = torch.ones(1, device=device)
+    dist.all_reduce(total)
+    found = {"drawn": drawn, "losses": losses, "squares": squares, "sum": total.item()}
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+PROGRAMS = (devices, out_of_memory, hold, hang, sync_batch_norm, usual)
+
 if __name__ == "__main__":
-    {f.__name__: f for f in (devices, out_of_memory, hold, hang, sync_batch_norm)}[sys.argv[1]]()
+    {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

@@ -12,7 +12,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.gpu.launching import LocalLauncher, Progress, collectives, plan_backend, progress
+from tests.gpu.launching import (
+    LocalLauncher,
+    Progress,
+    collectives,
+    is_forked,
+    plan_backend,
+    progress,
+)
 from tests.gpu.machine import PROGRAMS, Machine, host_facts
 from tests.lab.launching import Result
 from tests.lab.waiting import wait_until
@@ -162,6 +169,23 @@ def worst_difference(found: Progress, expected: Progress) -> float:
     assert [line for line in (*found, *expected) if not math.isfinite(line["loss"])] == []
     pairs = zip(found, expected, strict=True)
     return max(abs(float(one["loss"]) - float(other["loss"])) for one, other in pairs)
+
+
+@pytest.mark.parametrize("ranks", [1, 4], ids=["1 rank", "4 ranks of a GPU"])
+def test_preload(launch: LocalLauncher, ranks: int, record_property: Figure) -> None:
+    """Forked ranks draw numbers of their own, and compute what executed ones do."""
+    executed, forked = (
+        launch(*program("usual"), f"task.preload={value}", gpus="[0]", nproc=ranks)
+        for value in ("false", "true")
+    )
+    assert (is_forked(executed), is_forked(forked)) == (False, True), forked.log("local", 0, "err")
+    runs = [
+        [json.loads(run.log("local", rank)) for rank in range(ranks)] for run in (executed, forked)
+    ]
+    for numbers in zip(*(found.pop("drawn") for run in runs for found in run), strict=True):
+        assert len({str(number) for number in numbers}) == len(numbers)
+    assert runs[0] == runs[1]
+    record_property("figure", "losses of a compiled model equal to the digit")
 
 
 @pytest.mark.parametrize("task", BY_BACKEND)

@@ -174,12 +174,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
     )
     script = _script(spec, facts, attempt.code)
     host_facts, facts = facts, facts_inside(facts) if spec.container else facts
-    launch = launch_command(
-        *(spec, node, position, facts),
-        script=script,
-        run_paths=run_paths,
-        with_gpus=bool(gpus),
-    )
+    launch = launch_command(*(spec, node, position, facts), script=script, run_paths=run_paths)
     env = {
         **(NO_SHARED_STORE if spec.elastic else {}),
         **launch.env,

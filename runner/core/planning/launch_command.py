@@ -10,7 +10,7 @@ from typing import Dict, Mapping, Sequence, Tuple
 from runner.core.dataclass import dataclass
 from runner.core.model.facts import Facts
 from runner.core.model.plan import SPAWNER
-from runner.core.model.spec import USUAL_PRELOAD, Node, Spec, Task
+from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
@@ -64,12 +64,10 @@ def launch_command(
     *,
     script: str,
     run_paths: RunPaths,
-    with_gpus: bool,
 ) -> LaunchCommand:
     """Return the launch command of a node.
 
-    `script` is the path of the script on the host, "" for a module or a command; `with_gpus` is
-    whether the ranks use GPUs.
+    `script` is the path of the script on the host, "" for a module or a command.
     """
     task, python = spec.task, facts.python
     prefix = () if task.kind == "command" else (python.executable,)
@@ -91,7 +89,7 @@ def launch_command(
     if task.entry == SPAWNER:
         return _spawn_command(spec, position, run_paths, shim, (*program, *task.args), prefix)
     launcher_name, module = LAUNCHERS[task.entry]
-    modules = preloaded_modules(spec, with_gpus=with_gpus)
+    modules = preloaded_modules(spec)
     torchrun = (module, *flags(spec, position))
     launcher = (python.executable, "-m", *torchrun)
     local_rank = local_rank_argument(task, python.torch)
@@ -117,17 +115,14 @@ def launch_command(
     )
 
 
-def preloaded_modules(spec: Spec, *, with_gpus: bool) -> Tuple[str, ...]:
+def preloaded_modules(spec: Spec) -> Tuple[str, ...]:
     """Return the modules that one process of a node imports for its ranks.
 
-    None where the ranks are no Python under torchrun, or have a memory policy of their own; with
-    GPUs, those alone that the user names: the usual ones were not tried with a CUDA build.
+    None where the ranks are no Python under torchrun, or have a memory policy of their own.
     """
     task = spec.task
     is_served = task.kind != "command" and not task.without_torchrun
-    is_served = is_served and not spec.torchrun.numa_binding
-    is_tried = not with_gpus or task.preload != USUAL_PRELOAD
-    return task.preload if is_served and is_tried else ()
+    return task.preload if is_served and not spec.torchrun.numa_binding else ()
 
 
 def _spawn_command(
