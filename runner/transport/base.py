@@ -14,6 +14,8 @@ class Channel(Protocol):
        every further call returns it again.
     2. `send` blocks until the bytes are passed on; raises OSError when the other side is gone.
     3. `close` ends both from any thread, may be called twice, and never blocks for long.
+    4. `abandon` does so where the other side is silent, and ends the connection below, too: the
+       next channel comes over a new one.
     """
 
     def recv(self) -> bytes:
@@ -24,6 +26,9 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """End the program's streams."""
+
+    def abandon(self) -> None:
+        """End them, with the connection that carries them."""
 
 
 class Transport(Protocol):

@@ -108,6 +108,10 @@ class LocalChannel:
                 os.close(self._wake_read)
             self._terminate()
 
+    def abandon(self) -> None:
+        """End the child: there is no connection."""
+        self.close()
+
     def _wait_ready(self, fileno: Callable[[], int], event: int) -> bool:
         """Wait until a pipe is ready; False if the channel was closed instead."""
         if self._closing.is_set():

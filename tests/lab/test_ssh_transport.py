@@ -436,6 +436,19 @@ def test_silent_connection_is_replaced(place: Place) -> None:
     assert read_all(transport.open(sshd.node(), "echo back")) == b"back\n"
 
 
+def test_abandoned_connection_is_not_tried_again(place: Place) -> None:
+    """Who has waited for it long enough gets a new one at once."""
+    sshd, transport = place.sshd(), place.transport(connect_timeout=30)
+    channel = transport.open(sshd.node(), "exec sleep 60")
+    sshd.signal_sessions(signal.SIGSTOP)
+    start = time.monotonic()
+    channel.abandon()
+    assert channel.recv() == b""
+    assert read_all(transport.open(sshd.node(), "echo back")) == b"back\n"
+    assert time.monotonic() - start < 10
+    assert sshd.logins == 2
+
+
 def test_close_does_not_wait_for_a_frozen_host(place: Place) -> None:
     """Not even while writers have filled the connection to the brim."""
     sshd, transport = place.sshd(), place.transport()

@@ -183,6 +183,25 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     assert lab.wait_idle(20) == {}
 
 
+@pytest.mark.promise(4)
+def test_an_unplugged_host_is_asked_once_more_over_a_new_connection(
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+) -> None:
+    """That costs `connect_timeout` after the loss, not another one for the silent connection."""
+    plainly.shorten_timeouts()
+    lost_s, answer_s = 3.0, 4.0
+    limits = (f"lost_s={lost_s:g}", f"cluster.ssh.connect_timeout={answer_s:g}")
+    controller = begin(overrides=(*limits, "disconnect_s=3", "grace_s=8"))
+    lab["node2"].unplug()
+    began = time.monotonic()
+    done = controller.wait(60)
+    seconds = time.monotonic() - began
+    assert done.code == 4, done
+    assert seconds < lost_s + 1.6 * answer_s
+    assert proven_nodes(done.err) == 3
+    assert lab.wait_idle(20) == {}
+
+
 @pytest.mark.all
 def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
     """The lost host is named, the rest is stopped and proven."""

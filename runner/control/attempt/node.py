@@ -124,11 +124,11 @@ class NodeConnection:
             self._reopened_at, self._last_backoff = time.monotonic(), backoff
         return backoff
 
-    def close(self) -> None:
+    def close(self, *, is_silent: bool = False) -> None:
         """Close the session; later frames of it are ignored."""
         if self.session is not None:
             self._last_heard = self.last_heard
-            self.session.close()
+            self.session.close(is_silent=is_silent)
             self.session = None
 
     def disconnect(self, reason: str) -> None:

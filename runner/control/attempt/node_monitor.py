@@ -110,7 +110,7 @@ class NodeMonitor:
     def _check(self, node: AttemptNode, now: float, *, logs_paused: bool) -> None:
         """Carry out what the failure detector says about a node."""
         if reason := self.detector.silent_connection(node):
-            self.on_disconnect(node, reason)
+            self.on_disconnect(node, reason, is_silent=True)
         awaits_rejoin = self._awaits_rejoin(node)
         judgement = self.detector.judge(node, now, self.stop.deadline, awaits_rejoin=awaits_rejoin)
         if judgement is not None and not (node.has_ended and logs_paused):
@@ -151,16 +151,16 @@ class NodeMonitor:
     def _may_admit(self) -> bool:
         return not self._is_stopping and not self.elastic.is_finishing
 
-    def on_disconnect(self, node: AttemptNode, reason: str) -> None:
+    def on_disconnect(self, node: AttemptNode, reason: str, *, is_silent: bool = False) -> None:
         """Start to reconnect: the attempt goes on at the other end."""
         backoff = node.connection.backoff
+        node.connection.close(is_silent=is_silent)
         if node.is_finished:
-            node.connection.close()
-        elif backoff is not None:  # the new connection broke before it was of any use
-            node.connection.close()
+            return
+        if backoff is not None:  # the new connection broke before it was of any use
             backoff.on_failure(reason)
         else:
-            node.connection.disconnect(reason)
+            node.connection.begin_backoff(reason)
             if not node.has_ended:
                 self._observer.node_status(node.name, "reconnecting")
                 self._observer.message(f"{node.name}: {reason}; reconnecting")

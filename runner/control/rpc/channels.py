@@ -71,6 +71,10 @@ class JobChannel:
         self._session.request("close_channel", {"channel": self._number})
         self.put(b"")
 
+    def abandon(self) -> None:
+        """End the agent; other nodes share the connection."""
+        self.close()
+
 
 class ChannelHub:
     """The channels over one session; `next_frame` waits for its next frame."""

@@ -124,12 +124,15 @@ class HostSession:
         """Put all frames from now on into another inbox."""
         self._inbox = inbox
 
-    def close(self) -> None:
-        """Close the connection."""
+    def close(self, *, is_silent: bool = False) -> None:
+        """Close the connection; of one that is silent nothing is used again."""
         self.closed_locally = True
         self._closed.set()
         self._stop_writing()
-        self._channel.close()
+        if is_silent:
+            self._channel.abandon()
+        else:
+            self._channel.close()
         self.quota.lift()
 
     def _stop_writing(self) -> None:

@@ -249,6 +249,14 @@ class SshChannel:
         if closer.is_alive():
             self._close_connection()
 
+    def abandon(self) -> None:
+        """End the whole connection, which may block as well."""
+        with self._lock:
+            self._closed = True
+        closer = threading.Thread(target=self._close_connection, daemon=True)
+        closer.start()
+        closer.join(CLOSE_TIMEOUT_S)
+
     def _send_close(self) -> None:
         try:
             self._channel.close()

@@ -172,6 +172,10 @@ class Host:
         """Leave."""
         self._coming.put(b"")
 
+    def abandon(self) -> None:
+        """End it with its connection."""
+        self.close()
+
     def _packed(self, answer: Answer, request_id: int | None) -> bytes:
         data: Any = {"id": request_id, **answer.data}
         payload, chance = answer.payload, self._chance

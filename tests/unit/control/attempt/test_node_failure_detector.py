@@ -35,6 +35,8 @@ class Session(HostSession):
         self.node = Node(name, name)
         self.handshake_done = True
         self.last_heard = self.last_sent = time.monotonic()
+        self.silence_s = 0.0
+        self.ended_as_silent: bool | None = None
 
     @property
     def closed(self) -> bool:
@@ -44,14 +46,15 @@ class Session(HostSession):
     @property
     def idle_s(self) -> float:
         """Seconds since it was used."""
-        return 0.0
+        return self.silence_s
 
     def request(self, *_: Any) -> int:
         """Take a request."""
         return 1
 
-    def close(self) -> None:
+    def close(self, *, is_silent: bool = False) -> None:
         """End it."""
+        self.ended_as_silent = is_silent
 
 
 class Scene:
@@ -130,6 +133,23 @@ def test_a_connection_has_time_for_our_start() -> None:
     detector = NodeFailureDetector(spec, {}, cast("PeerStatus", None))
     for session.idle_s in (limit_s - 1, limit_s + 1):
         assert bool(detector.silent_connection(node)) == (session.idle_s > limit_s)
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "broken"])
+def test_silent_connection_is_left_for_good(scene: Scene, is_silent: bool) -> None:
+    """What broke by itself may be an agent that died: the connection serves the next one."""
+    node = scene.nodes["c"]
+    session = node.connection.session
+    assert isinstance(session, Session)
+    if is_silent:
+        session.silence_s = 16.0
+        scene.tick()
+    else:
+        scene.monitor.on_disconnect(node, "it broke")
+    assert session.ended_as_silent is is_silent
+    assert node.connection.backoff
+    assert len(scene.said) == 1
 
 
 @pytest.mark.promise(4, 12)

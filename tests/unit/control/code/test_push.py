@@ -63,7 +63,7 @@ class Host(HostSession):
         """Whether the wire has ended."""
         return self._ended
 
-    def close(self) -> None:
+    def close(self, **_: bool) -> None:
         """End the wire."""
         self._ended = True
 

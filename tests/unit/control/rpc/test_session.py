@@ -48,6 +48,10 @@ class FakeChannel:
         """End it, as a closed socket would."""
         self.coming.put(b"")
 
+    def abandon(self) -> None:
+        """End it with its connection."""
+        self.close()
+
 
 class Wire:
     """A session, its channel and its inbox."""
