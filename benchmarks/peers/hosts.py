@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -148,6 +149,10 @@ class Cluster:
         """Return how many processes run on these nodes, besides sshd's own."""
         return sum(len(self.lab[name].leftovers()) for name in names)
 
+    def ranks(self, names: Sequence[str]) -> int:
+        """Return of how many ranks of these nodes something runs: they, or a child of theirs."""
+        return sum(is_locked(self.marks / f"up.{self.nodes.index(name)}") for name in names)
+
     def clear(self) -> None:
         """Kill all that runs, plug every cable in, and remove what runs have written."""
         self.lab.repair()
@@ -167,6 +172,16 @@ class Cluster:
             return len(list(self.marks.glob("up.*"))) == self.world_size
 
         wait_until(up, "every rank", TIMEOUT_S, detail=lambda: launched.text[-1000:])
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process, on whichever of our hosts, holds a lock of a file."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextlib.contextmanager

@@ -27,9 +27,9 @@ class Limits:
     """How long a scene is watched, in seconds."""
 
     failure: float = 20.0
-    interrupt: float = 60.0  # torch's own ladder, which some wait for, takes 30 s
-    kill: float = 60.0
-    unplug: float = 90.0  # torchrunx notices after its own 60 s
+    interrupt: float = 45.0  # torch's own ladder, which some wait for, takes 30 s
+    kill: float = 45.0
+    unplug: float = 85.0  # torchrunx notices after its own 60 s
 
 
 @dataclass(frozen=True)
@@ -134,21 +134,25 @@ def unplug(stage: Stage) -> Values:
 def watch(
     cluster: Cluster, launched: Launched, began: float, limit_s: float, lost: str = ""
 ) -> Values:
-    """Return when the launcher ended, and when the last process on the nodes, or what is left.
+    """Return when the launcher, the ranks and all processes on the nodes ended, or what is left.
 
     A lost node is told apart: its values end in "_there".
     """
     groups = {"": [name for name in cluster.nodes if name != lost]}
     if lost:
         groups["_there"] = [lost]
-    values: Values = {"ended": None, **{f"gone{end}": None for end in groups}}
+    counts = {"ranks": cluster.ranks, "processes": cluster.left}
+    values: Values = {"ended": None}
+    values |= {f"{what}_gone{end}": None for end in groups for what in counts}
     while True:
         now = time.monotonic() - began
         if values["ended"] is None and launched.process.poll() is not None:
             values["ended"] = now
         for end, names in groups.items():
-            values[f"left{end}"] = left = cluster.left(names)
-            values[f"gone{end}"] = None if left else (values[f"gone{end}"] or now)
+            for what, count in counts.items():
+                values[f"{what}{end}"] = left = count(names)
+                moment = f"{what}_gone{end}"
+                values[moment] = None if left else (values[moment] or now)
         if now > limit_s or None not in values.values():
             return values | {"exit": launched.process.poll()}
         time.sleep(PAUSE_S)

@@ -15,6 +15,8 @@ from benchmarks.peers.results import Record, Values, load
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- peers: made by benchmarks/peers/tables.py -->", "<!-- end of peers -->"
 NEVER = float("inf")
+LEFT = ("ranks", "processes", "processes_there")
+"""What a cell may count."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def tables(record: Record) -> dict[str, Table]:
     settings, limits = record.settings, record.settings["limits"]
     printed = f"{settings['nodes'] * settings['lines']:,}"
     ends = Column("the launcher ends, s", "ended", "not at all")
-    gone = Column("nothing is left on the nodes, s", "gone", "{left} processes left")
+    ranks = Column("ranks and their children gone, s", "ranks_gone", "{ranks} ranks left")
+    gone = Column("all processes gone, s", "processes_gone", "{processes} processes left")
     watched = {scene: f" (watched for {limit:g} s)" for scene, limit in limits.items()}
     cpu = Column("CPU s on the launcher's host", "cpu")
     return {
@@ -68,33 +71,35 @@ def tables(record: Record) -> dict[str, Table]:
         ),
         "failure": Table(
             f"One rank fails, the others sleep{watched['failure']}",
-            (gone, ends),
-            "a rank fails, all gone",
-            "gone",
+            (ranks, gone, ends),
+            "a rank fails",
+            "ranks_gone",
         ),
         "interrupt": Table(
             "Ctrl-C, while ranks ignore signals and have a child in a session of its own"
             f"{watched['interrupt']}",
-            (gone, ends),
-            "Ctrl-C, all gone",
-            "gone",
+            (ranks, gone, ends),
+            "Ctrl-C",
+            "ranks_gone",
         ),
         "kill": Table(
             f"`kill -9` of the launcher, with the same ranks{watched['kill']}",
-            (gone,),
-            "`kill -9`, all gone",
-            "gone",
+            (ranks, gone),
+            "`kill -9`",
+            "ranks_gone",
         ),
         "unplug": Table(
             f"The last node is unplugged while ranks sleep{watched['unplug']}",
             (
-                Column("nothing is left on the other nodes, s", "gone", "{left} processes left"),
+                Column("other nodes: ranks gone, s", "ranks_gone", "{ranks} ranks left"),
+                Column("all processes gone, s", "processes_gone", "{processes} processes left"),
                 Column("the launcher says something, s", "said", "nothing"),
                 ends,
-                Column("and on the unplugged one, s", "gone_there", "{left_there} processes left"),
+                Column("unplugged node: rank gone, s", "ranks_gone_there", "left"),
+                Column("all gone, s", "processes_gone_there", "{processes_there} processes left"),
             ),
-            "unplugged host, others gone",
-            "gone",
+            "a host is unplugged",
+            "ranks_gone",
         ),
         "lines": Table(
             f"{printed} lines of 100 bytes by {settings['nodes']} ranks, into a pipe",
@@ -153,7 +158,7 @@ def readme_part(record: Record) -> str:
 
     def cell(scene: str, name: str) -> str:
         rounds, key = record.of(scene, name), shown[scene].key
-        text = median_of(rounds, Column("", key, "{left} left"))
+        text = median_of(rounds, Column("", key, "{ranks} left"))
         torn = median_of(rounds, Column("", "torn", digits=0)) if scene == "lines" else "0"
         text = f"**{text}**" if rounds and rank(rounds, key)[0] == least[scene] != NEVER else text
         return text + (f", {torn} torn or lost" if torn not in ("0", "") else "")
@@ -169,7 +174,7 @@ def variants(record: Record, shown: dict[str, Table]) -> list[str]:
     for each in record.launchers:
         base, _, setting = each.name.partition(", ")
         told = [
-            f"{table.short}: {median_of(rounds, Column('', table.key, '{left} left'))}"
+            f"{table.short}: {median_of(rounds, Column('', table.key, '{ranks} left'))}"
             for scene, table in shown.items()
             if setting and (rounds := record.of(scene, each.name))
         ]
@@ -199,7 +204,7 @@ def rank(rounds: Sequence[Values], key: str) -> tuple[float, float]:
     """Return what rows are ordered by: the median if most rounds have it; then what is left."""
     found = numbers(rounds, key)
     if 2 * len(found) <= len(rounds):
-        return NEVER, max(numbers(rounds, "left"), default=NEVER)
+        return NEVER, max(numbers(rounds, key.removesuffix("_gone")), default=NEVER)
     return statistics.median(found), 0
 
 
@@ -226,7 +231,7 @@ def _cell(rounds: Sequence[Values], column: Column, text: Callable[[Sequence[flo
         return ""
     found, wrong = numbers(rounds, column.key), errors(rounds)
     missing = len(rounds) - len(found) - len(wrong)
-    most = {key: max(numbers(rounds, key), default=0) for key in ("left", "left_there")}
+    most = {key: max(numbers(rounds, key), default=0) for key in LEFT}
     otherwise = column.otherwise.format_map({key: f"{count:.0f}" for key, count in most.items()})
     parts = [text(found)] if found else []
     for what, count in ((otherwise, missing), (wrong[0] if wrong else "", len(wrong))):

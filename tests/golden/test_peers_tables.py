@@ -20,11 +20,11 @@ from benchmarks.peers.tables import (
 )
 
 ROUNDS: list[Values] = [
-    {"gone": 2.0, "left": 0},
-    {"gone": None, "left": 4},
+    {"ranks_gone": 2.0, "ranks": 0},
+    {"ranks_gone": None, "ranks": 4},
     {"error": "exit code 1\nno"},
 ]
-GONE = Column("", "gone", "{left} left")
+GONE = Column("", "ranks_gone", "{ranks} left")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -50,7 +50,9 @@ def test_a_cell_tells_of_all_rounds() -> None:
     assert span(ROUNDS, GONE) == "2.0; 4 left in 1 of 3; exit code 1 in 1 of 3"
     assert span(ROUNDS[1:2], GONE) == "4 left"
     assert span(ROUNDS[2:], GONE) == "exit code 1"
-    assert span([{"gone": x, "left": 0} for x in (3.0, 1.0, 2.0)], GONE) == "2.0 (1.0 to 3.0)"
+    assert (
+        span([{"ranks_gone": x, "ranks": 0} for x in (3.0, 1.0, 2.0)], GONE) == "2.0 (1.0 to 3.0)"
+    )
     assert median_of([{"lines": 9, "whole": 2}], Column("", "torn", digits=0)) == "7"
     assert span([], GONE) == ""
 
@@ -62,9 +64,9 @@ def test_the_quickest_stands_first_whoever_it_is() -> None:
     machine = {"cores": 2, "memory_gib": 8, "load": 0.1, "python": "3.11", "torch": "2.13"}
     taking = [Taking(name, "ranks", "1") for name in ("runner", "other", "third")]
     values: list[Values] = [
-        {"gone": 2.0, "left": 0},
-        {"gone": 1.0, "left": 0},
-        {"gone": None, "left": 4},
+        {"ranks_gone": 2.0, "ranks": 0},
+        {"ranks_gone": 1.0, "ranks": 0},
+        {"ranks_gone": None, "ranks": 4},
     ]
     rounds = [
         Measurement("failure", each.name, 1, {"ended": None, **value})

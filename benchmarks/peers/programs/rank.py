@@ -1,10 +1,12 @@
 """Rank of the comparison: `rank.py SCENE FOLDER WORLD_SIZE [LINES]`, without torch.
 
-Whoever starts it tells it its rank by RANK, or by Open MPI's variable.
+Whoever starts it tells it its rank by RANK, or by Open MPI's variable. Where it is to run for a
+while, it holds a lock of the file FOLDER/up.RANK, together with a child that it may have.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -25,11 +27,13 @@ def main(scene: str, folder: str, world_size: str, lines: str = "0") -> None:
         for number in range(int(lines)):
             sys.stdout.write(f"{rank} {number:08d} ".ljust(99, "x") + "\n")
     else:
+        lock = os.open(Path(folder, f"starting.{rank}"), os.O_CREAT | os.O_WRONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if scene == "stubborn":
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
-            subprocess.Popen(["sleep", str(FOREVER_S)], start_new_session=True)
-        Path(folder, f"up.{rank}").touch()
+            subprocess.Popen(["sleep", str(FOREVER_S)], start_new_session=True, pass_fds=[lock])
+        Path(folder, f"starting.{rank}").rename(Path(folder, f"up.{rank}"))
         fails = scene == "failure" and rank == int(world_size) - 1
         while fails and not Path(folder, "fail").exists():
             time.sleep(0.01)
