@@ -1,4 +1,4 @@
-"""Rerun of a record that came from hosts: it is shown, and launched after a confirmation.
+"""Confirmation of a rerun whose record came from hosts: it is shown before it is launched.
 
 Such a record says what runs on which machines, with what is taken from this one. A host could have
 made it up, and named others.

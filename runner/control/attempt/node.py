@@ -1,4 +1,4 @@
-"""Node of an attempt as the controller sees it: state, ranks, logs, and the connection to it."""
+"""Node of an attempt as the controller sees it: state, ranks, logs, connection, reconnection."""
 
 from __future__ import annotations
 

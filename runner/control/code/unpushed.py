@@ -1,4 +1,4 @@
-"""Files that a program may open and that are not pushed: ignored folders, earlier checkpoints."""
+"""Warnings of files that a program may open and that are not pushed: ignored ones, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Host-side code as it travels: a boot line, and an archive of modules for hosts without it.
+"""Transfer of our code to a host: the bootloader, and an archive of modules for an empty cache.
 
-The line looks whether the host has kept the archive after an earlier launch, and says so. Only
-where it has not, the archive follows: compiled if the host's Python has this one's version.
+The bootloader says whether the host has the archive from an earlier launch. Only where it has not,
+the archive follows: compiled if the host's Python has this one's version.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import re
 import threading
 import zlib
 from collections.abc import Iterator
@@ -18,18 +17,15 @@ from pathlib import Path
 from types import CodeType
 
 import runner
+from runner.control.rpc import bootloader
 from runner.core.protocol.code_archive import (
     FOLDER,
-    IMPORTER,
     SOURCE,
     Archive,
     Blobs,
     code_blob,
 )
 from runner.core.protocol.paths import PRELOAD_MODULES, USUAL_WORKDIR
-
-ANSWER = re.compile(rb"\nrunner-boot: code ([0-9a-f]*)\n")
-"""What the boot line says: "" if the host has the code, else the key of its Python's version."""
 
 KEY = MAGIC_NUMBER.hex()
 
@@ -43,58 +39,6 @@ PROGRAMS = (
 """Modules of ours, below `runner/host`, that become files on a host."""
 _LOCK = threading.Lock()
 
-_BOOT = """\
-import sys
-if sys.version_info < (3, 8):
-    sys.exit("runner-boot: python-too-old %d.%d" % sys.version_info[:2])
-import _thread, marshal, os, zlib
-from _frozen_importlib_external import MAGIC_NUMBER
-f = open(0, "rb", 0, closefd=False)
-key, place, kept, d = MAGIC_NUMBER.hex(), PLACE, [], b""
-def look(folder, name):
-    try:
-        fd = os.open(place, os.O_NOFOLLOW)
-        c = os.read(fd, 1 << 26)
-        s = os.fstat(fd), os.lstat(folder)
-        os.close(fd)
-        if all(i.st_uid == os.geteuid() and not i.st_mode & 0o22 for i in s):
-            if c[:8] == b"%08x" % zlib.crc32(c[8:]):
-                kept.append(c)
-    except OSError:
-        pass
-    done.release()
-if place:
-    place = os.path.expanduser(place) + "-" + key
-    done = _thread.allocate_lock()
-    done.acquire()
-    _thread.start_new_thread(look, os.path.split(place))
-    done.acquire(True, 2)
-    d = b"".join(kept)
-    os.write(1, b"\\nrunner-boot: code %s\\n" % (b"" if d else key.encode()))
-if d:
-    place = ""
-else:
-    n = int(f.readline())
-    while len(d) < n:
-        c = f.read(n - len(d))
-        if not c:
-            sys.exit("runner-boot: cut-off")
-        d += c
-content = marshal.loads(memoryview(d)[8:])
-blobs = content["modules"]["IMPORTER"][1]
-if key in blobs:
-    code = marshal.loads(zlib.decompress(blobs[key]))
-else:
-    code = zlib.decompress(blobs[""])
-names = {"__name__": "IMPORTER"}
-exec(code, names)
-names["start"](content, key, d, place)
-"""
-"""Any Python 3 gets far enough in it to report that it is too old.
-
-What the host has kept is read in a thread: its home folder may hang.
-"""
-
 
 def boot_line() -> bytes:
     """Return what the loader reads first; it says whether `archive` has to follow."""
@@ -104,7 +48,7 @@ def boot_line() -> bytes:
 
 @functools.cache
 def _boot_line() -> bytes:
-    return _line(f"{USUAL_WORKDIR}/{FOLDER}/{_digest()}")
+    return bootloader.line(f"{USUAL_WORKDIR}/{FOLDER}/{_digest()}")
 
 
 def archive_for(key: str) -> bytes:
@@ -121,12 +65,7 @@ def whole_code() -> bytes:
         name: (is_package, {**blobs, **compiled[name][1]})
         for name, (is_package, blobs) in sources.modules.items()
     }
-    return _line("") + _sized(sources._replace(modules=modules))
-
-
-def _line(place: str) -> bytes:
-    boot = _BOOT.replace("PLACE", repr(place)).replace("IMPORTER", IMPORTER)
-    return f"exec({boot!r})\n".encode()
+    return bootloader.line("") + _sized(sources._replace(modules=modules))
 
 
 @functools.cache
@@ -160,7 +99,7 @@ def _code(path: Path) -> CodeType | None:
 
 def _digest() -> str:
     """Return a hash of all that an archive is made from."""
-    digest = hashlib.sha256(_BOOT.encode())
+    digest = hashlib.sha256(bootloader.PROGRAM.encode())
     for path in _files():
         data = path.read_bytes()
         digest.update(f"{path.relative_to(_PACKAGE)} {len(data)}\n".encode() + data)

@@ -1,7 +1,7 @@
-"""Log tailing: read the events and logs of one node by offset, as they grow.
+"""Log tailing: read the events and logs of one node by offset, with a bound on what is on its way.
 
-Each file has at most one outstanding read, so that unread output stays on its host and a stop never
-queues behind it.
+Each file has at most one outstanding read, and those of all nodes together ask for no more than
+MAX_OUTSTANDING_BYTES: unread output stays on its host, and a stop never queues behind it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUN_LOGS = (
 )
 """The logs of a node beside those of its ranks."""
 
-MAX_OUTSTANDING, MIN_CHUNK = 64 << 20, 4 << 10
+MAX_OUTSTANDING_BYTES, MIN_CHUNK = 64 << 20, 4 << 10
 """Bytes that all hosts together may have been asked for: unread answers are kept in memory."""
 
 
@@ -44,7 +44,7 @@ def chunk_bytes(plan: Plan) -> int:
     """Return how much to read of each file at once, where all files of a run are read."""
     per_rank, others = len(STREAMS) + 1, len(RUN_LOGS) + 1  # with the events
     file_count = sum(per_rank * node.nproc + others for node in plan.nodes)
-    return max(MIN_CHUNK, min(CHUNK, MAX_OUTSTANDING // max(1, file_count)))
+    return max(MIN_CHUNK, min(CHUNK, MAX_OUTSTANDING_BYTES // max(1, file_count)))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from runner.control.rpc import bootstrap, host_code
+from runner.control.rpc import bootloader, bootstrap, host_code
 from runner.control.rpc.channels import ChannelHub
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node, Spec
@@ -173,7 +173,7 @@ class HostSession:
             chunk = self._channel.recv()
             if b"\0" in chunk and time.monotonic() < setup_deadline:  # `bootstrap`: a setup runs
                 self.last_heard = time.monotonic()
-            buffer = host_code.ANSWER.sub(self._on_boot_answer, buffer + chunk)
+            buffer = bootloader.ANSWER.sub(self._on_boot_answer, buffer + chunk)
             banner, magic, rest = buffer.partition(MAGIC)
             self.banner = banner[-MAX_BANNER:].replace(b"\0", b"")
             if magic:

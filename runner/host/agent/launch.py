@@ -138,4 +138,4 @@ class Handler(RequestHandler):
             self.context.refuse(frame, reason)
             return
         self.context.answer(frame, "following")
-        self.context.keep_code()
+        self.context.cache_code()

@@ -75,7 +75,7 @@ class Handler(RequestHandler):
         if not self.pin(writer.name):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
-        self.context.keep_code()
+        self.context.cache_code()
 
     def on_receive_release(self, frame: Frame) -> Steps:
         """Take the missing files from another host, and store the release.

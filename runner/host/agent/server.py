@@ -106,12 +106,12 @@ class AgentContext:
             raise RuntimeError("this agent has not reported its facts yet")
         return self.facts
 
-    def keep_code(self) -> None:
-        """Have this host keep our code, once: a user has it write something anyway."""
+    def cache_code(self) -> None:
+        """Have this host cache our code, once: a user has it write something anyway."""
         if self.code.place:
-            from runner.host.storage.kept_code import keep  # noqa: PLC0415 (once per version)
+            from runner.host.storage.code_cache import store  # noqa: PLC0415 (once per version)
 
-            self.files.submit(functools.partial(keep, self.code.place, self.code.archive))
+            self.files.submit(functools.partial(store, self.code.place, self.code.archive))
             self.code.place = ""
 
     @property

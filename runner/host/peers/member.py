@@ -1,4 +1,4 @@
-"""Member: a supervisor that is not the hub, with its connection to the hub."""
+"""Member: the heartbeats of a supervisor to the hub, and a new connection when it falls silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempt on a host: what its supervisor begins with, and its part in whether another one follows.
+"""Attempt on a host: the parameters of its supervisor, its votes, and its decision to relaunch.
 
 The hosts decide about a relaunch where no controller is needed; else it does; never both do.
 """

@@ -1,4 +1,4 @@
-"""Deadlines for blocking work: threads that can be abandoned."""
+"""Deadlines for blocking work, in threads that can be abandoned; and how a login can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failure messages of the SSH transport, each with the next step."""
+"""Classification of SSH failures: each as final or as a refusal for now, with its message."""
 
 from __future__ import annotations
 

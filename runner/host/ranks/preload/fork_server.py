@@ -24,7 +24,7 @@ import sys
 import time
 from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set
 
-from . import checks, forked_rank, load_time
+from . import fork_safety, forked_rank, import_environment
 
 SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 """Has the name of the server's abstract socket, for shims alone."""
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     listener.listen(128)
     is_over, end = os.pipe()
     launcher_pid = os.getpid()
-    pid = checks.fork()
+    pid = fork_safety.fork()
     if pid == 0:
         os.close(end)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # ranks get them from their shims
@@ -58,7 +58,9 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
         names = [*LAUNCHER_MODULES[:1], *filter(None, modules.split(","))]
         reason = find_refusal(names, program, listener)
         added = {k: value for k, value in os.environ.items() if visible.get(k) != value}
-        preloaded = forked_rank.Preloaded(names, visible, added, path, load_time.watched(names))
+        preloaded = forked_rank.Preloaded(
+            names, visible, added, path, import_environment.watched(names)
+        )
         request = ForkServer(listener, is_over, preloaded, reason).serve()
         return forked_rank.start_of(request, preloaded)
     for unused in (listener.detach(), is_over):
@@ -72,17 +74,17 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
 def find_refusal(names: Sequence[str], program: str, listener: socket.socket) -> str:
     """Import the modules; return why ranks cannot be forked after that, "" if they can."""
     try:
-        checks.check_program(program, names, load_time.watched(names))
+        fork_safety.check_program(program, names, import_environment.watched(names))
         for name in names:
             try:
                 importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 why = f"{name} cannot be imported ({type(error).__name__}: {error})"
-                raise checks.Refusal(why) from error
-        checks.check_threads()
-        checks.check_descriptors({0, 1, 2, listener.fileno()})
-        checks.check_fork()
-    except (checks.Refusal, OSError) as reason:
+                raise fork_safety.ForkRefusal(why) from error
+        fork_safety.check_threads()
+        fork_safety.check_descriptors({0, 1, 2, listener.fileno()})
+        fork_safety.check_fork()
+    except (fork_safety.ForkRefusal, OSError) as reason:
         return str(reason)
     gc.collect()
     gc.freeze()  # the collector must not write to, and thereby copy, what is shared
@@ -179,7 +181,7 @@ class ForkServer:
         except (OSError, ValueError, KeyError, TypeError):  # no shim of ours
             shim.close()
             return None
-        reason = self._refusal or checks.find_difference(request, self._preloaded)
+        reason = self._refusal or fork_safety.find_difference(request, self._preloaded)
         if reason:
             send(shim, {"refused": reason})
             shim.close()
@@ -187,7 +189,7 @@ class ForkServer:
                 os.close(fd)
             return None
         server_pid = os.getpid()
-        pid = checks.fork()
+        pid = fork_safety.fork()
         if pid == 0:
             self._leave(shim)
             forked_rank.become(request, self._preloaded, server_pid)

@@ -20,7 +20,7 @@ import threading
 import types
 from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
-from . import load_time
+from . import import_environment
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 OOM_SCORE = "/proc/self/oom_score_adj"
@@ -182,7 +182,7 @@ def start_of(request: Request, preloaded: Preloaded) -> Start:
 
 def watch_first_import(preloaded: Preloaded, request: Request) -> None:
     """Have the first import of a preloaded module notice variables that were set too late."""
-    names = {load_time.top(name) for name in preloaded.modules}
+    names = {import_environment.top(name) for name in preloaded.modules}
     modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.meta_path.insert(0, _FirstImport(modules, preloaded.watched, request.program))
 
@@ -214,7 +214,7 @@ class _FirstImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """Return the module, unless the program needs another one."""
-        names = load_time.changed(self._environ, os.environ, self._watched)
+        names = import_environment.changed(self._environ, os.environ, self._watched)
         if names and os.getpid() == self._pid:  # else it is a fork of the rank's
             execute_anew(self._program, f"{names[0]} is set before {spec.name} is imported")
         self._attributes = vars(self._modules[spec.name]).copy()

@@ -324,5 +324,5 @@ def test_what_is_asked_for_at_once_is_bounded(nodes: int, per_node: int) -> None
     whole = replace(plan(1), nodes=(node,) * nodes)
     size, file_count = log_tail.chunk_bytes(whole), nodes * (2 * per_node + 4)
     assert log_tail.MIN_CHUNK <= size <= CHUNK
-    assert size == log_tail.MIN_CHUNK or size * file_count <= log_tail.MAX_OUTSTANDING
+    assert size == log_tail.MIN_CHUNK or size * file_count <= log_tail.MAX_OUTSTANDING_BYTES
     assert size == CHUNK or nodes > 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.ranks.preload import checks
+from runner.host.ranks.preload import fork_safety
 from runner.host.ranks.preload.forked_rank import Preloaded, Program, Request, parse_program
 
 NAMES = ("torch", "torch._dynamo")
@@ -31,12 +31,12 @@ def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
     """What sets a variable too early, and what is no text of Python."""
     script = tmp_path / "train.py"
     script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
-    with pytest.raises(checks.Refusal, match=r"train\.py sets OMP_NUM_THREADS before"):
-        checks.check_program(str(script), NAMES, ("OMP_",))
+    with pytest.raises(fork_safety.ForkRefusal, match=r"train\.py sets OMP_NUM_THREADS before"):
+        fork_safety.check_program(str(script), NAMES, ("OMP_",))
     script.write_text("import torch")
-    checks.check_program(str(script), NAMES, ("OMP_",))
-    with pytest.raises(checks.Refusal, match="no .py file"):
-        checks.check_program(str(tmp_path), NAMES, ("OMP_",))
+    fork_safety.check_program(str(script), NAMES, ("OMP_",))
+    with pytest.raises(fork_safety.ForkRefusal, match="no .py file"):
+        fork_safety.check_program(str(tmp_path), NAMES, ("OMP_",))
 
 
 def test_a_module_is_found_where_it_would_be_run(
@@ -48,9 +48,9 @@ def test_a_module_is_found_where_it_would_be_run(
     for name in ("a/b.py", "a/__main__.py"):
         (tmp_path / name).write_text("import os\nos.environ['OMP_X'] = '1'")
     for name in ("-ma.b", "-ma"):
-        with pytest.raises(checks.Refusal, match="sets OMP_X"):
-            checks.check_program(name, NAMES, ("OMP_",))
-    checks.check_program("-mjson.tool", NAMES, ("OMP_",))
+        with pytest.raises(fork_safety.ForkRefusal, match="sets OMP_X"):
+            fork_safety.check_program(name, NAMES, ("OMP_",))
+    fork_safety.check_program("-mjson.tool", NAMES, ("OMP_",))
 
 
 def test_a_package_that_loads_a_device_with_torch(
@@ -61,20 +61,20 @@ def test_a_package_that_loads_a_device_with_torch(
     (tmp_path / "npu-1.dist-info/entry_points.txt").write_text("[torch.backends]\na = npu:load\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "train.py").write_text("")
-    with pytest.raises(checks.Refusal, match="npu-1"):
-        checks.check_program(str(tmp_path / "train.py"), NAMES, ())
+    with pytest.raises(fork_safety.ForkRefusal, match="npu-1"):
+        fork_safety.check_program(str(tmp_path / "train.py"), NAMES, ())
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    checks.check_program(str(tmp_path / "train.py"), NAMES, ())
+    fork_safety.check_program(str(tmp_path / "train.py"), NAMES, ())
 
 
 def test_open_devices_and_connections() -> None:
     """Forks would share them."""
     everything = {*range(1024)}
-    checks.check_descriptors(everything)
-    with Path("/dev/full").open("rb"), pytest.raises(checks.Refusal, match="/dev/full"):
-        checks.check_descriptors(everything, ["/dev/full"])
-    with socket.socket() as opened, pytest.raises(checks.Refusal, match="connection"):
-        checks.check_descriptors(everything - {opened.fileno()})
+    fork_safety.check_descriptors(everything)
+    with Path("/dev/full").open("rb"), pytest.raises(fork_safety.ForkRefusal, match="/dev/full"):
+        fork_safety.check_descriptors(everything, ["/dev/full"])
+    with socket.socket() as opened, pytest.raises(fork_safety.ForkRefusal, match="connection"):
+        fork_safety.check_descriptors(everything - {opened.fileno()})
 
 
 def test_a_thread_of_python() -> None:
@@ -83,8 +83,8 @@ def test_a_thread_of_python() -> None:
     thread = threading.Thread(target=go_on.wait)
     thread.start()
     try:
-        with pytest.raises(checks.Refusal, match="thread of Python"):
-            checks.check_threads()
+        with pytest.raises(fork_safety.ForkRefusal, match="thread of Python"):
+            fork_safety.check_threads()
     finally:
         go_on.set()
         thread.join()
@@ -95,14 +95,14 @@ def test_a_thread_of_compiled_code() -> None:
     code = f"""
 import ctypes, sys, time
 sys.path.insert(0, {str(Path(__file__).parents[5])!r})
-from runner.host.ranks.preload import checks
-checks.check_threads()
+from runner.host.ranks.preload import fork_safety
+fork_safety.check_threads()
 libc = ctypes.CDLL(None)
 thread = ctypes.c_ulong()
 libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)
 try:
-    checks.check_threads()
-except checks.Refusal as refusal:
+    fork_safety.check_threads()
+except fork_safety.ForkRefusal as refusal:
     print(refusal)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -112,24 +112,26 @@ except checks.Refusal as refusal:
 def test_a_rank_that_differs_from_its_host(tmp_path: Path) -> None:
     """In a variable that was read before, or its interpreter; others are its own affair."""
     same = preloaded(OMP_NUM_THREADS="1", HOME="/")
-    assert not checks.find_difference(request(tmp_path, OMP_NUM_THREADS="1", RANK="3"), same)
-    other = checks.find_difference(request(tmp_path, OMP_NUM_THREADS="2"), same)
+    assert not fork_safety.find_difference(request(tmp_path, OMP_NUM_THREADS="1", RANK="3"), same)
+    other = fork_safety.find_difference(request(tmp_path, OMP_NUM_THREADS="2"), same)
     assert "OMP_NUM_THREADS" in other
     words = ("/other/python", "-u", "train.py")
     program = request(tmp_path, *words, OMP_NUM_THREADS="1")
-    assert "/other/python" in checks.find_difference(program, same)
+    assert "/other/python" in fork_safety.find_difference(program, same)
     options = (sys.executable, "-u", "-O", "train.py")
-    assert "-O" in checks.find_difference(request(tmp_path, *options, OMP_NUM_THREADS="1"), same)
+    assert "-O" in fork_safety.find_difference(
+        request(tmp_path, *options, OMP_NUM_THREADS="1"), same
+    )
 
 
 def test_a_module_beside_the_program_that_would_come_first(tmp_path: Path) -> None:
     """In a fresh rank, torch itself would import it."""
-    assert not checks.find_shadow(str(tmp_path))
+    assert not fork_safety.find_shadow(str(tmp_path))
     (tmp_path / "json").mkdir()
     (tmp_path / "train.py").write_text("")
-    assert not checks.find_shadow(str(tmp_path))
+    assert not fork_safety.find_shadow(str(tmp_path))
     (tmp_path / "json/__init__.py").write_text("")
-    assert checks.find_shadow(str(tmp_path)) == str(tmp_path / "json")
+    assert fork_safety.find_shadow(str(tmp_path)) == str(tmp_path / "json")
 
 
 def test_words_of_a_program() -> None:

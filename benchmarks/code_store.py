@@ -1,6 +1,6 @@
 """Code kept beside the record: what it adds to launches of a project of 5,000 files.
 
-    python -m benchmarks.kept_code [--rounds 3]
+    python -m benchmarks.code_store [--rounds 3]
 
 On one lab host (root, Linux): a first launch, one without a change, and one after an edit of one
 file. Prints medians: seconds until the rank's first line and until the launch has ended, then what

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.host.ranks.preload import load_time
+from runner.host.ranks.preload import import_environment
 
-TORCH = load_time.watched(["torch", "torch._dynamo"])
+TORCH = import_environment.watched(["torch", "torch._dynamo"])
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ TORCH = load_time.watched(["torch", "torch._dynamo"])
 )
 def test_a_variable_that_is_set_too_early_is_found(source: str, name: str) -> None:
     """By every way of writing to the environment, in every block."""
-    assert load_time.early_write(source.encode(), {"torch"}, TORCH) == name
+    assert import_environment.early_write(source.encode(), {"torch"}, TORCH) == name
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,23 @@ def test_a_variable_that_is_set_too_early_is_found(source: str, name: str) -> No
 )
 def test_what_is_no_such_setting(source: str) -> None:
     """Late ones, other names, what is read, what other objects get, and functions."""
-    assert not load_time.early_write(source.encode(), {"torch"}, TORCH)
+    assert not import_environment.early_write(source.encode(), {"torch"}, TORCH)
 
 
 def test_of_another_module_every_variable_may_matter() -> None:
     """What it reads while it is imported is not known."""
     source = b"import os\nos.environ['HF_HOME'] = '/x'\nimport transformers"
     names = ["torch", "transformers"]
-    assert load_time.early_write(source, {*names}, load_time.watched(names)) == "HF_HOME"
-    assert not load_time.early_write(source, {*names}, TORCH)
+    assert (
+        import_environment.early_write(source, {*names}, import_environment.watched(names))
+        == "HF_HOME"
+    )
+    assert not import_environment.early_write(source, {*names}, TORCH)
 
 
 def test_changes_are_those_with_a_prefix() -> None:
     """Set, changed and removed ones, by name."""
     before = {"OMP_A": "1", "OMP_B": "1", "OMP_C": "1", "HOME": "/"}
     now = {"OMP_A": "1", "OMP_B": "2", "OMP_D": "1"}
-    assert load_time.changed(before, now, ["OMP_"]) == ["OMP_B", "OMP_C", "OMP_D"]
-    assert load_time.changed(before, now, [""]) == ["HOME", "OMP_B", "OMP_C", "OMP_D"]
+    assert import_environment.changed(before, now, ["OMP_"]) == ["OMP_B", "OMP_C", "OMP_D"]
+    assert import_environment.changed(before, now, [""]) == ["HOME", "OMP_B", "OMP_C", "OMP_D"]

@@ -1,7 +1,7 @@
-"""Kept code: archives of our own code on a host, from which later connections start.
+"""Code cache of a host: archives of our own code, from which later connections start.
 
 They lie in the usual workdir, each by its hash and a version of Python. Only their owner can write
-there; who starts from one checks that, and its checksum.
+there; `control/rpc/bootloader.py` checks that and the checksum before it executes one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from runner.core.protocol.code_archive import SOURCE, unpack
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.run_folder import mtime, write_atomic
 
-MOST = 4
-"""How many are kept: those of as many versions of ours, or of Python."""
+MAX_ARCHIVES = 4
+"""Those of as many versions of ours, or of Python."""
 
 
-def keep(place: str, archive: bytes) -> None:
-    """Keep an archive, compiled for the version of Python that the name of its place ends with.
+def store(place: str, archive: bytes) -> None:
+    """Store an archive, compiled for the version of Python that the name of its place ends with.
 
-    The first one with this version does so. Where it cannot be kept, it is sent again next time.
+    The first one with this version does so. Where it cannot be stored, it is sent again next time.
     """
     folder, name = os.path.split(place)
     with contextlib.suppress(OSError):
@@ -29,5 +29,5 @@ def keep(place: str, archive: bytes) -> None:
         is_source = SOURCE in next(iter(content.modules.values()))[1]
         write_atomic(place, content.compiled(key).pack() if is_source else archive)
         others = [os.path.join(folder, each) for each in os.listdir(folder) if each != name]
-        for path in sorted(others, key=mtime, reverse=True)[MOST - 1 :]:
+        for path in sorted(others, key=mtime, reverse=True)[MAX_ARCHIVES - 1 :]:
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""Checks of the fork server: whether ranks can be forked from a process that has imported torch.
+"""Fork safety: whether ranks can be forked from a process that has imported torch.
 
 What a fork shares, or lacks, is looked for where it can be seen: threads, descriptors, devices; the
 rest is tried in a fork that ends at once.
@@ -15,7 +15,7 @@ import time
 import warnings
 from typing import AbstractSet, Sequence
 
-from . import forked_rank, load_time
+from . import forked_rank, import_environment
 
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband/")
 PROBE_TIMEOUT_S = 5
@@ -24,12 +24,12 @@ HARMLESS_THREADS = ("jemalloc_bg_thd",)
 PROBE_SIZE = 1 << 17  # elements: enough for torch to compute on several threads
 
 
-class Refusal(Exception):
+class ForkRefusal(Exception):
     """Why ranks cannot be forked from this process."""
 
 
 def check_program(program: str, names: Sequence[str], watched: Sequence[str]) -> None:
-    """Raise Refusal if the text of the program shows that it needs a torch of its own."""
+    """Raise ForkRefusal if the text of the program shows that it needs a torch of its own."""
     entry_points = [
         path
         for folder in sys.path
@@ -38,19 +38,21 @@ def check_program(program: str, names: Sequence[str], watched: Sequence[str]) ->
     ]
     if entry_points and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "0":
         package = os.path.basename(os.path.dirname(entry_points[0]))
-        raise Refusal(f"{package} loads a device with torch")
+        raise ForkRefusal(f"{package} loads a device with torch")
     path = program
     if program.startswith("-m"):
         base = os.path.join(os.getcwd(), *program[2:].split("."))
         path = next(filter(os.path.isfile, (f"{base}.py", os.path.join(base, "__main__.py"))), "")
     elif not program.endswith(".py") or not os.path.isfile(program):
-        raise Refusal(f"{program} is no .py file")
+        raise ForkRefusal(f"{program} is no .py file")
     if path:
         with open(path, "rb") as file:
             source = file.read()
-        name = load_time.early_write(source, {load_time.top(name) for name in names}, watched)
+        name = import_environment.early_write(
+            source, {import_environment.top(name) for name in names}, watched
+        )
         if name:
-            raise Refusal(f"{os.path.basename(path)} sets {name} before its imports")
+            raise ForkRefusal(f"{os.path.basename(path)} sets {name} before its imports")
 
 
 def has_backend(path: str) -> bool:
@@ -63,12 +65,12 @@ def has_backend(path: str) -> bool:
 
 
 def check_threads() -> None:
-    """Raise Refusal if there are threads that a fork would lack: their locks may be held.
+    """Raise ForkRefusal if there are threads that a fork would lack: their locks may be held.
 
     Those of OpenBLAS, which wait in libc, have handlers for forks (tried).
     """
     if len(threading.enumerate()) > 1:
-        raise Refusal("an imported module has started a thread of Python")
+        raise ForkRefusal("an imported module has started a thread of Python")
     waiting = 0
     for task in sorted(os.listdir("/proc/self/task")):
         if int(task) == os.getpid():
@@ -79,12 +81,14 @@ def check_threads() -> None:
             continue
         library = library_of(task)
         if not library.startswith(("libc.", "libc-")):
-            raise Refusal(f"an imported module has started a thread, {name}, in {library or '?'}")
+            raise ForkRefusal(
+                f"an imported module has started a thread, {name}, in {library or '?'}"
+            )
         waiting += 1
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         pools = {line.rpartition(" ")[2] for line in file if "openblas" in line}
     if waiting > len(pools) * ((os.cpu_count() or 1) - 1):
-        raise Refusal("an imported module has started threads that are not those of OpenBLAS")
+        raise ForkRefusal("an imported module has started threads that are not those of OpenBLAS")
 
 
 def library_of(task: str) -> str:
@@ -108,7 +112,7 @@ def library_of(task: str) -> str:
 
 
 def check_descriptors(own: AbstractSet[int], devices: Sequence[str] = DEVICE_FILES) -> None:
-    """Raise Refusal if an import has opened a device or a connection, which forks would share.
+    """Raise ForkRefusal if an import has opened a device or a connection, which forks would share.
 
     `own` are our sockets, and what was inherited.
     """
@@ -118,24 +122,24 @@ def check_descriptors(own: AbstractSet[int], devices: Sequence[str] = DEVICE_FIL
         except OSError:
             continue
         if target.startswith(tuple(devices)):
-            raise Refusal(f"an imported module has opened {target}")
+            raise ForkRefusal(f"an imported module has opened {target}")
         if target.startswith("socket:") and int(fd) not in own:
-            raise Refusal("an imported module has opened a connection")
+            raise ForkRefusal("an imported module has opened a connection")
 
 
 def check_fork() -> None:
-    """Raise Refusal if a fork cannot compute, or finds a device that was in use before it."""
+    """Raise ForkRefusal if a fork cannot compute, or finds a device that was in use before it."""
     pid = fork()
     if pid == 0:
         signal.alarm(PROBE_TIMEOUT_S)
         os._exit(_probe())
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-        raise Refusal("a fork cannot compute: an imported module has used threads")
+        raise ForkRefusal("a fork cannot compute: an imported module has used threads")
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
-        raise Refusal("an imported module has used a device")
+        raise ForkRefusal("an imported module has used a device")
     if status:
-        raise Refusal("a fork cannot compute")
+        raise ForkRefusal("a fork cannot compute")
 
 
 def _probe() -> int:
@@ -170,8 +174,8 @@ def _find_difference(request: forked_rank.Request, preloaded: forked_rank.Preloa
     if request.site:
         paths = filter(None, (request.site, before.get("PYTHONPATH")))
         before["PYTHONPATH"] = os.pathsep.join(paths)
-    prefixes = (*load_time.EXEC_NAMES, *load_time.TORCH_NAMES)
-    names = load_time.changed(before, request.environ, prefixes)
+    prefixes = (*import_environment.EXEC_NAMES, *import_environment.TORCH_NAMES)
+    names = import_environment.changed(before, request.environ, prefixes)
     if names:
         return f"{names[0]} of a rank differs from that of its host"
     if request.program[0] != sys.executable:

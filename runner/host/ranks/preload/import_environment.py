@@ -1,4 +1,4 @@
-"""Load-time environment: the variables that torch reads while it is imported.
+"""Import environment: the variables that torch reads while it is imported.
 
 A program that sets one of them before its `import torch` is not served by a torch that was imported
 before. Whether it does is first read from its text, and then observed at its first import. The
