@@ -113,7 +113,7 @@ print("debug", torch.distributed.get_debug_level().name, os.getpid())
     in_text = f"import os\n{setting}{show}"
     in_function = f"import os\ndef early():\n    {setting}early()\n{show}"
     for text, reason in (
-        (in_text, "train.py sets TORCH_DISTRIBUTED_DEBUG before"),
+        (in_text, "train.py sets TORCH_DISTRIBUTED_DEBUG, which an import reads"),
         (in_function, "TORCH_DISTRIBUTED_DEBUG is set before torch is imported"),
     ):
         script.write_text(text)
@@ -133,6 +133,7 @@ print("debug", torch.distributed.get_debug_level().name, os.getpid())
         ("threaded", "an imported module has started a thread of Python"),
         ("connected", "an imported module has opened a connection"),
         ("raising", "raising cannot be imported (RuntimeError: no such card)"),
+        ("ending", "the fork server has ended"),
         ("absent", "absent cannot be imported (ModuleNotFoundError: No module named 'absent')"),
         pytest.param(
             "computing",
@@ -170,6 +171,87 @@ def test_what_an_import_sets_in_the_environment_is_kept(
     assert is_forked(lab, done.folder.name)
 
 
+LAST = """\
+import os, sys, torch
+class Last:
+    def __del__(self):
+        print("destroyed", flush=True)
+last = Last()
+file = open(f"{os.path.dirname(os.environ['RUNNER_METRICS'])}/last.{os.environ['RANK']}", "w")
+file.write("last line")
+if sys.argv[1] == "fails":
+    raise ValueError("at the end")
+"""
+
+
+@pytest.mark.parametrize("end", ["succeeds", "fails"])
+@pytest.mark.parametrize("form", ["script", "module"])
+def test_a_program_ends_as_an_executed_one(
+    form: str, end: str, lab: Lab, on_lab: Launcher, tmp_path: Path
+) -> None:
+    """Its objects are destroyed and its files written; its traceback has its own frames alone."""
+    (tmp_path / "last.py").write_text(LAST)
+    program = f"task.script={tmp_path / 'last.py'}" if form == "script" else "task.module=last"
+    path = f"cluster.env.PYTHONPATH={tmp_path}:{TORCHLESS}"
+    one_rank = (*ONE_NODE[:2], "cluster.nproc_per_node=1")
+    done = on_lab(*one_rank, program, path, PRELOAD, "--", end)
+    assert done.code == (end == "fails"), done
+    record = rank_records(lab, done.folder.name)[0]
+    assert record["parent"] != record["shim"], done
+    assert done.log("node1", 0) == "destroyed\n", done
+    folder = f".runner/runs/{done.folder.name}/node1/attempt_0"
+    assert lab["node1"].sh(f"cat {folder}/last.0") == "last line"
+    errors = done.log("node1", 0, "err")
+    assert ("ValueError: at the end" in errors) == (end == "fails"), errors
+    assert "preload" not in errors, errors
+
+
+def test_a_program_that_starts_again_does_so_from_its_beginning(
+    on_lab: Launcher, tmp_path: Path
+) -> None:
+    """In its folder, with its environment: what it changes is not changed twice."""
+    (tmp_path / "again.py").write_text(
+        "import os\n"
+        "def early():\n"
+        "    os.environ['OMP_NUM_THREADS'] = str(int(os.environ['OMP_NUM_THREADS']) // 2)\n"
+        "    os.chdir('/')\n"
+        "early()\n"
+        "import torch\n"
+        "print(os.environ['OMP_NUM_THREADS'])\n"
+    )
+    settings = (f"cluster.env.PYTHONPATH={tmp_path}:{TORCHLESS}", "cluster.env.OMP_NUM_THREADS=16")
+    done = on_lab(*ONE_NODE, "task.module=again", *settings, PRELOAD)
+    assert done.code == 0, done
+    assert [done.log("node1", rank) for rank in (0, 1)] == ["8\n"] * 2, done
+    assert "OMP_NUM_THREADS is set before torch is imported" in done.log("node1", 0, "err"), done
+
+
+def test_a_setting_for_a_later_import_is_not_lost_without_a_word(
+    lab: Lab, on_lab: Launcher, tmp_path: Path
+) -> None:
+    """One in the text has the ranks executed; of another one a line tells that it has no effect."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "hub.py").write_text("import os\nCACHE = os.environ.get('HUB_CACHE')\n")
+    setting = "os.environ['HUB_CACHE'] = '/data'"
+    texts = {
+        "text.py": f"import os, torch\n{setting}\nimport hub\nprint(hub.CACHE)\n",
+        "function.py": f"import os, torch\ndef late():\n    {setting}\nlate()\nimport hub\n"
+        "print(hub.CACHE)\n",
+    }
+    found, reasons = {}, []
+    path = f"cluster.env.PYTHONPATH={tmp_path / 'library'}:{TORCHLESS}"
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        done = on_lab(*ONE_NODE, f"task.script={tmp_path / name}", path, "task.preload=[hub]")
+        assert done.code == 0, done
+        assert done.err.count("runner: task.preload: ") == 1, done
+        found[name] = (done.log("node1", 0), is_forked(lab, done.folder.name))
+        reasons.append(done.log("node1", 0, "err"))
+    assert found == {"text.py": ("/data\n", False), "function.py": ("None\n", True)}
+    assert "text.py sets HUB_CACHE, which an import reads" in reasons[0]
+    assert "HUB_CACHE is set after the first import, and hub has read it" in reasons[1]
+
+
 @pytest.mark.parametrize("victim", ["parent", "shim", "pid"])
 def test_a_killed_process_ends_its_ranks_and_the_run(
     victim: str, lab: Lab, torchless: Callable[..., Controller]
@@ -186,10 +268,13 @@ def test_a_killed_process_ends_its_ranks_and_the_run(
     assert proven_nodes(done.err) == 1, done
 
 
-def test_ctrl_c_gives_ranks_their_time(torchless: Callable[..., Controller]) -> None:
-    """They get TERM; what is deaf to it is killed."""
+def test_ctrl_c_gives_ranks_their_time(lab: Lab, torchless: Callable[..., Controller]) -> None:
+    """They get TERM, whatever signal the fork server has got; what is deaf to it is killed."""
     controller = torchless("print=here", "sleep=600")
     controller.until_printed("here", times=2)
+    wait_until(lambda: len(rank_records(lab, controller.run_id)) == 2, "records of ranks")
+    server = rank_records(lab, controller.run_id)[0]["parent"]
+    lab["node1"].sh(f"kill -USR1 {server} && kill -QUIT {server} && kill -XCPU {server}")
     controller.send()
     done = controller.wait()
     assert done.code == 130, done

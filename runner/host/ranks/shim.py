@@ -47,7 +47,7 @@ MEMORY_FILES = (
 NO_LIMIT = 1 << 60
 
 FORK_SERVER = "RUNNER_FORK_SERVER"
-FORK_TIMEOUT_S = 30.0
+FORK_TIMEOUT_S = 120.0  # its imports may come from a cold NFS
 
 
 def main(argv: List[str]) -> NoReturn:
@@ -219,7 +219,7 @@ class ForkedRank:
         self._connection.settimeout(FORK_TIMEOUT_S)
         self._connection.connect(b"\0" + server.encode())
         peer = self._connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        if struct.unpack("3i", peer)[1] != os.getuid():  # another has taken its name
+        if struct.unpack("iII", peer)[1] != os.getuid():  # another has taken its name
             raise PermissionError
         body = json.dumps(request).encode()
         fds = b"".join(fd.to_bytes(4, sys.byteorder) for fd in streams)
@@ -285,19 +285,23 @@ def request_fork(
         "site": site,
     }
     streams: List[int] = []
+    rank, reason = None, ""
     try:
         streams = open_streams(base)
-        return ForkedRank(server, request, streams)
-    except Refused as reason:
-        if os.environ.get("LOCAL_RANK") == "0":  # one line of a node
-            line = f"runner: task.preload: {reason}: each rank imports torch itself\n"
-            os.write(streams[2], line.encode(errors="backslashreplace"))
-        return None
+        rank = ForkedRank(server, request, streams)
+    except Refused as refusal:
+        reason = str(refusal)
+    except _socket.timeout:
+        reason = f"the fork server did not answer for {FORK_TIMEOUT_S:.0f} s"
     except (OSError, ValueError, KeyError):
-        return None
-    finally:
-        for descriptor in streams:
-            os.close(descriptor)
+        reason = "the fork server has ended"
+    if reason and streams and os.environ.get("LOCAL_RANK") == "0":  # one line of a node
+        line = f"runner: task.preload: {reason}: each rank imports torch itself\n"
+        with contextlib.suppress(OSError):
+            os.write(streams[2], line.encode(errors="backslashreplace"))
+    for descriptor in streams:
+        os.close(descriptor)
+    return rank
 
 
 def open_streams(base: str) -> List[int]:

@@ -16,6 +16,8 @@ elif __name__.endswith("computing"):
     torch.ones(1 << 20).sigmoid()
 elif __name__.endswith("raising"):
     raise RuntimeError("no such card")
+elif __name__.endswith("ending"):
+    os._exit(1)
 elif __name__.endswith("setting"):
     os.environ["SET_BY_IMPORT"] = "yes"
     sys.stdout.write("imported\n")

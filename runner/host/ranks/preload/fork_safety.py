@@ -13,14 +13,18 @@ import sys
 import threading
 import time
 import warnings
-from typing import AbstractSet, Sequence
+from typing import AbstractSet, Mapping, Sequence
 
 from . import forked_rank, import_environment
 
-DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband/")
+DEVICE_FILES = (
+    *("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/infiniband/", "/dev/davinci", "/dev/accel"),
+)
+ENTRY_POINTS = ("*.dist-info/entry_points.txt", "*.egg-info/entry_points.txt")
 PROBE_TIMEOUT_S = 5
 OPTIONS = ("-u",)  # of the interpreter of ranks, and of ours
 HARMLESS_THREADS = ("jemalloc_bg_thd",)
+PROBE_FAILED, BAD_FORK = 2, 3
 PROBE_SIZE = 1 << 17  # elements: enough for torch to compute on several threads
 
 
@@ -28,17 +32,23 @@ class ForkRefusal(Exception):
     """Why ranks cannot be forked from this process."""
 
 
-def check_program(program: str, names: Sequence[str], watched: Sequence[str]) -> None:
-    """Raise ForkRefusal if the text of the program shows that it needs a torch of its own."""
-    entry_points = [
-        path
-        for folder in sys.path
-        for path in glob.glob(os.path.join(glob.escape(folder), "*.dist-info", "entry_points.txt"))
-        if has_backend(path)
-    ]
-    if entry_points and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "0":
-        package = os.path.basename(os.path.dirname(entry_points[0]))
-        raise ForkRefusal(f"{package} loads a device with torch")
+def check_backends() -> None:
+    """Raise ForkRefusal if a package has torch load a device while it is imported."""
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
+        return
+    for folder in sys.path:
+        for pattern in ENTRY_POINTS:
+            for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
+                if has_backend(path):
+                    package = os.path.basename(os.path.dirname(path))
+                    raise ForkRefusal(f"{package} loads a device with torch")
+
+
+def check_program(program: str, watches: Mapping[str, Sequence[str]]) -> None:
+    """Raise ForkRefusal if the text of the program shows that it needs modules of its own.
+
+    `watches` has prefixes of the variables that each module reads while it is imported.
+    """
     path = program
     if program.startswith("-m"):
         base = os.path.join(os.getcwd(), *program[2:].split("."))
@@ -47,12 +57,9 @@ def check_program(program: str, names: Sequence[str], watched: Sequence[str]) ->
         raise ForkRefusal(f"{program} is no .py file")
     if path:
         with open(path, "rb") as file:
-            source = file.read()
-        name = import_environment.early_write(
-            source, {import_environment.top(name) for name in names}, watched
-        )
+            name = import_environment.early_write(file.read(), watches)
         if name:
-            raise ForkRefusal(f"{os.path.basename(path)} sets {name} before its imports")
+            raise ForkRefusal(f"{os.path.basename(path)} sets {name}, which an import reads")
 
 
 def has_backend(path: str) -> bool:
@@ -131,12 +138,22 @@ def check_fork() -> None:
     """Raise ForkRefusal if a fork cannot compute, or finds a device that was in use before it."""
     pid = fork()
     if pid == 0:
-        signal.alarm(PROBE_TIMEOUT_S)
-        os._exit(_probe())
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-        raise ForkRefusal("a fork cannot compute: an imported module has used threads")
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
+        code = PROBE_FAILED
+        try:
+            code = _probe()
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + PROBE_TIMEOUT_S
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise ForkRefusal("a fork cannot compute: an imported module has used threads")
+        time.sleep(0.001)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BAD_FORK:
         raise ForkRefusal("an imported module has used a device")
     if status:
         raise ForkRefusal("a fork cannot compute")
@@ -147,7 +164,7 @@ def _probe() -> int:
     for device in ("cuda", "xpu", "mtia"):
         is_bad = getattr(getattr(torch, device, None), "_is_in_bad_fork", None)
         if is_bad is not None and is_bad():
-            return 1
+            return BAD_FORK
     torch.ones(PROBE_SIZE).sigmoid_()
     torch.ones(64, 64).mm(torch.ones(64, 64))
     return 0

@@ -31,9 +31,13 @@ SERVER_VARIABLE = "RUNNER_FORK_SERVER"
 
 CPP_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 LEVELS = {"INFO": 0, "WARNING": 1, "ERROR": 2, "FATAL": 3}
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SHIM_SIGNALS = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
+)
+"""Signals that shims pass on, though a process group gets them: its ranks outlive them."""
 LAUNCHER_MODULES = ("torch", "torch.distributed.run")
-REQUEST_TIMEOUT_S, END_TIMEOUT_S = 10.0, 3.0
+REQUEST_TIMEOUT_S, END_TIMEOUT_S = 3.0, 3.0
 
 
 def main(argv: Sequence[str]) -> forked_rank.Start:
@@ -42,8 +46,10 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     path = list(sys.path)
     hidden = {name: os.environ.pop(name) for name in hide.split(",") if name in os.environ}
     visible = dict(os.environ)
-    for name in LAUNCHER_MODULES:
-        importlib.import_module(name)
+    reads: Dict[str, Set[str]] = {"torch": set()}
+    with import_environment.recorded(reads["torch"]):
+        for name in LAUNCHER_MODULES:
+            importlib.import_module(name)
     address = b"\0runner-" + os.urandom(16).hex().encode()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
@@ -53,14 +59,12 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     pid = fork_safety.fork()
     if pid == 0:
         os.close(end)
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # ranks get them from their shims
+        signal.pthread_sigmask(signal.SIG_BLOCK, SHIM_SIGNALS)
         forked_rank.die_with_parent(launcher_pid)  # as long as there are no ranks
-        names = [*LAUNCHER_MODULES[:1], *filter(None, modules.split(","))]
-        reason = find_refusal(names, program, listener)
+        names = list(dict.fromkeys([*LAUNCHER_MODULES[:1], *filter(None, modules.split(","))]))
+        reason = find_refusal(names, program, listener, reads)
         added = {k: value for k, value in os.environ.items() if visible.get(k) != value}
-        preloaded = forked_rank.Preloaded(
-            names, visible, added, path, import_environment.watched(names)
-        )
+        preloaded = forked_rank.Preloaded(names, visible, added, path, reads)
         request = ForkServer(listener, is_over, preloaded, reason).serve()
         return forked_rank.start_of(request, preloaded)
     for unused in (listener.detach(), is_over):
@@ -71,21 +75,33 @@ def main(argv: Sequence[str]) -> forked_rank.Start:
     return be_launcher(launcher, args)
 
 
-def find_refusal(names: Sequence[str], program: str, listener: socket.socket) -> str:
-    """Import the modules; return why ranks cannot be forked after that, "" if they can."""
+def find_refusal(
+    names: Sequence[str], program: str, listener: socket.socket, reads: Dict[str, Set[str]]
+) -> str:
+    """Import the modules; return why ranks cannot be forked after that, "" if they can.
+
+    `reads` gets the variables that the import of each has read.
+    """
     try:
-        fork_safety.check_program(program, names, import_environment.watched(names))
+        fork_safety.check_backends()
+        watches = {name: import_environment.watched(name) for name in names}
+        fork_safety.check_program(program, watches)
         for name in names:
             try:
-                importlib.import_module(name)
+                with import_environment.recorded(reads.setdefault(name, set())):
+                    importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 why = f"{name} cannot be imported ({type(error).__name__}: {error})"
                 raise fork_safety.ForkRefusal(why) from error
+        watches = {name: (*watches[name], *reads[name]) for name in names}
+        fork_safety.check_program(program, watches)
         fork_safety.check_threads()
         fork_safety.check_descriptors({0, 1, 2, listener.fileno()})
         fork_safety.check_fork()
-    except (fork_safety.ForkRefusal, OSError) as reason:
+    except fork_safety.ForkRefusal as reason:
         return str(reason)
+    except Exception as error:  # noqa: BLE001 (ranks are executed, whatever it is)
+        return f"{type(error).__name__}: {error}"
     gc.collect()
     gc.freeze()  # the collector must not write to, and thereby copy, what is shared
     return ""
@@ -182,14 +198,18 @@ class ForkServer:
             shim.close()
             return None
         reason = self._refusal or fork_safety.find_difference(request, self._preloaded)
-        if reason:
+        server_pid, pid = os.getpid(), -1
+        if not reason and not is_gone(shim):
+            try:
+                pid = fork_safety.fork()
+            except OSError as error:  # the user has too many processes
+                reason = f"no process can be forked ({error.strerror})"
+        if pid < 0:
             send(shim, {"refused": reason})
             shim.close()
             for fd in request.fds:
                 os.close(fd)
             return None
-        server_pid = os.getpid()
-        pid = fork_safety.fork()
         if pid == 0:
             self._leave(shim)
             forked_rank.become(request, self._preloaded, server_pid)
@@ -198,7 +218,8 @@ class ForkServer:
             os.close(fd)
         self._ranks[shim.fileno()] = _Rank(pid, shim)
         begun_at = start_ticks(pid)  # before it is reaped
-        send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at})
+        if not send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at}):
+            signal_group(pid, signal.SIGKILL)  # the shim has executed it
         return None
 
     def _pass_on(self, rank: _Rank) -> None:
@@ -264,23 +285,41 @@ def receive(shim: socket.socket) -> forked_rank.Request:
     """
     shim.settimeout(REQUEST_TIMEOUT_S)
     credentials = shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    if struct.unpack("3i", credentials)[1] != os.getuid():
+    if struct.unpack("iII", credentials)[1] != os.getuid():
         raise PermissionError
     size = struct.calcsize("3i")
     head, ancillary, _, _ = shim.recvmsg(4, socket.CMSG_SPACE(size))
     fds = [fd for _, _, data in ancillary for fd in struct.unpack("3i", data)]
-    body = b""
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    while len(body) < int.from_bytes(head, "big"):
-        part = shim.recv(1 << 16)
-        if not part:
-            raise ConnectionError
-        body += part
-    return forked_rank.Request(**json.loads(body), fds=fds)
+    try:
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        body = b""
+        while len(body) < int.from_bytes(head, "big"):
+            part = shim.recv(1 << 16)
+            if not part:
+                raise ConnectionError
+            body += part
+        return forked_rank.Request(**json.loads(body), fds=fds)
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
 
 
-def send(shim: socket.socket, message: Mapping[str, Any]) -> None:
-    """Send a line to a shim, which may be gone."""
-    with contextlib.suppress(OSError):
+def is_gone(shim: socket.socket) -> bool:
+    """Whether a shim has waited for too long, and has executed its rank."""
+    poll = select.poll()
+    poll.register(shim, select.POLLIN)
+    try:
+        return bool(poll.poll(0)) and not shim.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
+
+
+def send(shim: socket.socket, message: Mapping[str, Any]) -> bool:
+    """Send a line to a shim; return whether it was still there."""
+    try:
         shim.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        return False
+    return True

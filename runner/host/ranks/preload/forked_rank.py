@@ -18,7 +18,18 @@ import signal
 import sys
 import threading
 import types
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    AbstractSet,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+)
 
 from . import import_environment
 
@@ -67,7 +78,7 @@ class Preloaded(NamedTuple):
     environ: Mapping[str, str]  # before the imports
     added: Mapping[str, str]  # to the environment, by the imports
     path: Sequence[str]  # `sys.path`, without the folder of a script
-    watched: Sequence[str]  # prefixes of variables that the imports have read
+    reads: Mapping[str, AbstractSet[str]]  # variables that the import of each has read
 
 
 def become(request: Request, preloaded: Preloaded, server_pid: int) -> None:
@@ -150,12 +161,11 @@ def set_title(words: Sequence[str]) -> None:
 
 
 class Start(NamedTuple):
-    """How a rank's program starts: a module, or the text of a script; and its namespace."""
+    """How a rank's program starts in `__main__`: a module, or the text of a script."""
 
     module: str
     path: str
     source: bytes
-    namespace: Dict[str, Any]
 
 
 def start_of(request: Request, preloaded: Preloaded) -> Start:
@@ -169,41 +179,45 @@ def start_of(request: Request, preloaded: Preloaded) -> Start:
     safe_path = getattr(sys.flags, "safe_path", False)
     sys.path[:] = [*([] if safe_path else [folder]), *preloaded.path]
     sys.argv[:] = ["-m" if program.is_module else program.target, *program.args]
-    watch_first_import(preloaded, request)
+    watch_imports(preloaded, request)
     if program.is_module:
-        return Start(program.target, "", b"", main.__dict__)
+        return Start(program.target, "", b"")
     # Since Python 3.9 the path is made absolute.
     path = os.path.abspath(program.target) if sys.version_info >= (3, 9) else program.target
     loader = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__file__=path, __cached__=None, __loader__=loader)
     with io.open_code(path) as file:
-        return Start("", path, file.read(), main.__dict__)
+        return Start("", path, file.read())
 
 
-def watch_first_import(preloaded: Preloaded, request: Request) -> None:
-    """Have the first import of a preloaded module notice variables that were set too late."""
-    names = {import_environment.top(name) for name in preloaded.modules}
-    modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    sys.meta_path.insert(0, _FirstImport(modules, preloaded.watched, request.program))
+def watch_imports(preloaded: Preloaded, request: Request) -> None:
+    """Have the program's imports of preloaded modules notice variables that it sets too late."""
+    modules: Dict[str, Dict[str, types.ModuleType]] = {}
+    tops = {import_environment.top(name) for name in preloaded.modules}
+    for name in [name for name in sys.modules if import_environment.top(name) in tops]:
+        modules.setdefault(import_environment.top(name), {})[name] = sys.modules.pop(name)
+    sys.meta_path.insert(0, _PreloadedFinder(modules, preloaded, request))
 
 
-class _FirstImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the preloaded modules until one of them is imported; then all are there."""
+class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds each preloaded module, with its submodules, when the program imports it first."""
 
     def __init__(
         self,
-        modules: Mapping[str, types.ModuleType],
-        watched: Sequence[str],
-        program: Sequence[str],
+        modules: Dict[str, Dict[str, types.ModuleType]],
+        preloaded: Preloaded,
+        request: Request,
     ) -> None:
-        self._modules, self._watched, self._program = modules, watched, program
-        self._environ, self._pid = dict(os.environ), os.getpid()
+        self._modules, self._request, self._reads = modules, request, preloaded.reads
+        prefixes = [each for name in preloaded.modules for each in import_environment.watched(name)]
+        self._watched = [*prefixes, *(each for names in self._reads.values() for each in names)]
+        self._environ, self._pid, self._is_first = dict(os.environ), os.getpid(), True
 
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
         """Return a spec like the module's own, which `importlib.util.find_spec` may ask for."""
-        module = self._modules.get(fullname)
+        module = self._modules.get(fullname, {}).get(fullname)
         if module is None or module.__spec__ is None:
             return None
         own = module.__spec__
@@ -214,36 +228,62 @@ class _FirstImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """Return the module, unless the program needs another one."""
-        names = import_environment.changed(self._environ, os.environ, self._watched)
-        if names and os.getpid() == self._pid:  # else it is a fork of the rank's
-            execute_anew(self._program, f"{names[0]} is set before {spec.name} is imported")
-        self._attributes = vars(self._modules[spec.name]).copy()
-        return self._modules[spec.name]
+        if os.getpid() == self._pid:  # else it is a fork of the rank's
+            self._look_at_environment(spec.name)
+        module = self._modules[spec.name][spec.name]
+        self._attributes = vars(module).copy()
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Undo what the import machinery has changed, and let the other modules be found."""
+        """Undo what the import machinery has changed, and let the submodules be found.
+
+        So is torch, which the other modules have imported.
+        """
         vars(module).update({name: self._attributes[name] for name in ("__spec__", "__loader__")})
-        sys.meta_path.remove(self)
-        for name, other in self._modules.items():
-            sys.modules.setdefault(name, other)
+        for name in {module.__name__, "torch"}:
+            for submodule, found in self._modules.pop(name, {}).items():
+                sys.modules.setdefault(submodule, found)
+        self._is_first = False
+        if not self._modules:
+            sys.meta_path.remove(self)
+
+    def _look_at_environment(self, name: str) -> None:
+        watched = self._watched if self._is_first else sorted(self._reads.get(name, ()))
+        names = import_environment.changed(self._environ, os.environ, watched)
+        if names and self._is_first:
+            execute_anew(self._request, f"{names[0]} is set before {name} is imported")
+        if names:  # what it has done since its first import cannot be undone
+            why = f"{names[0]} is set after the first import, and {name} has read it"
+            tell_node(f"{why}: that has no effect; set it in task.env")
 
 
-def execute_anew(program: Sequence[str], why: str) -> NoReturn:
-    """Replace this process by a fresh one, which imports torch itself."""
+def tell_node(message: str) -> None:
+    """Write one line for all ranks of a node."""
+    if os.environ.get("LOCAL_RANK") == "0":
+        os.write(2, f"runner: task.preload: {message}\n".encode(errors="backslashreplace"))
+
+
+def execute_anew(request: Request, why: str) -> NoReturn:
+    """Replace this process by a fresh one, which does its own imports, from the rank's start."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if os.environ.get("LOCAL_RANK") == "0":  # one line of a node
-        message = f"runner: task.preload: {why}: each rank starts again, and imports torch itself\n"
-        os.write(2, message.encode(errors="backslashreplace"))
-    os.execve(program[0], list(program), os.environ)
+    tell_node(f"{why}: each rank starts again, and imports torch itself")
+    os.chdir(request.cwd)
+    os.umask(request.umask)
+    os.sched_setaffinity(0, request.cores)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.mask)
+    os.execve(request.program[0], request.program, request.environ)
 
 
-def report(error: BaseException, own_files: Sequence[str]) -> None:
-    """Print an exception that has ended the program, without our frames, as Python does."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in own_files:
-        trace = trace.tb_next
-    error.__traceback__ = trace
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    vars(sys)["last_exc"] = error  # since Python 3.12
-    sys.excepthook(type(error), error, trace)
+def hide_frames(own_files: Sequence[str]) -> None:
+    """Have the traceback of an exception that ends the program begin with the program's frames."""
+    show = sys.excepthook
+
+    def hook(
+        kind: Type[BaseException], error: BaseException, trace: Optional[types.TracebackType]
+    ) -> None:
+        while trace is not None and trace.tb_frame.f_code.co_filename in own_files:
+            trace = trace.tb_next
+        show(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = hook

@@ -1,14 +1,17 @@
-"""Import environment: the variables that torch reads while it is imported.
+"""Import environment: the variables that torch and other modules read while they are imported.
 
 A program that sets one of them before its `import torch` is not served by a torch that was imported
-before. Whether it does is first read from its text, and then observed at its first import. The
-names were traced on torch 2.13, over each phase of a run.
+before. Whether it does is first read from its text, and then observed at its first import. What
+Python code reads is recorded; what C reads was traced on torch 2.13, over each phase of a run.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import AbstractSet, Iterator, List, Mapping, Optional, Sequence
+import contextlib
+import os
+import sys
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Set
 
 EXEC_NAMES = (
     *("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_TUNABLES", "JEMALLOC_", "TCMALLOC_"),
@@ -24,8 +27,12 @@ TORCH_NAMES = (
     *("TORCH_DISTRIBUTED_DEBUG", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_COMPILE_"),
     *("TORCHDYNAMO_", "TORCHINDUCTOR_", "AOT_", "TORCH_CUDA_SANITIZER", "TORCH_BLAS_PREFER_"),
     *("TORCH_LINALG_PREFER_", "KINETO_", "SYMPY_", "CXX", "TMPDIR", "SSL_CERT_", "OPENSSL_CONF"),
+    "TQDM_",
 )
-"""Prefixes of what `import torch` and `import torch._dynamo` read."""
+"""Prefixes of what `import torch` and `import torch._dynamo` read in C, or among all variables."""
+
+DYNAMO_NAMES = ("TORCH_COMPILE_", "TORCHDYNAMO_", "TORCH_DYNAMO_", "TORCHINDUCTOR_", "AOT_")
+"""Those that `torch._dynamo` reads: most are recorded besides."""
 
 METHODS = frozenset(("setdefault", "update", "pop", "clear"))
 FUNCTIONS = frozenset(("putenv", "unsetenv", "load_dotenv"))
@@ -44,9 +51,29 @@ def changed(
     )
 
 
-def watched(modules: Sequence[str]) -> Sequence[str]:
-    """Return the prefixes that matter to these modules: what others than torch read is unknown."""
-    return TORCH_NAMES if {top(name) for name in modules} <= {"torch"} else ("",)
+@contextlib.contextmanager
+def recorded(names: Set[str]) -> Iterator[None]:
+    """Add the names of the variables that are read from `os.environ` meanwhile, one by one."""
+    environ: Any = type(os.environ)
+    original = environ.__getitem__
+
+    def read(self: Any, name: str) -> str:
+        if sys._getframe(1).f_code.co_name != "__iter__":  # noqa: SLF001 (who wants all of them)
+            names.add(name)
+        value: str = original(self, name)
+        return value
+
+    environ.__getitem__ = read
+    try:
+        yield
+    finally:
+        environ.__getitem__ = original
+
+
+def watched(module: str) -> Sequence[str]:
+    """Return the prefixes that matter to a module: what C code of others reads is unknown."""
+    usual = {"torch": TORCH_NAMES, "torch._dynamo": DYNAMO_NAMES}
+    return usual.get(module, () if top(module) == "torch" else ("",))
 
 
 def top(name: str) -> str:
@@ -54,23 +81,27 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def early_write(source: bytes, modules: AbstractSet[str], prefixes: Sequence[str]) -> str:
-    """Return which variable a program's text sets before its first import of a module, or "".
+def early_write(source: bytes, watches: Mapping[str, Sequence[str]]) -> str:
+    """Return which variable a program's text sets before a module is imported that reads it, or "".
 
-    Statements are followed in their order at module level, not into functions and helpers. A key
-    that is no literal counts.
+    `watches` has prefixes by module. Statements are followed in their order at module level, not
+    into functions and helpers; a key that is no literal counts. When a submodule is imported cannot
+    be seen: what it reads may be set nowhere in the text.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return ""
+    pending = {name for name in watches if top(name) == name}
     for statement in _statements(tree.body):
-        if _imports(statement, modules):
-            return ""
-        for name in _writes(statement):
-            if name is None or name.startswith(tuple(prefixes)):
-                return name or "an environment variable"
-    return ""
+        pending = {name for name in pending if not _imports(statement, name)}
+        prefixes = tuple(prefix for name in pending for prefix in watches[name])
+        for variable in _writes(statement):
+            if pending and (variable is None or variable.startswith(prefixes)):
+                return variable or "an environment variable"
+    submodules = [name for name in watches if top(name) != name]
+    prefixes = tuple(prefix for name in submodules for prefix in watches[name])
+    return next((name for name in _writes(tree) if name and name.startswith(prefixes)), "")
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -86,15 +117,15 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(inner.body if is_handler else [inner])
 
 
-def _imports(statement: ast.stmt, modules: AbstractSet[str]) -> bool:
+def _imports(statement: ast.stmt, module: str) -> bool:
     if isinstance(statement, ast.Import):
-        return any(top(alias.name) in modules for alias in statement.names)
-    return isinstance(statement, ast.ImportFrom) and top(statement.module or "") in modules
+        return any(top(alias.name) == module for alias in statement.names)
+    return isinstance(statement, ast.ImportFrom) and top(statement.module or "") == module
 
 
-def _writes(statement: ast.stmt) -> Iterator[Optional[str]]:
-    """Yield the variables that a statement sets or removes, None for one that is not told."""
-    for node in ast.walk(statement):
+def _writes(tree: ast.AST) -> Iterator[Optional[str]]:
+    """Yield the variables that statements set or remove, None for one that is not told."""
+    for node in ast.walk(tree):
         is_change = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
         if isinstance(node, ast.Subscript) and is_change and _is_environ(node.value):
             index: ast.AST = node.slice  # Python 3.8 has another node around it

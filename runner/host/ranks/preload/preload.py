@@ -20,15 +20,13 @@ if __name__ == "__main__":
     del sys.path[0]
     for name in [name for name in sys.modules if name.startswith("runner_preload")]:
         del sys.modules[name]  # a program sees nothing of us
-    start = preload.main(sys.argv[1:])
+    module, path, source = preload.main(sys.argv[1:])
     try:
-        if start.module:
-            preload.run_module(start.module)
+        if module:
+            preload.run_module(module)
         else:
-            code = compile(start.source, start.path, "exec", dont_inherit=True)
-            exec(code, start.namespace)  # noqa: S102 (a program of the user's)
-    except (SystemExit, KeyboardInterrupt):
+            code = compile(source, path, "exec", dont_inherit=True)
+            exec(code, vars(sys.modules["__main__"]))  # noqa: S102 (a program of the user's)
+    except BaseException:
+        preload.forked_rank.hide_frames((__file__, preload.__file__))
         raise
-    except BaseException as error:  # noqa: BLE001 (as the interpreter does)
-        preload.forked_rank.report(error, (__file__, preload.__file__))
-        sys.exit(1)

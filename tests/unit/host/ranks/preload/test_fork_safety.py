@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +18,7 @@ from runner.host.ranks.preload import fork_safety
 from runner.host.ranks.preload.forked_rank import Preloaded, Program, Request, parse_program
 
 NAMES = ("torch", "torch._dynamo")
+WATCHES = {"torch": ("OMP_",)}
 
 
 def request(tmp_path: Path, *program: str, **environ: str) -> Request:
@@ -24,19 +29,19 @@ def request(tmp_path: Path, *program: str, **environ: str) -> Request:
 
 def preloaded(**environ: str) -> Preloaded:
     """Return what a fork server has."""
-    return Preloaded(NAMES, environ, {}, [], ("OMP_",))
+    return Preloaded(NAMES, environ, {}, [], {})
 
 
 def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
     """What sets a variable too early, and what is no text of Python."""
     script = tmp_path / "train.py"
     script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
-    with pytest.raises(fork_safety.ForkRefusal, match=r"train\.py sets OMP_NUM_THREADS before"):
-        fork_safety.check_program(str(script), NAMES, ("OMP_",))
+    with pytest.raises(fork_safety.ForkRefusal, match=r"train\.py sets OMP_NUM_THREADS, which"):
+        fork_safety.check_program(str(script), WATCHES)
     script.write_text("import torch")
-    fork_safety.check_program(str(script), NAMES, ("OMP_",))
+    fork_safety.check_program(str(script), WATCHES)
     with pytest.raises(fork_safety.ForkRefusal, match="no .py file"):
-        fork_safety.check_program(str(tmp_path), NAMES, ("OMP_",))
+        fork_safety.check_program(str(tmp_path), WATCHES)
 
 
 def test_a_module_is_found_where_it_would_be_run(
@@ -49,22 +54,47 @@ def test_a_module_is_found_where_it_would_be_run(
         (tmp_path / name).write_text("import os\nos.environ['OMP_X'] = '1'")
     for name in ("-ma.b", "-ma"):
         with pytest.raises(fork_safety.ForkRefusal, match="sets OMP_X"):
-            fork_safety.check_program(name, NAMES, ("OMP_",))
-    fork_safety.check_program("-mjson.tool", NAMES, ("OMP_",))
+            fork_safety.check_program(name, WATCHES)
+    fork_safety.check_program("-mjson.tool", WATCHES)
 
 
+@pytest.mark.parametrize("form", ["npu-1.dist-info", "npu.egg-info"])
 def test_a_package_that_loads_a_device_with_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each rank is to do so itself, unless that is switched off."""
-    (tmp_path / "npu-1.dist-info").mkdir()
-    (tmp_path / "npu-1.dist-info/entry_points.txt").write_text("[torch.backends]\na = npu:load\n")
+    (tmp_path / form).mkdir()
+    (tmp_path / form / "entry_points.txt").write_text("[torch.backends]\na = npu:load\n")
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "train.py").write_text("")
-    with pytest.raises(fork_safety.ForkRefusal, match="npu-1"):
-        fork_safety.check_program(str(tmp_path / "train.py"), NAMES, ())
+    with pytest.raises(fork_safety.ForkRefusal, match="npu"):
+        fork_safety.check_backends()
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    fork_safety.check_program(str(tmp_path / "train.py"), NAMES, ())
+    fork_safety.check_backends()
+
+
+def raise_error(error: BaseException) -> None:
+    """Raise it, where only an expression may stand."""
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("is_bad", "why"),
+    [
+        (lambda: raise_error(OSError()), "a fork cannot compute$"),
+        (lambda: raise_error(SystemExit(0)), "a fork cannot compute$"),
+        (signal.pause, "an imported module has used threads"),
+        (lambda: True, "an imported module has used a device"),
+    ],
+)
+def test_a_fork_that_cannot_compute(
+    is_bad: Callable[[], object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the probe does, it ends, and its parent is told."""
+    cuda = SimpleNamespace(_is_in_bad_fork=is_bad)
+    monkeypatch.setitem(sys.modules, "torch", cast(Any, SimpleNamespace(cuda=cuda)))
+    monkeypatch.setattr(fork_safety, "PROBE_TIMEOUT_S", 0.3)
+    with pytest.raises(fork_safety.ForkRefusal, match=why):
+        fork_safety.check_fork()
 
 
 def test_open_devices_and_connections() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from runner.host.ranks.preload import import_environment
 
-TORCH = import_environment.watched(["torch", "torch._dynamo"])
+TORCH = {"torch": import_environment.watched("torch")}
+DYNAMO = {**TORCH, "torch._dynamo": import_environment.watched("torch._dynamo")}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ TORCH = import_environment.watched(["torch", "torch._dynamo"])
 )
 def test_a_variable_that_is_set_too_early_is_found(source: str, name: str) -> None:
     """By every way of writing to the environment, in every block."""
-    assert import_environment.early_write(source.encode(), {"torch"}, TORCH) == name
+    assert import_environment.early_write(source.encode(), TORCH) == name
 
 
 @pytest.mark.parametrize(
@@ -49,18 +52,42 @@ def test_a_variable_that_is_set_too_early_is_found(source: str, name: str) -> No
 )
 def test_what_is_no_such_setting(source: str) -> None:
     """Late ones, other names, what is read, what other objects get, and functions."""
-    assert not import_environment.early_write(source.encode(), {"torch"}, TORCH)
+    assert not import_environment.early_write(source.encode(), TORCH)
 
 
 def test_of_another_module_every_variable_may_matter() -> None:
-    """What it reads while it is imported is not known."""
-    source = b"import os\nos.environ['HF_HOME'] = '/x'\nimport transformers"
-    names = ["torch", "transformers"]
-    assert (
-        import_environment.early_write(source, {*names}, import_environment.watched(names))
-        == "HF_HOME"
-    )
-    assert not import_environment.early_write(source, {*names}, TORCH)
+    """What it reads while it is imported is not known; torch may be there before it."""
+    source = b"import os, torch\nos.environ['HF_HOME'] = '/x'\nimport transformers"
+    watches = {**TORCH, "transformers": import_environment.watched("transformers")}
+    assert import_environment.early_write(source, watches) == "HF_HOME"
+    assert not import_environment.early_write(source, TORCH)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os, torch\nos.environ['TORCHINDUCTOR_MAX_AUTOTUNE'] = '1'",
+        "import torch\ndef main():\n  os.environ['TORCHDYNAMO_DISABLE'] = '1'",
+    ],
+)
+def test_what_an_optimizer_imports_reads_may_be_set_nowhere(source: str) -> None:
+    """When it does so cannot be seen in the text."""
+    assert import_environment.early_write(source.encode(), DYNAMO).startswith("TORCH")
+    assert not import_environment.early_write(source.encode(), TORCH)
+
+
+def test_variables_that_are_read_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every way of asking for one, whether it is set or not; all of them are none."""
+    monkeypatch.setenv("IS_SET", "1")
+    names: set[str] = set()
+    with import_environment.recorded(names):
+        assert (os.environ["IS_SET"], os.environ.get("IS_NOT"), os.getenv("NOR_THIS")) == (
+            *("1", None, None),
+        )
+        assert "IS_NO_MEMBER" not in os.environ
+        assert ("IS_SET", "1") in [*os.environ.items()]
+    assert os.environ.get("LATER") is None
+    assert names == {"IS_SET", "IS_NOT", "NOR_THIS", "IS_NO_MEMBER"}
 
 
 def test_changes_are_those_with_a_prefix() -> None:
