@@ -35,7 +35,7 @@ SHIM_SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
 )
-"""Signals that shims pass on, though a process group gets them: its ranks outlive them."""
+"""What shims pass on to ranks; the server is in the process group of torchrun and survives them."""
 LAUNCHER_MODULES = ("torch", "torch.distributed.run")
 REQUEST_TIMEOUT_S, END_TIMEOUT_S = 3.0, 3.0
 
