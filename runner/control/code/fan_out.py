@@ -51,10 +51,12 @@ class FanOut:
         lost_s: float,
     ) -> None:
         self._targets, self._addresses, self._retention = targets, addresses, retention
-        self._token, self._lost_s = secrets.token_hex(16), lost_s
+        self._lost_s = lost_s
         # The only port that a launch may use is left to it.
-        first, last = (0, 0) if ports.is_fixed else (ports.first, ports.last)
-        self._service = {"release": release, "token": self._token, "first": first, "last": last}
+        self._ports = PortRange() if ports.is_fixed else ports
+        first, last = self._ports.first, self._ports.last
+        token = secrets.token_hex(16)
+        self._service = {"release": release, "token": token, "first": first, "last": last}
         self._listening: dict[str, int] = {}  # the port of each holder, 0 if it cannot listen
         self._receivers: Counter[str] = Counter()  # of each holder, now
         self._tried: dict[str, set[str]] = defaultdict(set)  # holders, by host
@@ -107,11 +109,12 @@ class FanOut:
             self._receivers[self._targets[name].holder] -= 1
             self._successes += 1
 
-    def on_failed(self, name: str, reason: str) -> None:
+    def on_failed(self, name: str, reason: str, *, unreachable: bool = False) -> None:
         """Note why a host could not get the release from its holder, and queue it again."""
         target = self._targets[name]
         self._receivers[target.holder] -= 1
-        target.fan_out_failure = self._last_failure = reason[:MAX_REASON]
+        advice = self._advice(self._listening[target.holder]) if unreachable else ""
+        target.fan_out_failure = self._last_failure = f"{reason[:MAX_REASON]}{advice}"
         target.state, target.holder = "queued", ""
         self._failures += 1
 
@@ -131,6 +134,15 @@ class FanOut:
     @property
     def _is_hopeless(self) -> bool:
         return not self._successes and self._failures >= MAX_FAILURES
+
+    def _advice(self, port: int) -> str:
+        """Return what may help where the port of a holder cannot be reached, 0 if that is gone."""
+        if not port:
+            return ""
+        cure = "let the hosts reach each other at the ports of cluster.master_port"
+        if not self._ports.first <= port <= self._ports.last:
+            cure = "set cluster.master_port to a range of ports at which the hosts reach each other"
+        return f"; {cure}, or set deploy.fan_out=off"
 
     def _states(self) -> list[str]:
         return [target.state for target in self._targets.values()]
@@ -210,7 +222,7 @@ class FanOut:
         self._receivers[holder] += 1
         self._tried[name].add(holder)
         address, port = self._addresses[holder], self._listening[holder]
-        where = {"node": holder, "address": address, "port": port, "token": self._token}
+        where = {"node": holder, "address": address, "port": port, "token": self._service["token"]}
         request = {"node": name, "holder": where, **self._retention}
         target.session.request("receive_release", request)
 
@@ -223,7 +235,5 @@ def fan_out_notes(targets: Mapping[str, PushTarget]) -> list[str]:
             names[target.fan_out_failure].append(name)
     return [
         f"the code went from here to {join_some(each)}, which another host was to serve: {reason}"
-        "; let the hosts reach each other at the ports of cluster.master_port, or set"
-        " deploy.fan_out=off"
         for reason, each in names.items()
     ]

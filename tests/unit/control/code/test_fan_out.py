@@ -23,6 +23,7 @@ from runner.core.protocol.frames import Frame
 from tests.golden.builders import spec
 
 LOST_S = 30.0
+PORTS = PortRange(4700, 4720)
 
 
 class Session:
@@ -54,8 +55,7 @@ class Push:
             for name, session in self.sessions.items()
         }
         addresses = {name: f"at {name}" for name in names if name != unreachable}
-        ports = PortRange(29500, 29510)
-        self.fan_out = FanOut(self.targets, addresses, "f00d", ports, {"keep": 3}, LOST_S)
+        self.fan_out = FanOut(self.targets, addresses, "f00d", PORTS, {"keep": 3}, LOST_S)
 
     def states(self) -> dict[str, str]:
         """The state of each host."""
@@ -79,9 +79,9 @@ class Push:
         self.fan_out.on_listening(name, port)
         self.fan_out.advance()
 
-    def fail(self, name: str, reason: str = "no route") -> None:
+    def fail(self, name: str, reason: str = "no route", *, unreachable: bool = True) -> None:
         """A host could not get it from its holder."""
-        self.fan_out.on_failed(name, reason)
+        self.fan_out.on_failed(name, reason, unreachable=unreachable)
         self.fan_out.advance()
 
 
@@ -117,7 +117,7 @@ def test_who_has_it_serves_two_and_they_serve_on() -> None:
     push.store("a")
     ((kind, service),) = push.sessions["a"].requests
     assert kind == "serve_release"
-    assert (service["node"], service["first"], service["last"]) == ("a", 29500, 29510)
+    assert (service["node"], service["first"], service["last"]) == ("a", 4700, 4720)
     push.listen("a")
     assert push.states() == {
         "a": "stored",
@@ -161,7 +161,7 @@ def test_a_holder_that_cannot_listen_is_replaced() -> None:
 
     assert push.states() == {"a": "stored", "b": "lacking", "c": "queued"}
     (note,) = fan_out_notes(push.targets)
-    assert "here to b, which another host was to serve: a cannot listen: no port is free;" in note
+    assert "here to b, which another host was to serve: a cannot listen: no port is free" in note
 
 
 @pytest.mark.parametrize(
@@ -258,6 +258,38 @@ def test_a_holder_that_falls_silent_is_noticed_without_a_frame() -> None:
     push.fan_out.advance()
 
     assert push.states() == {"a": "opening", "b": "lacking", "c": "queued"}
+
+
+CURE = "; let the hosts reach each other at the ports of cluster.master_port, or set"
+RANGE_CURE = (
+    "; set cluster.master_port to a range of ports at which the hosts reach each other, or set"
+)
+
+
+@pytest.mark.parametrize(
+    ("ports", "unreachable", "advice"),
+    [
+        (PORTS, True, f"{CURE} deploy.fan_out=off"),
+        (PortRange(4711, 4711), True, f"{RANGE_CURE} deploy.fan_out=off"),
+        (PortRange(), True, f"{RANGE_CURE} deploy.fan_out=off"),
+        (PORTS, False, ""),
+    ],
+    ids=["range", "one port", "any port", "other failure"],
+)
+def test_advice_is_about_ports_only_where_they_may_be_the_cause(
+    ports: PortRange, unreachable: bool, advice: str
+) -> None:
+    """And about the ports at which holders really listen."""
+    push = Push("a", "x")
+    addresses = {"a": "1", "x": "2"}
+    push.fan_out = FanOut(push.targets, addresses, "f00d", ports, {"keep": 3}, LOST_S)
+    push.targets["a"].state, push.targets["x"].state = "stored", "queued"
+    push.fan_out.advance()
+    push.listen("a")
+    push.fail("x", "why", unreachable=unreachable)
+
+    (note,) = fan_out_notes(push.targets)
+    assert note == f"the code went from here to x, which another host was to serve: why{advice}"
 
 
 class Snapshot:
