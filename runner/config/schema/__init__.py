@@ -73,7 +73,7 @@ class TaskConfig:
         *("argparse", "equals", "hydra", "raw"),
     )
     preload: Any = doc(
-        "imports these once per node, where ranks are then forked; true: torch",
+        "imports these once per node, where ranks are then forked; true: torch and torch._dynamo",
         *(PRELOAD, False),
     )
     args_expand: bool = doc(

@@ -6,7 +6,10 @@ host that no holder can serve is sent it from here.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import secrets
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -21,6 +24,12 @@ MAX_RECEIVERS = 2  # of one holder at a time
 MAX_TRIES = 2  # holders that a host tries
 MAX_FAILURES = 4
 """After so many failures and no success the hosts are taken not to reach each other."""
+
+CHECK_S = 0.25
+"""What no state tells is looked at so often: a holder whose connection is gone, or silent."""
+
+COMING_STATES = ("lacking", "opening", "receiving", "storing", "fetching", "stored")
+"""The states of a host that may serve others later, if it does not do so now."""
 
 MAX_REASON = 300  # characters of what a host says
 
@@ -42,16 +51,20 @@ class FanOut:
         lost_s: float,
     ) -> None:
         self._targets, self._addresses, self._retention = targets, addresses, retention
-        self._token, self._lost_s = secrets.token_hex(16), lost_s
+        self._lost_s = lost_s
         # The only port that a launch may use is left to it.
-        first, last = (0, 0) if ports.is_fixed else (ports.first, ports.last)
-        self._service = {"release": release, "token": self._token, "first": first, "last": last}
+        self._ports = PortRange() if ports.is_fixed else ports
+        first, last = self._ports.first, self._ports.last
+        token = secrets.token_hex(16)
+        self._service = {"release": release, "token": token, "first": first, "last": last}
         self._listening: dict[str, int] = {}  # the port of each holder, 0 if it cannot listen
         self._receivers: Counter[str] = Counter()  # of each holder, now
         self._tried: dict[str, set[str]] = defaultdict(set)  # holders, by host
         self._failures = self._successes = 0
         self._last_failure = ""
         self._is_decided = False
+        self._settled_states: list[str] = []  # those in which the last advance changed nothing
+        self._next_check = 0.0
 
     def hold_back(self, missing: Mapping[str, int]) -> None:
         """Have hosts wait for a holder, if that is worthwhile; `missing` is in bytes, by host.
@@ -70,17 +83,19 @@ class FanOut:
                 self._targets[name].state = "queued"
 
     def advance(self) -> None:
-        """Have holders listen, and queued hosts receive; those that none can serve are lacking."""
+        """Have holders listen, and queued hosts receive; those that none can serve are lacking.
+
+        Cheap if no state has changed: it is called after every frame of any host.
+        """
+        now, states = time.monotonic(), self._states()
+        if now < self._next_check and states == self._settled_states:
+            return
         queued = [name for name, target in self._targets.items() if target.state == "queued"]
-        waiting = [name for name in queued if not self._serve(name)]
+        waiting = self._serve(queued)
         self._open_holders(waiting)
-        orphans = [name for name in waiting if not self._may_be_served(name)]
-        untried = [name for name in orphans if not self._tried[name]]
-        for name in orphans:
-            if self._tried[name] or self._is_hopeless or name == untried[0]:  # a new first holder
-                target = self._targets[name]
-                target.state = "lacking"
-                target.fan_out_failure = target.fan_out_failure or self._last_failure
+        self._send_from_here(waiting)
+        self._settled_states = states if self._states() == states else []
+        self._next_check = now + CHECK_S
 
     def on_listening(self, name: str, port: int, error: str = "") -> None:
         """Note the port on which a holder listens, 0 if it cannot."""
@@ -94,11 +109,12 @@ class FanOut:
             self._receivers[self._targets[name].holder] -= 1
             self._successes += 1
 
-    def on_failed(self, name: str, reason: str) -> None:
+    def on_failed(self, name: str, reason: str, *, unreachable: bool = False) -> None:
         """Note why a host could not get the release from its holder, and queue it again."""
         target = self._targets[name]
         self._receivers[target.holder] -= 1
-        target.fan_out_failure = self._last_failure = reason[:MAX_REASON]
+        advice = self._advice(self._listening[target.holder]) if unreachable else ""
+        target.fan_out_failure = self._last_failure = f"{reason[:MAX_REASON]}{advice}"
         target.state, target.holder = "queued", ""
         self._failures += 1
 
@@ -119,48 +135,86 @@ class FanOut:
     def _is_hopeless(self) -> bool:
         return not self._successes and self._failures >= MAX_FAILURES
 
-    def _may_try(self, name: str, holder: str) -> bool:
-        """Return whether a host may try that holder, now or later."""
-        session = self._targets[holder].session
-        is_live = not session.closed and session.idle_s <= self._lost_s
-        can_listen = holder in self._addresses and self._listening.get(holder, 1) != 0
-        tried = self._tried[name]
-        is_new = holder not in tried and len(tried) < MAX_TRIES
-        return is_live and can_listen and is_new and not self._is_hopeless
+    def _advice(self, port: int) -> str:
+        """Return what may help where the port of a holder cannot be reached, 0 if that is gone."""
+        if not port:
+            return ""
+        cure = "let the hosts reach each other at the ports of cluster.master_port"
+        if not self._ports.first <= port <= self._ports.last:
+            cure = "set cluster.master_port to a range of ports at which the hosts reach each other"
+        return f"; {cure}, or set deploy.fan_out=off"
 
-    def _serve(self, name: str) -> bool:
-        """Have the holder with the fewest receivers serve a host; return whether one can."""
-        free = [
+    def _states(self) -> list[str]:
+        return [target.state for target in self._targets.values()]
+
+    def _is_live(self, name: str) -> bool:
+        session = self._targets[name].session
+        return not session.closed and session.idle_s <= self._lost_s
+
+    def _may_try_more(self, name: str) -> bool:
+        return len(self._tried[name]) < MAX_TRIES and not self._is_hopeless
+
+    def _serve(self, queued: Sequence[str]) -> list[str]:
+        """Have the free holders with the fewest receivers serve hosts; return those that wait."""
+        free = sorted(
             (self._receivers[holder], holder)
             for holder, port in self._listening.items()
-            if port and self._receivers[holder] < MAX_RECEIVERS and self._may_try(name, holder)
-        ]
-        if free:
-            self._receive(name, min(free)[1])
-        return bool(free)
+            if port and self._receivers[holder] < MAX_RECEIVERS and self._is_live(holder)
+        )
+        waiting: list[str] = []
+        for index, name in enumerate(queued):
+            if not free:
+                return [*waiting, *queued[index:]]
+            tried = self._tried[name]
+            untried = (each for each in free if each[1] not in tried)
+            chosen = next(untried, None) if self._may_try_more(name) else None
+            if chosen is None:
+                waiting.append(name)
+                continue
+            free.remove(chosen)
+            count, holder = chosen
+            self._receive(name, holder)
+            if count + 1 < MAX_RECEIVERS:
+                bisect.insort(free, (count + 1, holder))
+        return waiting
 
     def _open_holders(self, waiting: Sequence[str]) -> None:
         """Have as many hosts that hold the release begin to serve it as the waiting ones need."""
         slots = MAX_RECEIVERS * sum(t.state == "opening" for t in self._targets.values())
+        new = (  # nobody has tried these
+            name
+            for name, target in self._targets.items()
+            if target.state == "stored" and name not in self._listening
+            if name in self._addresses and self._is_live(name)
+        )
         for name in waiting:
             if slots:
                 slots -= 1
-                continue
-            for holder, target in self._targets.items():
-                is_new = target.state == "stored" and holder not in self._listening
-                if is_new and self._may_try(name, holder):
-                    target.state = "opening"
-                    target.session.request("serve_release", {**self._service, "node": holder})
-                    slots = MAX_RECEIVERS - 1
-                    break
+            elif self._may_try_more(name):
+                holder = next(new, None)
+                if holder is None:
+                    return
+                target = self._targets[holder]
+                target.state = "opening"
+                target.session.request("serve_release", {**self._service, "node": holder})
+                slots = MAX_RECEIVERS - 1
 
-    def _may_be_served(self, name: str) -> bool:
-        """Return whether a host may find a holder later."""
-        coming = ("lacking", "opening", "receiving", "storing", "fetching", "stored")
-        return any(
-            target.state in coming and self._may_try(name, other)
-            for other, target in self._targets.items()
+    def _send_from_here(self, waiting: Sequence[str]) -> None:
+        """Have hosts that no holder can serve, now or later, be sent the release from here."""
+        coming = (
+            name
+            for name, target in self._targets.items()
+            if target.state in COMING_STATES and self._listening.get(name, 1)
+            if name in self._addresses and self._is_live(name)
         )
+        first_few = set(itertools.islice(coming, MAX_TRIES))  # who may try has tried fewer
+        orphans = [n for n in waiting if not self._may_try_more(n) or first_few <= self._tried[n]]
+        untried = [name for name in orphans if not self._tried[name]]
+        for name in orphans:
+            if self._tried[name] or self._is_hopeless or name == untried[0]:  # a new first holder
+                target = self._targets[name]
+                target.state = "lacking"
+                target.fan_out_failure = target.fan_out_failure or self._last_failure
 
     def _receive(self, name: str, holder: str) -> None:
         target = self._targets[name]
@@ -168,7 +222,7 @@ class FanOut:
         self._receivers[holder] += 1
         self._tried[name].add(holder)
         address, port = self._addresses[holder], self._listening[holder]
-        where = {"node": holder, "address": address, "port": port, "token": self._token}
+        where = {"node": holder, "address": address, "port": port, "token": self._service["token"]}
         request = {"node": name, "holder": where, **self._retention}
         target.session.request("receive_release", request)
 
@@ -181,7 +235,5 @@ def fan_out_notes(targets: Mapping[str, PushTarget]) -> list[str]:
             names[target.fan_out_failure].append(name)
     return [
         f"the code went from here to {join_some(each)}, which another host was to serve: {reason}"
-        "; let the hosts reach each other at the ports of cluster.master_port, or set"
-        " deploy.fan_out=off"
         for reason, each in names.items()
     ]

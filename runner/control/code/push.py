@@ -129,7 +129,8 @@ class CodePush(WaitLoop):
         elif frame.kind == "missing":
             target.missing_digests = self._digests(frame.data["missing"])
             if target.state == "fetching":
-                self._fan_out.on_failed(name, frame.data["reason"] or "it did not say why")
+                reason = frame.data["reason"] or "it did not say why"
+                self._fan_out.on_failed(name, reason, unreachable=frame.data["unreachable"])
             else:
                 target.state = "lacking"
         elif frame.kind == "stored":

@@ -24,7 +24,7 @@ class PushTarget:
     sent: int = 0  # the bytes of `queued` after compression
     is_new: bool = False  # it did not have the release before
     holder: str = ""  # the host that it got the release from, "" if that is this machine
-    fan_out_failure: str = ""  # why it did not get it from another host, which it tried
+    fan_out_failure: str = ""  # why it did not get it from another host, and what may help
     problem: Problem | None = None
 
     @property

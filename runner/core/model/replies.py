@@ -88,11 +88,13 @@ class InventoryEnd:
 class MissingFiles:
     """The files of a release that the host lacks, by their indices in the manifest.
 
-    `reason` is why it could not get them from another host.
+    `reason` is why it could not get them from another host; `unreachable`, that this could not be
+    connected to.
     """
 
     missing: Tuple[int, ...]
     reason: str = ""
+    unreachable: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Handler(RequestHandler):
         self._writer = writer
         yield from self._abort_on_error(self._begin(frame, writer))
 
-    def _begin(self, frame: Frame, writer: ReleaseWriter, reason: str = "") -> Steps:
+    def _begin(self, frame: Frame, writer: ReleaseWriter, **failure: object) -> Steps:
         workdir = self.context.workdir
         yield from writer.begin()
         if writer.space_error:  # remove what `keep` allows now rather than at the end
@@ -52,7 +52,7 @@ class Handler(RequestHandler):
         if writer.space_error:
             raise OSError(errno.ENOSPC, writer.space_error, workdir)
         self._missing = _indices(writer)
-        self.context.answer(frame, "missing", missing=self._missing, reason=reason)
+        self.context.answer(frame, "missing", missing=self._missing, **failure)
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
@@ -98,7 +98,9 @@ class Handler(RequestHandler):
         except Exception as error:  # noqa: BLE001 (whatever the other host did)
             yield from writer.abort()
             self._writer = ReleaseWriter(self.context.workdir, writer.manifest_bytes)
-            yield from self._abort_on_error(self._begin(frame, self._writer, error_text(error)))
+            unreachable = isinstance(error, release_exchange.HolderUnreachable)
+            failure = {"reason": error_text(error), "unreachable": unreachable}
+            yield from self._abort_on_error(self._begin(frame, self._writer, **failure))
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:

@@ -48,6 +48,10 @@ Ranges = List[List[int]]
 """Indices into the files of a manifest, as the first and last of each run of them."""
 
 
+class HolderUnreachable(OSError):
+    """No connection to the holder: it is down, or something between the hosts is in the way."""
+
+
 @dataclass(frozen=True)
 class Holder:
     """Where a release is served: the address and port of the node that holds it."""
@@ -146,7 +150,8 @@ def receive(
     `missing` are indices into the manifest's files, `size` is how many bytes those have.
 
     Raises:
-        OSError: The holder cannot be reached, or sends too little.
+        HolderUnreachable: There is no connection to the holder.
+        OSError: It refuses, or sends too little.
     """
     sock = yield from _connect(holder)
     with sock:
@@ -165,7 +170,7 @@ def _connect(holder: Holder) -> Generator[bytes, None, socket.socket]:
             return sock
         if dialler.error:
             where = f"{holder.node} at {holder.address} port {holder.port}"
-            raise OSError(dialler.error, f"cannot connect to {where}: {dialler.reason}")
+            raise HolderUnreachable(dialler.error, f"cannot connect to {where}: {dialler.reason}")
         _wait(dialler.fileno(), select.POLLOUT)
         yield b""
 

@@ -21,6 +21,10 @@ class LoginFailure(Exception):
         self.message, self.hint = message, hint
 
 
+class LoginDenied(LoginFailure):
+    """An sshd has talked with us to the end: one side does not accept the other's key."""
+
+
 class ConnectionLost(LoginFailure):
     """The connection is dead; nothing was started over it."""
 

@@ -13,7 +13,7 @@ import paramiko
 from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
+from runner.transport.ssh.deadline import LoginDenied, LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey
 from runner.transport.ssh.login_budget import MAX_WAIT_S
 
@@ -219,11 +219,11 @@ class FailureMessages:
                 f"put your public key into ~{user}/.ssh/authorized_keys there,"
                 " or set cluster.ssh.key to the right one"
             )
-        return self._failure(message, "\n".join(hints))
+        return LoginDenied(*self._failure(message, "\n".join(hints)).args)
 
     def key_unknown(self, key: HostKey) -> LoginFailure:
         """The machine's host key is not known yet."""
-        return LoginFailure(
+        return LoginDenied(
             f"the host key of {self.place} is not known: {key.type} {key.fingerprint}",
             f"{_compare_hint(key)}\nif they are equal: {self._add_key_hint(key)}\n"
             "or trust the first key of every host: cluster.ssh.host_keys=accept-new",
@@ -240,7 +240,7 @@ class FailureMessages:
             f"if they are equal, forget the old one: {'; '.join(forget_commands)}",
             f"and take the new one: {self._add_key_hint(key)}",
         ]
-        return LoginFailure(
+        return LoginDenied(
             f"the host key of {self.place} has CHANGED: it is {key.type} {key.fingerprint} now"
             f" ({entries[0].location} says otherwise)",
             "\n".join(hints),
@@ -248,7 +248,7 @@ class FailureMessages:
 
     def key_revoked(self, key: HostKey, entry: Entry) -> LoginFailure:
         """A line of a known-hosts file revokes this key."""
-        return LoginFailure(
+        return LoginDenied(
             f"the host key of {self.place} is REVOKED by {entry.location}:"
             f" {key.type} {key.fingerprint}",
             "do not log in; give the machine a new host key",

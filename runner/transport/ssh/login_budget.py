@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from runner.transport.ssh.deadline import RefusedForNow
+from runner.transport.ssh.deadline import LoginDenied, RefusedForNow
 
 MAX_LOGINS = 8
 """Logins in progress at one sshd."""
@@ -37,40 +37,44 @@ class LoginBudget:
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._permits: dict[object, float] = {}  # each with when it expires (monotonic)
-        self._progress_at = 0.0  # when a login was last not refused, or the first one began
+        self._refused_since: float | None = None  # the first refusal after an answer
 
     def run(self, attempt: Callable[[], T], before_wait: Callable[[], None]) -> T:
         """Return the result of an attempt at a login that is made with a permit.
 
         Attempts that raise RefusedForNow are repeated until the sshd has refused every login for
-        `patience_s` seconds; then that is raised, as is whatever else an attempt raises.
+        `patience_s` seconds; then that is raised, as is whatever else an attempt raises. One that
+        ends otherwise, such as by a timeout, does not show that the sshd lets anybody in.
         `before_wait` is called before each wait, and may raise as well.
         """
         permit, end = object(), time.monotonic() + MAX_WAIT_S
-        pause_s, is_refused = MIN_PAUSE_S, False
+        pause_s = MIN_PAUSE_S
         try:
             while True:
                 before_wait()
                 self._acquire(permit)
                 try:
-                    is_refused = False
-                    return attempt()
+                    result = attempt()
+                except LoginDenied:
+                    self._on_answer()
+                    raise
                 except RefusedForNow:
-                    is_refused = True
-                    deadline = min(end, self._progress_at + self._patience_s)
-                    remaining_s = deadline - time.monotonic()
+                    remaining_s = min(end, self._patience_end()) - time.monotonic()
                     if remaining_s <= 0:
                         raise
+                else:
+                    self._on_answer()
+                    return result
                 before_wait()
                 time.sleep(min(remaining_s, pause_s * random.uniform(0.5, 1.5)))  # noqa: S311
                 pause_s = min(MAX_PAUSE_S, 2 * pause_s)
         finally:
-            self._release(permit, is_refused=is_refused)
+            self._release(permit)
 
     def _acquire(self, permit: object) -> None:
         with self._changed:
             if not self._permits:
-                self._progress_at = time.monotonic()
+                self._refused_since = None
             while permit not in self._permits and len(self._permits) >= MAX_LOGINS:
                 oldest = min(self._permits, key=self._permits.__getitem__)
                 remaining_s = self._permits[oldest] - time.monotonic()
@@ -80,9 +84,17 @@ class LoginBudget:
                     self._changed.wait(remaining_s)
             self._permits[permit] = time.monotonic() + PERMIT_S
 
-    def _release(self, permit: object, *, is_refused: bool) -> None:
+    def _patience_end(self) -> float:
+        with self._changed:
+            if self._refused_since is None:
+                self._refused_since = time.monotonic()
+            return self._refused_since + self._patience_s
+
+    def _on_answer(self) -> None:
+        with self._changed:
+            self._refused_since = None
+
+    def _release(self, permit: object) -> None:
         with self._changed:
             self._permits.pop(permit, None)
-            if not is_refused:
-                self._progress_at = time.monotonic()
             self._changed.notify()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
 from runner.control.code.code_store import PushSource
-from runner.control.code.fan_out import MAX_FAILURES, MIN_BYTES, FanOut, fan_out_notes
+from runner.control.code.fan_out import CHECK_S, MAX_FAILURES, MIN_BYTES, FanOut, fan_out_notes
 from runner.control.code.push import CodePush
 from runner.control.code.push_target import PushTarget
 from runner.control.rpc.session import HostSession, Inbox
@@ -22,15 +23,22 @@ from runner.core.protocol.frames import Frame
 from tests.golden.builders import spec
 
 LOST_S = 30.0
+PORTS = PortRange(4700, 4720)
 
 
 class Session:
-    """What a fan-out uses of a session: it notes the requests."""
+    """What a fan-out uses of a session: it notes the requests, and looks at whether it lives."""
 
     def __init__(self, name: str) -> None:
         self.node = Node(name, f"{name}.lan")
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.closed, self.idle_s = False, 0.0
+        self.is_closed, self.idle_s, self.looks = False, 0.0, 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        self.looks += 1
+        return self.is_closed
 
     def request(self, kind: str, data: dict[str, Any] | None = None) -> None:
         """Note a request."""
@@ -47,12 +55,18 @@ class Push:
             for name, session in self.sessions.items()
         }
         addresses = {name: f"at {name}" for name in names if name != unreachable}
-        ports = PortRange(29500, 29510)
-        self.fan_out = FanOut(self.targets, addresses, "f00d", ports, {"keep": 3}, LOST_S)
+        self.fan_out = FanOut(self.targets, addresses, "f00d", PORTS, {"keep": 3}, LOST_S)
 
     def states(self) -> dict[str, str]:
         """The state of each host."""
         return {name: target.state for name, target in self.targets.items()}
+
+    def looks(self) -> int:
+        """How often sessions were looked at since the last call."""
+        count = sum(session.looks for session in self.sessions.values())
+        for session in self.sessions.values():
+            session.looks = 0
+        return count
 
     def store(self, name: str) -> None:
         """A host has got the release."""
@@ -65,9 +79,9 @@ class Push:
         self.fan_out.on_listening(name, port)
         self.fan_out.advance()
 
-    def fail(self, name: str, reason: str = "no route") -> None:
+    def fail(self, name: str, reason: str = "no route", *, unreachable: bool = True) -> None:
         """A host could not get it from its holder."""
-        self.fan_out.on_failed(name, reason)
+        self.fan_out.on_failed(name, reason, unreachable=unreachable)
         self.fan_out.advance()
 
 
@@ -103,7 +117,7 @@ def test_who_has_it_serves_two_and_they_serve_on() -> None:
     push.store("a")
     ((kind, service),) = push.sessions["a"].requests
     assert kind == "serve_release"
-    assert (service["node"], service["first"], service["last"]) == ("a", 29500, 29510)
+    assert (service["node"], service["first"], service["last"]) == ("a", 4700, 4720)
     push.listen("a")
     assert push.states() == {
         "a": "stored",
@@ -147,11 +161,11 @@ def test_a_holder_that_cannot_listen_is_replaced() -> None:
 
     assert push.states() == {"a": "stored", "b": "lacking", "c": "queued"}
     (note,) = fan_out_notes(push.targets)
-    assert "here to b, which another host was to serve: a cannot listen: no port is free;" in note
+    assert "here to b, which another host was to serve: a cannot listen: no port is free" in note
 
 
 @pytest.mark.parametrize(
-    "end", [{"closed": True}, {"idle_s": LOST_S + 1}], ids=["closed", "silent"]
+    "end", [{"is_closed": True}, {"idle_s": LOST_S + 1}], ids=["closed", "silent"]
 )
 def test_a_holder_that_is_gone_serves_nobody(end: dict[str, Any]) -> None:
     """Whoever had it as a holder, or waits for one, gets it from another one."""
@@ -216,6 +230,68 @@ def test_hosts_that_do_not_reach_each_other_are_all_sent_their_copies() -> None:
     assert len(note) < 700
 
 
+def test_many_waiting_hosts_cost_little() -> None:
+    """After a frame few sessions are looked at, and none if it changed nothing."""
+    push = begun(*(f"n{number:03}" for number in range(200)))
+    push.store("n000")
+    push.listen("n000")
+    push.store("n001")
+    count = Counter(push.states().values())
+    assert count == {"stored": 1, "opening": 1, "fetching": 2, "queued": 196}
+
+    push.looks()
+    push.listen("n001")
+    assert 0 < push.looks() < 10
+    push.fan_out.advance()  # what the last one did may have made more possible
+    push.looks()
+    push.fan_out.advance()
+    assert push.looks() == 0
+
+
+def test_a_holder_that_falls_silent_is_noticed_without_a_frame() -> None:
+    """Nobody waits for it, though no host says anything."""
+    push = begun("a", "b", "c")
+    push.store("a")
+    push.fan_out.advance()
+    push.sessions["a"].idle_s = LOST_S + 1
+    time.sleep(CHECK_S)
+    push.fan_out.advance()
+
+    assert push.states() == {"a": "opening", "b": "lacking", "c": "queued"}
+
+
+CURE = "; let the hosts reach each other at the ports of cluster.master_port, or set"
+RANGE_CURE = (
+    "; set cluster.master_port to a range of ports at which the hosts reach each other, or set"
+)
+
+
+@pytest.mark.parametrize(
+    ("ports", "unreachable", "advice"),
+    [
+        (PORTS, True, f"{CURE} deploy.fan_out=off"),
+        (PortRange(4711, 4711), True, f"{RANGE_CURE} deploy.fan_out=off"),
+        (PortRange(), True, f"{RANGE_CURE} deploy.fan_out=off"),
+        (PORTS, False, ""),
+    ],
+    ids=["range", "one port", "any port", "other failure"],
+)
+def test_advice_is_about_ports_only_where_they_may_be_the_cause(
+    ports: PortRange, unreachable: bool, advice: str
+) -> None:
+    """And about the ports at which holders really listen."""
+    push = Push("a", "x")
+    addresses = {"a": "1", "x": "2"}
+    push.fan_out = FanOut(push.targets, addresses, "f00d", ports, {"keep": 3}, LOST_S)
+    push.targets["a"].state, push.targets["x"].state = "stored", "queued"
+    push.fan_out.advance()
+    push.listen("a")
+    push.fail("x", "why", unreachable=unreachable)
+
+    (note,) = fan_out_notes(push.targets)
+    assert note == f"the code went from here to x, which another host was to serve: why{advice}"
+
+
 class Snapshot:
     """A release of one big file."""
 
@@ -265,12 +341,12 @@ class Answering(Session):
     def reject(self, error: Exception) -> None:
         """Note that it sent what it must not."""
         self.rejections.append(error)
-        self.closed = True
+        self.is_closed = True
         self.inbox.put((cast("HostSession", self), Frame("closed", {"reason": str(error)})))
 
     def close(self) -> None:
         """End."""
-        self.closed = True
+        self.is_closed = True
 
 
 def failed(reason: str) -> Frame:

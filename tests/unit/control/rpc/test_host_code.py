@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import marshal
 import os
+import py_compile
 import subprocess
 import sys
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -100,3 +105,91 @@ def test_what_is_not_as_it_was_kept_is_not_used(tmp_path: Path, harm: str) -> No
     else:
         place(tmp_path).chmod(0o622)
     assert host_code.KEY.encode() in booted(tmp_path, sends=True)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The only module of a package, which is about to be sent."""
+    caches = (host_code._source_files, host_code._boot_line, host_code._archive_for)
+    monkeypatch.setattr(host_code, "_PACKAGE", tmp_path / "runner")
+    monkeypatch.setattr(host_code, "PROGRAMS", ("module",))
+    path = tmp_path / "runner" / "host" / "module.py"
+    path.parent.mkdir(parents=True)
+    write(path, "x = 1\n")
+    for cache in caches:
+        cache.cache_clear()
+    yield path
+    for cache in caches:
+        cache.cache_clear()
+
+
+def write(path: Path, text: str, mtime: float = 1_000_000_000) -> None:
+    """Write it with a time of its own."""
+    path.write_text(text)
+    os.utime(path, (mtime, mtime))
+
+
+def sent() -> object:
+    """Return what x is in the module that is sent, compiled."""
+    blobs = archive(host_code.KEY).modules["runner.host.module"][1]
+    code: CodeType = marshal.loads(zlib.decompress(blobs[host_code.KEY]))  # noqa: S302 (our own)
+    return code.co_consts[0]
+
+
+def test_an_update_while_we_run_is_not_sent(module: Path) -> None:
+    """Hosts would keep it under the hash of what we began with."""
+    line = host_code.boot_line()
+    write(module, "x = 2\n", 1_000_000_001)
+    py_compile.compile(str(module))
+
+    assert (sent(), host_code.boot_line()) == (1, line)
+    sources = archive(SOURCE)
+    blobs = (sources.modules["runner.host.module"][1][SOURCE], sources.programs["module"])
+    assert {zlib.decompress(blob) for blob in blobs} == {b"x = 1\n"}
+
+
+def test_what_python_keeps_of_a_module_is_not_compiled_again(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is what we compiled ourselves."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    kept = Path(str(py_compile.compile(str(module))))
+    header = kept.read_bytes()[:16]
+    kept.write_bytes(header + marshal.dumps(compile("x = 3", "", "exec")))
+    assert sent() == 3
+
+    kept.unlink()
+    host_code._archive_for.cache_clear()
+    assert sent() == 1
+    assert kept.read_bytes()[:16] == header
+
+
+@pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
+def test_what_python_keeps_of_another_text_is_not_sent(
+    module: Path, mode: py_compile.PycInvalidationMode
+) -> None:
+    """Whether Python itself would compare it or not."""
+    write(module, "x = 22\n")
+    py_compile.compile(str(module), invalidation_mode=mode)
+    write(module, "x = 1\n")
+
+    assert sent() == 1
+
+
+def test_a_module_that_is_being_written_is_compiled(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time may be that of an earlier text."""
+    py_compile.compile(str(module))
+    fstat = os.fstat
+
+    def write_then_stat(descriptor: int) -> os.stat_result:
+        status = fstat(descriptor)
+        if module.read_text() == "x = 1\n":
+            write(module, "x = 2\n", 1_000_000_001)
+        return status
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fstat", write_then_stat)
+        host_code._source_files()
+    assert sent() == 2

@@ -110,16 +110,20 @@ def test_what_is_missing_comes_from_the_holder(
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "reason", "unreachable"),
     [
-        ({"token": "another"}, "n1 refused: it closed the connection"),
-        ({"node": "n3"}, "n3 refused: it is another node, or has another release"),
-        ({"address": "127.0.0.9", "port": 9}, "cannot connect to n1 at 127.0.0.9 port 9"),
-        ({"address": "somewhere"}, "cannot connect to n1 at somewhere port"),
+        ({"token": "another"}, "n1 refused: it closed the connection", False),
+        ({"node": "n3"}, "n3 refused: it is another node, or has another release", False),
+        ({"address": "127.0.0.9", "port": 9}, "cannot connect to n1 at 127.0.0.9 port 9", True),
+        ({"address": "somewhere"}, "cannot connect to n1 at somewhere port", True),
     ],
 )
 def test_a_holder_that_cannot_serve_is_named(
-    agents: Callable[[str], Agent], port: int, changes: dict[str, object], reason: str
+    agents: Callable[[str], Agent],
+    port: int,
+    changes: dict[str, object],
+    reason: str,
+    unreachable: bool,
 ) -> None:
     """Nothing is kept of the attempt; the controller sends it all the same."""
     agent = agents("n2")
@@ -128,6 +132,7 @@ def test_a_holder_that_cannot_serve_is_named(
 
     assert kind == "missing"
     assert data["reason"].startswith(reason)
+    assert data["unreachable"] == unreachable
     assert data["missing"] == [0, 1, 2, 4]
     writer = agent.push._writer
     assert writer is not None
@@ -146,6 +151,7 @@ def test_other_contents_are_not_taken(
 
     kind, data = agent.receive(port)
     assert (kind, data["reason"]) == ("missing", "a arrived with other content")
+    assert not data["unreachable"]
 
 
 def test_a_file_that_is_shorter_ends_the_transfer(

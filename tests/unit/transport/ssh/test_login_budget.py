@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -11,7 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from runner.transport.ssh import login_budget
-from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
+from runner.transport.ssh.config import Endpoint
+from runner.transport.ssh.deadline import LoginDenied, LoginFailure, RefusedForNow
+from runner.transport.ssh.errors import FailureMessages, Timeout
+from runner.transport.ssh.known_hosts import HostKey
 from runner.transport.ssh.login_budget import LoginBudget
 
 pytestmark = [pytest.mark.promise(4), pytest.mark.timeout(30)]
@@ -33,6 +37,12 @@ class Attempts:
         time.sleep(self._seconds)
         with self._lock:
             self._in_progress -= 1
+
+
+def fail(error: Exception | None) -> None:
+    """Raise an error if there is one."""
+    if error:
+        raise error
 
 
 def run_many(budget: LoginBudget, count: int, attempt: Callable[[], None]) -> None:
@@ -92,13 +102,15 @@ def test_login_that_stays_refused_fails_in_time() -> None:
     assert 0.9 < time.monotonic() - start < 1.5
 
 
-def test_login_is_tried_again_as_long_as_others_are_let_in() -> None:
-    """The sshd is busy then, and each of many has its turn."""
+@pytest.mark.parametrize("error", [None, LoginDenied("no key of yours")])
+def test_login_is_tried_again_as_long_as_others_are_answered(error: Exception | None) -> None:
+    """The sshd is busy then, and each of many has its turn; also if it knows nobody's key."""
     budget, end = LoginBudget(0.4), time.monotonic() + 1.5
 
     def succeed_again_and_again() -> None:
         while time.monotonic() < end:
-            budget.run(lambda: None, lambda: None)
+            with contextlib.suppress(LoginDenied):
+                budget.run(lambda: fail(error), lambda: None)
             time.sleep(0.05)
 
     def attempt() -> None:
@@ -109,6 +121,46 @@ def test_login_is_tried_again_as_long_as_others_are_let_in() -> None:
     others.start()
     budget.run(attempt, lambda: None)
     others.join()
+
+
+@pytest.mark.parametrize("is_begun", [True, False], ids=["timeout", "abandoned before it began"])
+def test_failures_of_others_give_no_more_time(is_begun: bool) -> None:
+    """They do not show that the sshd lets anybody in."""
+    budget, end = LoginBudget(0.4), time.monotonic() + 2
+    error = LoginFailure("took too long")
+
+    def fail_again_and_again() -> None:
+        while time.monotonic() < end:
+            with contextlib.suppress(LoginFailure):
+                budget.run(lambda: fail(error), lambda: fail(None if is_begun else error))
+            time.sleep(0.05)
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(fail_again_and_again)
+        with pytest.raises(RefusedForNow):
+            budget.run(lambda: fail(RefusedForNow("busy")), lambda: None)
+        assert time.monotonic() - start < 1
+
+
+def test_login_that_hangs_takes_no_time_from_others() -> None:
+    """They are patient from the first refusal on."""
+    budget, released = LoginBudget(0.5), threading.Event()
+    attempts = iter([RefusedForNow("busy"), RefusedForNow("busy"), None])
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(budget.run, released.wait, lambda: None)
+        time.sleep(0.6)
+        budget.run(lambda: fail(next(attempts)), lambda: None)
+        released.set()
+
+
+def test_a_key_that_is_not_accepted_is_an_answer() -> None:
+    """By the sshd, or by us."""
+    messages = FailureMessages(Endpoint("gpu1", "gpu1"), 1.0)
+    host_key = HostKey("ssh-ed25519", b"")
+    denials = (messages.keys_refused([], ["a key"], ()), messages.key_unknown(host_key))
+    assert all(isinstance(each, LoginDenied) for each in denials)
+    assert not isinstance(messages.timed_out(Timeout.LOGIN), LoginDenied)
 
 
 @pytest.mark.parametrize("error", [LoginFailure("down"), ValueError("else")])
