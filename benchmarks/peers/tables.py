@@ -79,13 +79,13 @@ def tables(record: Record) -> dict[str, Table]:
             "Ctrl-C, while ranks ignore signals and have a child in a session of its own"
             f"{watched['interrupt']}",
             (ranks, gone, ends),
-            "Ctrl-C",
+            "Ctrl-C, ranks deaf to it",
             "ranks_gone",
         ),
         "kill": Table(
             f"`kill -9` of the launcher, with the same ranks{watched['kill']}",
             (ranks, gone),
-            "`kill -9`",
+            "`kill -9` of the launcher",
             "ranks_gone",
         ),
         "unplug": Table(
@@ -151,8 +151,13 @@ def readme_part(record: Record) -> str:
     """Return README's table: medians in seconds, the least of each column in bold."""
     shown = {scene: table for scene, table in tables(record).items() if scenes_of(record, scene)}
     names = [each.name for each in record.launchers if each.version and "," not in each.name]
+
+    def whole(scene: str, name: str) -> list[Values]:
+        rounds = record.of(scene, name)
+        return [] if any(numbers(rounds, "torn")) else rounds
+
     least = {
-        scene: min(rank(record.of(scene, name), table.key) for name in names)[0]
+        scene: min((rank(whole(scene, name), table.key)[0] for name in names), default=NEVER)
         for scene, table in shown.items()
     }
 
@@ -160,11 +165,12 @@ def readme_part(record: Record) -> str:
         rounds, key = record.of(scene, name), shown[scene].key
         text = median_of(rounds, Column("", key, "{ranks} left"))
         torn = median_of(rounds, Column("", "torn", digits=0)) if scene == "lines" else "0"
-        text = f"**{text}**" if rounds and rank(rounds, key)[0] == least[scene] != NEVER else text
+        is_least = whole(scene, name) and rank(rounds, key)[0] == least[scene] != NEVER
+        text = f"**{text}**" if is_least else text
         return text + (f", {torn} torn or lost" if torn not in ("0", "") else "")
 
     rows = [[name, *(cell(scene, name) for scene in shown)] for name in names]
-    text = markdown(["s", *(table.short for table in shown.values())], rows)
+    text = markdown(["launcher", *(table.short for table in shown.values())], rows)
     return text + "".join(variants(record, shown))
 
 

@@ -226,10 +226,10 @@ def test_a_program_that_starts_again_does_so_from_its_beginning(
     assert "OMP_NUM_THREADS is set before torch is imported" in done.log("node1", 0, "err"), done
 
 
-def test_a_setting_for_a_later_import_is_not_lost_without_a_word(
+def test_a_setting_for_a_later_import_of_the_list_is_told(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
-    """One in the text has the ranks executed; of another one a line tells that it has no effect."""
+    """One in the text has ranks executed; one in a function has no effect, and a line says so."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "hub.py").write_text("import os\nCACHE = os.environ.get('HUB_CACHE')\n")
     setting = "os.environ['HUB_CACHE'] = '/data'"

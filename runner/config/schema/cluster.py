@@ -99,7 +99,9 @@ class ClusterConfig:
         "the node of rank 0; null: the first one used", "name of a node, or null"
     )
     master_port: Any = doc(
-        "the port of the rendezvous; auto: a free port. A range is for firewalls", PORTS, "auto"
+        "the port of the rendezvous; auto: a free one. A range is for firewalls; NCCL uses others",
+        PORTS,
+        "auto",
     )
     nodes: Any = doc(
         "the machines, in rank order; with slurm: how many",
