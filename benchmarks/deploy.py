@@ -43,6 +43,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         make_lab(max(options.hosts), home_mb=3000, keep=[Path(folder)]) as lab,
     ):
+        Path(folder).chmod(0o755)  # `cluster.project` is there
         if options.gigabyte:
             gigabyte(lab, Path(folder))
             return
