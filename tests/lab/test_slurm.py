@@ -233,7 +233,7 @@ def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:
     assert done.code == 4, done
     assert "node2" in done.err.split("first failure: ")[1].splitlines()[0]
     assert done.result["unverified"] == ["node2"]
-    wait_until(lambda: not slurm.jobs(), "the job to end", 25)  # Slurm notices after 30 s
+    wait_until(lambda: not slurm.jobs(), "Slurm to notice it, too", 60)  # by a ping, after 30 s
 
 
 def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:
