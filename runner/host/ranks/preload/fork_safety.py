@@ -143,16 +143,9 @@ def check_fork() -> None:
             code = _probe()
         finally:
             os._exit(code)
-    deadline = time.monotonic() + PROBE_TIMEOUT_S
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            break
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise ForkRefusal("a fork cannot compute: an imported module has used threads")
-        time.sleep(0.001)
+    status = reap(pid, PROBE_TIMEOUT_S)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        raise ForkRefusal("a fork cannot compute: an imported module has used threads")
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BAD_FORK:
         raise ForkRefusal("an imported module has used a device")
     if status:
@@ -168,6 +161,18 @@ def _probe() -> int:
     torch.ones(PROBE_SIZE).sigmoid_()
     torch.ones(64, 64).mm(torch.ones(64, 64))
     return 0
+
+
+def reap(pid: int, timeout_s: float) -> int:
+    """Wait for a child, which is killed after so many seconds; return its wait status."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
 
 
 def fork() -> int:

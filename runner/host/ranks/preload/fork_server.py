@@ -21,7 +21,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, Set
 
 from . import fork_safety, forked_rank, import_environment
@@ -120,11 +119,7 @@ def be_launcher(name: str, args: Sequence[str]) -> NoReturn:
 def _end_server(end: int, pid: int) -> None:
     """Wait for the server, which ends by itself after torchrun and all ranks."""
     os.close(end)
-    deadline = time.monotonic() + END_TIMEOUT_S
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
+    fork_safety.reap(pid, END_TIMEOUT_S)
 
 
 def set_cpp_log_level(level: str) -> None:

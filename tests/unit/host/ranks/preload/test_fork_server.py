@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from runner.host.ranks import shim
 from runner.host.ranks.preload import fork_server
 
 Pair = tuple[socket.socket, socket.socket]
@@ -19,6 +20,12 @@ def pair() -> Iterator[Pair]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         yield ours, theirs
+
+
+def test_shim_and_server_agree() -> None:
+    """They are files of their own on a host, so that neither imports the other."""
+    assert shim.FORWARDED_SIGNALS == fork_server.SHIM_SIGNALS
+    assert shim.FORK_SERVER == fork_server.SERVER_VARIABLE
 
 
 def test_a_shim_that_has_waited_for_too_long_is_gone(pair: Pair) -> None:
