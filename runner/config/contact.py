@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.error_messages import resolve_to_plain
+from runner.config.hydra_settings import open_schema
 from runner.config.overrides import chosen_file, override_key
 from runner.config.schema import RunnerConfig
 from runner.config.schema.cluster import ClusterConfig
@@ -52,8 +53,7 @@ def contact_values(
             return True  # misspelt, perhaps one of these keys
         return _is_among(key, keys)
 
-    defaults = OmegaConf.structured(RunnerConfig)
-    values: dict[str, Any] = resolve_to_plain(defaults, "", [])
+    values: dict[str, Any] = resolve_to_plain(open_schema(), "", [])
     for key, value in resolve_to_plain(config, "", problems, is_wanted).items():
         values[key] = {**values[key], **value} if isinstance(values[key], dict) else value
     values["task"] = {**values["task"], **_NO_TASK}

@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
+from runner.config.schema import GROUPS, RunnerConfig
 from runner.core.errors import Problem
 
 RUNS_HINT = "run_dir=PATH/${run_id} sets where records go"
@@ -89,28 +89,28 @@ def _problem(setting: str, hint: str) -> Problem:
 
 def register() -> None:
     """Register the schema with Hydra, as `runner_base`, `cluster/base` and so on."""
-    store = ConfigStore.instance()
-    store.store(name="runner_base", node=_open_schema(RunnerConfig))
+    store, schema = ConfigStore.instance(), open_schema()
+    store.store(name="runner_base", node=schema)
     for group in GROUPS:
-        store.store(group=group, name="base", node=_open_schema(SECTIONS[group]))
+        store.store(group=group, name="base", node=schema[group])
     # For clusters of this machine: the first python3 on PATH may lack torch.
     OmegaConf.register_new_resolver("this_python", lambda: sys.executable, replace=True)
 
 
 def with_defaults(config: Any) -> DictConfig:
     """Return a configuration with every key of the schema, including those that ~KEY removed."""
-    merged = OmegaConf.merge(_open_schema(RunnerConfig), config)
+    merged = OmegaConf.merge(open_schema(), config)
     assert isinstance(merged, DictConfig)  # noqa: S101 (for mypy: a mapping was merged)
     return merged
 
 
 @functools.cache
-def _open_schema(schema: type) -> DictConfig:
-    """Return a schema that takes any key: after composition all unknown ones are reported.
+def open_schema() -> DictConfig:
+    """Return the schema, so that it takes any key: after composition, unknown ones are reported.
 
     It is one object for all callers, who copy it.
     """
-    opened: DictConfig = OmegaConf.structured(schema)
+    opened: DictConfig = OmegaConf.structured(RunnerConfig)
     pending = [opened]
     for config in pending:
         OmegaConf.set_struct(config, value=False)
