@@ -70,16 +70,17 @@ class RequestBuilder:
         if task in ("", "base"):
             task = program_name(resolve_to_plain(config.task, "task", []))
         cluster = "+".join(files) or chosen.get("cluster", "cluster").removeprefix("cluster/")
-        config = with_defaults(config)
-        append_arguments(config, self._arguments)
+        if contact_keys is None:
+            config = with_defaults(config)
+            append_arguments(config, self._arguments)
         if recorded_run:
-            config.rerun = recorded_run.plan.run_id
+            _set(config, rerun.KEY, recorded_run.plan.run_id)
             cluster = cluster if files or "cluster" in chosen else recorded_run.plan.cluster
             task = task if hydra_input.replaces_program else recorded_run.plan.task
         if recorded_run and contact_keys is not None:
-            config.run_id = recorded_run.plan.run_id
-        if not OmegaConf.is_interpolation(config, "run_id") and config.run_id is None:
-            config.run_id = self._new_run_id(task)
+            _set(config, "run_id", recorded_run.plan.run_id)
+        if not OmegaConf.is_interpolation(config, "run_id") and config.get("run_id") is None:
+            _set(config, "run_id", self._new_run_id(task))
         try:
             names = cluster, task
             spec, options = self._validate(config, names, hydra, hydra_input, contact_keys)
@@ -96,7 +97,7 @@ class RequestBuilder:
             notes = (*own, *notes)
         return LaunchRequest(
             spec=spec,
-            config_yaml=OmegaConf.to_yaml(config, resolve=False),
+            config_yaml="" if contact_keys is not None else OmegaConf.to_yaml(config),
             notes=notes,
             overrides=typed,
             contact_words=contact_words(overrides, spec.cluster),
@@ -163,6 +164,10 @@ class RequestBuilder:
         keys = [o.key_or_group.removeprefix(prefix) for o in below]
         known_entries = list(nodes) if isinstance(nodes, DictConfig) else []
         return [tuple(key.split(".")) for key in keys], known_entries
+
+
+def _set(config: DictConfig, key: str, value: str) -> None:
+    OmegaConf.update(config, key, value, force_add=True)  # ~KEY may have removed it
 
 
 def as_typed(words: list[str]) -> list[str]:

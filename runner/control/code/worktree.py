@@ -14,12 +14,14 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path, PurePosixPath
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from runner.control.code.code_store import STORE
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".runnerignore"
 ALL_IGNORE_FILES = (".gitignore", IGNORE_FILE)
@@ -372,13 +374,14 @@ def _load_patterns(file: Path) -> GitIgnoreSpec | None:
         text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError:
         return None
-    return GitIgnoreSpec.from_lines(line for line in text.split("\n") if _is_pattern(line))
+    # Imported here, because git reads the files of a git work tree itself.
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415
 
+    def is_pattern(line: str) -> bool:  # git skips invalid ones
+        try:
+            GitIgnoreSpec.from_lines([line])
+        except (ValueError, re.error):
+            return False
+        return True
 
-def _is_pattern(line: str) -> bool:
-    """Return whether a line is a valid pattern; git skips invalid ones."""
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except (ValueError, re.error):
-        return False
-    return True
+    return GitIgnoreSpec.from_lines(line for line in text.split("\n") if is_pattern(line))

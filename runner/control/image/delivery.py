@@ -10,8 +10,8 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from runner.control.image.build_context import BuildContext
 from runner.control.image.saved_image import ByteStream, SavedImage, has_zstd
 from runner.control.remote_exec import Feed, OutputSink, RemoteCommand
 from runner.control.rpc.session import HostSession, Inbox
@@ -22,6 +22,9 @@ from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.container import ContainerSpec, ImageCommands
 from runner.core.model.results import CommandResult
 from runner.core.text import join_some
+
+if TYPE_CHECKING:
+    from runner.control.image.build_context import BuildContext
 
 QUERY_TIMEOUT_S = 60.0
 ROOM_PER_BYTE = 2.2

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.control.image.build_context import BuildContext
 from runner.control.image.delivery import QUERY_TIMEOUT_S, ImageDelivery, Inventory, parse_inventory
 from runner.control.image.saved_image import SavedImage
 from runner.core.dataclass import dataclass
@@ -17,6 +17,9 @@ from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, ImageCommands
 from runner.core.model.spec import LaunchRequest
 from runner.core.planning.container.base import engine_of
+
+if TYPE_CHECKING:
+    from runner.control.image.build_context import BuildContext
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,9 @@ def open_image(request: LaunchRequest) -> tuple[LaunchRequest, ImageSource | Non
         return request, _find_local(container)
     if not container.build:
         return request, None
+    # Imported here, because most launches build no image, and pathspec takes its time.
+    from runner.control.image.build_context import BuildContext  # noqa: PLC0415
+
     context: BuildContext | None = None
     try:
         context = BuildContext(Path(container.build), request.spec.deploy.max_mb)
