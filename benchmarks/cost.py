@@ -81,7 +81,6 @@ def taken(lab: Lab, folder: Path, rate: int, seconds: float) -> dict[str, tuple[
         controller = subprocess.Popen(
             argv,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=err,
@@ -168,7 +167,7 @@ def trained(argv: list[str], folder: str) -> float:
     done = subprocess.run(
         argv,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
         capture_output=True,
         text=True,

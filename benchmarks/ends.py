@@ -54,7 +54,6 @@ class Bench:
         self.lab, self.folder, self.names = lab, folder, names
         lab.write_cluster(folder / "conf", f"lab{len(names)}", names)
         self.argv = [sys.executable, "-m", "runner", f"cluster=lab{len(names)}"]
-        self.env = {**os.environ, "PYTHONPATH": str(Path.cwd())}
 
     def measure(self, scene: str) -> float:
         """Start a run, end it that way; return the seconds until no rank is left."""
@@ -72,7 +71,6 @@ class Bench:
                 subprocess.run(
                     [*self.argv[:3], *words],
                     cwd=self.folder,
-                    env=self.env,
                     check=True,
                     timeout=TIMEOUT_S,
                     capture_output=True,
@@ -93,7 +91,6 @@ class Bench:
         controller = subprocess.Popen(
             [*self.argv, "task.script=rank.py"],
             cwd=self.folder,
-            env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -60,7 +60,7 @@ def launch(folder: Path, python: str) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-c", "from benchmarks.host_start import traced; traced()", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "TRACE": str(folder / "trace")},
+        env={**os.environ, "TRACE": str(folder / "trace")},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import shlex
 import statistics
 import subprocess
@@ -99,7 +98,6 @@ def first_lines(count: int, command: Sequence[str], folder: Path) -> float:
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -60,7 +60,7 @@ def main() -> None:
 def seconds(argv: Sequence[str], folder: Path, *, terminal: bool) -> float:
     """Run a command to its end while somebody reads what it writes."""
     ours, theirs = pty.openpty() if terminal else os.pipe()
-    env = {**os.environ, "PYTHONPATH": str(Path.cwd()), "TERM": "xterm-256color"}
+    env = {**os.environ, "TERM": "xterm-256color"}
     began = time.monotonic()
     process = subprocess.Popen(
         argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs

@@ -96,7 +96,6 @@ def launch(folder: Path, seconds: float) -> Launched:
     process = subprocess.Popen(
         [sys.executable, "-m", "runner", *words, f"--config-dir={folder}"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -156,7 +155,7 @@ def record(folder: Path) -> Recording:
         done = subprocess.run(
             [sys.executable, "-c", "from benchmarks.many_hosts import traced; traced()", *words],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path.cwd()), "FACTS": str(folder / FACTS_FILE)},
+            env={**os.environ, "FACTS": str(folder / FACTS_FILE)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

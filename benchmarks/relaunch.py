@@ -10,7 +10,6 @@ Ranks are plain Python: they import no torch, torchrun does.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -87,7 +86,6 @@ def start(lab: Lab, folder: Path, lost_s: float, backoff_s: float) -> subprocess
             *("task.script=rank.py", "task.args_style=raw", f"task.args=[{folder}]"),
         ],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

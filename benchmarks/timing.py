@@ -44,7 +44,6 @@ def timed(argv: Sequence[str], folder: Path) -> tuple[float, str]:
     done = subprocess.run(
         argv,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

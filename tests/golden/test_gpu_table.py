@@ -59,12 +59,15 @@ def test_long_texts_are_cut() -> None:
 
 
 CHECKS = """
-import pytest
+import pytest, tempfile
 def test_good_one(record_property): record_property("figure", "7 GB/s")
 @pytest.mark.parametrize("gpus", [pytest.param(2, id="2 GPUs")])
 def test_skip(gpus): pytest.skip("needs 2 GPUs")
 def test_words(): pytest.fail("exit code 1: runner a\\n\\nrank 0 failed", pytrace=False)
-def test_traceback(): assert 1 == 2, "they differ"
+def test_traceback():
+    left_open = tempfile.TemporaryFile()
+    left_open.cycle = left_open
+    assert 1 == 2, "they differ"
 @pytest.fixture
 def broken(): raise ValueError("no")
 def test_fixture(broken): pass

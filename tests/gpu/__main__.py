@@ -23,8 +23,10 @@ FLAGS = (
     "no:randomly",
     "-p",
     "no:cacheprovider",
+    "-p",
+    "no:unraisableexception",
 )
-"""In the order of the file; failures are shown with the table, once."""
+"""In the order of the file; failures are shown with the table, once, whatever they left open."""
 
 
 class RowCollector:
