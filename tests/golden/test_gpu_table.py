@@ -75,7 +75,7 @@ def test_fixture(broken): pass
 SHOW = """
 import dataclasses, json, sys
 from tests.gpu.__main__ import run_checks
-code, rows = run_checks(sys.argv[1])
+code, rows = run_checks(*sys.argv[1:])
 print(json.dumps([code, *map(dataclasses.asdict, rows)]))
 """
 
@@ -83,7 +83,7 @@ print(json.dumps([code, *map(dataclasses.asdict, rows)]))
 def test_each_outcome_of_a_check_is_a_row(tmp_path: Path) -> None:
     """Its figure, why it was skipped, or the first line of what went wrong, with the rest."""
     (tmp_path / "test_these.py").write_text(CHECKS)
-    argv = [sys.executable, "-c", SHOW, str(tmp_path / "test_these.py")]
+    argv = [sys.executable, "-c", SHOW, str(tmp_path / "test_these.py"), "-Werror"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     code, *rows = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
