@@ -59,15 +59,12 @@ def test_long_texts_are_cut() -> None:
 
 
 CHECKS = """
-import pytest, tempfile
+import pytest
 def test_good_one(record_property): record_property("figure", "7 GB/s")
 @pytest.mark.parametrize("gpus", [pytest.param(2, id="2 GPUs")])
 def test_skip(gpus): pytest.skip("needs 2 GPUs")
 def test_words(): pytest.fail("exit code 1: runner a\\n\\nrank 0 failed", pytrace=False)
-def test_traceback():
-    left_open = tempfile.TemporaryFile()
-    left_open.cycle = left_open
-    assert 1 == 2, "they differ"
+def test_traceback(): assert 1 == 2, "they differ"
 @pytest.fixture
 def broken(): raise ValueError("no")
 def test_fixture(broken): pass
@@ -75,7 +72,7 @@ def test_fixture(broken): pass
 SHOW = """
 import dataclasses, json, sys
 from tests.gpu.__main__ import run_checks
-code, rows = run_checks(*sys.argv[1:])
+code, rows = run_checks(sys.argv[1])
 print(json.dumps([code, *map(dataclasses.asdict, rows)]))
 """
 
@@ -83,7 +80,7 @@ print(json.dumps([code, *map(dataclasses.asdict, rows)]))
 def test_each_outcome_of_a_check_is_a_row(tmp_path: Path) -> None:
     """Its figure, why it was skipped, or the first line of what went wrong, with the rest."""
     (tmp_path / "test_these.py").write_text(CHECKS)
-    argv = [sys.executable, "-c", SHOW, str(tmp_path / "test_these.py"), "-Werror"]
+    argv = [sys.executable, "-c", SHOW, str(tmp_path / "test_these.py")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     code, *rows = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
