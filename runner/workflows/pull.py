@@ -22,7 +22,7 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
     store, run_id = run.store, run.plan.run_id
     verdict: Verdict | None = None
     complete_result(run)
-    has_ended = run.already_ended and not run.relaunch_pending
+    has_ended = run.has_ended_where_known and not run.relaunch_pending
     if store.reopen(run.request, run.plan) and has_ended and not store.has_result:
         verdict = _read_verdict(run)
     store.unlock()

@@ -122,8 +122,9 @@ class Ending:
             verdict,
             self.store.display_path,
             diagnosis,
-            disconnect_s=disconnect_s,
             run_flags=self.run_flags,
+            disconnect_s=disconnect_s,
+            is_scheduled=self.pool.spec.slurm is not None,
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
 

@@ -55,6 +55,9 @@ RUN_BY = {
     f"{RECORD}::test_latest_is_this_folders_and_stop_takes_one_that_is_on": (
         "ui/reports/report.py::ended_notice",
     ),
+    "tests/lab/test_failfast.py::test_a_powered_off_host_ends_all_without_a_controller": (
+        "ui/reports/report.py::_rerun_line",
+    ),
     f"{RECORD}::test_a_run_is_found_whatever_its_nodes_are_called_now": (
         "cli/commands/clean.py::_runs_elsewhere",
     ),

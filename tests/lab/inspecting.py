@@ -52,3 +52,10 @@ def events_by_node(
         with contextlib.suppress(Exception):
             text = lab[name].sh(f"cat ~/.runner/runs/{run_id}/{name}/events.jsonl")
         yield name, [json.loads(line) for line in text.splitlines()]
+
+
+def next_commands(text: str) -> list[str]:
+    """Return the commands that are proposed, on a line of their own or in backticks."""
+    pattern = r"`python -m runner ([^`]+)`|(?:^ *|→ |: )python -m runner(?: (.*?))?(?:  +#.*)?$"
+    found = re.findall(pattern, text, re.MULTILINE)
+    return [quoted or alone for quoted, alone in found if not re.search("[A-Z]{4}", quoted + alone)]

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from tests.lab.inspecting import next_commands
 from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until_idle
@@ -21,13 +22,6 @@ TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 def printed_commands(text: str) -> dict[str, list[str]]:
     """Return the words of the printed commands, by verb."""
     return {words[0]: words for words in map(shlex.split, next_commands(text))}
-
-
-def next_commands(text: str) -> list[str]:
-    """Return the commands that are proposed, on a line of their own or in backticks."""
-    pattern = r"`python -m runner ([^`]+)`|(?:^ *|→ |: )python -m runner(?: (.*?))?(?:  +#.*)?$"
-    found = re.findall(pattern, text, re.MULTILINE)
-    return [quoted or alone for quoted, alone in found if not re.search("[A-Z]{4}", quoted + alone)]
 
 
 def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -> None:

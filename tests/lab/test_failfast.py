@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import sys
 import time
@@ -10,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inspecting import events_by_node, guardian_and_supervisor, proven_nodes
+from tests.lab.inspecting import (
+    events_by_node,
+    guardian_and_supervisor,
+    next_commands,
+    proven_nodes,
+)
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
@@ -127,9 +134,9 @@ def test_a_killed_guardian_or_supervisor_ends_all_without_a_controller(
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_powered_off_host_ends_all_without_a_controller(
-    lab: Lab, begin: Callable[..., Controller], node: str
+    lab: Lab, plainly: Launcher, begin: Callable[..., Controller], node: str
 ) -> None:
-    """Nobody says farewell: after `lost_s` the others end, and name it."""
+    """Nobody says farewell: after `lost_s` the others end, name it, and `why` knows by them."""
     controller = begin(overrides=("lost_s=3",))
     controller.kill()
     lab[node].power_off()
@@ -140,6 +147,16 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     for name, record in events_by_node(lab, controller.run_id):
         if name != node:
             assert f"lost {node}: nothing was heard" in str(record), name
+    why = plainly("why")
+    assert why.code == 0, why
+    assert f"first failure: {node}: nothing was heard from it for 3 s" in why.out
+    assert f"{node}: could not verify that all processes ended" in why.out
+    rerun, stop = (shlex.split(words) for words in reversed(next_commands(why.out)))
+    assert stop[:3] == ["stop", "--run", controller.run_id]
+    dry_run = plainly(*rerun, "dry_run=true")
+    assert dry_run.code == 0, dry_run
+    assert rerun[1] in dry_run.err
+    assert node not in re.split("[^a-z0-9]+", dry_run.out)
 
 
 def test_a_host_that_stalls_for_a_while_is_not_lost(

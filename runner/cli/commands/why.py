@@ -37,8 +37,8 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     plan, verdict = store.read_result()
     report_text = report.final_report(
         *(plan, verdict, store.display_path, diagnose(plan, verdict, store.tail)),
-        disconnect_s=plan.nodes[0].order.disconnect_s,
         run_flags=composed.run_flags(plan.run_id),
+        is_scheduled=composed.spec.slurm is not None,
     )
     show_prose(report_text)
     return 0
@@ -71,7 +71,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")
                 return found.store
-            if found.relaunch_pending or not found.already_ended:
+            if found.relaunch_pending or not found.has_ended_where_known:
                 state = "is about to be relaunched" if found.relaunch_pending else "has not ended"
                 message = f"run {found.plan.run_id} {state}, as far as the hosts say"
                 flags = found.flags

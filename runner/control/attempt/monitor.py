@@ -249,7 +249,7 @@ class AttemptMonitor(WaitLoop):
     def duration(self, began_at: float) -> float:
         """Return how long the run took or takes; `began_at` is in seconds since 1970."""
         ended_at = time.time()
-        if all(node.has_ended for node in self._nodes.values()):
+        if all(node.is_finished for node in self._nodes.values()):
             happened = (timed.event for timed in self.timed_events)
             ends = [event.wall for event in happened if isinstance(event.body, events.Ended)]
             ended_at = max(ends, default=ended_at)

@@ -13,10 +13,10 @@ from runner.core.model.results import Failure, NodeResult
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import failure_text
-from runner.core.outcome.verdict import STUCK, Verdict
+from runner.core.outcome.verdict import LOST, STUCK, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
-from runner.core.shell import this_program
+from runner.core.shell import line, this_program
 from runner.core.text import (
     bracket_ipv6,
     counted,
@@ -28,7 +28,6 @@ from runner.core.text import (
 )
 from runner.ui.layout import align, fold_names, message_width, wrap
 
-MAX_LISTED_NODES = 8  # the number of unverified nodes up to which each has a line of its own
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
 
@@ -205,10 +204,15 @@ def final_report(
     folder: Path,
     diagnosis: Diagnosis | None,
     *,
-    disconnect_s: float,
     run_flags: str,
+    disconnect_s: float = 0.0,
+    is_scheduled: bool = False,
 ) -> str:
-    """Return the verdict: the first failure, each node, the outcome, and the logs' folder."""
+    """Return the verdict: the first failure, each node, the outcome, and the logs' folder.
+
+    `disconnect_s` is 0 unless hosts out of reach wait for a controller; `is_scheduled`, whether a
+    scheduler chooses the nodes.
+    """
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
@@ -220,19 +224,21 @@ def final_report(
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
     retry_command = f"{this_program()} stop {run_flags}"
-    lines += _unverified_lines(verdict.unverified, disconnect_s, retry_command)
+    lines += _unverified_lines(plan, verdict.unverified, disconnect_s, retry_command)
     lines += [
         f"  {name}: cannot be killed: PID {', '.join(map(str, result.survivors))}"
         for name, result in verdict.nodes.items()
         if result.survivors
     ]
-    lines += _past_attempts(verdict, disconnect_s, retry_command)
+    lines += _past_attempts(plan, verdict, disconnect_s, retry_command)
     state = verdict.state
     if state == STUCK and not any(result.survivors for result in verdict.nodes.values()):
         # Stuck only because a host is unreachable: it may have ended.
         state = f"not known to have ended on {fold_names(verdict.unverified)},"
     reason = f": {printable(verdict.stop_reason)}" if verdict.stop_reason else ""
     lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}{reason}")
+    if not is_scheduled:
+        lines += _rerun_line(plan, verdict)
     if not verdict.has_begun:
         return "\n".join([*lines, f"  record: {folder}"])
     lines.append(f"  logs: {folder}/logs")
@@ -243,7 +249,9 @@ def final_report(
     return "\n".join(lines)
 
 
-def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) -> list[str]:
+def _past_attempts(
+    plan: Plan, verdict: Verdict, disconnect_s: float, retry_command: str
+) -> list[str]:
     """Return the past attempts and why each ended."""
     if not verdict.past_attempts:
         return []
@@ -253,7 +261,7 @@ def _past_attempts(verdict: Verdict, disconnect_s: float, retry_command: str) ->
         lines.append(f"  {attempt_text}, {format_duration(past.seconds)}: {past.reason}")
     names = dict.fromkeys(name for past in verdict.past_attempts for name in past.unverified)
     unverified = [name for name in names if name not in verdict.unverified]
-    return lines + _unverified_lines(unverified, disconnect_s, retry_command)
+    return lines + _unverified_lines(plan, unverified, disconnect_s, retry_command)
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
@@ -321,20 +329,40 @@ def _cleanup_note(result: NodeResult) -> str:
 
 def _rank_outcome(verdict: Verdict, rank: int) -> str:
     end = verdict.ranks[str(rank)]
+    has_ended = end.code is not None or end.signal is not None
+    if end.node in verdict.unverified and not has_ended:
+        return "outcome unknown"
     if not end.started:
-        return "outcome unknown" if end.node in verdict.unverified else "never started"
+        return "never started"
     return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
 
 
-def _unverified_lines(names: Sequence[str], disconnect_s: float, retry_command: str) -> list[str]:
-    message = "could not verify that all processes ended"
-    stop = f"the run within {disconnect_s:g} s of losing this controller"
-    if names and not disconnect_s:
-        return [f"  {fold_names(names)}: {message}; when they answer again: {retry_command}"]
-    if len(names) > MAX_LISTED_NODES:
-        consequence = f"where they are up, their supervisors stop {stop}"
-        return [f"  {fold_names(names)}: {message}; {consequence}"]
-    return [f"  {name}: {message}; if it is up, its supervisor stops {stop}" for name in names]
+def _unverified_lines(
+    plan: Plan, names: Sequence[str], disconnect_s: float, retry_command: str
+) -> list[str]:
+    """Return what is known of hosts that could not be asked; `disconnect_s` is 0 for never."""
+    if not names:
+        return []
+    up, them, lose = "it is up, its supervisor ends", "it", "loses"
+    if len(names) > 1:
+        up, them, lose = "they are up, their supervisors end", "they", "lose"
+    hub = plan.nodes[0].order.hub
+    limits = [f"{hub.lost_s:g} s after {them} {lose} the other hosts"] if hub else []
+    if disconnect_s:
+        limits.append(f"{disconnect_s:g} s after {them} {lose} this controller")
+    lines = [f"  {fold_names(names)}: could not verify that all processes ended"]
+    if limits:
+        lines.append(f"    if {up} the ranks there {' or '.join(limits)}")
+    return [*lines, f"    when {them} answer{'s' * (len(names) == 1)} again: {retry_command}"]
+
+
+def _rerun_line(plan: Plan, verdict: Verdict) -> list[str]:
+    """Return how to go on without the hosts that were lost."""
+    left = [each.node for each in plan.nodes if each.node not in verdict.unverified]
+    if verdict.state != LOST or len(left) in (0, len(plan.nodes)):
+        return []
+    words = line([f"rerun={plan.run_id}", f"cluster.only=[{fold_names(left)}]"])
+    return [f"  without {fold_names(verdict.unverified)}: {this_program()} {words}"]
 
 
 def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:

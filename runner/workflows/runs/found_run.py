@@ -69,6 +69,13 @@ class FoundRun:
         return is_complete and not any(status.is_active for status in statuses.values())
 
     @property
+    def has_ended_where_known(self) -> bool:
+        """Whether no host that answered is active; an elastic run may go on without those."""
+        statuses = current_hosts(self.reported.by_host)
+        is_active = any(status.is_active for status in statuses.values())
+        return not is_active and (self.already_ended or not self.plan.min_nodes)
+
+    @property
     def relaunch_pending(self) -> bool:
         """Whether its launch was about to relaunch it."""
         statuses = current_hosts(self.reported.by_host)

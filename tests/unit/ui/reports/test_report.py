@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.plan import Plan
+from runner.core.model.plan import Hub, Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec, Task
@@ -131,9 +131,11 @@ def test_many_lost_hosts_are_one_line() -> None:
     verdict = Verdict("lost", 4, 65.0, unverified=tuple(names), nodes=nodes, ranks=ends)
 
     assert told(verdict, made).startswith(
-        "  n[0-8]  ranks 0-8 ended unseen\n"
-        "  n[0-8]: could not verify that all processes ended; where they are up, their "
-        "supervisors stop the run within 15 s of losing this controller\n"
+        "  n[0-8]  ranks 0-8 outcome unknown\n"
+        "  n[0-8]: could not verify that all processes ended\n"
+        "    if they are up, their supervisors end the ranks there 15 s after they lose this "
+        "controller\n"
+        "    when they answer again: runner stop --run ID -c lab\n"
     )
 
 
@@ -277,14 +279,21 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
         ranks=ranks(None, None, None, None, signals={0: TERM, 1: TERM}),
     )
 
-    assert told(verdict) == (
+    made = plan(2, 2)
+    order = replace(made.nodes[0].order, hub=Hub("a", "10.0.0.1", 4000, lost_s=8.0))
+    made = replace(made, nodes=(replace(made.nodes[0], order=order), *made.nodes[1:]))
+
+    assert told(verdict, made) == (
         "first failure: b: nothing was heard from it for 15 s\n"
         "  2 ranks failed as a consequence\n"
         "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
-        "  b  ranks 2-3 ended unseen\n"
-        "  b: could not verify that all processes ended; if it is up, its supervisor stops "
-        "the run within 15 s of losing this controller\n"
+        "  b  ranks 2-3 outcome unknown\n"
+        "  b: could not verify that all processes ended\n"
+        "    if it is up, its supervisor ends the ranks there 8 s after it loses the other hosts "
+        "or 15 s after it loses this controller\n"
+        "    when it answers again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} lost after 30.0 s\n"
+        f"  without b: runner rerun={RUN_ID} 'cluster.only=[a]'\n"
         "  logs: runs/0314/logs"
     )
 
@@ -324,9 +333,10 @@ def test_stuck_run_names_hosts_and_processes() -> None:
 
     assert told(verdict) == (
         "  a  ranks 0-1 succeeded\n"
-        "  b  ranks 2-3 ended unseen\n"
-        "  b: could not verify that all processes ended; if it is up, its supervisor stops "
-        "the run within 15 s of losing this controller\n"
+        "  b  ranks 2-3 outcome unknown\n"
+        "  b: could not verify that all processes ended\n"
+        "    if it is up, its supervisor ends the ranks there 15 s after it loses this controller\n"
+        "    when it answers again: runner stop --run ID -c lab\n"
         "  a: cannot be killed: PID 41, 42\n"
         f"run {RUN_ID} stuck after 40.0 s\n"
         "  logs: runs/0314/logs"
@@ -425,8 +435,9 @@ def test_the_attempts_before_the_last_are_told() -> None:
         "after 2 relaunches:\n"
         "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
         "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
-        "  b: could not verify that all processes ended; if it is up, its supervisor stops the run "
-        "within 15 s of losing this controller\n"
+        "  b: could not verify that all processes ended\n"
+        "    if it is up, its supervisor ends the ranks there 15 s after it loses this controller\n"
+        "    when it answers again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
     ) in told(verdict)
 
