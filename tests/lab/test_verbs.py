@@ -74,6 +74,17 @@ def test_equal_answers_are_one_and_others_stand_apart(on_lab: Launcher) -> None:
     assert apart.out == "".join(f"── node{n} ──\nnode{n}\n" for n in (1, 2, 3, 4))
 
 
+def test_a_host_that_runs_a_command_keeps_our_code(lab: Lab, on_lab: Launcher) -> None:
+    """Later connections are not sent it; what only looks at a host leaves nothing there."""
+    kept = "ls ~/.runner/code 2>/dev/null | wc -l"
+    lab["node1"].sh("rm -rf ~/.runner/code")
+    only = "cluster.only=[node1]"
+    looked = on_lab("ps", "--cluster", "lab", only)
+    assert (looked.code, lab["node1"].sh(kept).strip()) == (0, "0"), looked
+    done = on_lab("exec", "--cluster", "lab", only, "--", "true")
+    assert (done.code, lab["node1"].sh(kept).strip()) == (0, "1"), done
+
+
 def test_output_is_shown_as_it_comes(lab: Lab, on_lab: Launcher) -> None:
     """By whole lines with their host; failures at the end, and the worst of them is the code."""
     wait = "while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go"

@@ -23,6 +23,7 @@ class Handler(RequestHandler):
         )
         command.window = int(frame.data["window"])
         self.children["command"] = command
+        self.context.cache_code()
 
     @one_step
     def on_input(self, frame: Frame) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
 from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs, subreaper
+from runner.host.process.event_loop import EventLoop
 from runner.host.process.kill import kill_until_gone, reap_all
 
 READ_BYTES = 64 << 10
@@ -150,14 +151,10 @@ def _supervise(
         procfs.close_fds_except({null, *pipes.values()})  # the agent's connection ends with it
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        stop_signals: List[int] = []
-        signal.signal(signal.SIGTERM, lambda *_: stop_signals.append(1))
-        for signum in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)
+        loop = EventLoop()
+        loop.open()
         subreaper.become_subreaper()
-        report = _run(
-            argv, environ, pipes, lambda: bool(stop_signals) or os.getppid() != agent_pid, deadline
-        )
+        report = _run(argv, environ, pipes, loop, agent_pid, deadline)
     except OSError as error:
         report = {"error": f"cannot start {argv[0]}: {error.strerror}"}
     except BaseException:  # noqa: BLE001 (the controller must hear of it, whatever it is)
@@ -174,7 +171,8 @@ def _run(
     argv: List[str],
     environ: Dict[str, str],
     pipes: Dict[str, int],
-    stop_requested: Callable[[], bool],
+    loop: EventLoop,
+    agent_pid: int,
     deadline: float,
 ) -> Dict[str, Any]:
     """Return the command's code, or minus its signal, and whether its time was up."""
@@ -199,8 +197,8 @@ def _run(
         if command.returncode is not None and not subreaper.own_descendants():
             return {"code": command.returncode, "timed_out": False}
         timed_out = time.monotonic() > deadline
-        if timed_out or stop_requested():
+        if timed_out or loop.term_received or os.getppid() != agent_pid:
             ended = command.returncode is not None
             code = command.returncode if ended else -signal.SIGKILL
             return {"code": code, "timed_out": timed_out and not ended}
-        time.sleep(POLL_INTERVAL_S if command.returncode is None else 0.005)
+        loop.wait(POLL_INTERVAL_S if command.returncode is None else 0.005)
