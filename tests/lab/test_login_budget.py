@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.transport.ssh.login_budget import MAX_LOGINS
 from tests.lab.lab import LOGIN_USER, Host, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.test_lab_itself import ssh_options
@@ -26,9 +27,9 @@ def lab(lab_factory: LabFactory) -> Lab:
     return lab_factory(names=["bastion", *HOSTS], isolated=HOSTS, sshd_options=options)
 
 
-def proxied(lab: Lab, folder: Path) -> dict[str, str]:
+def proxied(lab: Lab, folder: Path, key: Path | None = None) -> dict[str, str]:
     """Return settings for `cluster.ssh` with one login at the bastion for each host."""
-    words = ["ssh", *ssh_options(lab, lab.key), "-W", "%h:%p"]
+    words = ["ssh", *ssh_options(lab, key or lab.key), "-W", "%h:%p"]
     config = folder / "ssh_config"
     command = f"{shlex.join(words)} {LOGIN_USER}@{lab['bastion'].address}"
     config.write_text(f"Host *\n ProxyCommand {command}\n")
@@ -73,3 +74,17 @@ def test_bastion_that_refuses_for_now_is_named(lab: Lab, launcher: Launcher, way
     assert bastion.address in done.err.splitlines()[0]
     assert done.err.startswith("error: in[1-12]: ")
     assert done.err.count("error:") == 1
+
+
+def test_bastion_that_accepts_no_key_is_asked_by_a_few_only(lab: Lab, launcher: Launcher) -> None:
+    """What it said is told once for all hosts, and at once."""
+    ssh = proxied(lab, launcher.folder, lab.wrong_key)
+    lab.write_cluster(launcher.conf, names=HOSTS, ssh=ssh)
+    done = launcher("exec", "--cluster", "lab", "--", "true")
+    assert done.code == 3, done
+    assert done.seconds < 8
+    assert done.err.startswith("error: in[1-12]: the jump host of the ProxyCommand `ssh ")
+    assert "` denies the login\n" in done.err
+    assert "Permission denied (publickey)" in done.err
+    assert done.err.count("error:") == 1
+    assert 1 <= lab["bastion"].console.read_text().count("by authenticating user") <= MAX_LOGINS
