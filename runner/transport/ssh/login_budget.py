@@ -18,6 +18,10 @@ from runner.transport.ssh.deadline import BastionDenied, LoginDenied, RefusedFor
 MAX_LOGINS = 8
 """Logins in progress at one sshd."""
 
+FIRST_LOGINS = 2
+"""Logins in progress until the sshd has let one in: if it denies these, this address is not yet
+turned away, which begins with the third (OpenSSH's PerSourcePenalties: 5 s each, from 15 s on)."""
+
 PERMIT_S = 2.0
 """A permit expires so long after the begin of its attempt: the bastion has let the login in by
 then, and nobody has to wait for a host behind it that does not answer."""
@@ -38,6 +42,7 @@ class LoginBudget:
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._permits: dict[object, float] = {}  # each with when it expires (monotonic)
+        self._limit = FIRST_LOGINS
         self._refused_since: float | None = None  # the first refusal after an answer
         self._denied: tuple[float, BastionDenied] | None = None  # when it ends to count, and it
 
@@ -82,11 +87,12 @@ class LoginBudget:
             if not self._permits:
                 self._refused_since = None
             self._raise_denial()
-            while permit not in self._permits and len(self._permits) >= MAX_LOGINS:
+            while permit not in self._permits and len(self._permits) >= self._limit:
                 oldest = min(self._permits, key=self._permits.__getitem__)
                 remaining_s = self._permits[oldest] - time.monotonic()
                 if remaining_s <= 0:
                     del self._permits[oldest]
+                    self._limit = MAX_LOGINS
                 else:
                     self._changed.wait(remaining_s)
                     self._raise_denial()
@@ -99,6 +105,7 @@ class LoginBudget:
     def _on_denial(self, denial: BastionDenied) -> None:
         with self._changed:
             self._denied = time.monotonic() + self._patience_s, denial
+            self._limit = FIRST_LOGINS
             self._changed.notify_all()
 
     def _patience_end(self) -> float:
@@ -110,6 +117,9 @@ class LoginBudget:
     def _on_answer(self) -> None:
         with self._changed:
             self._refused_since = None
+            if self._limit < MAX_LOGINS:
+                self._limit = MAX_LOGINS
+                self._changed.notify_all()
 
     def _release(self, permit: object) -> None:
         with self._changed:
