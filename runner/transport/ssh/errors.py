@@ -74,9 +74,9 @@ class Failure(Enum):
     )
     REFUSED_FOR_NOW = (
         "{cause} but refuses logins for now\n"
-        "its sshd has too many logins in progress (MaxStartups), or rejects this address for some"
-        " minutes (PerSourcePenalties of OpenSSH 9.8 and later); its log says which,"
-        " or nothing, if something else listens there\n"
+        "its sshd has too many logins in progress (MaxStartups), or rejects this address for 15 s"
+        " to 10 min after failed logins (PerSourcePenalties of OpenSSH 9.8 and later); its log says"
+        " which, or nothing, if something else listens there\n"
         "wait and try again, raise MaxStartups in its sshd_config, or allow more time:"
         " cluster.ssh.connect_timeout"
     )
