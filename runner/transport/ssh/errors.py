@@ -13,7 +13,12 @@ import paramiko
 from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import LoginDenied, LoginFailure, RefusedForNow
+from runner.transport.ssh.deadline import (
+    BastionDenied,
+    LoginDenied,
+    LoginFailure,
+    RefusedForNow,
+)
 from runner.transport.ssh.known_hosts import Entry, HostKey
 from runner.transport.ssh.login_budget import MAX_WAIT_S
 
@@ -25,6 +30,13 @@ _CLOSED_BY_SSHD = re.compile(r"_exchange_identification: .*Connection (closed|re
 _NOT_REACHED = re.compile(r"connect to host|open failed|resolve hostname")
 """What ssh as a ProxyCommand says of a bastion's sshd that closes the connection at once, and of
 machines that it does not reach."""
+
+_DENIED_BY_SSHD = re.compile(
+    r"Permission denied \(|Host key verification failed|Too many authentication failures"
+)
+_WHERE_TO = re.compile(r"\[?%h\]?[: ]%p")
+"""What it says of a bastion that accepts no key of ours, or whose key we do not accept; and the
+only place in a ProxyCommand to name the host if the bastion is the same for all."""
 
 _NO_NAME_WORDS = ("not known", "not resolve", "No address", "name resolution")
 
@@ -62,9 +74,9 @@ class Failure(Enum):
     )
     REFUSED_FOR_NOW = (
         "{cause} but refuses logins for now\n"
-        "its sshd has too many logins in progress (MaxStartups), or rejects this address for some"
-        " minutes (PerSourcePenalties of OpenSSH 9.8 and later); its log says which,"
-        " or nothing, if something else listens there\n"
+        "its sshd has too many logins in progress (MaxStartups), or rejects this address for 15 s"
+        " to 10 min after failed logins (PerSourcePenalties of OpenSSH 9.8 and later); its log says"
+        " which, or nothing, if something else listens there\n"
         "wait and try again, raise MaxStartups in its sshd_config, or allow more time:"
         " cluster.ssh.connect_timeout"
     )
@@ -191,6 +203,11 @@ class FailureMessages:
             command = self.endpoint.proxy_template
             who = f"the jump host of the ProxyCommand `{command}` of {self.place} answers"
             return self.refused_for_now(who=who)
+        denials = [line for line in stderr if _DENIED_BY_SSHD.search(line)]
+        if denials and not re.search("%[hkn]", _WHERE_TO.sub("", self.endpoint.proxy_template)):
+            command = self.endpoint.proxy_template
+            message = f"the jump host of the ProxyCommand `{command}` denies the login"
+            return BastionDenied(*self._failure(message, denials[-1]).args)
         if code == 0 and (last_line or not stderr):
             return self.refused_for_now(last_line)
         return self._failure(

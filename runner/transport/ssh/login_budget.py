@@ -1,7 +1,8 @@
 """Login budget: a counting semaphore for the logins at one sshd, retried with backoff and jitter.
 
 An sshd drops connections at random while ten or more logins are in progress (MaxStartups
-10:30:100). All hosts behind one ProxyCommand log in at the same bastion.
+10:30:100), and one of OpenSSH 9.8 and later turns an address away that it denied three logins. All
+hosts behind one ProxyCommand log in at the same bastion.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from runner.transport.ssh.deadline import LoginDenied, RefusedForNow
+from runner.transport.ssh.deadline import BastionDenied, LoginDenied, RefusedForNow
 
 MAX_LOGINS = 8
 """Logins in progress at one sshd."""
+
+FIRST_LOGINS = 2
+"""Logins in progress until the sshd has let one in: if it denies these, this address is not yet
+turned away, which begins with the third (OpenSSH's PerSourcePenalties: 5 s each, from 15 s on)."""
 
 PERMIT_S = 2.0
 """A permit expires so long after the begin of its attempt: the bastion has let the login in by
@@ -37,7 +42,9 @@ class LoginBudget:
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._permits: dict[object, float] = {}  # each with when it expires (monotonic)
+        self._limit = FIRST_LOGINS
         self._refused_since: float | None = None  # the first refusal after an answer
+        self._denied: tuple[float, BastionDenied] | None = None  # when it ends to count, and it
 
     def run(self, attempt: Callable[[], T], before_wait: Callable[[], None]) -> T:
         """Return the result of an attempt at a login that is made with a permit.
@@ -45,6 +52,7 @@ class LoginBudget:
         Attempts that raise RefusedForNow are repeated until the sshd has refused every login for
         `patience_s` seconds; then that is raised, as is whatever else an attempt raises. One that
         ends otherwise, such as by a timeout, does not show that the sshd lets anybody in.
+        BastionDenied is raised for every login of the next `patience_s` seconds without an attempt.
         `before_wait` is called before each wait, and may raise as well.
         """
         permit, end = object(), time.monotonic() + MAX_WAIT_S
@@ -55,6 +63,9 @@ class LoginBudget:
                 self._acquire(permit)
                 try:
                     result = attempt()
+                except BastionDenied as denial:
+                    self._on_denial(denial)
+                    raise
                 except LoginDenied:
                     self._on_answer()
                     raise
@@ -75,14 +86,27 @@ class LoginBudget:
         with self._changed:
             if not self._permits:
                 self._refused_since = None
-            while permit not in self._permits and len(self._permits) >= MAX_LOGINS:
+            self._raise_denial()
+            while permit not in self._permits and len(self._permits) >= self._limit:
                 oldest = min(self._permits, key=self._permits.__getitem__)
                 remaining_s = self._permits[oldest] - time.monotonic()
                 if remaining_s <= 0:
                     del self._permits[oldest]
+                    self._limit = MAX_LOGINS
                 else:
                     self._changed.wait(remaining_s)
+                    self._raise_denial()
             self._permits[permit] = time.monotonic() + PERMIT_S
+
+    def _raise_denial(self) -> None:
+        if self._denied and time.monotonic() < self._denied[0]:
+            raise BastionDenied(*self._denied[1].args)
+
+    def _on_denial(self, denial: BastionDenied) -> None:
+        with self._changed:
+            self._denied = time.monotonic() + self._patience_s, denial
+            self._limit = FIRST_LOGINS
+            self._changed.notify_all()
 
     def _patience_end(self) -> float:
         with self._changed:
@@ -93,6 +117,9 @@ class LoginBudget:
     def _on_answer(self) -> None:
         with self._changed:
             self._refused_since = None
+            if self._limit < MAX_LOGINS:
+                self._limit = MAX_LOGINS
+                self._changed.notify_all()
 
     def _release(self, permit: object) -> None:
         with self._changed:

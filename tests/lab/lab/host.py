@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Stream = int | IO[Any] | None
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
+SSHD = ("sshd:", "sshd-auth:", "sshd-session:")
+"""How the processes of a connection call themselves; the latter two from OpenSSH 9.8 on."""
+
 # So that nothing of the tests' own environment leaks into a host.
 HOST_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -299,7 +302,7 @@ class Host:
     def leftovers(self) -> list[Process]:
         """Returns all that runs besides sshd and the sshd processes of open connections."""
         ours = (process for process in self.processes() if process.pid != 1)
-        return [process for process in ours if not process.cmdline.startswith("sshd:")]
+        return [process for process in ours if not process.cmdline.startswith(SSHD)]
 
     def crashes(self) -> list[str]:
         """Returns what supervisors said on their own behalf: nothing, unless one crashed."""

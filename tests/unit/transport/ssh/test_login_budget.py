@@ -13,7 +13,12 @@ import pytest
 
 from runner.transport.ssh import login_budget
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import LoginDenied, LoginFailure, RefusedForNow
+from runner.transport.ssh.deadline import (
+    BastionDenied,
+    LoginDenied,
+    LoginFailure,
+    RefusedForNow,
+)
 from runner.transport.ssh.errors import FailureMessages, Timeout
 from runner.transport.ssh.known_hosts import HostKey
 from runner.transport.ssh.login_budget import LoginBudget
@@ -191,3 +196,23 @@ def test_abandoned_login_is_not_tried_again() -> None:
 
     with pytest.raises(TimeoutError, match="abandoned"):
         LoginBudget(10).run(attempt, before_wait)
+
+
+def test_a_bastion_that_denies_us_is_not_asked_for_every_host() -> None:
+    """Each of its denials would make the time longer for which it turns this address away."""
+    budget, count = LoginBudget(0.5), 4 * login_budget.MAX_LOGINS
+    attempts = Attempts(0.05)
+
+    def attempt() -> None:
+        attempts()
+        raise BastionDenied("no key of yours")
+
+    def log_in(_: int) -> None:
+        with pytest.raises(BastionDenied, match="no key of yours"):
+            budget.run(attempt, lambda: None)
+
+    with ThreadPoolExecutor(count) as pool:
+        assert len(list(pool.map(log_in, range(count)))) == count
+    assert attempts.count == login_budget.FIRST_LOGINS
+    time.sleep(0.5)
+    assert budget.run(lambda: "in", lambda: None) == "in"
