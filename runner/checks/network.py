@@ -11,8 +11,14 @@ from runner.core.errors import NotReady
 from runner.core.model.facts import Endpoint, Facts
 from runner.core.model.network_probe import NameResults, NetworkProbe
 from runner.core.model.results import Finding, Level
+from runner.core.model.spec import Spec
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.endpoints import peer_endpoints
+from runner.core.planning.endpoints import (
+    AttemptEndpoints,
+    choose_endpoints,
+    duplicate_addresses,
+    peer_endpoints,
+)
 from runner.core.planning.readiness import problems_of
 
 SLOW_LOOKUP_S = 1.0
@@ -24,26 +30,38 @@ def network(context: CheckContext) -> Iterator[Finding]:
     """Report an error where the hosts that answered have no usable address or port."""
     if not context.ready:
         return
-    nodes = tuple(node for node, _ in context.ready)
-    facts_by_node = {node.name: facts for node, facts in context.ready}
+    spec = replace(context.spec, nodes=tuple(node for node, _ in context.ready))
+    facts = {node.name: facts for node, facts in context.ready}
+    unmet = {node.name: context.unmet("network", node) for node in spec.nodes}
+    for findings in unmet.values():
+        yield from findings
     try:
-        plan = build_plan(replace(context.spec, nodes=nodes), facts_by_node)
+        chosen = _choose_endpoints(spec, facts)
     except NotReady as refusal:
-        yield from (unmet for node in nodes for unmet in context.unmet("network", node))
-        spec = context.spec
-        of_hosts = [p for node, facts in context.ready for p in problems_of(spec, node, facts)]
-        others = [problem for problem in refusal.problems if problem not in of_hosts]
-        yield from map(Finding.from_problem, others)  # other checks report those of hosts
+        yield from map(Finding.from_problem, refusal.problems)
         return
-    if len(nodes) == 1:
-        yield ok(nodes[0].name, "single node")
-        return
-    node_endpoints = peer_endpoints(context.spec, nodes, facts_by_node)
+    node_endpoints = peer_endpoints(context.spec, spec.nodes, facts)
     for name, endpoint in node_endpoints.items():
         subnet = f" in {endpoint.subnet}" if endpoint.subnet else ""
         via = f" via {endpoint.interface}{subnet}" if endpoint.interface else ""
-        yield ok(name, f"meets at {plan.master_addr} ({plan.rendezvous_reason}){via}")
-    yield from _mtu_findings(node_endpoints, facts_by_node)
+        message = f"meets at {chosen.addr} ({chosen.reason}){via}"
+        if not unmet[name]:
+            yield ok(name, message if len(spec.nodes) > 1 else "single node")
+    yield from _mtu_findings(node_endpoints, facts)
+
+
+def _choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints:
+    """Return where the ranks meet.
+
+    Raises:
+        NotReady: With the problems that are not those of one host, which other checks report.
+    """
+    chosen = choose_endpoints(spec, facts)
+    if problems := duplicate_addresses(spec, facts):
+        raise NotReady(problems)
+    if not any(problems_of(spec, node, facts[node.name]) for node in spec.nodes):
+        build_plan(spec, facts)  # it refuses a backend, too
+    return chosen
 
 
 def _mtu_findings(

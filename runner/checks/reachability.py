@@ -9,6 +9,7 @@ from typing import TypeVar
 from runner.checks.base import CheckContext, check, error, ok, warning
 from runner.core.model.network_probe import NetworkProbe, Outcome, ProbeResult
 from runner.core.model.results import Finding
+from runner.core.planning.endpoints import interface_problems
 
 SLOW_FACTOR, SLOW_RTT_S = 10, 0.002
 """A round trip is slow beyond this multiple of the usual one, and beyond these seconds."""
@@ -77,8 +78,10 @@ def pairs(context: CheckContext) -> Iterator[Finding]:
     for name, reason in probe.missing_reasons.items():
         message = f"answered before, but its network tests failed: {reason}"
         yield warning(name, message, CHECK_AGAIN)
+    nodes = {node.name: node for node in context.spec.nodes}
     for name, endpoint in probe.endpoints.items():
-        if not endpoint.address:
+        is_known = endpoint.address or any(interface_problems(nodes[name], context.facts[name]))
+        if not is_known:  # nor has `network` an error of it
             message = "not tested: the address by which other nodes reach it is unknown"
             yield warning(name, message, f"set cluster.nodes.{name}.interface")
     tries = _Tries(probe)

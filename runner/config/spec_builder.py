@@ -315,8 +315,10 @@ def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:
 
 def _read_ssh(validator: Validator, values: Mapping[str, Any], cwd: str) -> Ssh:
     ssh = validator.section("cluster.ssh", values, SshConfig)
-    if ssh["key"] and not Path(cwd, Path(ssh["key"]).expanduser()).is_file():
-        validator.add("cluster.ssh.key", f"there is no file {ssh['key']}")
+    for name, usual in (("key", None), ("config", Ssh().config)):
+        file = Path(cwd, Path(ssh[name] or "").expanduser())
+        if ssh[name] not in ("", usual) and (file.is_dir() or not file.exists()):
+            validator.add(f"cluster.ssh.{name}", f"there is no file {ssh[name]}")
     for name in ("key", "config", "known_hosts"):
         if ssh[name] and not ssh[name].startswith("~"):
             ssh[name] = str(Path(cwd, ssh[name]))  # the record is read in other folders, too

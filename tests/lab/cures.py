@@ -114,6 +114,14 @@ CURES = (
         cured=("task.env.PYTHONPATH=src",),
     ),
     Cure(
+        *("home_unexpanded", "a tilde in an argument"),
+        "import sys\nprint(open(sys.argv[-1]).read())\n",
+        files={"elsewhere/train.bin": "data"},
+        failing=(*PLAIN, "task.args.data=~/train.bin"),
+        remedy="write the path out",
+        cured=("task.args.data=elsewhere/train.bin",),
+    ),
+    Cure(
         *("file_missing", "at another path"),
         "import sys\nprint(open(sys.argv[-1]).read())\n",
         files={"elsewhere/train.bin": "data"},

@@ -44,7 +44,7 @@ def at_home(lab: Lab, home: Path) -> dict[str, str]:
     (home / "ssh_config").write_text(
         "".join(
             f"Host {name}\n  HostName {host.address}\n  User {LOGIN_USER}\n"
-            f"  IdentityFile {lab.key}\n"
+            f"  IdentityFile {lab.key}\n  UserKnownHostsFile {home}/.ssh/known_hosts\n"
             for name, host in lab.hosts.items()
         )
     )
@@ -58,6 +58,7 @@ def stranger(gpus: Lab, tmp_path: Path) -> dict[str, str]:
     project = tmp_path / "project"
     project.mkdir()
     (project / "train.py").write_text(TRAIN)
+    (project / "data").mkdir()
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     return {**at_home(gpus, tmp_path / "home"), "PWD": str(project)}
 

@@ -112,6 +112,10 @@ def test_a_group_logs_in_as_a_launch_does(lab: Lab, project: Launcher) -> None:
     assert (done.code, done.out) == (1, "reached node1\n"), done
     assert done.err == "error: node2: the command ended with exit code 1\n    no\n", done
     assert lab["node2"].sh("ls ~/copied.py").endswith("copied.py\n")
+    (project.folder / "data.tar").touch()
+    done = fab(project, "upload", "lab", "data.tar")
+    assert (done.code, done.out, done.err) == (0, "", ""), done
+    assert all(host.sh("ls ~/data.tar").endswith("data.tar\n") for host in lab.hosts.values())
     cluster = project.conf / "cluster" / "lab.yaml"
     cluster.write_text(cluster.read_text().replace("known_hosts:", "known_hosts: /dev/null #"))
     done = fab(project, "disks", "lab")

@@ -83,6 +83,11 @@ CASES = {
         3,
         ("node2: cluster.nodes.node2.gpus: asked for 2", "legal"),
     ),
+    "no such interface": Case(
+        ("cluster.nodes.node2.interface=ib0",),
+        3,
+        ("node2: cluster.nodes.node2.interface: there is no interface ib0", "legal here: eth0"),
+    ),
     "nccl without gpus": Case(("cluster.backend=nccl",), 3, ("cluster.backend: nccl needs a GPU",)),
     "no shared network": Case(("cluster.nodes.node1.addr=",), 2, ("cluster.nodes.node1.addr",)),
     "misspelt key": Case(("cluster.backnd=gloo",), 2, ("backnd", "backend")),

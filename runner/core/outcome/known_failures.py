@@ -208,6 +208,14 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "install it there, or set cluster.python or cluster.setup to the environment that has it",
     ),
     FailurePattern(
+        "home_unexpanded",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '"
+        r"(?P<path>~[^/']*(?P<rest>/[^']*)?)'",
+        "there is no {path} on that host: a ~ in an argument is not expanded",
+        "write the path out; if your home has the same path there as here, that is $HOME{rest} on "
+        "the command line and ${oc.env:HOME}{rest} in YAML",
+    ),
+    FailurePattern(
         "file_missing",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'",
         "there is no {path} on that host",

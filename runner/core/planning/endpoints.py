@@ -223,6 +223,17 @@ def duplicate_addresses(spec: Spec, facts: Mapping[str, Facts]) -> List[Problem]
     return problems
 
 
+def interface_problems(node: Node, facts: Facts) -> Iterator[Problem]:
+    """Yield a problem per configured interface that the host lacks, or that has no address."""
+    known = {interface.name: interface.addresses for interface in facts.interfaces}
+    usable = (i.name for i, owned in _owned(facts.interfaces) if not _unusable(owned.ip))
+    hint = f"legal here: {', '.join(dict.fromkeys(usable)) or 'null'}"
+    for name in (node.interface or "").split(",") if known else ():
+        if name and not known.get(name):
+            why = f"{name} has no address" if name in known else f"there is no interface {name}"
+            yield Problem(node.name, f"cluster.nodes.{node.name}.interface: {why}", hint)
+
+
 def _is_same_machine(facts: Facts, other: Facts, name: str) -> bool:
     """Return whether two nodes are one machine: its other interfaces may come and go."""
     interfaces = [[i for i in each.interfaces if i.name == name] for each in (facts, other)]

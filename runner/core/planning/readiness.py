@@ -16,6 +16,7 @@ from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.container.problems import container_problems
+from runner.core.planning.endpoints import interface_problems
 from runner.core.planning.rendezvous_flags import unsupported_options
 from runner.core.shell import cluster_flag, this_program
 
@@ -244,7 +245,8 @@ def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     yield Problem(node.name, message, f"legal here: {legal}")
 
 
-def _port_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+def _network_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    yield from interface_problems(node, facts)
     if spec.rendezvous.reserves_port(node.name, spec.master.name) and not facts.reserved_port:
         hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
         yield Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)
@@ -292,7 +294,7 @@ REQUIREMENTS: Dict[str, Requirement] = {
     "storage": _storage_problems,
     "code": _code_problems,
     "gpus": _gpu_problems,
-    "network": _port_problems,
+    "network": _network_problems,
     "rendezvous": _rendezvous_problems,
     "logout": _logout_problems,
 }

@@ -18,7 +18,7 @@ from paramiko.agent import AgentSSH
 
 from runner.core.dataclass import dataclass
 from runner.core.model.spec import Ssh
-from runner.transport.ssh.config import Endpoint, expand_home
+from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import SLACK_S, DeadlineTask, LoginDenied
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
 from runner.transport.ssh.known_hosts import KnownHosts
@@ -102,7 +102,6 @@ class SshContext:
     def __init__(self, ssh: Ssh, on_note: Callable[[str], None]) -> None:
         self.key_ring = KeyRing()
         self.known_hosts = KnownHosts(on_note=on_note)
-        self.new_keys_file = expand_home(ssh.known_hosts)
         self.accept_new = ssh.host_keys == "accept-new"
         self.on_note = on_note
         self.timeout = ssh.connect_timeout

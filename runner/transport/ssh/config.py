@@ -48,7 +48,7 @@ class Endpoint:
     proxy_command: str = ""  # "" for TCP
     proxy_template: str = ""  # the same with its tokens: hosts behind one bastion share it
     host_key_alias: str = ""
-    known_hosts_files: tuple[str, ...] = ()  # the user's own first
+    known_hosts_files: tuple[str, ...] = ()  # the user's own first, to which keys are added
     manual_command: str = ""  # the ssh command by which a user can try the same login
 
     @property
@@ -198,7 +198,8 @@ class Resolver:
     def _known_hosts_files(self, settings: Settings, tokens: Mapping[str, str]) -> tuple[str, ...]:
         files = [self._ssh.known_hosts]
         if self._ssh.known_hosts == Ssh().known_hosts:
-            files += _first_value(settings, "userknownhostsfile").split()
+            own = _first_value(settings, "userknownhostsfile").split()
+            files = [*(file for file in own if file != os.devnull), *files]
         files += _first_value(settings, "globalknownhostsfile").split() or [SYSTEM_KNOWN_HOSTS]
         paths = (expand_tokens(path, tokens) for path in files if path.lower() != "none")
         return tuple(dict.fromkeys(paths))

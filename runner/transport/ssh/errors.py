@@ -124,7 +124,6 @@ class FailureMessages:
     timeout: float  # of each step
     jump: Endpoint | None = None  # the jump host just before it
     node: str = ""  # "" for a jump host
-    known_hosts: str = ""  # the file to which new host keys are added
 
     @property
     def place(self) -> str:
@@ -242,7 +241,8 @@ class FailureMessages:
         """The machine's host key is not known yet."""
         return LoginDenied(
             f"the host key of {self.place} is not known: {key.type} {key.fingerprint}",
-            f"{_compare_hint(key)}\nif they are equal: {self._add_key_hint(key)}\n"
+            f"{_compare_hint(key)}\nif they are equal: "
+            f"{self._add_key_hint(key, self.endpoint.known_hosts_files[0])}\n"
             "or trust the first key of every host: cluster.ssh.host_keys=accept-new",
         )
 
@@ -255,7 +255,7 @@ class FailureMessages:
             "someone may intercept the connection, or the machine was reinstalled",
             _compare_hint(key),
             f"if they are equal, forget the old one: {'; '.join(forget_commands)}",
-            f"and take the new one: {self._add_key_hint(key)}",
+            f"and take the new one: {self._add_key_hint(key, next(iter(files)))}",
         ]
         return LoginDenied(
             f"the host key of {self.place} has CHANGED: it is {key.type} {key.fingerprint} now"
@@ -326,13 +326,13 @@ class FailureMessages:
             return self.refused_for_now()
         return self.connection_lost(error)
 
-    def _add_key_hint(self, key: HostKey) -> str:
+    def _add_key_hint(self, key: HostKey, file: str) -> str:
         endpoint = self.endpoint
         if self.jump or endpoint.proxy_command or endpoint.host_key_alias:
             # ssh-keyscan cannot go through these
             return endpoint.manual_command.replace("ssh -v", "ssh", 1)
         scan = ["ssh-keyscan", "-p", str(endpoint.port), "-t", key.algorithm, endpoint.host]
-        return f"{shell.line(scan)} >> {shell.path(self.known_hosts)}"
+        return f"{shell.line(scan)} >> {shell.path(file)}"
 
 
 def _compare_hint(key: HostKey) -> str:

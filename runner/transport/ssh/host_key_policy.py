@@ -35,7 +35,7 @@ class HostKeyPolicy:
             self._add_key(names[0], shown)
 
     def _add_key(self, name: str, key: HostKey) -> None:
-        file = self.context.new_keys_file
+        file = self.endpoint.known_hosts_files[0]
         note = f"{file}: added {name} {key.type} {key.fingerprint}"
         try:
             self.context.known_hosts.add(name, key, file)

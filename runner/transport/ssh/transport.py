@@ -151,9 +151,7 @@ class SharedLogin:
         self._via = via
         self._failure_ttl_s = 0.0 if node else context.timeout
         jump = via.endpoint if via else None
-        self._messages = FailureMessages(
-            endpoint, context.timeout, jump, node, context.new_keys_file
-        )
+        self._messages = FailureMessages(endpoint, context.timeout, jump, node)
         # All logins through one ProxyCommand are logins at the same bastion, too.
         proxy = endpoint.proxy_command and endpoint.proxy_template
         self._budget = context.budget(proxy or (via, endpoint.host, endpoint.port))

@@ -10,7 +10,8 @@ import pytest
 
 from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts, GpuProcess, Interpreter, SetupResult
+from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult
+from runner.core.model.network_probe import NetworkProbe
 from runner.core.model.release import Certainty, CodeRef, PackageRequirement, Requirements
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Deploy, Node, Task
@@ -354,6 +355,34 @@ def test_the_port_of_the_master_and_the_address_are_checked() -> None:
     ((level, _, what), *_) = bad("network", taken)
     assert level is ERROR
     assert "port 29500 is taken by python (pid 7)" in what
+
+
+def test_the_network_is_checked_also_where_a_host_is_not_ready() -> None:
+    """What else hinders a launch, such as a full disk, is for other checks to say."""
+    rows = list(all_checks()["network"](case(b=host("b", disk_free=0))))
+    assert [(row.level, row.node) for row in rows] == [(FINE, name) for name in "abc"]
+    assert rows[1].message == "meets at 10.0.0.1 (the master's host) via eth0 in 10.0.0.0/24"
+    double = host("b", disk_free=0, interfaces=host("a").interfaces)
+    ((_, node, what),) = bad("network", case(b=double))
+    assert (node, what) == ("b", "10.0.0.1 (eth0) is the address of a, too")
+
+
+def test_an_interface_that_is_not_there_is_an_error_of_the_network_alone() -> None:
+    """The pairs were not tried for that reason, and a warning would name the key as not set."""
+    well = case()
+    nodes = (*well.spec.nodes[:2], replace(well.spec.nodes[2], interface="ib0"))
+    lacking = replace(
+        well,
+        spec=replace(well.spec, nodes=nodes),
+        network_probe=NetworkProbe({"c": Endpoint("ib0")}),
+    )
+    assert bad("network", lacking) == [
+        (ERROR, "c", "cluster.nodes.c.interface: there is no interface ib0")
+    ]
+    assert [row.node for row in all_checks()["network"](lacking)] == ["c", "a", "b"]
+    assert bad("pairs", lacking) == []
+    ((level, node, _),) = bad("pairs", replace(lacking, spec=well.spec))
+    assert (level, node) == (WARNING, "c")
 
 
 def test_skipped_checks_do_not_look() -> None:

@@ -14,9 +14,9 @@ from runner.core.model.results import Level
 from runner.core.model.spec import Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import REQUIREMENTS
-from tests.golden.builders import facts, spec
+from tests.golden.builders import LO, facts, interface, spec
 
-SPEC = spec(Node("a", "10.0.0.1", gpu_count=1), Node("b", "10.0.0.2"))
+SPEC = spec(Node("a", "10.0.0.1", gpu_count=1, interface="eth0"), Node("b", "10.0.0.2"))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ SPEC = spec(Node("a", "10.0.0.1", gpu_count=1), Node("b", "10.0.0.2"))
         {"script_exists": False},
         {"gpus": ()},
         {"reserved_port": 0, "port_error": "29500 is in use"},
+        {"interfaces": (LO, interface("eth1 10.0.0.1/24"))},
         {"logind_kill_setting": "KillUserProcesses=yes"},
         {"disk_free": 0, "gpus": (), "reserved_port": 0, "port_error": "taken"},
     ],

@@ -220,6 +220,7 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
             "cluster.ssh.port: must be a port from 1 to 65535, not 70000",
         ),
         ({"cluster.ssh.key": "/no/key"}, "cluster.ssh.key: there is no file /no/key"),
+        ({"cluster.ssh.config": "/no/config"}, "cluster.ssh.config: there is no file /no/config"),
         (
             {"cluster.workdir": "a\nb"},
             r"cluster.workdir: must be a text of one line, not 'a\nb'",

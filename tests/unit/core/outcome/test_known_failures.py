@@ -37,6 +37,7 @@ MEANS = {
     "ranks_missing": "only 1 of 2 joined the rendezvous within 6 s",
     "master_refused": "the master could not be reached at 127.0.0.1, 29512",
     "module_missing": "has no module apex",
+    "home_unexpanded": "there is no ~/data/train.bin on that host: a ~ in an argument is not",
     "file_missing": "there is no data/train.bin on that host",
     "nccl_watchdog": "a collective was not joined by all ranks",
     "nccl_system": "NCCL failed in the operating system",

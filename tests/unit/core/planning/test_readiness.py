@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,28 @@ def test_healthy_host_has_no_problem() -> None:
 def test_problem_says_what_to_do(others: dict[str, Any], expected: str) -> None:
     """Each problem names the host, what was seen, and the key to change."""
     assert text(ONE, told(**others)) == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "problem"),
+    [
+        ("ib0", "there is no interface ib0"),
+        ("eth0,ib0", "there is no interface ib0"),
+        ("eth1", "eth1 has no address"),
+        ("eth0", ""),
+        ("eth0,lo", ""),
+        (None, ""),
+    ],
+)
+def test_an_interface_that_the_host_lacks(chosen: str | None, problem: str) -> None:
+    """With the key and those it has; a host that tells none is not judged."""
+    asked = spec(replace(NODE, interface=chosen))
+    host = facts(
+        "gpu1", "eth0 10.0.0.1/24", "eth1", "eth2 10.1.0.1/16 fd00::1/64", "veth fe80::1/64"
+    )
+    expected = f"gpu1: cluster.nodes.gpu1.interface: {problem}\n    legal here: eth0, eth2"
+    assert text(asked, host) == (expected if problem else "")
+    assert text(asked, replace(host, interfaces=())) == ""
 
 
 @pytest.mark.parametrize(

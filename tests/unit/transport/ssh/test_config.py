@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.core import shell
 from runner.core.model.spec import Node, Ssh
 from runner.transport.ssh import config as ssh_config
 from runner.transport.ssh.config import (
@@ -20,6 +22,8 @@ from runner.transport.ssh.config import (
     parse_ssh_output,
 )
 from runner.transport.ssh.deadline import LoginFailure
+from runner.transport.ssh.errors import FailureMessages
+from runner.transport.ssh.known_hosts import Entry, HostKey
 
 Resolve = Callable[..., tuple[Endpoint, ...]]
 
@@ -86,8 +90,8 @@ def test_answer_of_the_client_is_read(fake_client: Callable[[str], str], tmp_pat
         proxy_template="nc -x %%h %h %p",
         host_key_alias="cluster",
         known_hosts_files=(
-            str(Path("~/.ssh/known_hosts").expanduser()),
             f"{tmp_path}/mine",
+            str(Path("~/.ssh/known_hosts").expanduser()),
             "/etc/known",
             "/etc/known2",
         ),
@@ -174,7 +178,25 @@ def test_config_settles_what_the_yaml_leaves_open(resolve: Resolve, tmp_path: Pa
     assert (found.host, found.user, found.port) == ("gpu1.lab", "train", 22022)
     assert (found.key_files, found.identities_only) == ((str(key),), True)
     assert (found.host_key_alias, found.agent_socket) == ("cluster", f"{tmp_path}/agent")
-    assert f"{tmp_path}/kh" in found.known_hosts_files
+    assert found.known_hosts_files[0] == f"{tmp_path}/kh"
+
+
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [("/etc/lab-keys /y", "/etc/lab-keys"), ("none", "{own}"), (os.devnull, "{own}")],
+)
+def test_new_host_keys_go_where_ssh_would_add_them(
+    resolve: Resolve, option: str, file: str
+) -> None:
+    """A changed one where the old one is; nobody would find it in /dev/null again."""
+    (found,) = resolve(f"Host gpu1\n UserKnownHostsFile {option}\n")
+    file = file.format(own=Path("~/.ssh/known_hosts").expanduser())
+    messages, key = FailureMessages(found, 1.0), HostKey("ssh-ed25519", b"")
+    assert found.known_hosts_files[0] == file
+    assert f"-t ed25519 gpu1 >> {shell.path(file)}\n" in messages.key_unknown(key).hint
+    changed = messages.key_changed(key, [Entry("/y:2", "", "gpu1", key)], "gpu1").hint
+    assert "ssh-keygen -R gpu1 -f /y\n" in changed
+    assert changed.endswith("gpu1 >> /y")
 
 
 def test_proxy_jump_of_the_config_is_followed(resolve: Resolve) -> None:

@@ -161,7 +161,7 @@ def test_login_that_hangs_takes_no_time_from_others() -> None:
 
 def test_a_key_that_is_not_accepted_is_an_answer() -> None:
     """By the sshd, or by us."""
-    messages = FailureMessages(Endpoint("gpu1", "gpu1"), 1.0)
+    messages = FailureMessages(Endpoint("gpu1", "gpu1", known_hosts_files=("known",)), 1.0)
     host_key = HostKey("ssh-ed25519", b"")
     denials = (messages.keys_refused([], ["a key"], ()), messages.key_unknown(host_key))
     assert all(isinstance(each, LoginDenied) for each in denials)
