@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import environment
 from tests.lab.lab import Lab, make_lab
 from tests.lab.waiting import wait_until
 
@@ -81,6 +82,7 @@ def taken(lab: Lab, folder: Path, rate: int, seconds: float) -> dict[str, tuple[
         controller = subprocess.Popen(
             argv,
             cwd=folder,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=err,
@@ -167,7 +169,7 @@ def trained(argv: list[str], folder: str) -> float:
     done = subprocess.run(
         argv,
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(OMP_NUM_THREADS="1"),
         check=True,
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import environment
 from tests.lab.lab import Lab, make_lab
 
 TIMEOUT_S = 60
@@ -54,6 +55,7 @@ class Bench:
         self.lab, self.folder, self.names = lab, folder, names
         lab.write_cluster(folder / "conf", f"lab{len(names)}", names)
         self.argv = [sys.executable, "-m", "runner", f"cluster=lab{len(names)}"]
+        self.env = environment()
 
     def measure(self, scene: str) -> float:
         """Start a run, end it that way; return the seconds until no rank is left."""
@@ -71,6 +73,7 @@ class Bench:
                 subprocess.run(
                     [*self.argv[:3], *words],
                     cwd=self.folder,
+                    env=self.env,
                     check=True,
                     timeout=TIMEOUT_S,
                     capture_output=True,
@@ -91,6 +94,7 @@ class Bench:
         controller = subprocess.Popen(
             [*self.argv, "task.script=rank.py"],
             cwd=self.folder,
+            env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

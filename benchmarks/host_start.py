@@ -29,6 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import environment
+
 TIMEOUT_S = 60
 PHASES = ("start", "log-in", "hello", "facts", "plan", "exec")
 
@@ -60,7 +62,7 @@ def launch(folder: Path, python: str) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-c", "from benchmarks.host_start import traced; traced()", *words],
         cwd=folder,
-        env={**os.environ, "TRACE": str(folder / "trace")},
+        env=environment(TRACE=str(folder / "trace")),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import environment
 from benchmarks.timing import span, taken
 from tests.lab.lab import Lab, make_lab
 
@@ -98,6 +99,7 @@ def first_lines(count: int, command: Sequence[str], folder: Path) -> float:
     process = subprocess.Popen(
         command,
         cwd=folder,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

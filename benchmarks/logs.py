@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import environment
 from benchmarks.launch import runner_command, ssh_command
 from tests.lab.lab import make_lab
 
@@ -60,7 +61,7 @@ def main() -> None:
 def seconds(argv: Sequence[str], folder: Path, *, terminal: bool) -> float:
     """Run a command to its end while somebody reads what it writes."""
     ours, theirs = pty.openpty() if terminal else os.pipe()
-    env = {**os.environ, "TERM": "xterm-256color"}
+    env = environment(TERM="xterm-256color")
     began = time.monotonic()
     process = subprocess.Popen(
         argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs

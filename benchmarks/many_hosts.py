@@ -27,6 +27,7 @@ from pathlib import Path
 
 import asyncssh
 
+from benchmarks import environment
 from benchmarks.far_end import Recording
 from runner.core.protocol.frames import Frame
 from tests.lab.waiting import wait_until
@@ -96,6 +97,7 @@ def launch(folder: Path, seconds: float) -> Launched:
     process = subprocess.Popen(
         [sys.executable, "-m", "runner", *words, f"--config-dir={folder}"],
         cwd=folder,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -155,7 +157,7 @@ def record(folder: Path) -> Recording:
         done = subprocess.run(
             [sys.executable, "-c", "from benchmarks.many_hosts import traced; traced()", *words],
             cwd=folder,
-            env={**os.environ, "FACTS": str(folder / FACTS_FILE)},
+            env=environment(FACTS=str(folder / FACTS_FILE)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

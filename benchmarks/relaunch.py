@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import environment
 from tests.lab.lab import Lab, make_lab
 from tests.lab.waiting import wait_until
 
@@ -86,6 +87,7 @@ def start(lab: Lab, folder: Path, lost_s: float, backoff_s: float) -> subprocess
             *("task.script=rank.py", "task.args_style=raw", f"task.args=[{folder}]"),
         ],
         cwd=folder,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

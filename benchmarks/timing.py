@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import environment
 from tests.lab.lab import Lab
 from tests.lab.waiting import wait_until
 
@@ -44,6 +45,7 @@ def timed(argv: Sequence[str], folder: Path) -> tuple[float, str]:
     done = subprocess.run(
         argv,
         cwd=folder,
+        env=environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

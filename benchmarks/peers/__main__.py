@@ -21,6 +21,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import compile_runner
 from benchmarks.peers import tables
 from benchmarks.peers.hosts import Cluster, LauncherError, make_cluster
 from benchmarks.peers.install import UnavailableError, install, programs
@@ -51,6 +52,7 @@ def main() -> None:
     # Ignored, as for the background jobs of a script, it would be so for all launchers.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options.folder.mkdir(parents=True, exist_ok=True)
+    compile_runner()
     record = new_record(options)
     if record.machine["load"] > 1:
         say(f"the machine is busy (load {record.machine['load']:.1f}): times will differ")

@@ -66,11 +66,13 @@ class RemoteCommand(WaitLoop):
         timeout_s: float,
         feeds: Sequence[Feed] = (),
         nodes: Collection[str] | None = None,
+        *,
+        keeps_code: bool = False,
     ) -> None:
         """Return when it has ended everywhere, even after a signal; see `results`.
 
         It runs on `nodes`, by default on all. What reading a feed raises is raised here; the
-        commands then end with their connections.
+        commands then end with their connections. With `keeps_code`, hosts cache our code.
         """
         nodes = self.sessions if nodes is None else nodes
         self.results = {name: CommandResult(name) for name in nodes}
@@ -79,6 +81,7 @@ class RemoteCommand(WaitLoop):
         self._command_ids: dict[str, int] = {}
         fed = {name for feed in feeds for name in feed.nodes}
         request: dict[str, Any] = {"argv": [*argv], "limit_s": timeout_s, "window": WINDOW_BYTES}
+        request["keeps_code"] = keeps_code
         for name in nodes:
             request["takes_input"] = name in fed
             self._command_ids[name] = self.sessions[name].request("exec", request)

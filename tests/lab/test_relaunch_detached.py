@@ -195,9 +195,16 @@ def test_a_stop_during_the_pause_leaves_nothing(
 def test_who_attached_before_follows_into_the_next_attempt(
     lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
-    """Its console says what the hosts decide, and its exit code is that of the last attempt."""
+    """Its console says what the hosts decide, and its exit code is that of the last attempt.
+
+    The host that takes no part any more does not know whether it has ended.
+    """
     run_id, _ = detached("fail=1:14:7", count=24)
-    attached = on_lab("attach", "--run", run_id, "--cluster", "lab", seconds=80)
+    attaching = on_lab.start("attach", "--run", run_id, "--cluster", "lab")
+    wait_until(lambda: counted(steps, 2) and counted(steps, 2)[-1][1] == "1", "the next", 60)
+    why = on_lab("why", "--run", run_id, "--cluster", "lab", "cluster.only=[node2]")
+    assert (why.code, "has not ended, as far as the hosts say" in why.err) == (3, True), why
+    attached = attaching.wait(80)
     assert attached.code == 0, attached
     assert "rank 1 on node2 exited with 7" in attached.err, attached
     assert "the hosts relaunch the run: attempt 2, on node[1,3-4]" in attached.err

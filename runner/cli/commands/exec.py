@@ -63,7 +63,7 @@ def exec_(
         remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, on_status)
         if not (json_ or quiet_equal):
             remote_command.stream_to(_console_sink(pool), lambda: pool.console.is_full)
-        remote_command.run(argv, timeout_s)
+        remote_command.run(argv, timeout_s, keeps_code=True)
     results = [remote_command.results[node.name] for node in spec.nodes]
     if json_:
         print(json.dumps(answers.answers_as_data(results)))

@@ -247,9 +247,13 @@ class AttemptMonitor(WaitLoop):
         return port_taken and is_clean and not self.order_refused and not self.interrupted
 
     def duration(self, began_at: float) -> float:
-        """Return how long the run took or takes; `began_at` is in seconds since 1970."""
+        """Return how long the run took or takes; `began_at` is in seconds since 1970.
+
+        It is over once each node has reported its end, or another that it was lost.
+        """
         ended_at = time.time()
-        if all(node.is_finished for node in self._nodes.values()):
+        lost = lost_nodes(self.plan, self.timed_events)
+        if all(node.has_ended or name in lost for name, node in self._nodes.items()):
             happened = (timed.event for timed in self.timed_events)
             ends = [event.wall for event in happened if isinstance(event.body, events.Ended)]
             ended_at = max(ends, default=ended_at)

@@ -133,6 +133,7 @@ class RunStore:
                 self.write_json(CONTACT_FILE, recorded_contact(request))
             if plan.attempt > self._last_planned_attempt():
                 self.write_plan(plan)
+                (self.folder / RESULT_FILE).unlink(missing_ok=True)  # that of an attempt before
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             self.write_error = f"cannot write in {self.folder}: {reason}"

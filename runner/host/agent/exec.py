@@ -13,7 +13,7 @@ class Handler(RequestHandler):
     def on_exec(self, frame: Frame) -> None:
         """Start the command; `window` is how many bytes of its output may be sent at first.
 
-        With `takes_input`, requests `input` follow.
+        With `takes_input`, requests `input` follow; with `keeps_code`, this host caches our code.
         """
         argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
         environ, reply = self.context.require_facts().environ, self.context.reply
@@ -23,7 +23,8 @@ class Handler(RequestHandler):
         )
         command.window = int(frame.data["window"])
         self.children["command"] = command
-        self.context.cache_code()
+        if frame.data.get("keeps_code"):
+            self.context.cache_code()
 
     @one_step
     def on_input(self, frame: Frame) -> None:

@@ -107,7 +107,7 @@ class AgentContext:
         return self.facts
 
     def cache_code(self) -> None:
-        """Have this host cache our code, once: a user has it write something anyway."""
+        """Have this host cache our code, once."""
         if self.code.place:
             from runner.host.storage.code_cache import store  # noqa: PLC0415 (once per version)
 

@@ -51,12 +51,17 @@ def write_atomic(path: str, content: Union[str, bytes], *, durable: bool = False
     """
     temp_path = f"{path}.{os.getpid()}.new"
     descriptor = os.open(temp_path, REPLACE, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.rename(temp_path, path)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.rename(temp_path, path)
+    except OSError:  # such as a full disk, which this would fill for good
+        with contextlib.suppress(OSError):
+            os.unlink(temp_path)
+        raise
 
 
 def append(path: str, data: bytes) -> None:

@@ -203,8 +203,9 @@ class FailureMessages:
             who = f"the jump host of the ProxyCommand `{command}` of {self.place} answers"
             return self.refused_for_now(who=who)
         denials = [line for line in stderr if _DENIED_BY_SSHD.search(line)]
-        if denials and not re.search("%[hkn]", _WHERE_TO.sub("", self.endpoint.proxy_template)):
-            command = self.endpoint.proxy_template
+        command = self.endpoint.proxy_template
+        is_one_for_all = not re.search("%[hknpr]", _WHERE_TO.sub("", command))
+        if denials and is_one_for_all and not any(map(_NOT_REACHED.search, stderr)):
             message = f"the jump host of the ProxyCommand `{command}` denies the login"
             return BastionDenied(*self._failure(message, denials[-1]).args)
         if code == 0 and (last_line or not stderr):

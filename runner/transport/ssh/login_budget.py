@@ -92,7 +92,7 @@ class LoginBudget:
                 remaining_s = self._permits[oldest] - time.monotonic()
                 if remaining_s <= 0:
                     del self._permits[oldest]
-                    self._limit = MAX_LOGINS
+                    self._limit = min(MAX_LOGINS, 2 * self._limit)
                 else:
                     self._changed.wait(remaining_s)
                     self._raise_denial()
@@ -116,7 +116,7 @@ class LoginBudget:
 
     def _on_answer(self) -> None:
         with self._changed:
-            self._refused_since = None
+            self._refused_since = self._denied = None
             if self._limit < MAX_LOGINS:
                 self._limit = MAX_LOGINS
                 self._changed.notify_all()

@@ -358,11 +358,13 @@ def _unverified_lines(
 
 def _rerun_line(plan: Plan, verdict: Verdict) -> list[str]:
     """Return how to go on without the hosts that were lost."""
-    left = [each.node for each in plan.nodes if each.node not in verdict.unverified]
-    if verdict.state != LOST or len(left) in (0, len(plan.nodes)):
+    lost = verdict.unverified
+    if verdict.state != LOST or len(lost) in (0, len(plan.nodes)):
         return []
-    words = line([f"rerun={plan.run_id}", f"cluster.only=[{fold_names(left)}]"])
-    return [f"  without {fold_names(verdict.unverified)}: {this_program()} {words}"]
+    names = ",".join(lost) if lost[0].isdigit() else fold_names(lost)  # [1-3] alone is a list
+    words = [f"rerun={plan.run_id}", f"cluster.exclude=[{names}]"]
+    words += ["cluster.master=null"] if plan.nodes[0].node in lost else []
+    return [f"  without {fold_names(lost)}: {this_program()} {line(words)}"]
 
 
 def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:

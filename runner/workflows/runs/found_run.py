@@ -70,10 +70,15 @@ class FoundRun:
 
     @property
     def has_ended_where_known(self) -> bool:
-        """Whether no host that answered is active; an elastic run may go on without those."""
-        statuses = current_hosts(self.reported.by_host)
-        is_active = any(status.is_active for status in statuses.values())
-        return not is_active and (self.already_ended or not self.plan.min_nodes)
+        """Whether no host that answered is active, and the run cannot be going on elsewhere.
+
+        It can if it is elastic, if its hosts or its launch may relaunch it, or in a job.
+        """
+        statuses = current_hosts(self.reported.by_host).values()
+        left = (status.info.relaunches_left or status.job for status in statuses)
+        may_go_on = self.plan.min_nodes or self.plan.nodes[0].order.relaunches_left or any(left)
+        is_active = any(status.is_active for status in statuses)
+        return self.already_ended or not (may_go_on or is_active)
 
     @property
     def relaunch_pending(self) -> bool:
