@@ -135,7 +135,7 @@ def test_answers_are_kept_apart(run: Run) -> None:
     )
     assert (bytes(answers["b"].stdout), bytes(answers["b"].stderr)) == (b"two", b"")
     request = {"argv": ["echo", "a b"], "limit_s": 60.0, "window": remote_exec.WINDOW_BYTES}
-    request["takes_input"] = False
+    request |= {"keeps_code": False, "takes_input": False}
     assert run.hosts["a"].asked[0] == ("exec", request)
 
 
