@@ -197,15 +197,14 @@ class FailureMessages:
 
         Without an error, it led to an sshd that closed the connection after `last_line`.
         """
-        text = "\n".join(stderr)
-        if _CLOSED_BY_SSHD.search(text) and not _NOT_REACHED.search(text):
-            command = self.endpoint.proxy_template
+        text, command = "\n".join(stderr), self.endpoint.proxy_template
+        is_reached = not _NOT_REACHED.search(text)
+        if is_reached and _CLOSED_BY_SSHD.search(text):
             who = f"the jump host of the ProxyCommand `{command}` of {self.place} answers"
             return self.refused_for_now(who=who)
         denials = [line for line in stderr if _DENIED_BY_SSHD.search(line)]
-        command = self.endpoint.proxy_template
         is_one_for_all = not re.search("%[hknpr]", _WHERE_TO.sub("", command))
-        if denials and is_one_for_all and not any(map(_NOT_REACHED.search, stderr)):
+        if is_reached and denials and is_one_for_all:
             message = f"the jump host of the ProxyCommand `{command}` denies the login"
             return BastionDenied(*self._failure(message, denials[-1]).args)
         if code == 0 and (last_line or not stderr):

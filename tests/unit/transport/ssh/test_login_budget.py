@@ -216,3 +216,41 @@ def test_a_bastion_that_denies_us_is_not_asked_for_every_host() -> None:
     assert attempts.count == login_budget.FIRST_LOGINS
     time.sleep(0.5)
     assert budget.run(lambda: "in", lambda: None) == "in"
+
+
+def test_a_bastion_that_lets_somebody_in_has_not_denied_us_all() -> None:
+    """A login that was begun before the denial may succeed after it."""
+    budget = LoginBudget(60)
+
+    def log_in() -> str:
+        with pytest.raises(BastionDenied):
+            budget.run(deny, lambda: None)
+        return "in"
+
+    def deny() -> None:
+        raise BastionDenied("not this once")
+
+    assert budget.run(log_in, lambda: None) == "in"
+    assert budget.run(lambda: "also in", lambda: None) == "also in"
+
+
+DENIED = "ada@gw: Permission denied (publickey)."
+
+
+@pytest.mark.parametrize(
+    ("template", "said", "is_for_all"),
+    [
+        ("ssh -W %h:%p gw", [DENIED], True),
+        ("ssh gw nc '[%h]' %p", [DENIED], False),
+        ("ssh -W %h:%p %r@gw", [DENIED], False),
+        ("ssh -p 2%p -W %h:%p gw", [DENIED], False),
+        ("ssh -W %h:%p gw1 || ssh -W %h:%p gw2", [DENIED, "channel 0: open failed: no"], False),
+    ],
+)
+def test_a_denial_is_for_all_hosts_where_all_log_in_alike(
+    template: str, said: list[str], is_for_all: bool
+) -> None:
+    """The same user at the same bastion, whatever the host."""
+    endpoint = Endpoint("gpu1", "gpu1", proxy_command="ssh", proxy_template=template)
+    failure = FailureMessages(endpoint, 1.0).proxy_failed(255, said, "")
+    assert isinstance(failure, BastionDenied) == is_for_all
