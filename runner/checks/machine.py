@@ -32,7 +32,7 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         free = facts.disk_free
         if free is not None and free < LOW_DISK_BYTES:
             message = f"{facts.workdir} has {free >> 20} MiB free for logs and checkpoints"
-            yield warning(node.name, message, free_space_hint(context.spec))
+            yield warning(node.name, message, free_space_hint(context.spec, facts))
         elif free is None:
             yield ok(node.name, f"{facts.workdir}, free space unknown")
         else:

@@ -23,8 +23,9 @@ from runner.cli.suggestions import (
     VERB_ALIASES,
     looks_like_key,
     misplaced_words,
-    script_above,
+    missing_script,
     unknown_verb,
+    unused_program,
 )
 from runner.cli.translation import translated
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
@@ -178,7 +179,8 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
     if len(runs) > 1 and any(run.spec.detach and not run.spec.slurm for run in runs):
         raise ConfigError([_detached_sweep(flags, for_program)])
-    if text := script_above(runs[0].spec):
+    spec = runs[0].spec
+    if text := missing_script(spec) or unused_program(spec, words):
         note(text)
     _confirm_record(runs[0], words, yes=flags.yes)
     return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]
@@ -248,7 +250,7 @@ def parse_verb(argv: Sequence[str]) -> int:
     typed, *words = argv
     name, names = _verb_name(argv), verb_names()
     if name not in names:
-        is_setting = looks_like_key(name) or names_file(name)
+        is_setting = looks_like_key(name) or names_file(name) or words[:1] == ["="]
         before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)
         misplaced = misplaced_words(list(before_flags), names) if is_setting else []
         raise ConfigError(misplaced or [unknown_verb([name, *words], names)])

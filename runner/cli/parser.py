@@ -54,8 +54,10 @@ class LaunchParser(Parser):
         from runner.config.schema import RunnerConfig  # noqa: PLC0415
 
         key = flag.lstrip("-").replace("-", "_")
-        if key in {option.name for option in dataclasses.fields(RunnerConfig)}:
-            return f"settings are written KEY=VALUE: {key}=..."
+        defaults = {option.name: option.default for option in dataclasses.fields(RunnerConfig)}
+        if key in defaults:
+            value = "true" if isinstance(defaults[key], bool) else "..."
+            return f"settings are written KEY=VALUE: {key}={value}"
         if key in KEYS:
             return f"settings are written KEY=VALUE: {KEYS[key]}=..."
         if key in FOUND:

@@ -83,6 +83,10 @@ def _meant_setting(word: str, after: str) -> str:
 
 def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Problem]:
     """Return a problem for each word of a launch that is no override, in the order typed."""
+    for key, equals, value in zip(words, words[1:], words[2:], strict=False):
+        if equals == "=":
+            message = f"{key} = {value} is three words, and a setting is one"
+            return [Problem("command line", message, f"without the blanks: {key}={value}")]
     problems = []
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         if is_override(word):
@@ -109,15 +113,29 @@ def looks_like_key(word: str) -> bool:
     return is_path and word.partition(".")[0] in SECTIONS
 
 
-def script_above(spec: Spec) -> str:
-    """Return that a script which is not here is beside `conf` further up, or ""."""
+def unused_program(spec: Spec, words: Sequence[str]) -> str:
+    """Return that a launch which names no task runs another program than the one here, or ""."""
+    is_chosen = any(re.match(r"\+*(task|rerun)\b", word) for word in words)
+    name = next(filter(names_file, ("train.py", "main.py")), "")
+    if is_chosen or not name or not spec.task.shipped_file:
+        return ""
+    shipped = f"this runs {spec.task.name}, which comes with the runner"
+    return f"{shipped}; task.script={name} runs {name}"
+
+
+def missing_script(spec: Spec) -> str:
+    """Return where a script may be that is not here: beside `conf` further up, or spelled so."""
     from runner.config.search_path import conf_folders  # noqa: PLC0415 (brings Hydra)
 
     script, project = spec.task.target, conf_folders([])[0].parent
     is_taken_from_here = spec.pushes_code or spec.project == str(Path.cwd())
     is_missing = spec.task.kind == "script" and is_taken_from_here and not Path(script).exists()
     is_above = project in Path.cwd().parents and names_file(str(project / script))
-    if not (is_missing and is_above):
+    if not is_missing:
         return ""
+    if not is_above:
+        names = [str(path) for path in Path(script).parent.glob("*") if path.is_file()]
+        near = suggest(str(Path(script)), names)
+        return near and f"{script} is not here; {near}"
     above = os.path.relpath(project)
     return f"{script} is in {above}, beside conf, and not here: cd {above}"

@@ -22,7 +22,7 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from runner.config.hydra_settings import with_defaults
+from runner.config.hydra_settings import open_schema, with_defaults
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
 from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
 from runner.config.search_path import ConfigFiles, display_path, syntax_problem, unmarked_file
@@ -236,6 +236,8 @@ def _refusal(cause: OmegaConfBaseException, key: str, where: str) -> Problem:
     text = lower_first(_first_line(cause))
     for pattern, replacement in OMEGACONF_MESSAGES.items():
         text = re.sub(pattern, replacement, text, flags=re.IGNORECASE)
+    if text == MISMATCH and key and isinstance(OmegaConf.select(open_schema(), key), DictConfig):
+        text = "takes a mapping of keys to values"
     return Problem(where, text, KEY_HINTS.get(key, ""))
 
 
@@ -260,7 +262,7 @@ def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object
         inner = f".{next(iter(value))}" if isinstance(value, Mapping) and value else ""
         return Problem(full_key + inner, f"{full_key}{old_key} is now {new_key}", hint)
     problem = unknown_key(where, key, legal)
-    if problem.hint or where:
+    if problem.hint or where not in ("", "task"):
         return problem
     sections = [name for name in SECTIONS if name and "NODE" not in name]
     has_key = [n for n in sections if any(f.name == key for f in dataclasses.fields(SECTIONS[n]))]
@@ -275,16 +277,17 @@ KEY_HINTS = {
     "deploy": "cluster.project says whether code is pushed: null pushes it",
 }
 
+MISMATCH = "a list is given where a mapping is expected, or a mapping for a list"
+
 OMEGACONF_MESSAGES = {
     r"value ('.*') of type .* converted to Integer": r"must be a whole number, not \1",
     r"value ('.*') of type .* converted to Float": r"must be a number, not \1",
+    r"value ('.*') is not a valid bool.*": r"must be true or false, not \1",
     r"cannot convert '\w+' to string: '(.*)'": r"must be a text, not \1",
     r".*(is not Optional|Incompatible value 'None').*": "must not be null",
     r"invalid type assigned: .* value: (.*)": r"takes a mapping of keys to values, not \1",
     r"cannot assign (\w+) to Dict.*": r"takes a mapping of keys to values, not \1",
-    r"(cannot merge|merge error).*": (
-        "a list is given where a mapping is expected, or a mapping for a list"
-    ),
+    r"(cannot merge|merge error).*": MISMATCH,
 }
 """OmegaConf's messages for values of a wrong type, and ours."""
 

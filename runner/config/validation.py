@@ -307,6 +307,10 @@ class Validator:
         """Read whether modules are imported once for all ranks of a node, or which ones."""
         if isinstance(value, bool) or value is None:
             return USUAL_PRELOAD if value else ()
+        if not isinstance(value, list):
+            message = f"must be true, false or a list of modules, not {value!r}"
+            self.add(where, message, f"such as [{', '.join(USUAL_PRELOAD)}]")
+            return ()
         names = self.text_list(where, value)
         for name in names:
             if not all(part.isidentifier() for part in name.split(".")):

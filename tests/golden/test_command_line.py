@@ -598,6 +598,11 @@ WORDS = {
         ["cluster.ssh.port=abc"],
         "cluster.ssh.port: must be a whole number, not 'abc'",
     ),
+    "no bool": (["detach=ture"], "detach: must be true or false, not 'ture'"),
+    "for the program": (
+        ["task=mine", "task.lr=0.1"],
+        "task.lr: there is no such key\n    if it is for the program: task.args.lr=…",
+    ),
     "no mapping": (["cluster.ssh=4"], "cluster.ssh: takes a mapping of keys to values, not 4"),
     "list for a mapping": (
         ["task=mine", "task.args=[1]"],
@@ -841,7 +846,7 @@ FILES = {
     "wrong types, all of them": (
         "nodes: [a]\nssh:\n  user: [ada]\n  port: ssh\n  connect_timeout: soon\npython:\n",
         [
-            "conf/cluster/bad.yaml:1: cluster.nodes: a list is given where a mapping is expected",
+            "conf/cluster/bad.yaml:1: cluster.nodes: takes a mapping of keys to values",
             "    such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
             "conf/cluster/bad.yaml:3: cluster.ssh.user: must be a text, not ['ada']",
             "conf/cluster/bad.yaml:4: cluster.ssh.port: must be a whole number, not 'ssh'",
@@ -887,7 +892,7 @@ FILES = {
     "no mapping": (
         "nodes: [a]\n",
         [
-            "conf/cluster/bad.yaml:1: cluster.nodes: a list is given where a mapping is expected",
+            "conf/cluster/bad.yaml:1: cluster.nodes: takes a mapping of keys to values",
             "    such as nodes: {gpu1: {}, gpu2: {host: 192.168.1.110}}",
         ],
     ),
@@ -971,7 +976,7 @@ def test_what_is_wrong_in_several_files(here: Here) -> None:
             "conf/runner.yaml": "defaults: [{cluster: bad}, {task: bad}]\nlost_s: soon\n",
         }
     )
-    mapping = "a list is given where a mapping is expected, or a mapping for a list"
+    mapping = "takes a mapping of keys to values"
     said = here()
     assert (said.code, said.err.splitlines()) == (
         2,

@@ -327,7 +327,11 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
         ("config.yaml", "- a", "damaged: it is a list"),
         ("config.yaml", "cluster: {}\n", "damaged: it has no task"),
         ("config.yaml", "cluster: {gpus: 1}\ntask: {}\n", "config.yaml:1: cluster.gpus: there is"),
-        ("config.yaml", "cluster: {ssh: 1}\ntask: {}\n", "config.yaml:1: cluster.ssh: a list"),
+        (
+            "config.yaml",
+            "cluster: {ssh: 1}\ntask: {}\n",
+            "config.yaml:1: cluster.ssh: takes a mapping",
+        ),
         ("plan.json", None, "runs/first/plan.json: .*damaged: no such file"),
         ("plan.json", '{"run_id": ', "runs/first/plan.json: .*damaged"),
         ("plan.json", "[]", "runs/first/plan.json: .*damaged"),

@@ -130,6 +130,12 @@ CURES = (
         cured=("task.args.data=elsewhere/train.bin",),
     ),
     Cure(
+        *("not_executable", "a script of Python", "print('started')\n"),
+        failing=(*PLAIN, "task.command=./fail.py"),
+        remedy="needs neither as task.script=./fail.py",
+        cured=("task.script=./fail.py",),
+    ),
+    Cure(
         *("no_gpu", "a device that is not there"),
         "import sys, torch\nprint(torch.zeros(1, device=sys.argv[-1]))\n",
         failing=(*PLAIN, "task.args.device=cuda"),

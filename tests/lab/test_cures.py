@@ -35,7 +35,9 @@ def test_a_cure_cures(launcher: Launcher, cure: Cure) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     program = f"task.module={cure.module}" if cure.module else "task.script=fail.py"
-    words = {word.partition("=")[0]: word for word in ("cluster=local", program, *cure.failing)}
+    is_other = any(word.startswith("task.command=") for word in cure.failing)
+    typed = ("cluster=local", *([] if is_other else [program]), *cure.failing)
+    words = {word.partition("=")[0]: word for word in typed}
 
     failed = launcher(*words.values())
     assert failed.code == 1, failed
@@ -46,7 +48,7 @@ def test_a_cure_cures(launcher: Launcher, cure: Cure) -> None:
         (launcher.folder / "fail.py").write_text(cure.cured_program)
     for word in cure.cured:
         key = word.partition("=")[0]
-        words.pop(key.lstrip("~"), None)
+        words.pop("task.command" if key == "task.script" else key.lstrip("~"), None)
         words |= {} if key.startswith("~") else {key: word}
     cured = launcher(*words.values())
     assert cured.code == 0, cured

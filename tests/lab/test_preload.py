@@ -87,6 +87,8 @@ def test_a_forked_rank_is_like_an_executed_one(
     forked, executed = on_lab(*words, PRELOAD, *arguments), on_lab(*words, *arguments)
     assert (forked.code, executed.code) == (0, 0), forked
     assert "task.preload" not in forked.err + forked.out, forked
+    said = [" s, torch imported\n" in done.err for done in (forked, executed)]
+    assert said == [True, False], (forked.err, executed.err)
     assert is_forked(lab, forked.folder.name)
     assert not is_forked(lab, executed.folder.name)
     for rank in (0, 1):
@@ -113,8 +115,8 @@ print("debug", torch.distributed.get_debug_level().name, os.getpid())
     in_text = f"import os\n{setting}{show}"
     in_function = f"import os\ndef early():\n    {setting}early()\n{show}"
     for text, reason in (
-        (in_text, "train.py sets TORCH_DISTRIBUTED_DEBUG, which an import reads"),
-        (in_function, "TORCH_DISTRIBUTED_DEBUG is set before torch is imported"),
+        (in_text, "train.py sets TORCH_DISTRIBUTED_DEBUG, which an import reads; task.env."),
+        (in_function, "TORCH_DISTRIBUTED_DEBUG is set before torch is imported; task.env."),
     ):
         script.write_text(text)
         done = on_lab(*ONE_NODE, PRELOAD, f"task.script={script}")
@@ -155,7 +157,8 @@ def test_ranks_are_executed_where_they_cannot_be_forked(
     done = torchless("print=fine", preload=f"[torch,{name}]", PYTHONPATH=path, **more).wait()
     assert done.code == 0, done
     assert done.err.count("runner: task.preload: ") == 1, done
-    assert f"runner: task.preload: {reason}" in done.log("node1", 0, "err"), done
+    line = f"runner: task.preload: each rank imports torch itself: {reason}"
+    assert line in done.log("node1", 0, "err"), done
     assert not is_forked(lab, done.folder.name)
 
 

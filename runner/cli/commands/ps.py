@@ -46,7 +46,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         others = run_table.foreign_gpu_use(finder.facts, runs)
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
-    notes = [run_table.unattended_note(row, composed.run_flags(row.run_id)) for row in rows]
+    notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster)
     show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))
     return 0

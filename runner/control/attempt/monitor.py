@@ -320,7 +320,7 @@ class AttemptMonitor(WaitLoop):
             return
         name, body = node.name, event.body
         if isinstance(body, events.RankStarted):
-            node.on_rank_started(body.rank, body.master)
+            node.on_rank_started(body.rank, body.master, is_forked=body.forked)
             self._observer.node_status(name, node.progress)
             self._check_all_started()
         elif isinstance(body, events.RankExited) and not body.succeeded:
@@ -360,7 +360,9 @@ class AttemptMonitor(WaitLoop):
         if not self.is_stopping and self._move_to(AttemptState.RUNNING):
             self._observer.phase("running", elapsed_s)
         if self._node_monitor.role is Role.LAUNCH:
-            self._observer.message(f"every rank started after {elapsed_s:.1f} s")
+            has_torch = all(node.are_forked for node in self._nodes.values())
+            after = f"{elapsed_s:.1f} s{', torch imported' if has_torch else ''}"
+            self._observer.message(f"every rank started after {after}")
 
     def _has_started(self, node: AttemptNode) -> bool:
         """Return whether all ranks of a node have started, if it takes part."""

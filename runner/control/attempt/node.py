@@ -178,6 +178,7 @@ class AttemptNode:
     supervisor_started: bool = False  # it was reached in this attempt
     last_data: float = field(default_factory=time.monotonic)  # when events or logs arrived last
     started_ranks: set[int] = field(default_factory=set)  # since the last start by torch
+    are_forked: bool = True  # its ranks, from a process that has imported torch
     master: str = ""  # where these ranks meet, as torch set it
     was_lost: bool = False  # since its supervisor started last
     disk_wait_s: float = 0.0  # for how long its disk has not answered, once that was shown
@@ -225,12 +226,13 @@ class AttemptNode:
         """Expect nothing more of it; without its own report its end stays unverified."""
         self.move_to(NodeState.COMPLETE if self.has_ended else NodeState.UNVERIFIED)
 
-    def on_rank_started(self, rank: int, master: str) -> None:
+    def on_rank_started(self, rank: int, master: str, *, is_forked: bool) -> None:
         """Count a rank; ranks that met elsewhere belong to an earlier start."""
         if master != self.master:
             self.started_ranks.clear()
         self.master = master
         self.started_ranks.add(rank)
+        self.are_forked &= is_forked
 
     def rejoin(self, node_plan: NodePlan, session: HostSession) -> None:
         """Start it again within the attempt, over a new session."""

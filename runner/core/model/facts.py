@@ -237,6 +237,7 @@ class Facts:
     project_exists: bool = True
     script_exists: bool = True
     run_exists: bool = False  # whether this run has a folder here already
+    has_stored: bool = True  # whether runs or releases of any time are here
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
     has_release: bool = False  # whether the release is here, and was not found damaged

@@ -133,6 +133,13 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "make the folder writable for that user, or set cluster.workdir to one that is",
     ),
     FailurePattern(
+        "not_executable",
+        r"^(?P<file>\S*/\S+): (?:Permission denied|Exec format error)$",
+        "{file} cannot be executed on that host",
+        "`chmod +x {file}`, and a first line such as #!/usr/bin/env python3; a program in Python "
+        "needs neither as task.script={file}",
+    ),
+    FailurePattern(
         "gpu_memory",
         r"CUDA out of memory\. Tried to allocate (?P<much>[\d.]+ \w+)",
         "the GPU's memory ran out: {much} more were requested",

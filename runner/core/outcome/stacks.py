@@ -261,7 +261,7 @@ def summary(report: StackReport) -> str:
     others = [_describe_group(group, report.node_of_rank) for group in busy]
     others += _describe_missing(report)
     if not waiting:
-        return ", and ".join(others[:3])
+        return ", and ".join(other.replace(", which ", " ", 1) for other in others[:3])
     moving = {op: [r for r in sorted(ranks) if r in report.moving] for op, ranks in waiting.items()}
     if any(moving.values()):
         return " and ".join(
@@ -288,7 +288,7 @@ def _describe_missing(report: StackReport) -> Iterator[str]:
         clause = "which has" if len(report.ended) == 1 else "which have"
         yield f"{with_nodes(report.ended, report.node_of_rank)}, {clause} ended"
     if report.unknown:
-        yield f"{with_nodes(report.unknown, report.node_of_rank)}, whose stacks are unknown"
+        yield f"{with_nodes(report.unknown, report.node_of_rank)}, which sent no stacks"
 
 
 def shorten_paths(stack: Stack, folders: Sequence[str]) -> Stack:

@@ -232,8 +232,12 @@ def _others(ranks: Mapping[int, RankResult], first: Failure) -> Tuple[int, int]:
     others = [result for rank, result in ranks.items() if rank != first.rank]
     failed = [result for result in others if result.code or result.signal]
     cause = ranks[first.rank] if first.rank is not None else RankResult(first.node)
-    end = (cause.code, cause.exception)
-    if cause.code is None or end == (1, "") or is_secondary_error(cause.exception):
+    is_unknown = cause.code is None or (cause.code, cause.exception) == (1, "")
+    if is_unknown or is_secondary_error(cause.exception):
         return len(failed), 0
-    same_failures = sum((each.code, each.exception) == end for each in failed)
+    # A rank that was stopped while it ended, too, has written what it had raised.
+    same_failures = sum(
+        each.exception == cause.exception and (bool(each.exception) or each.code == cause.code)
+        for each in failed
+    )
     return len(failed) - same_failures, same_failures

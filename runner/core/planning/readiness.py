@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
-from typing import Callable, Dict, Iterable, Iterator, List, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from runner.core.errors import Problem
 from runner.core.model.container import ContainerProbe
@@ -179,7 +179,7 @@ def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
         f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
         f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
     )
-    return [Problem(node.name, message, free_space_hint(spec))]
+    return [Problem(node.name, message, free_space_hint(spec, facts))]
 
 
 def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
@@ -188,8 +188,10 @@ def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
     return is_full and "TMPDIR" not in spec.env_of(node)
 
 
-def free_space_hint(spec: Spec) -> str:
+def free_space_hint(spec: Spec, facts: Optional[Facts] = None) -> str:
     """Return the ways to get more room below workdir."""
+    if facts and not facts.has_stored:
+        return "no run has left anything there: set cluster.workdir to another disk"
     return (
         f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster)} "
         "--older-than 0s --dry-run\n"

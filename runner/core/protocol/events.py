@@ -86,6 +86,7 @@ class RankStarted(EventBody):
     master: str = ""  # where the ranks meet
     restarts: int = 0  # by torch, after failures
     max_restarts: int = 0
+    forked: bool = False  # from a process that has imported torch
 
 
 @dataclass(frozen=True)

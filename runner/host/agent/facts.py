@@ -13,6 +13,9 @@ from runner.host.agent.server import RequestHandler, clocks
 from runner.host.facts.collect import collect
 from runner.host.process.event_loop import Steps
 
+KEPT = ("runs", "releases")
+"""Folders below workdir that take room after a run."""
+
 
 class Handler(RequestHandler):
     """Reports the facts, and keeps them for the requests that follow."""
@@ -36,11 +39,13 @@ class Handler(RequestHandler):
             context.facts.reserved.close()
         result = context.facts = yield from collect(request)
         context.facts_request = request
-        folder = RunPaths(result.facts.workdir, request.run_id, request.node)
+        workdir = result.facts.workdir
+        folder = RunPaths(workdir, request.run_id, request.node)
         is_stored = result.facts.has_release
         facts = replace(
             result.facts,
             run_exists=os.path.isdir(folder.root),
+            has_stored=any(os.path.isdir(os.path.join(workdir, name)) for name in KEPT),
             run_stopped=os.path.lexists(folder.stop_marker),
             has_release=is_stored and context.get_handler("manifest").pin(request.release),
         )

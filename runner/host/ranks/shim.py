@@ -296,7 +296,7 @@ def request_fork(
     except (OSError, ValueError, KeyError):
         reason = "the fork server has ended"
     if reason and streams and os.environ.get("LOCAL_RANK") == "0":  # one line of a node
-        line = f"runner: task.preload: {reason}: each rank imports torch itself\n"
+        line = f"runner: task.preload: each rank imports torch itself: {reason}\n"
         with contextlib.suppress(OSError):
             os.write(streams[2], line.encode(errors="backslashreplace"))
     for descriptor in streams:

@@ -249,7 +249,8 @@ class RankTracker:
 
     def _take_start(self, record: RankRecord) -> None:
         data = record.data
-        event, shim_pid = decode(RankStarted, {**data, "rank": record.rank}), int(data["shim"])
+        origin = {"rank": record.rank, "forked": data["parent"] != data["shim"]}
+        event, shim_pid = decode(RankStarted, {**data, **origin}), int(data["shim"])
         is_ours = shim_pid in procfs.descendants(os.getpid())
         ticks = procfs.start_ticks_of(shim_pid) if is_ours else -1
         began_at = float(data["mono"])

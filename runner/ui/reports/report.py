@@ -269,7 +269,10 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
     lines = [f"{title}: {failure_text(failure)}"]
     if number := verdict.same_failures:
         is_all = number == len(verdict.ranks) - 1
-        lines[0] += f", and so did {'all others' if is_all else counted(number, 'other rank')}"
+        others = "all others" if is_all else counted(number, "other rank")
+        own = verdict.ranks[str(failure.rank)]
+        is_equal = sum(each.code == own.code for each in verdict.ranks.values()) > number
+        lines[0] += f", and so did {others}" if is_equal else f"; {others} raised the same"
     if diagnosis:
         quoted = (*diagnosis.context, *diagnosis.excerpt)
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]

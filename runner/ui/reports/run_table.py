@@ -13,6 +13,7 @@ from runner.core.model.facts import Facts
 from runner.core.model.metrics import RankProgress
 from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import (
+    BROKEN,
     HostRunStatus,
     RunInfo,
     aggregate_state,
@@ -130,14 +131,17 @@ def _progress(statuses: Iterable[HostRunStatus]) -> RankProgress | None:
     return min(found, key=lambda progress: progress.rank, default=None)
 
 
-def unattended_note(row: Row, attach_flags: str) -> str:
-    """Return that a run has no controller, and what keeps it."""
+def next_step(row: Row, run_flags: str) -> str:
+    """Return what a run needs that no controller keeps, or whose supervisors are gone; or ""."""
+    if row.state.startswith(BROKEN):
+        why = f"{row.run_id} is broken: its supervisors are gone, and its record has no end"
+        return f"{why}; this closes it\n  {this_program()} stop {run_flags}"
     if row.unattended_left_s is None:
         return ""
     return (
         f"{row.run_id}: no controller is attached; its hosts stop it in "
         f"{format_age(row.unattended_left_s)} (disconnect_s), unless you attach\n"
-        f"  {this_program()} attach {attach_flags}"
+        f"  {this_program()} attach {run_flags}"
     )
 
 

@@ -223,7 +223,13 @@ def test_each_misplaced_word_is_told_as_typed(capsys: pytest.CaptureFixture[str]
         said = refused(capsys, flag, "x", "cluster=hy", "task=mine")
         assert said.startswith(f"error: command line: there is no flag '{flag}'\n    cluster=NAME ")
         assert "--config-dir=DIR" in said
-    assert "dry_run=..." in refused(capsys, "--dry-run")
+    assert "dry_run=true\n" in refused(capsys, "--dry-run")
+    assert "lost_s=...\n" in refused(capsys, "--lost-s=3")
+    for spaced in (["cluster", "=", "hy"], ["task=mine", "cluster", "=", "hy"]):
+        assert refused(capsys, *spaced) == (
+            "error: command line: cluster = hy is three words, and a setting is one\n"
+            "    without the blanks: cluster=hy\n"
+        )
     assert "task.args.lr=..., or comes after `--`" in refused(capsys, "--lr", "0.1")
     assert refused(capsys, "init", "a=1").startswith("error: command line: init takes flags alone")
 
@@ -556,6 +562,29 @@ def test_commands_in_messages_about_words_run_as_printed(
     assert len(printed_commands) > len(verb_names())
     for command in printed_commands - {"check", "ps"}:  # which need a host
         assert main(shlex.split(command)) == 0, command
+
+
+def test_a_program_that_is_here_is_named(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where another name is typed, or none: then a task of ours is run."""
+    folder = tmp_path_factory.mktemp("no_conf")
+    (folder / "train.py").touch()
+    monkeypatch.chdir(folder)
+    near = "note: {} is not here; did you mean train.py?\n"
+    other = "note: this runs resnet18, which comes with the runner; task.script=train.py runs "
+    for words, said in {
+        ("task.script=trian.py",): near.format("trian.py"),
+        ("task.script=./trian.py",): near.format("./trian.py"),
+        ("task.script=train.py",): "",
+        (): f"{other}train.py\n",
+        ("task=resnet18",): "",
+    }.items():
+        main(["cluster=local", "dry_run=offline", *words])
+        notes = [line for line in capsys.readouterr().err.splitlines(True) if "note: " in line]
+        assert "".join(notes) == said
 
 
 def test_a_script_beside_conf_is_named_from_below(

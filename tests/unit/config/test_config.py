@@ -174,6 +174,16 @@ def test_port_rules(rule: object, ports: PortRange) -> None:
                 "    set relaunch.max=2 in its place, or choose rendezvous=c10d"
             ),
         ),
+        *(
+            (
+                {"task.preload": word},
+                (
+                    f"task.preload: must be true, false or a list of modules, not '{word}'\n"
+                    "    such as [torch, torch._dynamo]"
+                ),
+            )
+            for word in ("yes", "maybe", "torch")
+        ),
         ({"pull_outputs": "yes"}, "pull_outputs: 'yes' is not legal; choose auto or never"),
         ({"deploy.max_mb": 0}, "deploy.max_mb: must be a whole number from 1, not 0"),
         ({"deploy.keep": -1}, "deploy.keep: must be a whole number from 0, not -1"),

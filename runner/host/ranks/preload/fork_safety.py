@@ -59,7 +59,8 @@ def check_program(program: str, watches: Mapping[str, Sequence[str]]) -> None:
         with open(path, "rb") as file:
             name = import_environment.early_write(file.read(), watches)
         if name:
-            raise ForkRefusal(f"{os.path.basename(path)} sets {name}, which an import reads")
+            why = f"{os.path.basename(path)} sets {name}, which an import reads"
+            raise ForkRefusal(f"{why}; {import_environment.remedy(name)}")
 
 
 def has_backend(path: str) -> bool:

@@ -251,7 +251,8 @@ class _PreloadedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         watched = self._watched if self._is_first else sorted(self._reads.get(name, ()))
         names = import_environment.changed(self._environ, os.environ, watched)
         if names and self._is_first:
-            execute_anew(self._request, f"{names[0]} is set before {name} is imported")
+            why = f"{names[0]} is set before {name} is imported"
+            execute_anew(self._request, f"{why}; {import_environment.remedy(names[0])}")
         if names:  # what it has done since its first import cannot be undone
             why = f"{names[0]} is set after the first import, and {name} has read it"
             tell_node(f"{why}: that has no effect; set it in task.env")
@@ -267,7 +268,7 @@ def execute_anew(request: Request, why: str) -> NoReturn:
     """Replace this process by a fresh one, which does its own imports, from the rank's start."""
     sys.stdout.flush()
     sys.stderr.flush()
-    tell_node(f"{why}: each rank starts again, and imports torch itself")
+    tell_node(f"each rank starts again, and imports torch itself: {why}")
     os.chdir(request.cwd)
     os.umask(request.umask)
     os.sched_setaffinity(0, request.cores)

@@ -81,6 +81,12 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
+def remedy(name: str) -> str:
+    """Return where a variable that a program sets is set before all imports."""
+    key = f"task.env.{name}=..." if name.isidentifier() else "task.env"
+    return f"{key} in its place keeps preload"
+
+
 def early_write(source: bytes, watches: Mapping[str, Sequence[str]]) -> str:
     """Return which variable a program's text sets before a module is imported that reads it, or "".
 

@@ -27,6 +27,7 @@ MEANS = {
     "shared_memory": "shared memory (/dev/shm) is too small",
     "disk_full": "a disk of that host is full",
     "start_not_permitted": "may not write in /scratch/ada there",
+    "not_executable": "./train.py cannot be executed",
     "gpu_memory": "memory ran out: 2.50 GiB more were requested",
     "no_gpu": "torch sees no GPU",
     "gpu_ordinal": "a rank chose a GPU that it does not have",

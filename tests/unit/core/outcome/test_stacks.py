@@ -161,7 +161,7 @@ def test_who_waits_for_whom() -> None:
     mute = Stack(2, 1, "bash", "nothing: it is no Python")
     assert says(*others, mute) == f"{wait} for rank 2 on b (nothing: it is no Python)"
     assert says(waiting(0), waiting(1), silent="b") == (
-        "ranks 0-1 wait in all_reduce for ranks 2-3 on b, whose stacks are unknown"
+        "ranks 0-1 wait in all_reduce for ranks 2-3 on b, which sent no stacks"
     )
 
 
@@ -190,8 +190,7 @@ def test_where_nobody_waits_in_torch_the_odd_one_is_told() -> None:
     """On GPUs a collective returns at once, and ranks wait somewhere else."""
     steps = [stack(rank, "train.py:30:step") for rank in (0, 1, 3)]
     assert says(*steps, stack(2, "data.py:9:read")) == (
-        "rank 2 on b, which is in read (data.py:9), and ranks 0-1, 3, which are in "
-        "step (train.py:30)"
+        "rank 2 on b is in read (data.py:9), and ranks 0-1, 3 are in step (train.py:30)"
     )
 
 

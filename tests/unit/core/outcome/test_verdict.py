@@ -192,6 +192,10 @@ def test_equal_failures_are_no_consequences(code: int, exception: str, same: int
     )
 
     assert (told.same_failures, told.consequences) == (same, 3 - same)
+    stopped = RankExited(3, signal=TERM, exception=exception)
+    told = verdict(seen(5, "a", *ends[:2]), seen(6, "b", ends[2], stopped))
+    is_same = bool(same and exception)
+    assert (told.same_failures, told.consequences) == (same + is_same, 3 - same - is_same)
 
 
 def test_rank_whose_end_nobody_saw_is_a_failure() -> None:

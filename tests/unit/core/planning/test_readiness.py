@@ -87,6 +87,13 @@ def test_healthy_host_has_no_problem() -> None:
             id="disk full",
         ),
         pytest.param(
+            {"disk_free": 31 << 20, "has_stored": False},
+            "gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, "
+            "a run needs 32 MiB and room for its logs\n"
+            "    no run has left anything there: set cluster.workdir to another disk",
+            id="disk full of other things",
+        ),
+        pytest.param(
             {"project_exists": False, "script_exists": False},
             "gpu1: cluster.project: there is no folder /home/ada/digits\n"
             "    set cluster.project to where the code is on the hosts, "

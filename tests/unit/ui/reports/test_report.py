@@ -198,6 +198,11 @@ def test_equal_failures_are_one() -> None:
         f"{first}all others",
         "  a,b  ranks 0-3 exited with 2; 0 processes left",
     ]
+    stopped = replace(verdict, ranks=ranks(2, None, 2, 2, signals={1: TERM}))
+    assert told(stopped).splitlines()[:2] == [
+        "first failure: rank 0 on a exited with 2; all others raised the same",
+        "  a  rank 0 exited with 2; rank 1 was killed by SIGTERM; 0 processes left",
+    ]
     some = replace(verdict, same_failures=1, consequences=2)
     assert told(some).splitlines()[:2] == [
         f"{first}1 other rank",

@@ -12,7 +12,7 @@ import pytest
 from runner.core.codec import encode
 from runner.core.model.metrics import RankProgress
 from runner.core.model.run_info import RunInfo
-from runner.ui.reports.run_table import Row, Table, describe_run, render
+from runner.ui.reports.run_table import Row, Table, describe_run, next_step, render
 
 
 def row(run_id: str, folder: str) -> Row:
@@ -33,6 +33,16 @@ def test_folders_are_shown_where_a_run_is_of_another(
     table = Table([own, row("run-b", str(tmp_path / "there")), unknown], (), {}, {})
     lines = render(table, all_=False).splitlines()
     assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
+
+
+def test_a_run_that_needs_something_has_a_next_step() -> None:
+    """One without supervisors is closed by a stop."""
+    run = row("run-a", "")
+    assert next_step(run, "--run run-a") == ""
+    told = next_step(replace(run, state="broken"), "--run run-a")
+    assert re.search("supervisors are gone.*\n  .*runner stop --run run-a$", told)
+    told = next_step(replace(run, unattended_left_s=9.0), "--run run-a")
+    assert re.search("in 9 s .*\n  .*runner attach --run run-a$", told)
 
 
 def test_a_run_is_described_with_its_folder() -> None:

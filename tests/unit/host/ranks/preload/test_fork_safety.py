@@ -36,7 +36,11 @@ def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
     """What sets a variable too early, and what is no text of Python."""
     script = tmp_path / "train.py"
     script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch")
-    with pytest.raises(fork_safety.ForkRefusal, match=r"train\.py sets OMP_NUM_THREADS, which"):
+    why = r"train\.py sets OMP_NUM_THREADS, .* reads; task\.env\.OMP_NUM_THREADS=\.\.\. in"
+    with pytest.raises(fork_safety.ForkRefusal, match=why):
+        fork_safety.check_program(str(script), WATCHES)
+    script.write_text("import os\nos.environ.clear()\nimport torch")
+    with pytest.raises(fork_safety.ForkRefusal, match=r"; task\.env in its place keeps preload$"):
         fork_safety.check_program(str(script), WATCHES)
     script.write_text("import torch")
     fork_safety.check_program(str(script), WATCHES)
