@@ -19,7 +19,7 @@ from runner.core.planning.endpoints import (
     duplicate_addresses,
     peer_endpoints,
 )
-from runner.core.planning.readiness import problems_of
+from runner.core.planning.readiness import problems_of, without_removed_env
 
 SLOW_LOOKUP_S = 1.0
 MAX_HOSTS_LINES = 4  # the number of lines for /etc/hosts to show
@@ -31,7 +31,9 @@ def network(context: CheckContext) -> Iterator[Finding]:
     if not context.ready:
         return
     spec = replace(context.spec, nodes=tuple(node for node, _ in context.ready))
-    facts = {node.name: facts for node, facts in context.ready}
+    facts = {node.name: without_removed_env(spec, node, facts) for node, facts in context.ready}
+    if spec.rendezvous.serve not in facts:  # `rendezvous` has the error of that
+        spec = replace(spec, rendezvous=replace(spec.rendezvous, serve=""))
     unmet = {node.name: context.unmet("network", node) for node in spec.nodes}
     for findings in unmet.values():
         yield from findings

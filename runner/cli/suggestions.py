@@ -17,7 +17,7 @@ from runner.core.errors import Problem
 from runner.core.shell import this_program
 
 if TYPE_CHECKING:
-    from runner.core.model.spec import Spec
+    from runner.core.model.spec import LaunchRequest, Spec
 
 VERB_ALIASES = {"kill": "stop", "status": "ps", "top": "ps"}
 LAUNCH_WORDS = ("launch", "run")
@@ -113,13 +113,12 @@ def looks_like_key(word: str) -> bool:
     return is_path and word.partition(".")[0] in SECTIONS
 
 
-def unused_program(spec: Spec, words: Sequence[str]) -> str:
+def unused_program(request: LaunchRequest) -> str:
     """Return that a launch which names no task runs another program than the one here, or ""."""
-    is_chosen = any(re.match(r"\+*(task|rerun)\b", word) for word in words)
     name = next(filter(names_file, ("train.py", "main.py")), "")
-    if is_chosen or not name or not spec.task.shipped_file:
+    if request.names_program or not name:
         return ""
-    shipped = f"this runs {spec.task.name}, which comes with the runner"
+    shipped = f"this runs {request.spec.task.name}, which comes with the runner"
     return f"{shipped}; task.script={name} runs {name}"
 
 

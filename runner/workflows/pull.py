@@ -51,6 +51,8 @@ def complete_result(run: FoundRun) -> None:
     if not (run.already_ended and store.has_unproven_end and store.reopen(run.request, run.plan)):
         return
     try:
+        if not store.has_result:  # what was on record is the end of an attempt before
+            return
         plan, verdict = store.read_result()
         verdict = completed(verdict, _read_verdict(run))
         diagnosis = diagnose(plan, verdict, store.tail)

@@ -201,7 +201,7 @@ FAULTS = (
     refused_launch(
         "the disk of one host is full",
         (),
-        ("node3: cluster.workdir: ", "0 MiB free", "runner clean"),
+        ("node3: cluster.workdir: ", "0 MiB free", "set cluster.workdir"),
         disk_full,
     ),
     refused_launch(

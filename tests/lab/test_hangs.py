@@ -55,7 +55,7 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     partly = on_lab("stacks", "--cluster", "lab")
     assert "rank 3 on node4, python" in partly.out, partly
     assert "it did not answer; it was stopped (SIGSTOP)" in partly.out
-    assert "and ranks 0-2, which have ended" in partly.out
+    assert "and ranks 0-2 have ended" in partly.out
     lab["node4"].kill(late, signal.SIGCONT)
     go(lab)
     done = running.wait()

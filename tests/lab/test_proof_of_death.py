@@ -129,9 +129,10 @@ def test_program_has_a_cgroup_and_leaves_none(start: RunStarter, inside: Sequenc
     run.wait_started()
 
     assert bool(home(run)) == (not inside)
-    members = cgroup.Cgroup(home(run)).pids()
-    assert not {run.supervisor(), parent(run.supervisor())}.intersection(members)
-    assert set(members) == (set() if inside else set(run.processes()))
+    members = cgroup.Cgroup(home(run)).pids
+    assert not {run.supervisor(), parent(run.supervisor())}.intersection(members())
+    # The program may still be starting its daemon.
+    wait_until(lambda: set(members()) == (set() if inside else set(run.processes())), "all in it")
     run.send_command("stop")
     ended = run.wait_ended(10)
 

@@ -959,7 +959,7 @@ def test_login_whose_turn_does_not_come_is_given_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever those before it do."""
-    monkeypatch.setattr(login_budget, "MAX_LOGINS", 1)
+    monkeypatch.setattr(login_budget, "FIRST_LOGINS", 1)
     monkeypatch.setattr(ssh_transport, "MAX_WAIT_S", 0.3)
     with ThreadPoolExecutor(1) as pool, listener(lambda _: None) as node:
         transport = place.transport()

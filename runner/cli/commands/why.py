@@ -26,6 +26,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose
     from runner.ui.reports import report
+    from runner.workflows.reporting import rerun_without_lost
 
     composed = selection.contact_for_run(run)
     store = RunStore(composed.run_dir)
@@ -38,7 +39,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     report_text = report.final_report(
         *(plan, verdict, store.display_path, diagnose(plan, verdict, store.tail)),
         run_flags=composed.run_flags(plan.run_id),
-        is_scheduled=composed.spec.slurm is not None,
+        rerun=rerun_without_lost(store, plan, verdict),
     )
     show_prose(report_text)
     return 0
@@ -68,6 +69,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
             found = FoundRun(composed, finder)
             if found.store.has_result and _has_logs(found.store):
                 complete_result(found)
+            if found.store.has_result and _has_logs(found.store):
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")
                 return found.store

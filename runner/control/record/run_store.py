@@ -133,7 +133,6 @@ class RunStore:
                 self.write_json(CONTACT_FILE, recorded_contact(request))
             if plan.attempt > self._last_planned_attempt():
                 self.write_plan(plan)
-                (self.folder / RESULT_FILE).unlink(missing_ok=True)  # that of an attempt before
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             self.write_error = f"cannot write in {self.folder}: {reason}"
@@ -173,8 +172,15 @@ class RunStore:
 
     @property
     def has_result(self) -> bool:
-        """Whether the end of the run is on record."""
-        return (self.folder / RESULT_FILE).exists()
+        """Whether the end of the run is on record, and not that of an attempt before the last."""
+        try:
+            result = json.loads((self.folder / RESULT_FILE).read_bytes())
+            last = self._last_planned_attempt()
+            return bool(result.get("attempt", last) >= last)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, AttributeError, TypeError):
+            return True  # `read_result` says what is wrong
 
     def has_logs_of(self, nodes: Iterable[str]) -> bool:
         """Return whether there is a log of each of these nodes."""
@@ -196,7 +202,7 @@ class RunStore:
         times = {"began": began_at, "ended": began_at + verdict.seconds}
         outcome = {**encode(verdict), "diagnosis": diagnosis}
         try:
-            result = {"run_id": plan.run_id, **times, **outcome}
+            result = {"run_id": plan.run_id, "attempt": plan.attempt, **times, **outcome}
             self.write_json(RESULT_FILE, result)
         except OSError as error:
             message = f"cannot write in {self.folder}: {error.strerror}"
@@ -205,6 +211,8 @@ class RunStore:
     def read_result(self) -> tuple[Plan, Verdict]:
         """Return the last plan and the verdict; raise NotReady if they cannot be read here."""
         try:
+            if not self.has_result:
+                raise ValueError("there is no end of its last attempt")
             files = (self.folder / name for name in (PLAN_FILE, RESULT_FILE))
             plan, verdict = (json.loads(file.read_text(encoding="utf-8")) for file in files)
             return decode(Plan, plan), decode(Verdict, verdict)

@@ -133,13 +133,6 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "make the folder writable for that user, or set cluster.workdir to one that is",
     ),
     FailurePattern(
-        "not_executable",
-        r"^(?P<file>\S*/\S+): (?:Permission denied|Exec format error)$",
-        "{file} cannot be executed on that host",
-        "`chmod +x {file}`, and a first line such as #!/usr/bin/env python3; a program in Python "
-        "needs neither as task.script={file}",
-    ),
-    FailurePattern(
         "gpu_memory",
         r"CUDA out of memory\. Tried to allocate (?P<much>[\d.]+ \w+)",
         "the GPU's memory ran out: {much} more were requested",
@@ -217,7 +210,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
         "home_unexpanded",
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '"
-        r"(?P<path>~[^/']*(?P<rest>/[^']*)?)'",
+        r"(?P<path>~(?P<rest>/[^']*)?)'",
         "there is no {path} on that host: a ~ in an argument is not expanded",
         "write the path out; if your home has the same path there as here, that is $HOME{rest} on "
         "the command line and ${oc.env:HOME}{rest} in YAML",
@@ -253,6 +246,13 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         r"Connection was likely closed",
         "another rank left while this one talked to it",
         "look for the rank that raised, returned early, or was killed",
+    ),
+    FailurePattern(
+        "not_executable",
+        r"^(?P<file>\S*/\S+): (?:Permission denied|Exec format error)\Z",
+        "{file} cannot be executed on that host",
+        "`chmod +x {file}`, and a first line such as #!/usr/bin/env python3; a program in Python "
+        "needs neither as task.script={file}",
     ),
 )
 

@@ -198,7 +198,7 @@ class Resolver:
     def _known_hosts_files(self, settings: Settings, tokens: Mapping[str, str]) -> tuple[str, ...]:
         files = [self._ssh.known_hosts]
         if self._ssh.known_hosts == Ssh().known_hosts:
-            own = _first_value(settings, "userknownhostsfile").split()
+            own = _split_paths(_first_value(settings, "userknownhostsfile"))
             files = [*(file for file in own if file != os.devnull), *files]
         files += _first_value(settings, "globalknownhostsfile").split() or [SYSTEM_KNOWN_HOSTS]
         paths = (expand_tokens(path, tokens) for path in files if path.lower() != "none")
@@ -285,6 +285,17 @@ def _run_query(argv: Sequence[str]) -> str:
 
 def _first_value(settings: Settings, keyword: str) -> str:
     return next(iter(settings.get(keyword, ())), "")
+
+
+def _split_paths(text: str) -> list[str]:
+    """Split a list of paths, which `ssh -G` prints without quotes: a path may have blanks."""
+    paths: list[str] = []
+    for word in text.split():
+        if paths and not word.startswith(("/", "~")) and word.lower() != "none":
+            paths[-1] += f" {word}"
+        else:
+            paths.append(word)
+    return paths
 
 
 def _existing_files(paths: Iterable[str]) -> tuple[str, ...]:

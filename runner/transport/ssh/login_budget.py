@@ -45,6 +45,7 @@ class LoginBudget:
         self._limit = FIRST_LOGINS
         self._refused_since: float | None = None  # the first refusal after an answer
         self._denied: tuple[float, BastionDenied] | None = None  # when it ends to count, and it
+        self._has_let_in, self._denial_count = False, 0  # since it has let somebody in
 
     def run(self, attempt: Callable[[], T], before_wait: Callable[[], None]) -> T:
         """Return the result of an attempt at a login that is made with a permit.
@@ -104,6 +105,9 @@ class LoginBudget:
 
     def _on_denial(self, denial: BastionDenied) -> None:
         with self._changed:
+            self._denial_count += 1
+            if self._has_let_in and self._denial_count < FIRST_LOGINS:
+                return  # it may be that one login's own, such as of an ssh agent that is busy
             self._denied = time.monotonic() + self._patience_s, denial
             self._limit = FIRST_LOGINS
             self._changed.notify_all()
@@ -117,6 +121,7 @@ class LoginBudget:
     def _on_answer(self) -> None:
         with self._changed:
             self._refused_since = self._denied = None
+            self._has_let_in, self._denial_count = True, 0
             if self._limit < MAX_LOGINS:
                 self._limit = MAX_LOGINS
                 self._changed.notify_all()

@@ -13,10 +13,10 @@ from runner.core.model.results import Failure, NodeResult
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import failure_text
-from runner.core.outcome.verdict import LOST, STUCK, Verdict
+from runner.core.outcome.verdict import STUCK, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
-from runner.core.shell import line, this_program
+from runner.core.shell import this_program
 from runner.core.text import (
     bracket_ipv6,
     counted,
@@ -206,12 +206,12 @@ def final_report(
     *,
     run_flags: str,
     disconnect_s: float = 0.0,
-    is_scheduled: bool = False,
+    rerun: str = "",
 ) -> str:
     """Return the verdict: the first failure, each node, the outcome, and the logs' folder.
 
-    `disconnect_s` is 0 unless hosts out of reach wait for a controller; `is_scheduled`, whether a
-    scheduler chooses the nodes.
+    `disconnect_s` is 0 unless hosts out of reach wait for a controller; `rerun` is the command
+    that repeats the run without hosts that were lost, if any.
     """
     lines: list[str] = []
     failure = verdict.first_failure
@@ -237,8 +237,8 @@ def final_report(
         state = f"not known to have ended on {fold_names(verdict.unverified)},"
     reason = f": {printable(verdict.stop_reason)}" if verdict.stop_reason else ""
     lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}{reason}")
-    if not is_scheduled:
-        lines += _rerun_line(plan, verdict)
+    if rerun:
+        lines.append(f"  without the hosts that were lost: {rerun}")
     if not verdict.has_begun:
         return "\n".join([*lines, f"  record: {folder}"])
     lines.append(f"  logs: {folder}/logs")
@@ -350,24 +350,16 @@ def _unverified_lines(
     if len(names) > 1:
         up, them, lose = "they are up, their supervisors end", "they", "lose"
     hub = plan.nodes[0].order.hub
-    limits = [f"{hub.lost_s:g} s after {them} {lose} the other hosts"] if hub else []
+    is_elastic = plan.min_nodes > 0  # some may go on without the others
+    limits = []
+    if hub and not is_elastic:
+        limits = [f"{hub.lost_s:g} s after {them} {lose} the other hosts"]
     if disconnect_s:
         limits.append(f"{disconnect_s:g} s after {them} {lose} this controller")
     lines = [f"  {fold_names(names)}: could not verify that all processes ended"]
     if limits:
         lines.append(f"    if {up} the ranks there {' or '.join(limits)}")
     return [*lines, f"    when {them} answer{'s' * (len(names) == 1)} again: {retry_command}"]
-
-
-def _rerun_line(plan: Plan, verdict: Verdict) -> list[str]:
-    """Return how to go on without the hosts that were lost."""
-    lost = verdict.unverified
-    if verdict.state != LOST or len(lost) in (0, len(plan.nodes)):
-        return []
-    names = ",".join(lost) if lost[0].isdigit() else fold_names(lost)  # [1-3] alone is a list
-    words = [f"rerun={plan.run_id}", f"cluster.exclude=[{names}]"]
-    words += ["cluster.master=null"] if plan.nodes[0].node in lost else []
-    return [f"  without {fold_names(lost)}: {this_program()} {line(words)}"]
 
 
 def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:

@@ -15,6 +15,7 @@ from runner.core.model.run_info import current_hosts
 from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
+from runner.core.protocol.states import State
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.slurm.queue import QueuedJob
 
@@ -72,13 +73,18 @@ class FoundRun:
     def has_ended_where_known(self) -> bool:
         """Whether no host that answered is active, and the run cannot be going on elsewhere.
 
-        It can if it is elastic, if its hosts or its launch may relaunch it, or in a job.
+        It can if it is elastic, if its hosts or its launch may relaunch it, or in a job; and if all
+        that is known is that members have succeeded: the hub alone waits for the others.
         """
-        statuses = current_hosts(self.reported.by_host).values()
+        by_host = current_hosts(self.reported.by_host)
+        statuses, order = by_host.values(), self.plan.nodes[0].order
         left = (status.info.relaunches_left or status.job for status in statuses)
-        may_go_on = self.plan.min_nodes or self.plan.nodes[0].order.relaunches_left or any(left)
+        may_go_on = bool(self.plan.min_nodes or order.relaunches_left or any(left))
+        is_told = order.node in by_host or any(
+            status.state in (State.FAILED, State.STOPPED) for status in statuses
+        )
         is_active = any(status.is_active for status in statuses)
-        return self.already_ended or not (may_go_on or is_active)
+        return self.already_ended or (is_told and not (may_go_on or is_active))
 
     @property
     def relaunch_pending(self) -> bool:

@@ -14,7 +14,7 @@ from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, Se
 from runner.core.model.network_probe import NetworkProbe
 from runner.core.model.release import Certainty, CodeRef, PackageRequirement, Requirements
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Deploy, Node, Task
+from runner.core.model.spec import Deploy, Node, Rendezvous, Task
 from runner.ui.problems import (
     find_errors,
     findings_as_data,
@@ -365,6 +365,22 @@ def test_the_network_is_checked_also_where_a_host_is_not_ready() -> None:
     double = host("b", disk_free=0, interfaces=host("a").interfaces)
     ((_, node, what),) = bad("network", case(b=double))
     assert (node, what) == ("b", "10.0.0.1 (eth0) is the address of a, too")
+
+
+def test_the_network_is_that_of_the_ranks() -> None:
+    """Without what the user takes out of their environment, and without a server that is down."""
+    docker = {name: host(name, preset_env={"NCCL_SOCKET_IFNAME": "docker0"}) for name in "abc"}
+    for name, each in docker.items():
+        interfaces = (*each.interfaces, *facts(name, "docker0 172.17.0.1/16").interfaces)
+        docker[name] = replace(each, interfaces=interfaces)
+    looked_at = case(**docker)
+    assert bad("network", looked_at)
+    nodes = tuple(replace(n, env={"NCCL_SOCKET_IFNAME": None}) for n in looked_at.spec.nodes)
+    assert bad("network", replace(looked_at, spec=replace(looked_at.spec, nodes=nodes))) == []
+    served = replace(case().spec, rendezvous=Rendezvous("etcd-v2", serve="b"))
+    left = {name: case().facts[name] for name in "ac"}
+    down = replace(case(), spec=served, facts=left, unreachable={"b": Problem("b", "is down")})
+    assert bad("network", down) == []
 
 
 def test_an_interface_that_is_not_there_is_an_error_of_the_network_alone() -> None:

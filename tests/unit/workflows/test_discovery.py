@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
 from runner.core.protocol.states import State
 from runner.ui.reports.run_table import describe_rivals
+from runner.workflows.runs.found_run import FoundRun
 from tests.golden import builders
 
 
@@ -143,3 +145,37 @@ def test_a_recorded_log_in_is_no_command(word: str) -> None:
     for key in ("host", "user"):
         with pytest.raises(ValueError, match="is no host or user"):
             decode(NodePlan, {**encode(plan), key: word})
+
+
+MEMBER, HUB = {"b": State.SUCCEEDED}, {"a": State.SUCCEEDED}
+
+
+@pytest.mark.parametrize(
+    ("states", "left", "min_nodes", "has_ended"),
+    [
+        (HUB, 0, 0, True),  # it waits for the others
+        (MEMBER, 0, 0, False),
+        ({"b": State.FAILED}, 0, 0, True),  # a failure ends all
+        ({"b": State.FAILED}, 1, 0, False),  # and may be followed by another attempt
+        ({"b": State.FAILED}, 0, 1, False),  # or the others go on without it
+        ({"a": State.RUNNING, "b": State.FAILED}, 0, 0, False),
+        ({}, 0, 0, False),
+    ],
+)
+def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
+    states: dict[str, State], left: int, min_nodes: int, *, has_ended: bool
+) -> None:
+    """Where some of its hosts do not answer."""
+    info = RunInfo("r1", relaunches_left=left)
+    by_host = {
+        node: status(node, info=info, state=state, alive=state is State.RUNNING)
+        for node, state in states.items()
+    }
+    found: Any = SimpleNamespace(
+        already_ended=False,
+        plan=replace(builders.plan(1, 1, 1), min_nodes=min_nodes),
+        reported=SimpleNamespace(by_host=by_host),
+    )
+    known = cast("property", FoundRun.has_ended_where_known)
+    assert known.fget is not None
+    assert known.fget(found) == has_ended

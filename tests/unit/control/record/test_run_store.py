@@ -17,7 +17,7 @@ import yaml
 from runner.control.code.worktree import scan
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode, encode
-from runner.core.errors import ConfigError
+from runner.core.errors import ConfigError, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.spec import Secret
 from runner.core.outcome.verdict import Verdict
@@ -179,8 +179,19 @@ def test_records_read_back(store: RunStore) -> None:
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
     result = json.loads((store.folder / "result.json").read_text())
-    times = {"began": 1700000000.0, "ended": 1700000012.5}
-    assert result == {"run_id": RUN_ID, **times, **encode(verdict), "diagnosis": None}
+    of = {"run_id": RUN_ID, "attempt": 0, "began": 1700000000.0, "ended": 1700000012.5}
+    assert result == {**of, **encode(verdict), "diagnosis": None}
+
+
+def test_the_end_of_an_attempt_is_not_that_of_the_next(store: RunStore) -> None:
+    """Where the hosts relaunched the run after it was read."""
+    store.write_plan(plan(2))
+    store.write_result(plan(2), Verdict("lost", 4, 12.5, unverified=("b",)), 1e9, None)
+    assert store.has_result
+    store.write_plan(replace(plan(2), attempt=1))
+    assert not store.has_result
+    with pytest.raises(NotReady, match="there is no end of its last attempt"):
+        store.read_result()
 
 
 def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:

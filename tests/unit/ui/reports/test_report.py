@@ -298,7 +298,6 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
         "or 15 s after it loses this controller\n"
         "    when it answers again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} lost after 30.0 s\n"
-        f"  without b: runner rerun={RUN_ID} 'cluster.exclude=[b]'\n"
         "  logs: runs/0314/logs"
     )
 
