@@ -22,6 +22,7 @@ from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import cgroup
 from runner.host.storage import garbage
 from tests.lab.supervising import RECOVER_CODE, RunStarter, SupervisedRun
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(2)]
 
