@@ -199,7 +199,7 @@ def test_who_attached_before_follows_into_the_next_attempt(
 
     The host that takes no part any more does not know whether it has ended.
     """
-    run_id, _ = detached("fail=1:14:7", count=24)
+    run_id, _ = detached("fail=1:14:7", count=80)
     attaching = on_lab.start("attach", "--run", run_id, "--cluster", "lab")
     wait_until(lambda: counted(steps, 2) and counted(steps, 2)[-1][1] == "1", "the next", 60)
     why = on_lab("why", "--run", run_id, "--cluster", "lab", "cluster.only=[node2]")
@@ -208,8 +208,8 @@ def test_who_attached_before_follows_into_the_next_attempt(
     assert attached.code == 0, attached
     assert "rank 1 on node2 exited with 7" in attached.err, attached
     assert "the hosts relaunch the run: attempt 2, on node[1,3-4]" in attached.err
-    assert attached.out.count("] step 23") == 3, attached
-    whole(steps, 24)
+    assert attached.out.count("] step 79") == 3, attached
+    whole(steps, 80)
     wait_until_idle(lab)
 
 
