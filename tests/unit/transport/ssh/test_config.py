@@ -183,7 +183,12 @@ def test_config_settles_what_the_yaml_leaves_open(resolve: Resolve, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("option", "file"),
-    [("/etc/lab-keys /y", "/etc/lab-keys"), ("none", "{own}"), (os.devnull, "{own}")],
+    [
+        ("/etc/lab-keys /y", "/etc/lab-keys"),
+        ('"/home/a b/keys" /y', "/home/a b/keys"),
+        ("none", "{own}"),
+        (os.devnull, "{own}"),
+    ],
 )
 def test_new_host_keys_go_where_ssh_would_add_them(
     resolve: Resolve, option: str, file: str

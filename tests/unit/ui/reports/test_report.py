@@ -302,6 +302,17 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
     )
 
 
+def test_lost_hub_of_an_elastic_run_may_go_on_alone() -> None:
+    """Its supervisor ends nothing when it loses the others."""
+    made = plan(2, 2)
+    order = replace(made.nodes[0].order, hub=Hub("a", "10.0.0.1", 4000, lost_s=8.0))
+    made = replace(made, min_nodes=1, nodes=(replace(made.nodes[0], order=order), made.nodes[1]))
+    nodes = {"a": NodeResult(), "b": replace(DONE, code=1)}
+    verdict = Verdict("lost", 4, 30.0, unverified=("a",), nodes=nodes)
+    assert "after it loses the other hosts" not in told(verdict, made)
+    assert "loses the other hosts" in told(verdict, replace(made, min_nodes=0))
+
+
 def test_stopped_run_says_that_nothing_is_left() -> None:
     """The user's own stop is no failure; whose it was is said."""
     node = replace(DONE, code=1, killed=1)
