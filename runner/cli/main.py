@@ -179,8 +179,7 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
     if len(runs) > 1 and any(run.spec.detach and not run.spec.slurm for run in runs):
         raise ConfigError([_detached_sweep(flags, for_program)])
-    spec = runs[0].spec
-    if text := missing_script(spec) or unused_program(runs[0]):
+    if text := missing_script(runs[0].spec) or unused_program(runs[0]):
         note(text)
     _confirm_record(runs[0], words, yes=flags.yes)
     return [replace(run, config_dirs=tuple(flags.config_dir)) for run in runs]

@@ -6,18 +6,16 @@ import functools
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
-import yaml
-
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.download import pull
-from runner.control.record.files import CONFIG_FILE
+from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
 from runner.core.dataclass import dataclass
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
-from runner.core.outcome.verdict import LOST, Verdict
+from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import (
     METRICS_STREAM,
@@ -27,7 +25,7 @@ from runner.core.protocol.paths import (
     source_rank,
 )
 from runner.core.protocol.remote_files import LOG, OUTPUT
-from runner.core.shell import line, this_program
+from runner.core.shell import this_program
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
@@ -183,28 +181,3 @@ def download(
     }
     show, lost_s = pool.console.node_status, pool.spec.lost_s
     return pull(sessions, pool.inbox, run_id, folder, lost_s=lost_s, show=show, kinds=kinds)
-
-
-def rerun_without_lost(store: RunStore, plan: Plan, verdict: Verdict) -> str:
-    """Return the command that repeats a run without the hosts that it lost, "" for none.
-
-    There is none where the recorded configuration wants those hosts, or so many nodes.
-    """
-    earlier = (name for attempt in verdict.past_attempts for name in attempt.unverified)
-    lost = [*dict.fromkeys([*verdict.unverified, *earlier])]
-    left = {node.node for node in plan.nodes}.difference(lost)
-    if verdict.state != LOST or not (lost and left):
-        return ""
-    try:
-        config = yaml.safe_load((store.folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        cluster, wanted = config["cluster"], config["task"]["nnodes"]
-        excluded, scheduler = cluster["exclude"] or [], cluster["scheduler"]
-        is_served = config["rendezvous"]["serve"] in lost
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
-        return ""
-    if wanted is not None or is_served or scheduler != "direct" or not isinstance(excluded, list):
-        return ""
-    names = dict.fromkeys([*map(str, excluded), *lost])
-    words = [f"rerun={plan.run_id}", f"cluster.exclude=[{','.join(names)}]"]
-    words += ["cluster.master=null"] if cluster["master"] in lost else []
-    return f"{this_program()} {line(words)}"

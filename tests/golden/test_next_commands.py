@@ -56,7 +56,7 @@ RUN_BY = {
         "ui/reports/report.py::ended_notice",
     ),
     "tests/lab/test_failfast.py::test_a_powered_off_host_ends_all_without_a_controller": (
-        "workflows/reporting.py::rerun_without_lost",
+        "control/record/rerun_command.py::rerun_without_lost",
     ),
     f"{RECORD}::test_a_run_is_found_whatever_its_nodes_are_called_now": (
         "cli/commands/clean.py::_runs_elsewhere",

@@ -23,10 +23,10 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     It reads the record here, or the hosts' if there is none here.
     """
     from runner.control.record.files import RESULT_FILE
+    from runner.control.record.rerun_command import rerun_without_lost
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose
     from runner.ui.reports import report
-    from runner.workflows.reporting import rerun_without_lost
 
     composed = selection.contact_for_run(run)
     store = RunStore(composed.run_dir)
@@ -67,8 +67,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
     try:
         with open_run_finder(composed, "why") as finder:
             found = FoundRun(composed, finder)
-            if found.store.has_result and _has_logs(found.store):
-                complete_result(found)
+            complete_result(found)
             if found.store.has_result and _has_logs(found.store):
                 for problem in finder.unreachable.values():
                     note(f"asked again in vain: {problem}")

@@ -71,6 +71,12 @@ class Verdict:
         results = self.ranks.values()
         return frozenset(r.node for r in results if r.started or r.code is not None)
 
+    @property
+    def unverified_before(self) -> Tuple[str, ...]:
+        """The nodes that are unverified since an earlier attempt, and not by the last one."""
+        names = (name for past in self.past_attempts for name in past.unverified)
+        return tuple(name for name in dict.fromkeys(names) if name not in self.unverified)
+
     def ranks_on(self, node: str) -> Tuple[int, ...]:
         """Return the ranks of a node; where torch assigns them, those it had in the end."""
         ranks = (int(rank) for rank, result in self.ranks.items() if result.node == node)

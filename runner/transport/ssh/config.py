@@ -200,7 +200,9 @@ class Resolver:
         if self._ssh.known_hosts == Ssh().known_hosts:
             own = _split_paths(_first_value(settings, "userknownhostsfile"))
             files = [*(file for file in own if file != os.devnull), *files]
-        files += _first_value(settings, "globalknownhostsfile").split() or [SYSTEM_KNOWN_HOSTS]
+        files += _split_paths(_first_value(settings, "globalknownhostsfile")) or [
+            SYSTEM_KNOWN_HOSTS
+        ]
         paths = (expand_tokens(path, tokens) for path in files if path.lower() != "none")
         return tuple(dict.fromkeys(paths))
 

@@ -259,9 +259,7 @@ def _past_attempts(
     for past in verdict.past_attempts:
         attempt_text = f"attempt {past.attempt + 1} on {fold_names(past.nodes)}"
         lines.append(f"  {attempt_text}, {format_duration(past.seconds)}: {past.reason}")
-    names = dict.fromkeys(name for past in verdict.past_attempts for name in past.unverified)
-    unverified = [name for name in names if name not in verdict.unverified]
-    return lines + _unverified_lines(plan, unverified, disconnect_s, retry_command)
+    return lines + _unverified_lines(plan, verdict.unverified_before, disconnect_s, retry_command)
 
 
 def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.control.record.rerun_command import rerun_without_lost
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import Verdict
-from runner.workflows.reporting import rerun_without_lost
 from tests.golden.builders import RUN_ID, plan
 
 PAST = (PastAttempt(0, ("a", "x"), "lost x", 20.0, ("x",)),)
