@@ -1,0 +1,1 @@
+"""The history of a run: its record, read into plain data."""

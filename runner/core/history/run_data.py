@@ -1,0 +1,139 @@
+"""Run data: the record of a run on the controller's machine, read into plain data.
+
+Times are in seconds since 1970, by the clocks of those who wrote them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from runner.core.dataclass import dataclass
+from runner.core.model.plan import Plan
+from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.events import Event
+
+MAX_POINTS = 2000
+"""Points of a series, at most: longer ones are reduced, so that peaks stay."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A figure over time: three columns of the same length; a value is None where it is no number.
+
+    `steps` are empty for figures that belong to no step, `times` may have None.
+    """
+
+    times: Tuple[Optional[float], ...] = ()
+    steps: Tuple[int, ...] = ()
+    values: Tuple[Optional[float], ...] = ()
+    low: Tuple[Optional[float], ...] = ()  # least of what a point stands for; () if it is one value
+    high: Tuple[Optional[float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that ranks print ("loss", "rate", or a name of theirs), by attempt.
+
+    `series` is that of the lowest rank which prints it; `low` and `high` there are over its own
+    lines. `spread` is over all ranks that print it, where these are several.
+    """
+
+    name: str
+    unit: str = ""
+    rank: int = 0
+    rank_count: int = 1
+    last: Optional[float] = None  # of that rank, at its last step
+    least: Optional[float] = None
+    most: Optional[float] = None
+    by_attempt: Mapping[int, Series] = field(default_factory=dict)
+    spread: Mapping[int, Series] = field(default_factory=dict)  # values: mean over the ranks
+
+
+@dataclass(frozen=True)
+class GpuLoad:
+    """The samples of one GPU; series by the name of the field of `GpuSample`."""
+
+    index: int
+    name: str = ""
+    series: Mapping[str, Series] = field(default_factory=dict)
+    throttled: Tuple[Tuple[float, float, str], ...] = ()  # from, to, why
+
+
+@dataclass(frozen=True)
+class NodeLoad:
+    """The samples of one node in all attempts; series by the name of the field of `Sample`."""
+
+    node: str
+    series: Mapping[str, Series] = field(default_factory=dict)
+    gpus: Tuple[GpuLoad, ...] = ()
+    gpu_error: str = ""
+
+
+@dataclass(frozen=True)
+class LogTail:
+    """The end of a log: `text` has the last lines, `size` is in bytes."""
+
+    node: str
+    attempt: int
+    source: str  # "rank_3", or "program"
+    stream: str  # "out" or "err"
+    text: str
+    size: int
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The record of one run, large on purpose: all that tables, plots and pages are made of.
+
+    `problems` are what of it could not be read, one line each; nothing of these raises.
+    """
+
+    run_id: str
+    folder: str  # its record on this machine
+    cluster: str = ""
+    task: str = ""
+    note: str = ""  # by the user
+    launched_by: str = ""
+    launched_at: Optional[float] = None
+    ended_at: Optional[float] = None  # None while it is on, or if that is not known
+    verdict: Optional[Verdict] = None  # None while it is on, or if that is not known
+    diagnosis: Optional[Diagnosis] = None
+    plans: Tuple[Plan, ...] = ()  # of its attempts on record, the last one at the end
+    config: Mapping[str, Any] = field(default_factory=dict)  # nested, as composed
+    origins: Mapping[str, str] = field(default_factory=dict)  # of each dotted key that was set
+    overrides: Tuple[str, ...] = ()
+    events: Tuple[Event, ...] = ()  # by time
+    event_count: int = 0  # with those that are left out of `events`
+    metrics: Tuple[Metric, ...] = ()
+    step: Optional[int] = None  # the last of the lowest rank
+    steps: Optional[int] = None  # in all
+    loads: Tuple[NodeLoad, ...] = ()
+    logs: Tuple[LogTail, ...] = ()
+    sweep_id: str = ""
+    problems: Tuple[str, ...] = ()
+
+    @property
+    def gpu_count(self) -> int:
+        """The number of GPUs that the last attempt uses."""
+        return sum(len(node.gpus) for node in self.plans[-1].nodes) if self.plans else 0
+
+    @property
+    def seconds(self) -> Optional[float]:
+        """How long it took in all; None while it is on."""
+        if self.launched_at is None or self.ended_at is None:
+            return None
+        return max(0.0, self.ended_at - self.launched_at)
+
+
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
+    """Return the leaves of a nested configuration by dotted key; lists are leaves."""
+    flat: Dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flat_config(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat

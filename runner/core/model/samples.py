@@ -1,0 +1,90 @@
+"""Samples: the load of a host and of its GPUs at one moment; None or "" is unknown.
+
+A supervisor takes one every few seconds while a run is on, and appends it to `samples.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import field
+from typing import Any, Optional, Tuple
+
+from runner.core.codec import bounded, decode, encode, parse_json
+from runner.core.dataclass import dataclass
+from runner.core.protocol.events import COUNT, TIME
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME
+
+SAMPLES_VERSION = 1
+MAX_LINE = 64 << 10  # bytes of one sample
+
+PERCENT = bounded(0, 100)
+WATTS, CELSIUS = bounded(0, 1e5), bounded(-300, 1e4)
+BYTES_PER_S = bounded(0, 1e15)
+
+
+@dataclass(frozen=True)
+class GpuUser:
+    """A process that computes on a GPU."""
+
+    pid: int
+    user: str = ""
+    command: str = ""
+    memory: int = field(default=0, metadata=COUNT)  # of the GPU, in bytes; 0 if unknown
+    run_id: str = ""  # the run of ours that it belongs to
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """The load of one GPU."""
+
+    index: int = field(metadata=COUNT)
+    name: str = ""
+    utilization: Optional[int] = field(default=None, metadata=PERCENT)  # of time with a kernel
+    memory_used: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
+    memory_total: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
+    power_w: Optional[float] = field(default=None, metadata=WATTS)
+    power_limit_w: Optional[float] = field(default=None, metadata=WATTS)
+    temperature_c: Optional[float] = field(default=None, metadata=CELSIUS)
+    throttled: Tuple[str, ...] = ()  # why its clocks are lower: "power", "thermal", "hardware"
+    users: Tuple[GpuUser, ...] = ()
+    error: str = ""  # why the driver does not say
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The load of one host; rates are means of the time since the sample before."""
+
+    node: str = field(metadata=NODE_NAME)
+    attempt: int = field(metadata=ATTEMPT)
+    wall: float = field(metadata=TIME)  # since 1970, by the clock of the host
+    cores: Optional[int] = field(default=None, metadata=COUNT)
+    cpu: Optional[float] = field(default=None, metadata=PERCENT)  # of all cores
+    memory_used: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
+    memory_total: Optional[int] = field(default=None, metadata=COUNT)  # in bytes
+    net_received: Optional[float] = field(default=None, metadata=BYTES_PER_S)
+    net_sent: Optional[float] = field(default=None, metadata=BYTES_PER_S)
+    disk_read: Optional[float] = field(default=None, metadata=BYTES_PER_S)
+    disk_written: Optional[float] = field(default=None, metadata=BYTES_PER_S)
+    gpus: Tuple[GpuSample, ...] = ()
+    gpu_error: str = ""  # why there are no GPUs in it, where the host has a driver
+
+    def to_line(self) -> str:
+        """Return the sample as a line of `samples.jsonl`; what is unknown is left out."""
+        data = {"v": SAMPLES_VERSION, **_without_unknown(encode(self))}
+        return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def parse_sample(line: bytes) -> Sample:
+    """Return the sample on a line; raise ValueError if it is torn or another version."""
+    data = parse_json(line)
+    if data.get("v") != SAMPLES_VERSION:
+        raise ValueError(f"version {data.get('v')!r} of a sample")
+    return decode(Sample, data)
+
+
+def _without_unknown(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {k: _without_unknown(v) for k, v in data.items() if v not in (None, "", [], ())}
+    if isinstance(data, (list, tuple)):
+        return [_without_unknown(each) for each in data]
+    return data
