@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from runner.ui.layout import COLUMN_GAP
+from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH
 from runner.ui.top.cluster_view import ClusterView
 from runner.ui.top.columns import shorten
 from runner.ui.top.node_table import SORTS, node_lines, ordered_rows, summary
@@ -113,7 +113,7 @@ class Screen:
 def text_table(view: ClusterView, width: int, *, ascii_only: bool = False) -> list[Text]:
     """Return all lines, as they are printed once."""
     rows = ordered_rows(view, SORTS[0])
-    lines = [_header(view, width), *node_lines(rows, width, {}, ascii_only=ascii_only)]
+    lines = [_header(view, min(width, PIPE_WIDTH)), *node_lines(rows, width, {}, ascii_only=ascii_only)]
     runs = run_lines(view.runs, width, len(view.runs) + 2)
     return [*lines, *([Text()] if runs else []), *runs, *[Text(clean(n)) for n in view.notes]]
 
@@ -160,8 +160,8 @@ def _help_lines(width: int) -> list[Text]:
         *(
             shorten(Text(f"  {line}"), width)
             for line in (
-                "Unusual, most of all first: not answering, GPU errors, throttled, hot, used by",
-                "others or by no process, idle in a run that works elsewhere, at the power limit.",
+                "Unusual, the worst first: not answering, GPU errors, throttled, hot,",
+                "used outside of runs, idle while its run works, at the power limit.",
             )
         ),
     ]
