@@ -33,10 +33,10 @@ def found(done: Result, **of: str) -> list[dict[str, Any]]:
 def test_a_cluster_that_is_well(lab: Lab, on_lab: Launcher) -> None:
     """Every host is judged; nothing is started there, and nothing stays."""
     done = on_lab("check", "--cluster", "lab", "--json")
+    assert found(done, level="error") == []
     assert done.code == 0, done
     for check in ("reach", "python", "torch", "network"):
         assert [row["node"] for row in found(done, check=check, level="fine")] == list(lab.hosts)
-    assert found(done, level="error") == []
     skipped = ("--skip=limits", "--skip=storage", "--skip=system")  # this machine's, not the lab's
     shown = on_lab("check", "--cluster", "lab", *skipped)
     assert shown.code == 0, shown

@@ -41,7 +41,7 @@ def test_allocation_is_used(slurm: Slurm, tmp_path: Path) -> None:
     script = """
 $R "${words[@]}"; echo code $?
 $R "${words[@]}" 'task.args=["sleep=300"]' detach=true
-until [ "$(squeue -h -s -o %i | wc -l)" = 1 ]; do sleep 0.1; done
+until $R ps | grep -q running; do sleep 0.1; done
 $R stop --run $(basename $(readlink -f runs/latest)); echo code $?
 echo jobs $(squeue -h -o %T)
 echo steps $(squeue -h -s)
