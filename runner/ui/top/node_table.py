@@ -24,6 +24,7 @@ from runner.ui.top.oddities import (
     Oddity,
     Weight,
     clean,
+    describe_oddities,
     find_oddities,
     user_text,
     weight_of,
@@ -31,7 +32,7 @@ from runner.ui.top.oddities import (
 
 SORTS = ("unusual", "name", "use", "memory")
 LEVELS = "\N{LOWER ONE EIGHTH BLOCK}▂▃▄▅▆▇█"
-ASCII_LEVELS = "01234567"
+ASCII_LEVELS = "0123456789"
 UNKNOWN_LEVEL = "?"
 MAX_LEVELS = 16  # GPUs of a node that have a block of their own
 BUSY_PERCENT, HALF_PERCENT = 60, 10
@@ -61,7 +62,7 @@ def ordered_rows(
     nodes = sorted(view.nodes, key=lambda node: _natural(node.name))
     keys: dict[str, Callable[[NodeView], float]] = {
         "unusual": lambda node: weight_of(oddities[node.name]),
-        "use": lambda node: -(mean_utilization(_gpus(node)) or -1.0),
+        "use": lambda node: -_known(mean_utilization(_gpus(node))),
         "memory": lambda node: -sum(map(memory_share, _gpus(node))),
     }
     if sort in keys:
@@ -86,7 +87,7 @@ def node_lines(
 def _spanned(row: NodeRow, name_width: int, width: int) -> Text:
     """Return the line of a node that does not answer: the reason needs the room."""
     is_silent = row.node.state is HostState.SILENT
-    text = "; ".join(map(str, row.oddities)) if is_silent else row.node.state.value
+    text = describe_oddities(row.oddities) if is_silent else row.node.state.value
     name = shorten(Text(clean(row.node.name)), name_width)
     name.pad_right(name_width - name.cell_len)
     style = ERROR if is_silent else QUIET
@@ -164,6 +165,10 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
     """Return a key by which gpu2 comes before gpu10."""
     parts = re.findall(r"\d+|\D+", name)
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts]
+
+
+def _known(percent: float | None) -> float:
+    return -1.0 if percent is None else percent
 
 
 def _levels(gpus: Sequence[GpuSample], *, ascii_only: bool) -> Text:
@@ -257,7 +262,7 @@ def _who(row: NodeRow) -> Text:
 
 def _note(row: NodeRow) -> Text:
     style = ERROR if weight_of(row.oddities) <= Weight.BROKEN else WARNING
-    return Text("; ".join(map(str, row.oddities)), style)
+    return Text(describe_oddities(row.oddities), style)
 
 
 def summary(view: ClusterView) -> Mapping[str, str]:

@@ -44,9 +44,6 @@ class Oddity:
     text: str
     gpus: tuple[int, ...] = ()
 
-    def __str__(self) -> str:
-        return f"{format_ranges(self.gpus, 'GPU')} {self.text}" if self.gpus else self.text
-
 
 Rule = Callable[[GpuSample], str]
 
@@ -69,12 +66,12 @@ def _foreign(gpu: GpuSample) -> str:
     if foreign:
         return f"used by {user_text(foreign[0].user, foreign[0].command)}, outside of runs"
     if not gpu.users and memory_share(gpu) > UNOWNED_SHARE:
-        return "has memory in use by no process that is seen"
+        return "memory in use by no known process"
     return ""
 
 
 def _power_capped(gpu: GpuSample) -> str:
-    return "at its power limit" if "power" in gpu.throttled else ""
+    return "power-limited" if "power" in gpu.throttled else ""
 
 
 RULES: tuple[tuple[Weight, Rule], ...] = (
@@ -90,6 +87,13 @@ def find_oddities(nodes: Sequence[NodeView]) -> dict[str, list[Oddity]]:
     """Return what is unusual about each node, what matters most first."""
     working = _working_runs(nodes)
     return {node.name: sorted(_of_node(node, working), key=_weight) for node in nodes}
+
+
+def describe_oddities(oddities: Sequence[Oddity]) -> str:
+    """Return them in words: "GPUs 0-1 throttled (thermal), hot; GPU 3 idle in RUN"."""
+    groups = group_names((oddity.text, oddity.gpus) for oddity in oddities)
+    prefixes = {gpus: f"{format_ranges(gpus, 'GPU')} " if gpus else "" for gpus in groups}
+    return "; ".join(f"{prefixes[gpus]}{', '.join(texts)}" for gpus, texts in groups.items())
 
 
 def weight_of(oddities: Sequence[Oddity]) -> Weight:

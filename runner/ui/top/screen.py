@@ -161,7 +161,7 @@ def _help_lines(width: int) -> list[Text]:
             shorten(Text(f"  {line}"), width)
             for line in (
                 "Unusual, the worst first: not answering, GPU errors, throttled, hot,",
-                "used outside of runs, idle while its run works, at the power limit.",
+                "used outside of runs, idle while its run works, power-limited.",
             )
         ),
     ]
