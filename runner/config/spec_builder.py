@@ -93,6 +93,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         grace_s=top["grace_s"],
         lost_s=top["lost_s"],
         disconnect_s=top["disconnect_s"],
+        sample_s=top["sample_s"],
         **_read_watch(validator, values),
         detach=bool(values["detach"]),
     )
