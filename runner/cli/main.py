@@ -246,15 +246,13 @@ def _verb_name(words: Sequence[str]) -> str:
 
 def parse_verb(argv: Sequence[str]) -> int:
     """Carry out the verb that the command line names; return the exit code."""
-    typed, *words = argv
+    _, *words = argv
     name, names = _verb_name(argv), verb_names()
     if name not in names:
         is_setting = looks_like_key(name) or names_file(name) or words[:1] == ["="]
         before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)
         misplaced = misplaced_words(list(before_flags), names) if is_setting else []
         raise ConfigError(misplaced or [unknown_verb([name, *words], names)])
-    if typed == "top":
-        note("there is no live view; this is ps")
     verb = load_verb(name)
     words, passed_on = split_words(words)
     parser = VerbParser(verb)

@@ -19,7 +19,7 @@ from runner.core.shell import this_program
 if TYPE_CHECKING:
     from runner.core.model.spec import LaunchRequest, Spec
 
-VERB_ALIASES = {"kill": "stop", "status": "ps", "top": "ps"}
+VERB_ALIASES = {"kill": "stop", "status": "ps"}
 LAUNCH_WORDS = ("launch", "run")
 """Words that may begin a launch."""
 
@@ -36,6 +36,7 @@ _SAME_MEANING = {
     "pull": ("cp", "download", "fetch", "get"),
     "stacks": ("debug", "hang", "py-spy", "trace"),
     "stop": ("abort", "cancel", "down", "end", "scancel", "terminate"),
+    "top": ("gpus", "gpustat", "htop", "monitor", "nvidia-smi", "nvitop", "nvtop"),
     "why": ("explain-failure", "inspect", "reason"),
     "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
     "dry_run=true": ("dry-run", "dryrun", "plan"),

@@ -55,6 +55,7 @@ class Verb:
     body: Callable[..., int]  # it returns the exit code
     options: tuple[Option, ...]
     takes_words: bool = False  # after `--`
+    subject_name: str = ""  # the option that a bare word stands for, if not the usual one
 
     @property
     def help(self) -> str:
@@ -67,7 +68,8 @@ class Verb:
         if not any(option.name == "set_" for option in self.options):
             return None
         named = {option.name: option for option in self.options}
-        return next(named[name] for name in ("key", "command", "run", "cluster") if name in named)
+        usual = ("key", "command", "run", "cluster")
+        return next(named[name] for name in (self.subject_name, *usual) if name in named)
 
     def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
         """Carry out the verb with the value of every option; print errors, return the exit code."""
@@ -85,8 +87,13 @@ class Verb:
             return 128 + signal.SIGPIPE
 
 
-def verb(name: str, **help_texts: str) -> Callable[[Callable[..., int]], Verb]:
-    """Make a verb of a function: each parameter becomes a flag, `selection` the common ones."""
+def verb(
+    name: str, *, subject: str = "", **help_texts: str
+) -> Callable[[Callable[..., int]], Verb]:
+    """Make a verb of a function: each parameter becomes a flag, `selection` the common ones.
+
+    The `subject` is the option that a word without a flag stands for.
+    """
 
     def make_verb(body: Callable[..., int]) -> Verb:
         options: list[Option] = []
@@ -98,7 +105,8 @@ def verb(name: str, **help_texts: str) -> Callable[[Callable[..., int]], Verb]:
                 default = None if parameter.default is parameter.empty else parameter.default
                 text = help_texts.get(parameter.name) or COMMON_HELP[parameter.name]
                 options.append(Option(parameter.name, default, text))
-        return Verb(name, body, tuple(options), takes_words="words" in parameters)
+        takes_words = "words" in parameters
+        return Verb(name, body, tuple(options), takes_words=takes_words, subject_name=subject)
 
     return make_verb
 

@@ -83,6 +83,8 @@ def candidates(words: Sequence[str], current: str) -> list[str]:
     found = _overrides(words, current)
     if verb and verb.subject and not has_value:
         own = _values(verb.subject, words, current)
+        if verb.subject_name == "cluster":  # a run is as good
+            own += _run_ids(current)
         return own if verb.subject.name == "key" else [*own, *found]
     return found if words else [*_matching(verb_names(), current), *found]
 

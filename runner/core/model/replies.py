@@ -14,6 +14,7 @@ from runner.core.errors import Problem
 from runner.core.model.facts import PORT, Facts
 from runner.core.model.network_probe import HostProbe
 from runner.core.model.run_info import HostRunStatus
+from runner.core.model.samples import Sample
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.frames import Frame, FrameError
@@ -146,6 +147,13 @@ class RunList:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """The load of the host."""
+
+    sample: Sample
+
+
+@dataclass(frozen=True)
 class RelaunchMarked:
     """The mark of a pending relaunch was made."""
 
@@ -243,6 +251,7 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "refused": Refusal,
     "relaunch_pending": RelaunchMarked,
     "runs": RunList,
+    "sampled": Sampled,
     "store": Store,
     "stored": Stored,
     "submitted": Submitted,

@@ -57,6 +57,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("submit", "submit_held", "job", "cancel_job"), "slurm.requests"),
     **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
+    "sample": "load.sample",
     **dict.fromkeys(("listen", "probe", "serve_release", "stop_serving"), "between_hosts"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.

@@ -1,0 +1,1 @@
+"""Load requests: how busy this host is."""

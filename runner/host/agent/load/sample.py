@@ -1,0 +1,45 @@
+"""Sample request: the load of this host, and of its GPUs, at this moment."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from runner.core.codec import encode
+from runner.core.protocol.frames import Frame
+from runner.host.agent.server import AgentContext, RequestHandler
+from runner.host.sampling.sampler import Sampler
+
+
+class Handler(RequestHandler):
+    """Takes samples; rates are means of the time since the sample before of this conversation."""
+
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__(context)
+        self._sampler: Optional[Sampler] = None
+        self._asked: List[Frame] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a driver is being asked."""
+        return bool(self._asked)
+
+    def on_sample(self, frame: Frame) -> None:
+        """Begin a sample; it is the answer once the drivers have said theirs."""
+        if self._sampler is None:
+            self._sampler = Sampler(frame.data["node"])
+        self._sampler.begin()
+        self._asked.append(frame)
+        self.advance()
+
+    def advance(self) -> None:
+        """Answer with the sample that is complete."""
+        if self._asked and self._sampler is not None and self._sampler.is_ready:
+            asked, self._asked = self._asked, []
+            sample = encode(self._sampler.take())
+            for frame in asked:
+                self.context.answer(frame, "sampled", sample=sample)
+
+    def close(self) -> None:
+        """End the sampler, and its child."""
+        if self._sampler is not None:
+            self._sampler.close()
