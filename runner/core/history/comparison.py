@@ -69,10 +69,9 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
 
 
 def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], ...]]:
-    """Return the values of each key that differs, in the order of the runs.
+    """Return the values of each key that differs, in the order of the runs; None: it is not set.
 
-    None: the key is not set there. The arguments of the task come first. A run whose configuration
-    is not known differs in nothing.
+    The arguments of the task come first. A run whose configuration is unknown differs in nothing.
     """
     flats = [_flat(run.config) for run in runs]
     known = [flat for flat in flats if flat]
