@@ -1,0 +1,97 @@
+// Elements and texts. All text is set as text, never as HTML.
+
+function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function button(text, label, onclick) {
+  return h("button", { type: "button", "aria-label": label, title: label, onclick }, text);
+}
+
+function table(caption, heads, rows) {
+  const head = h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)));
+  return h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, head),
+      h("tbody", {}, rows)));
+}
+
+const PAD = (number) => String(number).padStart(2, "0");
+
+function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  const sign = seconds < 0 ? "-" : "";
+  const whole = Math.floor(Math.abs(seconds));
+  const [days, hours] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24];
+  const [minutes, rest] = [Math.floor(whole / 60) % 60, whole % 60];
+  if (days) return `${sign}${days} d ${PAD(hours)} h ${PAD(minutes)} m`;
+  if (hours) return `${sign}${hours} h ${PAD(minutes)} m ${PAD(rest)} s`;
+  if (minutes) return `${sign}${minutes} m ${PAD(rest)} s`;
+  return `${sign}${Math.abs(seconds) < 10 ? Math.abs(seconds).toFixed(1) : whole} s`;
+}
+
+function tickText(seconds, spacing) {
+  const text = duration(seconds);
+  if (spacing < 1) return `${Number(seconds.toFixed(3))} s`;
+  if (seconds === 0) return "0";
+  return spacing >= 60 ? text.replace(/ 00 s$/, "").replace(/ h 00 m$/, " h") : text.replace(".0", "");
+}
+
+function wallTime(wall) {
+  if (wall === null || wall === undefined) return "–";
+  const at = new Date(wall * 1000);
+  const day = `${at.getFullYear()}-${PAD(at.getMonth() + 1)}-${PAD(at.getDate())}`;
+  return `${day} ${PAD(at.getHours())}:${PAD(at.getMinutes())}:${PAD(at.getSeconds())}`;
+}
+
+function amount(value, unit = "") {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (unit === "B" || unit === "B/s") {
+    const power = Math.min(5, Math.max(0, Math.floor(Math.log10(Math.abs(value) || 1) / 3)));
+    return `${Number((value / 1000 ** power).toPrecision(4))} ${["", "k", "M", "G", "T", "P"][power]}${unit}`;
+  }
+  const size = Math.abs(value);
+  const text = size >= 1e4 && size < 1e15
+    ? Math.round(value).toLocaleString("en-US")
+    : String(Number(value.toPrecision(5)));
+  return unit ? `${text} ${unit}` : text;
+}
+
+// A part of the page that is made anew when its data changes; open folds, focus and scroll stay.
+class Block {
+  constructor(element, render) {
+    this.element = element;
+    this.render = render;
+    this.seen = null;
+  }
+
+  update(data) {
+    const seen = JSON.stringify(data);
+    if (seen === this.seen) return;
+    this.seen = seen;
+    const keyed = (element) => element.dataset.key;
+    const open = new Map();
+    for (const each of this.element.querySelectorAll("details")) open.set(keyed(each), each.open);
+    const scrolled = new Map();
+    for (const each of this.element.querySelectorAll("pre, .scroll-x")) {
+      scrolled.set(keyed(each), [each.scrollLeft, each.scrollTop]);
+    }
+    const focused = this.element.contains(document.activeElement) && keyed(document.activeElement);
+    this.element.replaceChildren(...[this.render(data)].flat().filter(Boolean));
+    for (const each of this.element.querySelectorAll("details")) {
+      if (!open.get(keyed(each))) continue;
+      each.open = true;
+      each.dispatchEvent(new Event("toggle")); // what an open fold holds is made by that
+    }
+    for (const each of this.element.querySelectorAll("[data-key]")) {
+      if (scrolled.has(keyed(each))) [each.scrollLeft, each.scrollTop] = scrolled.get(keyed(each));
+      if (focused && keyed(each) === focused) each.focus({ preventScroll: true });
+    }
+  }
+}

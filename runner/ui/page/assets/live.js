@@ -1,0 +1,84 @@
+// Following a server: it says that something changed, and the page fetches what it draws.
+
+const LEAST_PAUSE = 2000; // ms between two fetches
+const RETRY_PAUSE = 5000; // ms before a closed connection is tried again
+
+class Live {
+  constructor(address, update) {
+    [this.address, this.update] = [address, update];
+    this.state = h("span", { class: "live", role: "status" }, "connecting");
+    [this.fetching, this.wanted, this.lastFetch, this.stopped] = [false, false, 0, false];
+    this.connect();
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) this.changed(); });
+  }
+
+  url(name) {
+    return `${name}?token=${encodeURIComponent(this.address.token)}`;
+  }
+
+  say(text) {
+    if (this.state.textContent !== text) this.state.textContent = text;
+  }
+
+  connect() {
+    this.source = new EventSource(this.url("events"));
+    this.source.onopen = () => {
+      this.say(this.ended ? "the run has ended" : "live");
+      this.changed();
+    };
+    this.source.onmessage = (event) => this.onMessage(event.data);
+    for (const name of ["changed", "ended", "stopped"]) this.source.addEventListener(name, () => this.onMessage(name));
+    this.source.onerror = () => {
+      if (this.stopped) return;
+      this.say("reconnecting");
+      if (this.source.readyState === EventSource.CLOSED) setTimeout(() => this.connectAgain(), RETRY_PAUSE);
+    };
+  }
+
+  // The server refused: it is another one by now, or none.
+  async connectAgain() {
+    try {
+      const answer = await fetch(this.url("data.json"), { cache: "no-store" });
+      if (answer.status === 401 || answer.status === 403) {
+        this.stop();
+        return;
+      }
+    } catch { /* it is not back */ }
+    this.connect();
+  }
+
+  onMessage(data) {
+    if (data === "stopped") this.stop();
+    else if (data === "changed" || data === "ended") this.changed();
+  }
+
+  stop() {
+    this.stopped = true;
+    this.source.close();
+    this.say("the server was stopped");
+  }
+
+  changed() {
+    if (this.stopped) return;
+    this.wanted = true;
+    if (this.fetching || document.hidden) return;
+    this.fetching = true;
+    setTimeout(() => this.fetch(), Math.max(0, this.lastFetch + LEAST_PAUSE - Date.now()));
+  }
+
+  async fetch() {
+    this.wanted = false;
+    try {
+      const answer = await fetch(this.url("data.json"), { cache: "no-store" });
+      if (!answer.ok) throw new Error(String(answer.status));
+      const data = await answer.json();
+      this.ended = data.runs.length > 0 && data.runs.every((run) => !run.is_on);
+      this.update(data);
+      this.say(this.ended ? "the run has ended" : "live");
+    } catch {
+      this.say("reconnecting");
+    }
+    [this.fetching, this.lastFetch] = [false, Date.now()];
+    if (this.wanted) this.changed();
+  }
+}

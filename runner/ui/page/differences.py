@@ -1,0 +1,100 @@
+"""Differences between runs: what was set, which code ran, and what came out, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runner.core.history.run_data import RunData, flat_config
+from runner.core.text import counted, format_duration, printable
+
+ABSENT = "-"
+_NOT_SET = object()
+
+
+def differences(runs: Sequence[RunData], states: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows of kind, name and a value for each run; rows of results also where they agree."""
+    if len(runs) < 2:  # noqa: PLR2004 (nothing to compare)
+        return []
+    results = [_row("result", "state", states)]
+    results += [_row("result", name, [of(run) for run in runs]) for name, of in _RESULTS]
+    results += _metric_rows(runs)
+    rows = [_row("code", name, [of(run) for run in runs]) for name, of in _CODE]
+    return results + [row for row in (*rows, *_config_rows(runs)) if row["differs"]]
+
+
+def gpu_hours(run: RunData) -> float | None:
+    """Return the GPU hours of an ended run; None if they are not known."""
+    return None if run.seconds is None else run.gpu_count * run.seconds / 3600
+
+
+def value_text(value: Any) -> str:
+    """Return a value of the configuration as it would be typed, with nothing hidden in it."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return printable(text)
+
+
+def _row(kind: str, name: str, values: Sequence[str]) -> dict[str, Any]:
+    shown = [printable(value) or ABSENT for value in values]
+    return {"kind": kind, "name": printable(name), "values": shown, "differs": len({*shown}) > 1}
+
+
+def _duration(run: RunData) -> str:
+    return "" if run.seconds is None else format_duration(run.seconds)
+
+
+def _hours(run: RunData) -> str:
+    hours = gpu_hours(run)
+    return "" if not hours else f"{hours:.3g}"
+
+
+def _of_plan(text: Callable[[Any], str]) -> Callable[[RunData], str]:
+    return lambda run: text(run.plans[-1]) if run.plans else ""
+
+
+_RESULTS: tuple[tuple[str, Callable[[RunData], str]], ...] = (
+    ("duration", _duration),
+    ("GPU hours", _hours),
+    ("last step", lambda run: "" if run.step is None else str(run.step)),
+    ("note", lambda run: run.note),
+)
+_CODE: tuple[tuple[str, Callable[[RunData], str]], ...] = (
+    ("task", lambda run: run.task),
+    ("cluster", lambda run: run.cluster),
+    ("nodes", _of_plan(lambda plan: counted(len(plan.nodes), "node"))),
+    ("ranks", _of_plan(lambda plan: str(plan.world_size))),
+    ("GPUs", lambda run: str(run.gpu_count)),
+    ("attempts", lambda run: str(len(run.plans))),
+    ("commit", _of_plan(lambda plan: plan.commit[:12] + plan.commit[40:])),
+    ("release", _of_plan(lambda plan: plan.release)),
+    ("image", _of_plan(lambda plan: plan.image)),
+    ("backend", _of_plan(lambda plan: plan.backend)),
+)
+
+
+def _metric_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    by_run = [{metric.name: metric for metric in run.metrics} for run in runs]
+    names = dict.fromkeys(name for metrics in by_run for name in metrics)
+    rows = []
+    for name in names:
+        found = [metrics.get(name) for metrics in by_run]
+        best = "most" if name == "rate" else "least"
+        lasts = [_number(each.last) if each else "" for each in found]
+        bests = [_number(getattr(each, best)) if each else "" for each in found]
+        rows += [_row("result", f"{name}, last", lasts), _row("result", f"{name}, {best}", bests)]
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _config_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    flats = [flat_config(run.config) for run in runs]
+    keys = sorted({key for flat in flats for key in flat})
+    found = ((key, [flat.get(key, _NOT_SET) for flat in flats]) for key in keys)
+    return [
+        _row("configuration", key, ["" if v is _NOT_SET else value_text(v) for v in values])
+        for key, values in found
+    ]

@@ -1,0 +1,219 @@
+"""Data of runs for pages: a failed one with two attempts, a good one, and hostile texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from runner.core.history.run_data import GpuLoad, LogTail, Metric, NodeLoad, RunData, Series
+from runner.core.model.plan import Plan
+from runner.core.model.results import Failure, NodeResult, RankResult
+from runner.core.model.run_info import PastAttempt
+from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.verdict import Verdict
+from runner.core.protocol import events
+from runner.core.protocol.events import Event, EventBody
+from runner.core.protocol.states import State
+from tests.golden import builders
+
+LAUNCH = 1_700_000_000.0
+HOSTILE = (
+    "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028\u202eevil"
+)
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 41, in <module>',
+    "    loss.backward()",
+    "RuntimeError: CUDA error: an illegal memory access was encountered",
+)
+SECONDS = 600
+
+
+def plan(run_id: str, attempt: int, *ranks: int) -> Plan:
+    """A plan of an attempt with so many ranks on each node, and as many GPUs."""
+    made = builders.plan(*ranks)
+    nodes = tuple(replace(node, gpus=tuple(range(node.nproc))) for node in made.nodes)
+    return replace(made, run_id=run_id, attempt=attempt, nodes=nodes, commit="0123456789abcdef" * 2)
+
+
+def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> Iterable[Event]:
+    """What the nodes of an attempt do; the rank `failed` fails 2 s before the end."""
+    seq = 0
+
+    def event(node: str, wall: float, body: EventBody) -> Event:
+        nonlocal seq
+        seq += 1
+        return Event(made.run_id, node, made.attempt, seq, wall, wall, body)
+
+    for number, node in enumerate(made.nodes):
+        yield event(node.node, start + 1 + number / 10, events.ProgramStarted(100))
+        for rank in node.ranks:
+            yield event(node.node, start + 2 + rank / 10, events.RankStarted(rank, 200 + rank))
+    for node in made.nodes:
+        for rank in node.ranks:
+            body = events.RankExited(rank, 0, max_rss=3_000_000_000)
+            if failed is not None:
+                body = events.RankExited(rank, signal=15)
+            if rank == failed:
+                body = events.RankExited(rank, 1, exception=TRACEBACK[-1])
+            yield event(node.node, end - (2 if rank == failed else 1), body)
+        code = 0 if failed is None else 1
+        yield event(node.node, end - 0.5, events.ProgramExited(code))
+        if failed is not None:
+            yield event(node.node, end - 0.4, events.Stopping("a rank failed"))
+        state = State.SUCCEEDED if failed is None else State.FAILED
+        yield event(node.node, end, events.Ended(state))
+
+
+def metric(
+    name: str, unit: str, rank_count: int, spans: Iterable[tuple[int, float, float]]
+) -> Metric:
+    """A figure that falls, with noise, in each attempt."""
+    by_attempt, spread = {}, {}
+    for attempt, start, end in spans:
+        times = tuple(start + 5 + n * (end - start - 6) / 200 for n in range(200))
+        steps = tuple(range(200))
+        values = tuple(
+            2.5 * math.exp(-n / 80) + 0.1 * math.sin(n * (attempt + 2)) for n in range(200)
+        )
+        by_attempt[attempt] = Series(times, steps, values)
+        low, high = tuple(v - 0.2 for v in values), tuple(v + 0.3 for v in values)
+        spread[attempt] = Series(times, steps, values, low, high)
+    last = by_attempt[max(by_attempt)].values
+    known = [value for value in last if value is not None]
+    return Metric(name, unit, 0, rank_count, known[-1], min(known), max(known), by_attempt, spread)
+
+
+def load(node: str, gpu_count: int, start: float, end: float, points: int = 200) -> NodeLoad:
+    """A busy node, whose last GPU is idle for a while."""
+    times = tuple(start + n * (end - start) / points for n in range(points))
+
+    def series(base: float, swing: float) -> Series:
+        return Series(
+            times, (), tuple(base + swing * math.sin(n / 9 + base) for n in range(points))
+        )
+
+    gpus = tuple(
+        GpuLoad(
+            index,
+            "NVIDIA A100",
+            {
+                "utilization": series(90 - 30 * (index == gpu_count - 1), 8),
+                "memory_used": series(60e9 + index * 1e9, 2e9),
+                "power_w": series(320, 40),
+                "temperature_c": series(64 + index, 4),
+            },
+            ((start + 50, start + 90, "power"),) if index == 0 else (),
+        )
+        for index in range(gpu_count)
+    )
+    host = {
+        "cpu": series(35, 10),
+        "memory_used": series(2e11, 1e10),
+        "net_received": series(4e8, 2e8),
+        "net_sent": series(4e8, 2e8),
+        "disk_read": series(1e8, 9e7),
+        "disk_written": series(2e7, 2e7),
+    }
+    return NodeLoad(node, host, gpus)
+
+
+def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> RunData:
+    """A run of two attempts; rank 3 fails in both. `text` is wherever text can be."""
+    plans = (plan(run_id, 0, 2, 2), plan(run_id, 1, 2, 2))
+    middle, end = LAUNCH + SECONDS / 2, LAUNCH + SECONDS
+    happened = [
+        *attempt_events(plans[0], LAUNCH, middle, 3),
+        Event(run_id, "", 0, 1, middle, middle, events.StopRequested(text)),
+        Event(run_id, "a", 0, 99, middle + 1, 1.0, events.Relaunching(1, ("a", "b"), text)),
+        *attempt_events(plans[1], middle + 5, end, 3),
+    ]
+    happened.sort(key=lambda event: event.wall)
+    spans = [(0, LAUNCH, middle), (1, middle + 5, end)]
+    logs = [
+        LogTail(node, 1, f"rank_{rank}", stream, f"step 1\nstep 2\n{text}\n", 12_345)
+        for node, rank in (("a", 0), ("a", 1), ("b", 2), ("b", 3))
+        for stream in ("out", "err")
+    ]
+    ranks = {str(rank): RankResult("ab"[rank // 2], signal=15, started=True) for rank in range(3)}
+    ranks["3"] = RankResult("b", 1, started=True, exception=TRACEBACK[-1])
+    return RunData(
+        run_id,
+        f"/home/ada/digits/runs/{run_id}",
+        "lab",
+        "train",
+        text,
+        "ada@laptop",
+        LAUNCH,
+        end,
+        Verdict(
+            "failed",
+            1,
+            295.0,
+            Failure("b", 3, "exited with 1"),
+            3,
+            nodes={"a": NodeResult(1, None, True), "b": NodeResult(1, None, True)},
+            ranks=ranks,
+            past_attempts=(PastAttempt(0, ("a", "b"), "rank 3 on b exited with 1", 300.0),),
+        ),
+        Diagnosis(
+            (*TRACEBACK, text), ("step 199",), "illegal_access", "a kernel read outside", text
+        ),
+        plans,
+        {
+            "cluster": {
+                "nodes": {"a": {"host": "10.0.0.1"}, "b": {"host": "10.0.0.2"}},
+                "secrets": [],
+            },
+            "task": {"args": {"lr": 0.1, "name": text}, "script": "train.py"},
+        },
+        {"task.args.lr": "command line: task.args.lr=0.1", "task.script": f"conf/{text}.yaml:3"},
+        ("task.args.lr=0.1", f"task.args.name={text}"),
+        tuple(happened),
+        len(happened),
+        (
+            metric("loss", "", 4, spans),
+            metric("rate", "samples", 4, spans),
+            metric(f"grad {text}", "", 4, spans),
+        ),
+        199,
+        200,
+        (load("a", 2, LAUNCH, end), load("b", 2, LAUNCH, end)),
+        tuple(logs),
+        problems=(f"samples of b: line 3 is torn {text}",),
+    )
+
+
+def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
+    """A run that succeeded at its first attempt, with another learning rate."""
+    only, end = plan(run_id, 0, 2, 2), LAUNCH + 500
+    return replace(
+        failed_run(run_id),
+        note="the better one",
+        ended_at=end,
+        verdict=Verdict("succeeded", 0, 500.0),
+        diagnosis=None,
+        plans=(only,),
+        config={"task": {"args": {"lr": 0.02, "name": "plain"}, "script": "train.py"}},
+        events=tuple(sorted(attempt_events(only, LAUNCH, end, None), key=lambda e: e.wall)),
+        event_count=0,
+        metrics=(metric("loss", "", 4, [(0, LAUNCH, end)]),),
+        loads=(load("a", 2, LAUNCH, end), load("b", 2, LAUNCH, end)),
+        problems=(),
+    )
+
+
+def running_run() -> RunData:
+    """The failed run in its first attempt, before it failed."""
+    failed = failed_run()
+    return replace(
+        failed,
+        ended_at=None,
+        verdict=None,
+        diagnosis=None,
+        plans=failed.plans[:1],
+        events=tuple(e for e in failed.events if e.wall < LAUNCH + SECONDS / 2 - 10),
+        metrics=(metric("loss", "", 4, [(0, LAUNCH, LAUNCH + 200)]),),
+        step=120,
+    )
