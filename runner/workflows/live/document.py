@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from runner.core.dataclass import dataclass
+from runner.core.errors import RunnerError
 
 LOOK_S = 1.0
 """The least time between two looks at what a page is made of."""
@@ -155,6 +156,8 @@ class Document:
             if version is None or fingerprint != self._fingerprint:
                 version = self._build(version.number + 1 if version else 1)
                 self._fingerprint = fingerprint
+        except RunnerError as error:
+            problem = str(error)
         except Exception as error:  # noqa: BLE001 (a page that cannot be built ends no other)
             problem = f"{type(error).__name__}: {error}"
         ended = self._clock()
