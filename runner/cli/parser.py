@@ -15,6 +15,9 @@ from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 
+EXAMPLES = {"key": "cluster.python --cluster lab3", "run": "latest"}
+"""Values of the options that a verb needs."""
+
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -131,19 +134,23 @@ class VerbParser(Parser):
         for option in self._verb.options:
             if values[option.name] is None:
                 if option.default is None:
-                    example = f"{self.prog} cluster.python --cluster lab3"
+                    example = f"{self.prog} {EXAMPLES.get(option.name, '...')}"
                     self.error(f"{self._verb.name} needs a {option.name}, such as: {example}")
                 values[option.name] = option.default
         return values
 
     def _place_word(self, word: str, values: dict[str, Any]) -> None:
         subject, takes_words = self._verb.subject, self._verb.takes_words
+        if subject and self._verb.rest and values[subject.name] is not None:
+            subject = self._verb.rest
         # A command of the shell may begin by setting a variable.
         is_shell_line = takes_words and re.match(r"\w+=.*\s", word) is not None
         if "set_" in values and is_override(word) and not is_shell_line:
             values["set_"] = [*values["set_"], word]
         elif subject is None:
             self.error(f"{self._verb.name} takes flags alone, not {word!r}")
+        elif isinstance(subject.default, tuple):
+            values[subject.name] = [*values[subject.name], word]
         elif values[subject.name] is not None:
             given = f"{subject.flag} is {values[subject.name]!r}"
             hint = "; a command of several words comes after `--`" if takes_words else ""

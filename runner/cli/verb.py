@@ -64,10 +64,16 @@ class Verb:
     @property
     def subject(self) -> Option | None:
         """The option that a word which is no flag and no override stands for."""
-        if not any(option.name == "set_" for option in self.options):
-            return None
         named = {option.name: option for option in self.options}
+        if "set_" not in named and "run" not in named:
+            return None
         return next(named[name] for name in ("key", "command", "run", "cluster") if name in named)
+
+    @property
+    def rest(self) -> Option | None:
+        """The repeatable option that such words stand for once the subject has one."""
+        named = {option.name: option for option in self.options}
+        return named.get("text")
 
     def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
         """Carry out the verb with the value of every option; print errors, return the exit code."""

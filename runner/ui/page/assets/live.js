@@ -7,7 +7,7 @@ class Live {
   constructor(address, update) {
     [this.address, this.update] = [address, update];
     this.state = h("span", { class: "live", role: "status" }, "connecting");
-    [this.fetching, this.wanted, this.lastFetch, this.stopped] = [false, false, 0, false];
+    [this.fetching, this.wanted, this.lastFetch, this.stopped, this.note] = [false, false, 0, false, ""];
     this.connect();
     document.addEventListener("visibilitychange", () => { if (!document.hidden) this.changed(); });
   }
@@ -23,7 +23,7 @@ class Live {
   connect() {
     this.source = new EventSource(this.url("events"));
     this.source.onopen = () => {
-      this.say(this.ended ? "the run has ended" : "live");
+      this.tell();
       this.changed();
     };
     this.source.onmessage = (event) => this.onMessage(event.data);
@@ -47,9 +47,27 @@ class Live {
     this.connect();
   }
 
+  // A word, or the server's version of the data with its word on how fresh that is.
   onMessage(data) {
     if (data === "stopped") this.stop();
     else if (data === "changed" || data === "ended") this.changed();
+    else this.onVersion(parsed(data));
+  }
+
+  onVersion({ version, note, ended, stopped }) {
+    if (stopped) {
+      this.stop();
+      return;
+    }
+    [this.note, this.ended] = [note || "", ended ?? this.ended];
+    this.tell();
+    if (version === undefined || version !== this.version) this.changed();
+    this.version = version;
+  }
+
+  tell() {
+    if (this.stopped) return;
+    this.say([this.ended ? "the run has ended" : "live", this.note].filter(Boolean).join(": "));
   }
 
   stop() {
@@ -74,11 +92,19 @@ class Live {
       const data = await answer.json();
       this.ended = data.runs.length > 0 && data.runs.every((run) => !run.is_on);
       this.update(data);
-      this.say(this.ended ? "the run has ended" : "live");
+      this.tell();
     } catch {
       this.say("reconnecting");
     }
     [this.fetching, this.lastFetch] = [false, Date.now()];
     if (this.wanted) this.changed();
+  }
+}
+
+function parsed(text) {
+  try {
+    return Object(JSON.parse(text));
+  } catch {
+    return {};
   }
 }

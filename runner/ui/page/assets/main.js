@@ -34,7 +34,7 @@ class Page {
         h("nav", { "aria-label": "Sections" }, this.home, links.map(([id, text]) => h("a", { href: `#${id}` }, text))),
         h("div", { class: "tools" }, live ? live.state : null, this.theme)),
       h("main", { id: "main", tabindex: -1 },
-        h("h1", {}, several ? `${ids.length} runs` : "Run"),
+        h("h1", { class: several ? null : "hidden" }, several ? `${ids.length} runs` : "A run"),
         this.differences.element,
         h("div", { class: several ? "side-by-side" : null }, parts.map((part) => part.element)),
         section("timeline", "Timeline", zoomTools(this.view, () => "time"),
@@ -51,12 +51,13 @@ class Page {
   }
 
   runParts(id) {
-    const [header, failed, next] = [h("div"), h("div"), h("div")];
+    const [header, failed, known, next] = [h("div"), h("div"), h("div"), h("div")];
     return {
       id,
-      element: h("article", { class: "run" }, header, failed, next),
+      element: h("article", { class: "run" }, header, failed, known, next),
       header: new Block(header, (run) => runHeader(run, this.isLive)),
       failure: new Block(failed, failure),
+      facts: new Block(known, facts),
       commands: new Block(next, commands),
       timeline: new Timeline(this.view, id),
       events: new EventTable(this.view, id),
@@ -72,8 +73,9 @@ class Page {
     this.differences.update({ rows: data.differences, runs: ids });
     for (const run of data.runs) {
       const part = this.runs.get(run.id);
-      const { timeline, metrics, load, logs: _logs, config: _config, ...facts } = run;
-      part.header.update(facts);
+      const { timeline, metrics, load, logs: _logs, config: _config, ...others } = run;
+      part.header.update(others);
+      part.facts.update(others);
       part.failure.update({ id: run.id, failure: run.failure });
       part.commands.update({ commands: run.commands });
       part.timeline.set(timeline);

@@ -102,7 +102,7 @@ class Chart {
       cursor: {
         sync: { key: axis },
         drag: { x: true, y: false, setScale: false },
-        focus: { prox: 24 },
+        y: false,
         dataIdx: nearestKnown,
         bind: { dblclick: () => () => view.reset(axis) },
       },
@@ -166,15 +166,17 @@ class Chart {
 }
 
 const HEIGHT = 190;
-const NEAR = 400; // points to look at for a value
+const [NEAR, NEAR_PX] = [400, 12]; // points to look at for a value, and how far it may be
 
-function nearestKnown(plot, series, hovered) {
-  const values = plot.data[series];
+function nearestKnown(plot, series, hovered, at) {
+  const [values, places] = [plot.data[series], plot.data[0]];
+  const reach = (plot.posToVal(1, "x") - plot.posToVal(0, "x")) * NEAR_PX;
+  const fits = (index) => values[index] !== null && values[index] !== undefined && Math.abs(places[index] - at) <= reach;
   for (let away = 0; away < NEAR; away += 1) {
-    if (values[hovered - away] !== null && values[hovered - away] !== undefined) return hovered - away;
-    if (values[hovered + away] !== null && values[hovered + away] !== undefined) return hovered + away;
+    if (fits(hovered - away)) return hovered - away;
+    if (fits(hovered + away)) return hovered + away;
   }
-  return hovered;
+  return null;
 }
 
 // Charts are drawn when they come near the screen, and again when what they show has changed.

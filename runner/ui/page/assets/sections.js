@@ -10,17 +10,20 @@ function badge(run, isLive) {
 }
 
 function runHeader(run, isLive) {
-  const times = run.launched_at === null ? [] : [["launched", wallTime(run.launched_at)]];
-  if (run.ended_at !== null) times.push(["ended", wallTime(run.ended_at)]);
-  const facts = [...times, ...run.facts].map(([name, text]) =>
-    h("div", { class: text.length > 60 ? "long" : null }, h("dt", {}, name), h("dd", {}, text)));
   const hint = run.is_on && !isLive
     ? h("p", { class: "notice" }, "No end of this run is on record here, so it may be on: this page shows it " +
       "as it was known when the page was made. The commands below follow it.") : null;
   return [
     h("h2", {}, run.id, " ", badge(run, isLive)), hint, progress(run),
-    ...run.problems.map((text) => h("p", { class: "notice" }, text)), h("dl", { class: "facts" }, facts),
+    ...run.problems.map((text) => h("p", { class: "notice" }, text)),
   ];
+}
+
+function facts(run) {
+  const times = run.launched_at === null ? [] : [["launched", wallTime(run.launched_at)]];
+  if (run.ended_at !== null) times.push(["ended", wallTime(run.ended_at)]);
+  return h("dl", { class: "facts" }, [...times, ...run.facts].map(([name, text]) =>
+    h("div", { class: text.length > 30 ? "long" : null }, h("dt", {}, name), h("dd", {}, text))));
 }
 
 function progress(run) {

@@ -164,7 +164,7 @@ class Timeline {
     pen.globalAlpha = 1;
     if (width > 18) {
       pen.fillStyle = COLOURS.text;
-      pen.fillText(STATE_MARKS[bars.state[at]], Math.min(to, this.width - RIGHT) - 14, top + height / 2);
+      pen.fillText(STATE_MARKS[bars.state[at]], to - 14, top + height / 2);
     }
   }
 

@@ -128,4 +128,4 @@ const FONT = "12px system-ui, sans-serif";
 function gutter() {
   return innerWidth < 600 ? 56 : 92;
 }
-const RIGHT = 14;
+const RIGHT = 32;

@@ -1,0 +1,1 @@
+"""Readers of the record of a run: damaged parts become problems, and never raise."""

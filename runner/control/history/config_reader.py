@@ -1,0 +1,60 @@
+"""Reader of the configuration on record: YAML as plain data, which no alias can make endless."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.control.history.record_files import Problems, read_bytes
+
+MAX_SIZE = 4 << 20  # bytes
+MAX_VALUES, MAX_DEPTH = 200_000, 40
+MAX_TEXT = 10_000
+
+
+def read_yaml(path: Path, problems: Problems) -> Any:
+    """Return the data of a YAML file, None if it cannot be read."""
+    import yaml  # noqa: PLC0415 (with C code: most verbs need none)
+
+    data = read_bytes(path, problems, optional=True)
+    if data is None:
+        return None
+    if len(data) > MAX_SIZE:
+        problems.add(path.name, f"it is larger than {MAX_SIZE >> 20} MiB")
+        return None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Copy().of(yaml.load(data, loader))  # noqa: S506 (a safe one)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
+        problems.add(path.name, " ".join(str(error).split()))
+        return None
+
+
+def read_config(path: Path, problems: Problems) -> Mapping[str, Any]:
+    """Return the nested configuration, {} if it cannot be read."""
+    data = read_yaml(path, problems)
+    if data is None or isinstance(data, dict):
+        return data or {}
+    problems.add(path.name, "it is no mapping")
+    return {}
+
+
+class _Copy:
+    """A copy with JSON's types, bounded in size: aliases may stand for more than there is room."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """Return the copy of a value; raise ValueError if it is too large."""
+        self._count += 1
+        if self._count > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError("it has too many values")
+        if isinstance(value, dict):
+            return {str(key)[:200]: self.of(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set)):
+            return [self.of(item, depth + 1) for item in value]
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        return str(value)[:MAX_TEXT]

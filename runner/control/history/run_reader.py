@@ -1,0 +1,178 @@
+"""Run reader: the record of a run, read into `RunData`; what cannot be read is named there."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runner.control.history.config_reader import read_config, read_yaml
+from runner.control.history.events_reader import read_events
+from runner.control.history.log_tails import LOG_BYTES, read_logs
+from runner.control.history.metrics_reader import MetricsHistory
+from runner.control.history.note_file import read_note
+from runner.control.history.record_files import MAX_TIME, Problems, decoded, read_json
+from runner.control.history.samples_reader import read_loads
+from runner.control.record.contact_file import RecordedContact
+from runner.control.record.files import (
+    CONFIG_FILE,
+    CONTACT_FILE,
+    OVERRIDES_FILE,
+    PLAN_FILE,
+    RESULT_FILE,
+    SWEEP_FILE,
+)
+from runner.core.history.run_data import MAX_POINTS, RunData
+from runner.core.model.plan import Plan
+from runner.core.model.run_info import RunInfo
+from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.verdict import Verdict
+
+DAY_S = 86_400
+MAX_PLANS = 200
+EVENTS, METRICS, LOADS, LOGS = "events", "metrics", "loads", "logs"
+ALL_PARTS = frozenset({EVENTS, METRICS, LOADS, LOGS})
+"""The parts of a record that may be large."""
+
+_PLAN = re.compile(r"plan\.([0-9]{1,6})\.json")
+
+
+def read_run(
+    folder: Path,
+    *,
+    max_points: int = MAX_POINTS,
+    log_bytes: int = LOG_BYTES,
+    parts: frozenset[str] = ALL_PARTS,
+) -> RunData:
+    """Return what is on record of a run, as far as it can be read; nothing of it raises.
+
+    Times that are a day before the launch are unknown: a clock without a battery begins in 1970.
+    """
+    problems = Problems()
+    data = _read_outline(folder, problems)
+    earliest = -math.inf if data.launched_at is None else data.launched_at - DAY_S
+    if METRICS in parts:
+        history = MetricsHistory(max_points)
+        history.read(folder, problems)
+        step, steps = history.progress
+        data = replace(data, metrics=history.metrics(earliest), step=step, steps=steps)
+    if EVENTS in parts:
+        events, count = read_events(folder, problems)
+        data = replace(data, events=events, event_count=count)
+    if LOADS in parts:
+        data = replace(data, loads=read_loads(folder, max_points, earliest, problems))
+    if LOGS in parts:
+        data = replace(data, logs=read_logs(folder, data.verdict, log_bytes, problems))
+    return replace(data, problems=tuple(problems.lines))
+
+
+def _read_outline(folder: Path, problems: Problems) -> RunData:
+    """Return the small parts of a record."""
+    plans = _read_plans(folder, problems)
+    contact_data = read_json(folder / CONTACT_FILE, problems, optional=bool(plans))
+    contact = contact_data and decoded(RecordedContact, contact_data, CONTACT_FILE, problems)
+    ended_at, verdict, diagnosis = _read_result(folder, plans, problems)
+    info = _read_info(folder)
+    launched_at = contact.launched_at if contact else info.launched_at if info else 0.0
+    last = plans[-1] if plans else None
+    run_id = contact.run.run_id if contact else last.run_id if last else folder.name
+    config = read_config(folder / CONFIG_FILE, problems)
+    words = read_yaml(folder / OVERRIDES_FILE, problems)
+    return RunData(
+        run_id=run_id,
+        folder=str(folder),
+        cluster=contact.run.cluster if contact else last.cluster if last else "",
+        task=last.task if last else _task_name(config),
+        note=read_note(folder, problems),
+        launched_by=_launched_by(folder, contact, info),
+        launched_at=launched_at or None,
+        ended_at=ended_at,
+        verdict=verdict,
+        diagnosis=diagnosis,
+        plans=plans,
+        config=config,
+        overrides=tuple(str(word) for word in words) if isinstance(words, list) else (),
+        sweep_id=_sweep_id(folder, problems),
+    )
+
+
+def _read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
+    """Return the plans of the attempts on record, the last one at the end."""
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except OSError as error:
+        problems.add(folder.name, error.strerror)
+        return ()
+    numbers = sorted(int(match[1]) for match in map(_PLAN.fullmatch, names) if match)
+    files = [f"plan.{number}.json" for number in numbers][-MAX_PLANS:]
+    plans = []
+    for name in (*files, PLAN_FILE):
+        data = read_json(folder / name, problems, optional=name == PLAN_FILE)
+        plan = None if data is None else decoded(Plan, data, name, problems)
+        if plan and plan.nodes:
+            plans.append(plan)
+        elif plan:
+            problems.add(name, "it has no nodes")
+    return tuple(plans)
+
+
+def _read_result(
+    folder: Path, plans: tuple[Plan, ...], problems: Problems
+) -> tuple[float | None, Verdict | None, Diagnosis | None]:
+    """Return when the run ended, how and why, unless that is the end of an earlier attempt."""
+    data = read_json(folder / RESULT_FILE, problems, optional=True)
+    verdict = None if data is None else decoded(Verdict, data, RESULT_FILE, problems)
+    if verdict is None:
+        return None, None, None
+    last = plans[-1].attempt if plans else 0
+    attempt = data.get("attempt", last)
+    if type(attempt) is int and attempt < last:
+        return None, None, None
+    ended = data.get("ended")
+    diagnosis = data.get("diagnosis")
+    return (
+        float(ended) if type(ended) in (int, float) and 0 < ended < MAX_TIME else None,
+        verdict,
+        None if diagnosis is None else decoded(Diagnosis, diagnosis, RESULT_FILE, problems),
+    )
+
+
+def _read_info(folder: Path) -> RunInfo | None:
+    """Return what a host has on record of the whole run, if `pull` brought it."""
+    unread = Problems()
+    for file in sorted(folder.glob("hosts/*/run.json"))[:10]:
+        data = read_json(file, unread, optional=True)
+        info = decoded(RunInfo, data, file.name, unread) if data else None
+        if info:
+            return info
+    return None
+
+
+def _launched_by(folder: Path, contact: RecordedContact | None, info: RunInfo | None) -> str:
+    """Return user@machine; a record that was begun on this machine belongs to who launched it."""
+    if info or not (contact and contact.launched_from):
+        return info.launched_by if info else ""
+    import pwd  # noqa: PLC0415
+
+    try:
+        user = pwd.getpwuid(folder.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return ""
+    return f"{user}@{socket.gethostname()}"
+
+
+def _task_name(config: Mapping[str, Any]) -> str:
+    task = config.get("task")
+    name = task.get("name") if isinstance(task, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _sweep_id(folder: Path, problems: Problems) -> str:
+    data = read_json(folder / SWEEP_FILE, problems, optional=True)
+    sweep = data.get("sweep") if isinstance(data, dict) else None
+    return sweep if isinstance(sweep, str) else ""
