@@ -112,8 +112,22 @@ def _logs(logs: Sequence[LogTail], run_count: int) -> list[dict[str, Any]]:
 
 
 def _config(run: RunData) -> list[list[str]]:
-    """Return each key with its value, and what set it; "" for a default."""
+    """Return each key with its value, and what set it; "" where that is not on record."""
+    others = "default" if run.origins else ""
     return [
-        [printable(key), value_text(value), printable(run.origins.get(key, ""))]
+        [printable(key), value_text(value), printable(_origin_of(run, key) or others)]
         for key, value in flat_config(run.config).items()
     ]
+
+
+def _origin_of(run: RunData, key: str) -> str:
+    """Return what set a key; without origins on record, by the overrides."""
+    if run.origins:
+        return run.origins.get(key, "")
+    own = [word for word in run.overrides if _sets(word, key)]
+    return f"command line: {own[-1]}" if own else ""
+
+
+def _sets(word: str, key: str) -> bool:
+    name = word.lstrip("+~").partition("=")[0]
+    return key == name or key.startswith(f"{name}.")

@@ -134,6 +134,6 @@ function selectLogs(run, words) {
 function config(rows) {
   if (!rows.length) return [h("p", { class: "muted" }, "Nothing to show.")];
   const lines = rows.map(([key, value, origin]) => h("tr", {},
-    h("th", { scope: "row" }, key), h("td", { class: "value" }, value), h("td", { class: "muted" }, origin || "default")));
+    h("th", { scope: "row" }, key), h("td", { class: "value" }, value), h("td", { class: "muted" }, origin)));
   return [table("Configuration", ["Key", "Value", "Set by"], lines)];
 }

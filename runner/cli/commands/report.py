@@ -1,0 +1,63 @@
+"""The verb `report`: a page of runs, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.selection import Selection
+from runner.cli.verb import verb
+from runner.core.history.run_data import RunData
+from runner.core.shell import line, this_program
+from runner.core.text import counted, format_size, join_some
+from runner.ui.output import note, show
+
+
+@verb(
+    "report",
+    run="the run's id, several for a page that compares them; by default the latest run",
+    out="write the page to this file, not to the run's record",
+)
+def report(selection: Selection, run: Sequence[str] = (), out: str = "") -> int:
+    """Write what a run did as a page for a browser, in one file.
+
+    Timeline, metrics, load, failure, logs and configuration; several runs side by side.
+    """
+    from runner.control.history.run_reader import read_run
+    from runner.ui.page import page_data, render_page
+    from runner.workflows.report_file import report_path, write_report
+
+    records = list(dict.fromkeys(_record(selection, each) for each in run or ("",)))
+    runs = [read_run(folder) for folder in records]
+    path = Path(out).absolute() if out else report_path(records, [each.run_id for each in runs])
+    size = write_report(path, render_page(page_data(runs)))
+    what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
+    show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
+    _note_unended(runs)
+    return 0
+
+
+def _note_unended(runs: Sequence[RunData]) -> None:
+    """Say which runs may be on: their pages have what is here."""
+    names = [each.run_id for each in runs if each.verdict is None]
+    if names:
+        run_flags = line(["--run", names[0]])
+        what = "the page has what is here; this brings the rest"
+        note(f"no end of {join_some(names)} is on record here: {what}")
+        note(f"  {this_program()} pull {run_flags}")
+
+
+def _record(selection: Selection, run: str) -> Path:
+    """Return the record of a run; one that is not here is fetched from its hosts."""
+    from runner.control.record.files import PLAN_FILE
+    from runner.workflows.pull import pull_run
+    from runner.workflows.runs.discovery import open_run_finder
+    from runner.workflows.runs.found_run import FoundRun
+
+    composed = selection.contact_for_run(run)
+    if (composed.run_dir / PLAN_FILE).is_file():
+        return composed.run_dir
+    with open_run_finder(composed, "report") as finder:
+        found = FoundRun(composed, finder)
+        pull_run(found)
+    return found.store.folder

@@ -1,0 +1,50 @@
+"""Report file: the page of runs on disk, written whole or not at all, for its owner alone."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.control.record.run_index import RUNS_FOLDER
+from runner.core.errors import NotReady, Problem
+
+REPORT_FILE = "report.html"
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_NAMED = 3
+"""Beyond so many runs, the name of their report has a hash of their ids."""
+
+
+def report_path(records: Sequence[Path], run_ids: Sequence[str]) -> Path:
+    """Return where the report of these runs goes: to the record of one, or beside several."""
+    if len(records) == 1:
+        return records[0] / REPORT_FILE
+    name = "-".join(run_ids)
+    if len(run_ids) > MAX_NAMED:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{len(run_ids)}-runs-{digest}"
+    here = Path.cwd() / RUNS_FOLDER
+    return (here if here.is_dir() else records[0].parent) / f"report-{name}.html"
+
+
+def write_report(path: Path, page: str) -> int:
+    """Write a page; return its size in bytes. Raise NotReady if it cannot be written there."""
+    temp_path = path.with_name(f".{path.name}.{os.getpid()}")
+    data = page.encode()
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(None, "it is no file")
+        descriptor = os.open(
+            temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+        )
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temp_path.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temp_path.unlink()
+        message = f"cannot write {path}: {error.strerror}"
+        raise NotReady([Problem("--out", message, "--out FILE names another place")]) from error
+    return len(data)
