@@ -146,7 +146,9 @@ class ClusterPages(threading.Thread):
 
     def _let_go(self) -> None:
         with self._lock:
-            unviewed = {n for n, each in self._open.items() if each.document.unviewed_s > UNVIEWED_S}
+            unviewed = {
+                n for n, each in self._open.items() if each.document.unviewed_s > UNVIEWED_S
+            }
             for run_id in unviewed:
                 self._open.pop(run_id).follower.close()
 

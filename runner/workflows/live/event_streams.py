@@ -21,6 +21,9 @@ PING_S = 15.0
 RETRY_MS = 2000
 """How long a browser waits before it connects again."""
 
+STOPPED = b'data: {"stopped": true}\n\n'
+"""The last event."""
+
 
 class Stream:
     """One viewer's stream."""
@@ -100,6 +103,8 @@ class EventStreams(threading.Thread):
                 if not is_taken:
                     self._drop(stream)
         for stream in list(self._streams.values()):
+            with contextlib.suppress(OSError):
+                stream.connection.send(STOPPED)
             self._drop(stream)
         self._selector.close()
         for end in (self._woken, self._waker):

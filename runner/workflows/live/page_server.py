@@ -59,7 +59,13 @@ BUSY = (
     b"Retry-After: 2\r\n\r\ntoo many connections at once\n"
 )
 
-FindDocument = Callable[[str], Document | None]  # takes a run id, "" for what is at the root
+
+class Busy(Exception):  # noqa: N818 (it is the client that is told to come again)
+    """There is no room for one more page now."""
+
+
+FindDocument = Callable[[str], Document | None]
+"""Takes a run id, "" for what is at the root; it may raise `Busy`."""
 
 
 class PageServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -198,7 +204,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _serve(self, place: str, leaf: str) -> None:
         run_id = "" if not place else place.removeprefix("/run/")
         is_known = place in ("", f"/run/{run_id}") and leaf in ("", "data.json", "events")
-        document = self.server.find(run_id) if is_known else None
+        try:
+            document = self.server.find(run_id) if is_known else None
+        except Busy as error:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return
         if document is None:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")
         elif leaf == "events":

@@ -105,11 +105,11 @@ class RunFollower(threading.Thread):
         return not verdict.has_begun or store.has_logs_of(verdict.nodes_that_ran)
 
     def _tell_end(self) -> None:
-        end = ""
+        end = "nobody knows how"
         if self._store and self._store.has_result:
             with contextlib.suppress(NotReady):
-                end = f": {self._store.read_result()[1].state}"
-        self._tell(f"the run has ended{end}", ended=True)
+                end = self._store.read_result()[1].state
+        self._tell(end, ended=True)
 
     def _tell(self, text: str, *, ended: bool = False) -> None:
         self._report(Status(text, self._fresh_at, ended))

@@ -12,7 +12,9 @@ from runner.core.errors import NotReady, Problem
 from runner.ui.page.data import page_data
 from runner.ui.page.render import LiveAddress, render_page
 
-NOT_SHOWN = frozenset({"sizes.jsonl", "supervisor.log", "state.json", "order.json", "outputs"})
+NOT_SHOWN = frozenset(
+    {"sizes.jsonl", "supervisor.log", "state.json", "order.json", "outputs", "report.html"}
+)
 """Files and folders that the page shows nothing of."""
 
 MAX_ENTRIES, MAX_DEPTH = 50_000, 4

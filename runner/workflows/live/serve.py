@@ -73,7 +73,7 @@ class Announcer:
 
     def __call__(self, status: Status) -> None:
         """Take a status."""
-        text = status.text
+        text = f"the run has ended: {status.text}" if status.ended else status.text
         if text != self._last:
             say(text or "up to date again")
         self._last = text
@@ -163,7 +163,9 @@ def end_signals() -> Iterator[Callable[[], int]]:
     """Have signals end nothing by themselves; return what returns the first one, 0 for none."""
     received: list[int] = []
     handled = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup
-    before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in handled}
+    before = {
+        each: signal.signal(each, lambda number, _: received.append(number)) for each in handled
+    }
     try:
         yield lambda: received[0] if received else 0
     finally:
