@@ -144,6 +144,8 @@ class VerbParser(Parser):
             values["set_"] = [*values["set_"], word]
         elif subject is None:
             self.error(f"{self._verb.name} takes flags alone, not {word!r}")
+        elif isinstance(subject.default, tuple):
+            values[subject.name] = [*values[subject.name], word]
         elif values[subject.name] is not None:
             given = f"{subject.flag} is {values[subject.name]!r}"
             hint = "; a command of several words comes after `--`" if takes_words else ""

@@ -22,6 +22,9 @@ from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 COMMON_HELP = {"run": "the run's id; by default the latest run", "json_": "print JSON"}
+SUBJECTS = ("key", "command", "port", "run", "cluster")
+"""The options that a word without a flag may stand for: the first of them that a verb has."""
+
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -67,7 +70,7 @@ class Verb:
         if not any(option.name == "set_" for option in self.options):
             return None
         named = {option.name: option for option in self.options}
-        return next(named[name] for name in ("key", "command", "run", "cluster") if name in named)
+        return next(named[name] for name in SUBJECTS if name in named)
 
     def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
         """Carry out the verb with the value of every option; print errors, return the exit code."""
