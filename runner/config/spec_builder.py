@@ -91,6 +91,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         grace_s=top["grace_s"],
         lost_s=top["lost_s"],
         disconnect_s=top["disconnect_s"],
+        sample_s=top["sample_s"],
         **_read_watch(validator, values),
         debug=read_debug(validator, values["debug"], task, slurm),
         detach=bool(values["detach"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.control.record import samples_record
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
@@ -32,6 +33,7 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
+    samples_record.merge(store.folder)
     if has_ended:
         store.complete_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):

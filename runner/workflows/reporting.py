@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record import samples_record
 from runner.control.record.download import pull
 from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
@@ -24,7 +26,7 @@ from runner.core.protocol.paths import (
     local_log_name,
     source_rank,
 )
-from runner.core.protocol.remote_files import LOG, OUTPUT
+from runner.core.protocol.remote_files import LOG, OUTPUT, SAMPLES
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
@@ -105,6 +107,7 @@ class Ending:
         diagnosis = diagnose(plan, verdict, self.store.tail)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
+        self._fetch_samples(plan)
         downloaded = ""
         if kinds:
             self.store.unlock()
@@ -128,6 +131,15 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
+
+    def _fetch_samples(self, plan: Plan) -> None:
+        """Download the samples, and merge them; what fails stays on the hosts for `pull`."""
+        if not any(node.order.sample_s for node in plan.nodes):
+            return
+        self.store.unlock()
+        with contextlib.suppress(Interrupted, NotReady):
+            download(self.pool, plan.run_id, self.store.folder, (SAMPLES,))
+            samples_record.merge(self.store.folder)
 
     def _download(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""

@@ -29,6 +29,7 @@ from runner.config.schema.fields import (
     RANKS,
     RDZV_CONF,
     RUN_ID,
+    SAMPLE_INTERVAL,
     SECONDS,
     SECONDS_OR_NEVER,
     SECONDS_OR_OFF,
@@ -261,6 +262,10 @@ class RunnerConfig:
         "the ranks whose output the console shows; the files hold all of it", RANKS, "all"
     )
     watch: WatchConfig = section(WatchConfig, "the hang watchdog")
+    sample_s: Any = doc(
+        "how often `samples.jsonl` gets the load of hosts and GPUs while a run is on",
+        *(SAMPLE_INTERVAL, 5.0),
+    )
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
     debug: DebugConfig = section(DebugConfig, "a rank under a debugger")
     sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")

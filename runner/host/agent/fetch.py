@@ -142,18 +142,29 @@ class Inventory:
         if remote_files.RECORD in self._kinds:
             for name in remote_files.RECORD_FILES:
                 self._add_if_file(remote_files.RECORD, root, name)
-        if remote_files.LOG in self._kinds:
-            for attempt in sorted(os.listdir(root)):
-                folder = os.path.join(root, attempt)
-                is_attempt = attempt.startswith("attempt_") and os.path.isdir(folder)
-                for name in sorted(os.listdir(folder)) if is_attempt else ():
-                    if remote_files.LOG_PATH.fullmatch(f"{attempt}/{name}"):
-                        self._add_if_file(remote_files.LOG, root, f"{attempt}/{name}")
-                        yield
+        if {*self._kinds} & {remote_files.LOG, remote_files.SAMPLES}:
+            yield from self._attempt_steps(root)
         if remote_files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
                 yield from self._walk(base, remote_files.compile_globs(patterns))
+
+    def _attempt_steps(self, root: str) -> Steps:
+        """Find the logs and samples of every attempt."""
+        paths = {
+            remote_files.LOG: remote_files.LOG_PATH,
+            remote_files.SAMPLES: remote_files.SAMPLES_PATH,
+        }
+        wanted = {kind: pattern for kind, pattern in paths.items() if kind in self._kinds}
+        for attempt in sorted(os.listdir(root)):
+            folder = os.path.join(root, attempt)
+            is_attempt = attempt.startswith("attempt_") and os.path.isdir(folder)
+            for name in sorted(os.listdir(folder)) if is_attempt else ():
+                path = f"{attempt}/{name}"
+                for kind, pattern in wanted.items():
+                    if pattern.fullmatch(path):
+                        self._add_if_file(kind, root, path)
+                        yield
 
     def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
