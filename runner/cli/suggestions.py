@@ -30,6 +30,7 @@ _SAME_MEANING = {
     "config": ("cfg", "show", "view"),
     "deploy": ("push", "rsync", "sync", "upload"),
     "exec": ("cmd", "pdsh", "shell", "ssh"),
+    "forward": ("port", "port-forward", "proxy", "tensorboard", "tunnel"),
     "init": ("configure", "create", "new", "setup"),
     "logs": ("cat", "log", "output"),
     "ps": ("jobs", "list", "ls", "queue", "runs", "squeue"),

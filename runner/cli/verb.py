@@ -22,6 +22,9 @@ from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 COMMON_HELP = {"run": "the run's id; by default the latest run", "json_": "print JSON"}
+SUBJECTS = ("key", "command", "port", "run", "cluster")
+"""The options that a word without a flag may stand for: the first of them that a verb has."""
+
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -68,8 +71,7 @@ class Verb:
         named = {option.name: option for option in self.options}
         if "set_" not in named and "run" not in named:
             return None
-        usual = ("key", "command", "run", "cluster")
-        return next(named[name] for name in (self.subject_name, *usual) if name in named)
+        return next(named[name] for name in (self.subject_name, *SUBJECTS) if name in named)
 
     @property
     def rest(self) -> Option | None:

@@ -16,7 +16,7 @@ from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
 from runner.config.slurm import check_slurm, read_slurm, read_sweep
-from runner.config.task import check_without_torchrun, read_task
+from runner.config.task import check_without_torchrun, read_debug, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, Mount
@@ -59,8 +59,6 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         check_without_torchrun(validator, values, task, (*nodes, *spares), rendezvous)
     env, secrets = _read_environment(validator, inputs, cluster["env"], nodes, task)
     top = validator.section("", values, schema.RunnerConfig)
-    skipped = validator.text_list("skip_checks", top["skip_checks"])
-    checks = tuple(all_checks()) if skipped else ()
     container = _read_container(validator, values["container"], Path(inputs.cwd))
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     spec = Spec(
@@ -87,7 +85,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         deploy=Deploy(cluster["project"] is None, **deploy),
         container=container,
         pull_outputs=top["pull_outputs"] == "auto",
-        skip_checks=tuple(validator.choice("skip_checks", name, checks) for name in skipped),
+        skip_checks=_read_skipped(validator, top["skip_checks"]),
         env=env,
         secrets=secrets,
         grace_s=top["grace_s"],
@@ -95,6 +93,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         disconnect_s=top["disconnect_s"],
         sample_s=top["sample_s"],
         **_read_watch(validator, values),
+        debug=read_debug(validator, values["debug"], task, slurm),
         detach=bool(values["detach"]),
     )
     _check_relaunch(validator, spec)
@@ -104,6 +103,13 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     if problems:
         raise ConfigError(problems)
     return spec, options
+
+
+def _read_skipped(validator: Validator, value: object) -> tuple[str, ...]:
+    """Return the names of checks to leave out."""
+    names = validator.text_list("skip_checks", value)
+    checks = tuple(all_checks()) if names else ()
+    return tuple(validator.choice("skip_checks", name, checks) for name in names)
 
 
 def _read_nodes(

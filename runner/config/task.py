@@ -18,8 +18,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.overrides import hydra_value, with_arguments
-from runner.config.schema import TaskConfig, TorchrunConfig
+from runner.config.schema import DebugConfig, TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
+from runner.core.model.plan import DebugRank
+from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Rendezvous, Task
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
 
@@ -288,3 +290,19 @@ def check_without_torchrun(
         if name != REFUSED_ELSEWHERE and values["torchrun"][name] not in (default, None):
             hint = "leave it out, or set task.entry=torchrun"
             validator.add(f"torchrun.{name}", f"{entry} starts no torchrun", hint)
+
+
+def read_debug(
+    validator: Validator, values: Mapping[str, Any], task: Task, slurm: SlurmSpec | None
+) -> DebugRank | None:
+    """Return the rank that is debugged; it has to be Python, on a node that we log in to."""
+    debug = validator.section("debug", values, DebugConfig)
+    if debug["rank"] is None:
+        return None
+    if task.kind == "command":
+        message = "debugpy starts Python programs, and task.command may be any program"
+        validator.add("debug.rank", message, "name it by task.script or task.module")
+    if slurm:
+        message = "a debugger's port on a node of a job would be open to everyone in its network"
+        validator.add("debug.rank", message, "debug it without slurm: cluster.scheduler=direct")
+    return DebugRank(debug["rank"], debug["port"] or DebugRank(0).port)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-def show(text: str, file: TextIO | None = None) -> None:
+def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
     """Print lines of the runner's own, to standard output unless to `file`.
 
     On a terminal, standard error is prose: its lines are broken at blanks.
     """
     if file is sys.stderr:
         text = wrap_lines(text, message_width() - 1)
-    print(printable_lines(text), file=file or sys.stdout)
+    print(printable_lines(text), file=file or sys.stdout, flush=flush)
 
 
 def show_prose(text: str) -> None:

@@ -17,7 +17,7 @@ OF_A_RUN = re.compile(r"\{this_program\(\)\} (attach|logs|pull|stacks|stop|why) 
 """A verb and the words that find a run: `test_a_run_needs_nothing_of_what_launched_it`."""
 
 TEMPLATES = {"cli/commands/deploy.py::deploy", "cli/commands/exec.py::exec_"}
-TEMPLATES |= {"config/rerun.py::_elsewhere_hint"}
+TEMPLATES |= {"cli/commands/forward.py::forward", "config/rerun.py::_elsewhere_hint"}
 """Where a reader fills in a word in capitals."""
 
 NAMES = {"cli/main.py::_show_help", "cli/main.py::print_help"}
@@ -63,6 +63,9 @@ RUN_BY = {
     ),
     "tests/lab/test_check.py::test_smoke_and_bandwidth_are_real_runs": (
         "cli/commands/check.py::_run_collectives",
+    ),
+    "tests/lab/test_debugging.py::test_a_rank_waits_for_a_debugger": (
+        "core/planning/debug_rank.py::debug_note",
     ),
     "tests/lab/test_fabfile.py::test_words_are_those_of_the_verb": ("verbs.py::get_arguments",),
     f"{COMMAND_LINE}::test_a_task_is_asked_for": ("cli/main.py::_compose_runs",),

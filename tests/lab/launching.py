@@ -32,7 +32,8 @@ PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
-    *("init", "logs", "note", "plot", "ps", "pull", "stacks", "stop", "why"),
+    *("forward", "init", "logs", "note", "plot", "ps", "pull", "report", "stacks", "stop"),
+    *("top", "why"),
 ]
 
 

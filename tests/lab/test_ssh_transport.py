@@ -27,7 +27,7 @@ import pytest
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
-from runner.transport.base import Channel, Transport
+from runner.transport.base import Channel, PortRefused, Transport
 from runner.transport.local import LocalTransport
 from runner.transport.ssh import login_budget
 from runner.transport.ssh import protocol as ssh_protocol
@@ -282,6 +282,34 @@ def test_command_gets_its_streams(reach: tuple[Transport, Node]) -> None:
     channel.send(b"hello\n")
     assert read_all(channel) == b"it's 2\nhello\nbad\n"
     assert channel.recv() == b""
+
+
+def test_a_port_is_connected_to_from_there(reach: tuple[Transport, Node]) -> None:
+    """What one side has ended is no end of the other; a port without a listener says so."""
+    transport, node = reach
+
+    def answer(link: socket.socket) -> None:
+        received = b"".join(iter(lambda: link.recv(4096), b""))
+        link.sendall(received.upper())
+        link.shutdown(socket.SHUT_WR)
+
+    with listener(answer) as served:
+        channel = transport.connect_port(node, "127.0.0.1", served.port or 0)
+        channel.send(b"hello")
+        channel.end_sending()
+        assert read_all(channel) == b"HELLO"
+        channel.close()
+    with pytest.raises(PortRefused, match="refused"):
+        transport.connect_port(node, "127.0.0.1", served.port or 0)
+    assert transport.is_connected(node, 5)
+
+
+def test_an_sshd_that_forwards_no_port_is_named(place: Place) -> None:
+    """With the settings to look at; the connection stays."""
+    transport, node = place.transport(), place.sshd("AllowTcpForwarding no").node()
+    with pytest.raises(NotReady, match=r"does not allow to forward the port[\s\S]*AllowTcpForward"):
+        transport.connect_port(node, "127.0.0.1", 9)
+    assert transport.is_connected(node)
 
 
 def test_big_output_arrives_whole(

@@ -18,6 +18,8 @@ from runner.config.schema.fields import (
     METRICS,
     NODE_NAME,
     NODE_RANGES,
+    NULLABLE_PORT,
+    NULLABLE_RANK,
     NULLABLE_SECONDS,
     NULLABLE_WHOLE_SECONDS,
     OUTPUTS,
@@ -202,6 +204,16 @@ class ProgressConfig:
 
 
 @dataclass
+class DebugConfig:
+    """A rank under a debugger, which it waits for before its first line."""
+
+    rank: int | None = doc("start this rank under debugpy; the others wait for it", NULLABLE_RANK)
+    port: int | None = doc(
+        "where it listens, at 127.0.0.1 of its node; null: 5678", NULLABLE_PORT, 5678
+    )
+
+
+@dataclass
 class SweepConfig:
     """The runs of a --multirun."""
 
@@ -255,6 +267,7 @@ class RunnerConfig:
         *(SAMPLE_INTERVAL, 5.0),
     )
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
+    debug: DebugConfig = section(DebugConfig, "a rank under a debugger")
     sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
     lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
@@ -282,6 +295,7 @@ SECTIONS: Mapping[str, type] = {
     "relaunch": RelaunchConfig,
     "deploy": DeployConfig,
     "watch": WatchConfig,
+    "debug": DebugConfig,
     "sweep": SweepConfig,
     "progress": ProgressConfig,
 }

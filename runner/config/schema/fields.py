@@ -23,6 +23,7 @@ SECONDS_OR_OFF = kind(f"{SECONDS.legal}, or off", Validator.seconds_or, word="of
 SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds_or, word="never")
 NULLABLE_SECONDS = or_null(SECONDS, f"{SECONDS.legal}, or null")
 COUNT = kind("whole number from 0", Validator.integer, minimum=0)
+NULLABLE_RANK = or_null(COUNT, "number of a rank from 0, or null")
 POSITIVE = kind("whole number from 1", Validator.integer, minimum=1)
 NULLABLE_POSITIVE = or_null(POSITIVE, f"{POSITIVE.legal}, or null")
 NULLABLE_WHOLE_SECONDS = or_null(POSITIVE, "whole seconds from 1, or null")

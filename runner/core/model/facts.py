@@ -81,6 +81,7 @@ class FactsRequest:
     find_etcd: bool = False
     find_users: bool = False  # who else has processes there
     etcd_endpoint: str = ""  # HOST:PORT of an etcd to try
+    debug_port: int = 0  # of its loopback, that has to be free; 0 for none
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
     machine, ask the login shell for the interpreter, read the whole release."""
@@ -228,6 +229,7 @@ class Facts:
     hub_port: int = field(default=0, metadata=PORT)  # for the supervisors' hub
     vote_port: int = field(default=0, metadata=PORT)  # for a relaunch by the hosts
     port_error: str = ""  # why no port could be reserved
+    debug_port_error: str = ""  # why nothing can listen on the one that was asked about
     workdir: str = ""  # absolute
     workdir_error: str = ""  # why no file can be written below it, or not safely
     workdir_exposed: str = ""  # what other users can change: "above" it, or "inside"

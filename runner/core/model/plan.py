@@ -6,13 +6,13 @@ import functools
 from dataclasses import field
 from typing import Dict, Optional, Tuple
 
-from runner.core.codec import abbreviate, parsed_by
+from runner.core.codec import abbreviate, bounded, parsed_by
 from runner.core.dataclass import dataclass
 from runner.core.model.container import Container
 from runner.core.model.facts import PORT
 from runner.core.model.line_pattern import check_pattern
 from runner.core.protocol.events import COUNT
-from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RANK, RUN_ID
 
 _REFUSED = " '\"`;&<>|(){}"
 
@@ -49,6 +49,14 @@ class Hub:
     required: bool = True  # it cannot go on without `node`, which has the ranks' store
     spares: Tuple[str, ...] = ()  # stand by: no member waits for them, and their loss ends nothing
     required_members: Tuple[str, ...] = ()  # lost if they do not join, without a controller
+
+
+@dataclass(frozen=True)
+class DebugRank:
+    """A rank that debugpy starts, and the port of its node's loopback where a client is awaited."""
+
+    rank: int = field(metadata=RANK)
+    port: int = field(default=5678, metadata=bounded(1, 65535))
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,7 @@ class Plan:
     notes: Tuple[str, ...] = ()  # decisions that the user should read
     min_nodes: int = 0  # of an elastic run, 0 for any other
     max_nodes: int = 0
+    debug: Optional[DebugRank] = None
 
     @functools.cached_property
     def torch_assigns_ranks(self) -> bool:

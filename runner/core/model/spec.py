@@ -10,6 +10,7 @@ from typing import Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.core.model.container import ContainerSpec
+from runner.core.model.plan import DebugRank
 from runner.core.model.release import CodeRef
 from runner.core.model.slurm import SlurmSpec
 from runner.core.protocol.paths import USUAL_WORKDIR
@@ -246,6 +247,7 @@ class Spec:
     relaunch_on_stall: bool = False
     metrics: Tuple[str, ...] = ()  # paths or patterns of files that grow with each step
     progress_pattern: str = ""  # of the program's own progress lines; "" for none
+    debug: Optional[DebugRank] = None  # the rank that waits for a debugger, if one does
     stacks: bool = True  # whether ranks are prepared to dump their Python stacks
     detach: bool = False  # whether the launch exits once every rank runs
 

@@ -100,8 +100,10 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "debugger",
         r"^bdb\.BdbQuit",
         "a breakpoint was reached, and ranks have no terminal to type in",
-        "take it out, or debug one rank here: with cluster=local cluster.nproc_per_node=1 "
-        "dry_run=true the launch prints a command; paste that into a terminal",
+        "take it out, or give it a debugger: debug.rank=R starts rank R under debugpy and waits "
+        "for your editor (docs/debugging.md); for pdb, debug one rank here: with cluster=local "
+        "cluster.nproc_per_node=1 dry_run=true the launch prints a command; paste that into a "
+        "terminal",
     ),
     FailurePattern(
         "port_taken",

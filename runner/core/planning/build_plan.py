@@ -14,6 +14,7 @@ from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import endpoints
 from runner.core.planning.container.base import facts_inside, wrap
+from runner.core.planning.debug_rank import debug_env, debug_note, no_such_rank
 from runner.core.planning.launch_command import (
     LaunchCommand,
     flight_recorder_env,
@@ -83,9 +84,8 @@ def build_plan(
         name for name, python in pythons.items() if python.torch and not python.torch_cuda
     ]
     backend = _choose_backend(spec, gpus, nproc, without_cuda)
-    attempt_plan = _AttemptPlan(
-        spec, attempt, code, chosen, backend, nproc, _ranks(spec, nproc), gpus
-    )
+    ranks = _ranks(spec, nproc)
+    attempt_plan = _AttemptPlan(spec, attempt, code, chosen, backend, nproc, ranks, gpus)
     return Plan(
         run_id=spec.run_id,
         cluster=spec.cluster,
@@ -95,7 +95,7 @@ def build_plan(
             _node_plan(attempt_plan, index, facts[node.name])
             for index, node in enumerate(spec.nodes)
         ),
-        world_size=sum(nproc.values()),
+        world_size=_world_size(spec, nproc),
         backend=backend,
         master_addr=chosen.addr,
         master_port=chosen.port,
@@ -109,6 +109,7 @@ def build_plan(
         notes=tuple(_notes(attempt_plan, facts, without_cuda, fold_names)),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
+        debug=spec.debug,
     )
 
 
@@ -118,6 +119,14 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
         return node.gpu_ids
     visible = visible_gpus(facts)
     return visible if node.gpu_count is None else visible[: node.gpu_count]
+
+
+def _world_size(spec: Spec, nproc: Mapping[str, int]) -> int:
+    """Return the number of ranks; raise NotReady if the debugged one is not among them."""
+    world_size = sum(nproc.values())
+    if spec.debug and spec.debug.rank >= world_size:
+        raise NotReady([no_such_rank(spec.debug, world_size)])
+    return world_size
 
 
 def _ranks(spec: Spec, nproc: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
@@ -193,7 +202,7 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         ranks=order.ranks,
         gpus=gpus,
         interface=interface,
-        order=replace(order, env={**env, **launch.internal_env}),
+        order=replace(order, env={**env, **launch.internal_env, **debug_env(spec.debug)}),
         nproc=order.nproc,
         user=node.user or spec.ssh.user or "",
         port=node.port or spec.ssh.port or 0,
@@ -226,7 +235,7 @@ def _order(
         disconnect_s=spec.disconnect_s,
         hub=chosen.hub,
         sidecar=chosen.sidecar,
-        stall_s=spec.stall_s,
+        stall_s=0.0 if spec.debug else spec.stall_s,
         stop_on_stall=spec.stop_on_stall,
         metrics=spec.metrics,
         progress_pattern=spec.progress_pattern,
@@ -275,6 +284,8 @@ def _notes(
         named = fold_names([node.name for node in spec.spares])
         spares = f"spare: {named}" if named else "no spare"
         yield f"if it fails it starts again, {times}; {spares}"
+    if spec.debug:
+        yield debug_note(spec, spec.debug, attempt.ranks)
     yield from _logind_notes(spec, facts, fold_names)
     full = [n.name for n in spec.nodes if is_tmp_full(spec, n, facts[n.name])]
     if full:

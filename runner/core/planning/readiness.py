@@ -30,6 +30,7 @@ NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 CLIENT_PACKAGE = ("python-etcd", "etcd")
 """torch's client for etcd: the distribution and its module."""
 
+DEBUGGER = "debugpy"
 
 WORKDIR_HINTS = {
     "above": (
@@ -76,7 +77,13 @@ def facts_request(
         port_first=ports.first if needs_ports else 0,
         port_last=ports.last if needs_ports else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
-        packages=(*NCCL_PACKAGES, *(CLIENT_PACKAGE if rendezvous.uses_etcd else ()), *packages),
+        packages=(
+            *NCCL_PACKAGES,
+            *(CLIENT_PACKAGE if rendezvous.uses_etcd else ()),
+            *((DEBUGGER,) if spec.debug else ()),
+            *packages,
+        ),
+        debug_port=spec.debug.port if spec.debug else 0,
         find_etcd=node.name == rendezvous.serve,
         find_users=bool(store_risk(spec)),
         etcd_endpoint="" if uses_tls else rendezvous.endpoint,

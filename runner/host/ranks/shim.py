@@ -46,6 +46,7 @@ MEMORY_FILES = (
 
 NO_LIMIT = 1 << 60
 
+DEBUG_RANK = "RUNNER_DEBUG_RANK"  # RANK:PORT
 FORK_SERVER = "RUNNER_FORK_SERVER"
 FORK_TIMEOUT_S = 120.0  # its imports may come from a cold NFS
 
@@ -58,6 +59,9 @@ def main(argv: List[str]) -> NoReturn:
     torch_info = membership(os.environ)
     os.environ["RUNNER_METRICS"] = f"{base}.metrics"
     fork_server = os.environ.pop(FORK_SERVER, "")
+    debug_rank, _, debug_port = os.environ.pop(DEBUG_RANK, "").partition(":")
+    if debug_rank == os.environ["RANK"]:
+        program, fork_server = debugged(program, debug_port), ""
     for name in removed_env.split(","):
         os.environ.pop(name, None)
     if site_folder:
@@ -99,6 +103,17 @@ def main(argv: List[str]) -> NoReturn:
         os.kill(os.getpid(), signum)
         signal.pause()
     os._exit(code or 0)
+
+
+def debugged(program: List[str], port: str) -> List[str]:
+    """Return a program of Python that waits for a debugger before its first line.
+
+    Frozen modules would hide their frames from it.
+    """
+    python, *rest = program
+    options = [each for each in rest[:1] if each == "-u"]
+    debugger = ["-X", "frozen_modules=off", "-m", "debugpy", "--listen", f"127.0.0.1:{port}"]
+    return [python, *options, *debugger, "--wait-for-client", *rest[len(options) :]]
 
 
 def free_record_base(base: str) -> str:

@@ -15,6 +15,7 @@ from runner.config.spec_builder import build_spec
 from runner.config.task import new_run_id, program_name
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError
+from runner.core.model.plan import DebugRank
 from runner.core.model.spec import Deploy, DryRun, Node, PortRange, Secret, Spec, Ssh, Task
 
 DEFAULTS: dict[str, Any] = {
@@ -528,6 +529,7 @@ def test_a_dry_run_prints_json_for_programs(value: object, mode: tuple[DryRun, b
     assert (options["dry_run"], options["plan_as_json"]) == mode
 
 
+DEBUG = ("debug.rank", "debug.port")
 WATCH = ("watch.stall_s", "watch.action", "watch.metrics", "watch.stacks")
 
 
@@ -575,6 +577,7 @@ def test_the_keys_are_these() -> None:
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
         *(
             "progress.pattern",
+            *DEBUG,
             "sweep.parallel",
             "sweep.one_job",
             "grace_s",
@@ -630,3 +633,19 @@ def test_an_engine_that_pulls_nothing_may_be_told_so() -> None:
     """All other keys are left at their defaults."""
     never = {"container.engine": "apptainer", "container.pull": "never", **IMAGE_FILE}
     assert spec_of(never).container.pull == "never"
+
+
+def test_a_debugged_rank() -> None:
+    """Of a program in Python, on nodes that we log in to."""
+    assert spec_of({}).debug is None
+    assert spec_of({"debug.rank": 1}).debug == DebugRank(1, 5678)
+    assert spec_of({"debug.rank": 0, "debug.port": 5679}).debug == DebugRank(0, 5679)
+    assert problems_of({"debug.rank": -1})[0].startswith(
+        "debug.rank: must be a whole number from 0"
+    )
+    assert problems_of({"debug.port": 0})[0].startswith(
+        "debug.port: must be a port from 1 to 65535"
+    )
+    command = {"task.script": None, "task.module": None, "task.command": "hostname"}
+    (problem,) = problems_of({"debug.rank": 0, **command})
+    assert problem.startswith("debug.rank: debugpy starts Python programs")

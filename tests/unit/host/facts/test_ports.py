@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from runner.host.facts import ports
@@ -81,3 +82,13 @@ def test_a_listener_that_passes_by_is_nobody(tmp_path: Path) -> None:
     for name in ("tcp", "tcp6"):
         (tmp_path / "proc" / "net" / name).write_text(HEAD)
     assert lookout.listener_pids([11]) is None
+
+
+def test_a_port_where_another_listens_cannot_be_listened_on() -> None:
+    """Also one that only just had a connection can: debugpy sets SO_REUSEADDR."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert ports.listen_error(port) == "is in use"
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()
+    assert ports.listen_error(port) == ""
