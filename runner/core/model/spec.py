@@ -247,6 +247,7 @@ class Spec:
     progress_pattern: str = ""  # of the program's own progress lines; "" for none
     stacks: bool = True  # whether ranks are prepared to dump their Python stacks
     detach: bool = False  # whether the launch exits once every rank runs
+    notify: Tuple[str, ...] = ()  # commands and URLs that are told of the end, as they are written
 
     @property
     def pushes_code(self) -> bool:
