@@ -13,6 +13,7 @@ from typing import Any
 from runner.checks.base import all_checks
 from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
+from runner.config.notification import check_targets
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
 from runner.config.slurm import check_slurm, read_slurm, read_sweep
@@ -95,6 +96,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         **_read_watch(validator, values),
         debug=read_debug(validator, values["debug"], task, slurm),
         detach=bool(values["detach"]),
+        notify=check_targets(validator, top["notify"], secrets),
     )
     _check_relaunch(validator, spec)
     check_slurm(validator, spec)

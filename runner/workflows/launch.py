@@ -55,6 +55,7 @@ from runner.workflows.host_pool import (
     forward_signals,
     signal_pending,
 )
+from runner.workflows.notifying import LaunchNotifier
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending
@@ -128,6 +129,7 @@ class LaunchSession:
         self._past_attempts: tuple[PastAttempt, ...] = ()
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
+        self._notifier: LaunchNotifier | None = None  # likewise
         spec = request.spec
         if spec.min_nodes:
             spec = replace(spec, max_nodes=len(spec.nodes))
@@ -179,6 +181,9 @@ class LaunchSession:
         self._request = replace(self._request, on_record=found)
         self._keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         relauncher = Relauncher(self._pool, self._preparation)
+        notifier = self._notifier = LaunchNotifier(
+            self._pool.spec, self._store, self._console.message, self._ending.run_flags
+        )
         monitor, verdict = self._run_attempt(plan, facts)
         cut_short = False
         try:
@@ -186,6 +191,8 @@ class LaunchSession:
                 upcoming := relauncher.next_attempt(facts, monitor, verdict)
             ):
                 plan, facts = upcoming
+                if relauncher.past_attempts != self._past_attempts:
+                    notifier.relaunching(plan, relauncher.past_attempts[-1].reason)
                 self._past_attempts = relauncher.past_attempts
                 monitor, verdict = self._run_attempt(plan, facts)
         except NotReady as error:
@@ -204,8 +211,11 @@ class LaunchSession:
         pulls_outputs = pulls_outputs and verdict.has_begun
         kinds = (OUTPUT,) if pulls_outputs else ()
         launched_at = self._request.launched_at
-        self._ending.conclude(plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
+        diagnosis = self._ending.conclude(
+            plan, verdict, monitor, launched_at=launched_at, kinds=kinds
+        )
         inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
+        notifier.ended(verdict, diagnosis, lambda: signal_pending(inbox))
         self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
         return verdict.exit_code
 
@@ -243,9 +253,12 @@ class LaunchSession:
         with self._writing_record():
             self._store.write_plan(plan)
         started_at = time.monotonic()
+        if self._notifier:
+            self._notifier.begin(plan)
         header = report.attempt_header if plan.attempt else report.launch_header
         self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
-        reporter = AttemptReporter(plan, self._console, self._store)
+        on_event = self._notifier.on_event if self._notifier else lambda _: None
+        reporter = AttemptReporter(plan, self._console, self._store, on_event=on_event)
         self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,

@@ -16,7 +16,7 @@ from runner.core.dataclass import dataclass
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
-from runner.core.outcome.diagnosis import diagnose
+from runner.core.outcome.diagnosis import Diagnosis, diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import (
@@ -39,7 +39,8 @@ class AttemptReporter:
     """Shows what the ranks of an attempt write, and records all of it.
 
     Without a `store`, another process writes the record; else the stacks of a run that makes no
-    progress are shown, too. `on_reader_gone` is called when the console's reader has closed it.
+    progress are shown, too. `on_reader_gone` is called when the console's reader has closed it,
+    and `on_event` with each event.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class AttemptReporter:
         *,
         report_stalls: bool = True,
         on_reader_gone: Callable[[], None] = lambda: None,
+        on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
         self._plan, self._console, self._store = plan, console, store
-        self._on_reader_gone = on_reader_gone
+        self._on_reader_gone, self._on_event = on_reader_gone, on_event
         self._stalls: tables.StallReporter | None = None
         console.show_progress(plan.progress_pattern)
         if store and report_stalls:
@@ -65,6 +67,7 @@ class AttemptReporter:
             self._store.append(event)
         if self._stalls:
             self._stalls.on_event(event)
+        self._on_event(event)
 
     def log(self, node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         """Take a piece of a log."""
@@ -100,8 +103,11 @@ class Ending:
         *,
         launched_at: float | None,
         kinds: Collection[str],
-    ) -> None:
-        """Record the result if `launched_at` is given, download, and show the final report."""
+    ) -> Diagnosis | None:
+        """Record the result if `launched_at` is given, download, and show the final report.
+
+        Returns the diagnosis of the first failure.
+        """
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
         self.store.complete_metrics(plan)
         diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -131,6 +137,7 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
+        return diagnosis
 
     def _fetch_samples(self, plan: Plan) -> None:
         """Download the samples, and merge them; what fails stays on the hosts for `pull`."""

@@ -18,6 +18,7 @@ from runner.config.schema.fields import (
     METRICS,
     NODE_NAME,
     NODE_RANGES,
+    NOTIFY,
     NULLABLE_PORT,
     NULLABLE_RANK,
     NULLABLE_SECONDS,
@@ -269,6 +270,10 @@ class RunnerConfig:
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
     debug: DebugConfig = section(DebugConfig, "a rank under a debugger")
     sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")
+    notify: Any = doc(
+        "told of end, failure, relaunch and stall, as JSON: commands and https URLs; see notify.md",
+        *(NOTIFY, list),
+    )
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
     lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
     disconnect_s: Any = doc(

@@ -229,11 +229,9 @@ class NodeMonitor:
 
     def _follow(self, node: AttemptNode, session: HostSession) -> None:
         """Ask the agent to follow the run; `claim` keeps an order that never arrived from it."""
-        request = {
-            "order": encode(node.node_plan.order),
-            "claim": self.role is Role.LAUNCH and not node.supervisor_started,
-            "read_only": not self.role.may_stop,
-        }
+        is_launch, order = self.role is Role.LAUNCH, encode(node.node_plan.order)
+        claim, read_only = is_launch and not node.supervisor_started, not self.role.may_stop
+        request = {"order": order, "claim": claim, "read_only": read_only, "by_launch": is_launch}
         session.request("follow", request)
         session.request("ping")
         self.stop.send_to(session)

@@ -61,6 +61,8 @@ class PeerStatus:
         elif isinstance(body, events.RanksSignalled):
             ranks = counted(body.count, "rank")
             return f"{name}: the job's time limit is near; {signal_name(body.signal)} to {ranks}"
+        elif isinstance(body, events.NotificationFailed):
+            return f'{name}: the notification "{body.target}" failed: {body.reason}'
         elif isinstance(body, (events.Relaunching, events.NotRelaunched)):
             return self._on_relaunch_decision(name, body)
         return ""

@@ -71,6 +71,17 @@ class Sidecar:
 
 
 @dataclass(frozen=True)
+class Notify:
+    """Where a run is told about, and what is told of it that a supervisor does not know."""
+
+    targets: Tuple[str, ...]  # commands and URLs
+    cluster: str
+    task: str
+    nodes: Tuple[str, ...]  # in rank order
+    secrets: Tuple[str, ...] = ()  # names of variables whose values are not told
+
+
+@dataclass(frozen=True)
 class Order:
     """A host's part of the plan, large on purpose: all that its supervisor is to know."""
 
@@ -105,6 +116,7 @@ class Order:
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
     relaunches_left: int = 0  # after this attempt
     voter_count: int = 0  # supervisors that decide on a detached relaunch; 0 if they cannot
+    notify: Optional[Notify] = None  # for the first two nodes, where someone is to be told
 
     @property
     def spawns_ranks(self) -> bool:

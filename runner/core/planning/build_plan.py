@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import asdict, replace
-from typing import Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
-from runner.core.model.plan import NodePlan, Order, Plan
+from runner.core.model.plan import NodePlan, Notify, Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Spec
 from runner.core.planning import endpoints
@@ -243,7 +243,20 @@ def _order(
         stacks=spec.stacks,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],
+        notify=notify_part(spec) if node in spec.nodes[:2] else None,
     )
+
+
+def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Optional[Notify]:
+    """Return what a host is to know to tell of a run, None where nobody is to be told.
+
+    `secrets` are names of more secrets than those that the spec has.
+    """
+    if not spec.notify:
+        return None
+    nodes = tuple(node.name for node in spec.nodes)
+    names = tuple(dict.fromkeys((*spec.secrets, *secrets)))
+    return Notify(spec.notify, spec.cluster, spec.task.name, nodes, names)
 
 
 def _cwd(spec: Spec, run_paths: RunPaths, facts: Facts, code: CodeRef) -> str:

@@ -260,6 +260,15 @@ class RanksSignalled(EventBody):
     count: int = field(default=0, metadata=COUNT)
 
 
+@dataclass(frozen=True)
+class NotificationFailed(EventBody):
+    """A notification about `event` did not reach its `target`; nothing else follows from that."""
+
+    target: str  # of a URL no more than the host
+    reason: str
+    event: str = ""
+
+
 EVENT_TYPES: Dict[str, Type[Any]] = {
     re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(): cls
     for cls in EventBody.__subclasses__()

@@ -53,3 +53,6 @@ COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0 / SPEEDUP
 
 DECISION_TIMEOUT_S = 90.0 / SPEEDUP
 """The controller waits this long for the hosts to decide on a relaunch among themselves."""
+
+NOTIFICATION_TIMEOUT_S = 30.0 / SPEEDUP
+"""A notification, to all of its targets, has this long; a command that takes longer is killed."""

@@ -190,4 +190,5 @@ def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
         stall_s=0.0,
         stop_on_stall=False,
         metrics=(),
+        notify=None,
     )

@@ -43,6 +43,7 @@ class Handler(RequestHandler):
     """The run that this agent's controller follows."""
 
     _run: Union[FollowedRun, FollowedJob, None] = None
+    by_launch = False  # whether the controller started the run, and is to tell of its end
 
     def __init__(self, context: AgentContext) -> None:
         super().__init__(context)
@@ -52,6 +53,7 @@ class Handler(RequestHandler):
     def on_follow(self, frame: Frame) -> RequestSteps:
         """Follow a run that another agent started, or was to start."""
         self._is_joining = True
+        self.by_launch = bool(frame.data.get("by_launch"))
         return self._join(frame)
 
     def _join(self, frame: Frame) -> RequestSteps:
@@ -143,7 +145,7 @@ class Handler(RequestHandler):
     def renew_lease(self) -> None:
         """Renew the controller lease of the run, unless it is only read."""
         if self._run is not None and not self._run.read_only:
-            self._run.send_command("renew_lease")
+            self._run.send_command("renew_lease", by_launch=self.by_launch)
 
     def follow(
         self, run_socket: RunSocket, order: Order, *, ended: bool = False, read_only: bool = False

@@ -108,6 +108,7 @@ class Handler(RequestHandler):
         facts.reserved.close()
         self.context.facts = replace(facts, reserved=ports.NO_PORTS)
         follower: follow.Handler = self.context.get_handler("follow")
+        follower.by_launch = True
         run = follower.follow(run_socket, order)  # from now on it can be stopped
         self._startup = Startup(frame, run, pipe, time.monotonic() + STARTUP_TIMEOUT_S)
 

@@ -109,6 +109,16 @@ class LeaderElection:
         """Whether it is known what follows on this host."""
         return self.next_attempt is not None or bool(self.refusal)
 
+    @property
+    def was_held(self) -> bool:
+        """Whether this supervisor takes part, or did."""
+        return self._end is not None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this supervisor decides, or did."""
+        return self._end is not None and self._leader_search.exhausted
+
     def start(self, end: AttemptEnd) -> None:
         """Take part: nothing of the attempt is left here."""
         self._end, self._ended_at = end, time.monotonic()
@@ -134,8 +144,7 @@ class LeaderElection:
         heartbeat_due = now >= self._next_heartbeat
         if heartbeat_due:
             self._next_heartbeat = now + HEARTBEAT_S
-        is_leader = self._end is not None and self._leader_search.exhausted
-        heartbeat = {"type": "heartbeat", "is_leader": is_leader} if heartbeat_due else None
+        heartbeat = {"type": "heartbeat", "is_leader": self.leads} if heartbeat_due else None
         self._followers.tick(heartbeat, self._peer_timeout_s)
         if self._end is None or self.is_decided:
             return

@@ -21,7 +21,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext, LeaderElection
-from runner.host.process.event_loop import run_steps
+from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.storage.run_folder import EventLog, create_run_folder
 
 
@@ -49,6 +49,15 @@ class SupervisorArgs(NamedTuple):
     write_down: Callable[[], object] = int  # makes the run folder; it may wait for a disk
     user_stopped: bool = False  # before it began
     scheduled: Optional[Scheduled] = None  # None: no scheduler
+
+
+def join_election(args: SupervisorArgs, loop: EventLoop) -> Optional[LeaderElection]:
+    """Return this supervisor's part in the election, None where the hosts cannot decide."""
+    order, context = args.order, args.election_context
+    if context is None or not order.voter_count:
+        return None
+    voter = args.reserved_ports.voter
+    return LeaderElection(order, context, args.environ, voter, args.token, loop)
 
 
 def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:

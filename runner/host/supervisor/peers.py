@@ -8,6 +8,7 @@ over.
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
 from typing import Callable, Optional, Set, Union
@@ -17,10 +18,13 @@ from runner.core.model.plan import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
 from runner.core.protocol.timing import SPEEDUP
+from runner.host.peers.election import LeaderElection
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.notifier import Notifier, is_first_alive
 from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0 / SPEEDUP  # agents renew the lease of a controller more often
@@ -33,12 +37,14 @@ class PeerExchange(PeerObserver):
 
     def __init__(
         self,
-        order: Order,
+        args: SupervisorArgs,
         journal: EventLog,
         ladder: StopLadder,
         stop: Callable[[str, StopCause], None],
         restart_ranks: Callable[[int], None],
     ) -> None:
+        self._args, order = args, args.order
+        self.notifier = Notifier(args.folder, order, args.environ)
         self.lease = ControllerLease(order, journal)
         self.group: Optional[PeerGroup] = None
         self.lost_nodes: Set[str] = set()
@@ -53,10 +59,23 @@ class PeerExchange(PeerObserver):
 
     def tick(self, stalled_s: float) -> Optional[float]:
         """Exchange heartbeats; return for how long nothing has moved on any host."""
-        if self.group is None:
-            return stalled_s
-        lease = self.lease
-        return self.group.tick(lease.renewed_at, detached=lease.detached, stalled_s=stalled_s)
+        lease, run_stalled_s = self.lease, None if self.group else stalled_s
+        if self.group is not None:
+            tick = functools.partial(self.group.tick, lease.renewed_at, detached=lease.detached)
+            run_stalled_s = tick(stalled_s=stalled_s)
+        may_tell = self._is_teller and not self._ladder.is_stopping
+        self.notifier.watch(run_stalled_s, may_tell=may_tell)
+        return run_stalled_s
+
+    @property
+    def _is_teller(self) -> bool:
+        """Whether this host tells of the run: no launch does, nor a node before it."""
+        return self.lease.hosts_tell and is_first_alive(self._order, self.lost_nodes)
+
+    def tell_outcome(self, end: events.Ended, election: Optional[LeaderElection]) -> None:
+        """Tell of the end of the run, or of its next attempt, if that is up to this host."""
+        is_teller, ladder = self._is_teller, self._ladder
+        self.notifier.tell_outcome(self._args, end, ladder, election, is_teller=is_teller)
 
     def stop(self, reason: str, cause: StopCause) -> None:
         """Tell the others to stop."""
@@ -147,11 +166,18 @@ class ControllerLease:
     def __init__(self, order: Order, journal: EventLog) -> None:
         self._order, self._journal = order, journal
         self.detached = self.detach_agreed = not order.disconnect_s
-        self.renewed_at = self._peer_renewed_at = time.monotonic()
+        self.renewed_at = self._peer_renewed_at = self._launch_seen_at = time.monotonic()
 
-    def renew(self) -> None:
-        """Renew the lease: an agent of a controller is here."""
+    def renew(self, *, by_launch: bool = False) -> None:
+        """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
         self.renewed_at = time.monotonic()
+        if by_launch:
+            self._launch_seen_at = self.renewed_at
+
+    @property
+    def hosts_tell(self) -> bool:
+        """Whether notifications are up to the hosts: no launch will see the end."""
+        return self.detached or time.monotonic() - self._launch_seen_at > UNATTENDED_S
 
     def renew_from_peer(self, renewed_at: float) -> None:
         """Renew the lease by what another host heard."""

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.model.plan import Order
 from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
@@ -30,7 +30,13 @@ from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended, remove_sidecar_data
-from runner.host.supervisor.attempt import SupervisorArgs, hold_election, hosts_decide, prepare_next
+from runner.host.supervisor.attempt import (
+    SupervisorArgs,
+    hold_election,
+    hosts_decide,
+    join_election,
+    prepare_next,
+)
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.job_link import JobLink
 from runner.host.supervisor.peers import PeerExchange
@@ -60,11 +66,9 @@ class Supervisor:
         ladder = self._ladder = StopLadder(order, self._launcher, journal)
         record = (args.folder, order, journal)
         self._ranks = RankTracker(*record, self._fail, submit, lambda: ladder.stopped_at)
-        self._stall_monitor = StallMonitor(
-            args.folder, order, journal, self._launcher, self._ranks, submit, self._fail
-        )
+        self._stall_monitor = StallMonitor(*record, self._launcher, self._ranks, submit, self._fail)
         self._sidecar = SidecarProcess(args.folder, order, submit)
-        self._peers = PeerExchange(order, journal, self._ladder, self.stop, self._restart_ranks)
+        self._peers = PeerExchange(args, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
         store = args.reserved_ports.store
         self._port_reservation = ports.PortReservation(store, order.reserve_port)
@@ -75,15 +79,13 @@ class Supervisor:
         subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
-        self._files.submit(self._record_owner, self._on_owner_recorded)
+        pids = [self._guardian_pid, os.getpid()]
+        record = functools.partial(run_owner.try_record, args.folder, pids)
+        self._files.submit(record, self._on_owner_recorded)
         self._control_socket.open()
         self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, args.token, self._loop)
-        if args.election_context is not None and args.order.voter_count:
-            self._election = LeaderElection(
-                *(args.order, args.election_context, args.environ),
-                *(args.reserved_ports.voter, args.token, self._loop),
-            )
+        self._election = join_election(args, self._loop)
         if args.user_stopped:
             self.stop("stop requested", StopCause.USER)
         on_ready()
@@ -130,8 +132,8 @@ class Supervisor:
 
         The answer to a renewal is how this host is.
         """
-        kind, lease = message["command"], self._peers.lease
-        lease.renew()
+        kind, order, lease = message["command"], self.order, self._peers.lease
+        lease.renew(by_launch=bool(message.get("by_launch")))
         if kind == "peer_departed":
             departure = (str(message["peer"]), str(message["reason"]))
             self._peers.on_peer_departed(*departure, lease.renewed_at, int(message["nodes"]))
@@ -139,8 +141,7 @@ class Supervisor:
             self._peers.detach()
         elif kind in ("stop", "kill"):
             cause = StopCause(message.get("cause", "user"))
-            attempt = message.get("attempt", self.order.attempt)
-            if cause is StopCause.PEER and attempt != self.order.attempt:
+            if cause is StopCause.PEER and message.get("attempt", order.attempt) != order.attempt:
                 return {}  # what failed there is over
             self.stop(str(message.get("reason", "stop requested")), cause)
             if kind == "kill":
@@ -148,14 +149,6 @@ class Supervisor:
         else:
             self._job_link.on_command(message, self._ranks, self._ladder, self._stall_monitor)
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
-
-    def _record_owner(self) -> str:
-        """Put guardian and supervisor on record; return why that was not possible."""
-        try:
-            run_owner.record(self._args.folder, [self._guardian_pid, os.getpid()])
-        except OSError as error:
-            return os.strerror(error.errno or 0)
-        return ""
 
     def _on_owner_recorded(self, problem: str) -> None:
         if problem:
@@ -226,9 +219,9 @@ class Supervisor:
 
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
-        helper_pids = {*self._stall_monitor.child_pids, self._sidecar.pid}
-        own = [pid for pid in subreaper.own_descendants() if pid not in helper_pids]
-        return [*own, *self._launcher.container_pids()]
+        own = subreaper.own_descendants()  # before those of our helpers, which may start others
+        helper_pids = {*self._helper_pids, self._sidecar.pid}
+        return [*(pid for pid in own if pid not in helper_pids), *self._launcher.container_pids()]
 
     def _left_over(self) -> List[int]:
         """Return what is alive of the run here, without a look around where that is not needed."""
@@ -297,8 +290,8 @@ class Supervisor:
             return False
         if self._left_over():
             return False
-        is_awaited = group is not None and group.is_awaited
-        return self._ladder.is_stopping or not (is_awaited or self._sidecar.has_clients)
+        is_needed = (group is not None and group.is_awaited) or self._sidecar.has_clients
+        return self._ladder.is_stopping or not is_needed
 
     def _finish(self) -> State:
         ladder, cgroup = self._ladder, self._launcher.cgroup
@@ -330,11 +323,16 @@ class Supervisor:
         ladder.move(StopPhase.ENDED)
         cgroup.remove()
         self._wait_for_disk()
+        self._peers.tell_outcome(end, self._election)
         self._close()
         return state
 
     def _no_children_left(self) -> bool:
-        return subreaper.no_children_left() or bool(self._stall_monitor.child_pids)
+        return subreaper.no_children_left() or bool(self._helper_pids)
+
+    @property
+    def _helper_pids(self) -> Set[int]:
+        return {*self._stall_monitor.child_pids, *self._peers.notifier.pids}
 
     def _keep_in_touch(self, seconds: float = 0.0) -> None:
         """Wait for a moment in which the other hosts and the agents hear from us."""

@@ -1,0 +1,180 @@
+"""Delivery of a notification: to every target at once, within one deadline, without a retry later.
+
+It is in this room since a launch and a host both deliver, and nothing else is common to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from runner.core.notification.target import expand, hide, is_url, stays_on_machine
+from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
+from runner.core.text import describe_exit, printable
+
+REQUEST_TIMEOUT_S = NOTIFICATION_TIMEOUT_S / 3
+TRIES = 2
+MAX_OUTPUT = 4 << 10  # bytes of what a command prints, or a server answers, that are kept
+MAX_REASON = 300  # characters
+_POLL_S = 0.05
+_SERVER_ERROR, _TOO_MANY = 500, 429
+
+
+class Place(NamedTuple):
+    """Where targets are reached from: the environment and folder of commands, and its secrets."""
+
+    environ: Mapping[str, str]
+    cwd: str
+    secrets: Sequence[str]  # values, which no reason may have
+
+
+class FailedDelivery(NamedTuple):
+    """A target that was not reached, and why."""
+
+    target: str
+    reason: str
+
+
+def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[FailedDelivery]:
+    """Send a message to all targets; return those that failed, after the deadline at the latest."""
+    deadline = time.monotonic() + NOTIFICATION_TIMEOUT_S
+    payload = json.dumps(data).encode() + b"\n"
+    environ = {
+        **place.environ,
+        "RUNNER_RUN_ID": str(data["run_id"]),
+        "RUNNER_EVENT": str(data["event"]),
+        "RUNNER_STATE": str(data["state"]),
+    }
+    reasons: Dict[int, str] = {}
+
+    def send(index: int, target: str) -> None:
+        try:
+            if is_url(target):
+                reason = _post(target, payload, environ, deadline)
+            else:
+                reason = _run(target, payload, environ, place.cwd, deadline)
+        except Exception as error:  # noqa: BLE001 (whatever it is, nothing depends on it)
+            reason = f"{type(error).__name__}: {error}"
+        hidden = printable(hide(reason, place.secrets))
+        reasons[index] = hidden if len(hidden) <= MAX_REASON else f"{hidden[:MAX_REASON]}…"
+
+    threads = [
+        threading.Thread(target=send, args=each, daemon=True, name="notify")
+        for each in enumerate(targets)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:  # a command is killed at the deadline; a resolver may take longer
+        thread.join(max(0.0, deadline + 2 * _POLL_S + 1.0 - time.monotonic()))
+    late = f"no answer within {NOTIFICATION_TIMEOUT_S:g} s"
+    found = [(target, reasons.get(index, late)) for index, target in enumerate(targets)]
+    return [FailedDelivery(target, reason) for target, reason in found if reason]
+
+
+def _run(
+    command: str, payload: bytes, environ: Mapping[str, str], cwd: str, deadline: float
+) -> str:
+    """Run a command with the message as its standard input; return why it failed, or ""."""
+    read_fd, write_fd = os.pipe()
+    try:
+        os.write(write_fd, payload)  # which fits into a pipe
+    finally:
+        os.close(write_fd)
+    try:
+        process = subprocess.Popen(  # noqa: S603 (as the user wrote it)
+            ["/bin/sh", "-c", command],
+            stdin=read_fd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    finally:
+        os.close(read_fd)
+    with process:
+        output, has_ended = _read_to_end(process, deadline)
+        with contextlib.suppress(OSError):  # before it is reaped: its group is ours till then
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    if not has_ended:
+        return f"it took longer than {NOTIFICATION_TIMEOUT_S:g} s, and was killed{output}"
+    return f"{describe_exit(code, None) if code > 0 else describe_exit(None, -code)}{output}" * (
+        code != 0
+    )
+
+
+def _read_to_end(process: subprocess.Popen[bytes], deadline: float) -> Tuple[str, bool]:
+    """Return the end of what a process prints, as part of a reason, and whether it ended."""
+    output, is_open, has_ended = b"", True, False
+    assert process.stdout is not None  # noqa: S101 (it is a pipe)
+    descriptor = process.stdout.fileno()
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not has_ended and time.monotonic() < deadline:
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        has_ended = os.waitid(os.P_PID, process.pid, flags) is not None
+        if not is_open:
+            time.sleep(_POLL_S)
+        while is_open and poll.poll(0 if has_ended else 1000 * _POLL_S):
+            chunk = os.read(descriptor, 1 << 16)
+            is_open, output = bool(chunk), (output + chunk)[-MAX_OUTPUT:]
+            if time.monotonic() > deadline:
+                break
+    text = " ".join(output.decode(errors="replace").split())
+    return f": {text}" if text else "", has_ended
+
+
+def _post(url: str, payload: bytes, environ: Mapping[str, str], deadline: float) -> str:
+    """Post the message to a URL, if needed twice; return why that failed, or ""."""
+    try:
+        url = expand(url, environ)
+    except ValueError as error:
+        return str(error)
+    reason, may_retry = "", True
+    for number in range(TRIES):
+        if number:
+            time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
+        limit_s = min(REQUEST_TIMEOUT_S, deadline - time.monotonic())
+        if not may_retry or limit_s <= 0:
+            break
+        reason, may_retry = _post_once(url, payload, limit_s)
+        if not reason:
+            break
+    return reason
+
+
+def _post_once(url: str, payload: bytes, limit_s: float) -> Tuple[str, bool]:
+    """Return why a request failed, "" if it did not, and whether another one may help."""
+    from urllib import error, request  # noqa: PLC0415 (many modules, which no run needs else)
+
+    class NoRedirect(request.HTTPRedirectHandler):
+        """Follows none: it would make a GET of a POST, and may lead to http."""
+
+        def redirect_request(self, *_: Any) -> None:
+            """Have it be an error."""
+
+    proxies = request.ProxyHandler({}) if stays_on_machine(url) else request.ProxyHandler()
+    headers = {"Content-Type": "application/json", "User-Agent": "runner"}
+    post = request.Request(url, data=payload, headers=headers)  # noqa: S310 (it was checked)
+    try:
+        with request.build_opener(proxies, NoRedirect()).open(post, timeout=limit_s) as answer:
+            answer.read(MAX_OUTPUT)
+    except error.HTTPError as failed:
+        text = ""
+        with contextlib.suppress(OSError):
+            text = " ".join(failed.read(MAX_OUTPUT).decode(errors="replace").split())
+        reason = f"HTTP {failed.code} {failed.reason}{f': {text}' if text else ''}"
+        return reason, failed.code >= _SERVER_ERROR or failed.code == _TOO_MANY
+    except (error.URLError, OSError) as failed:
+        return str(getattr(failed, "reason", failed)) or type(failed).__name__, True
+    return "", False

@@ -1,0 +1,179 @@
+"""Notifier of a supervisor: tells of the end, a relaunch and a stall where no launch does.
+
+One process for each message, which records by itself what could not be told: the supervisor waits
+for none, and a message about the end may outlive it, by no more than its own deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
+
+from runner.core.model.plan import Notify, Order
+from runner.core.model.results import Failure
+from runner.core.outcome.known_failures import explain
+from runner.core.protocol.events import (
+    Ended,
+    NotificationFailed,
+    StopCause,
+    is_loss,
+    is_scheduled,
+    is_unattended,
+)
+from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.states import State
+from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
+from runner.host.peers.election import LeaderElection
+from runner.host.process import procfs
+from runner.host.process.bounded_child import BoundedChild
+from runner.host.storage.run_folder import EventLog
+from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.stop_ladder import StopLadder
+
+if TYPE_CHECKING:
+    from runner.core.notification.message import Message, Subject
+
+MARGIN_S = 5.0  # for a resolver that does not answer
+MAX_STALLED_S = 1e8  # more is what a host says that has no rank left
+_RANK = re.compile(r"rank (?P<rank>\d+) on (?P<node>\S+) (?P<reason>.+)", re.DOTALL)
+_LOSS = re.compile(r"lost (?P<node>\S+): (?P<reason>.+)", re.DOTALL)
+_PROGRAM = re.compile(r"(?P<reason>the program on (?P<node>\S+) .+)", re.DOTALL)
+
+MakeMessage = Callable[["Subject"], "Message"]
+
+
+class Notifier:
+    """Tells of one attempt. Nobody is told where the order names nobody to tell."""
+
+    def __init__(self, folder: RunPaths, order: Order, environ: Dict[str, str]) -> None:
+        self._folder, self._order, self._environ = folder, order, environ
+        self._began_at = time.monotonic()
+        self._children: List[BoundedChild] = []
+        self._has_told_stall = False
+
+    @property
+    def pids(self) -> Set[int]:
+        """The processes that tell, which do not belong to the run."""
+        pids = {child.pid for child in self._children if child.code is None}
+        return pids.union(*(procfs.descendants(pid) for pid in pids))
+
+    @property
+    def seconds(self) -> float:
+        """How long the attempt has lasted."""
+        return time.monotonic() - self._began_at
+
+    def watch(self, stalled_s: Optional[float], *, may_tell: bool) -> None:
+        """Tell once that no rank of the whole run has made progress, if it is up to this host.
+
+        A run without ranks has no stall, nor has one of which a part is not known.
+        """
+        for child in self._children:
+            child.advance()
+        self._children = [child for child in self._children if child.code is None]
+        limit_s, notify = self._order.stall_s, self._order.notify
+        if notify is None or not limit_s or stalled_s is None or stalled_s > MAX_STALLED_S:
+            return
+        is_stalled = stalled_s >= limit_s
+        if is_stalled and may_tell and not self._has_told_stall:
+            seconds = self.seconds
+            self.tell(notify, lambda subject: subject.stalled(stalled_s, seconds))
+        self._has_told_stall = is_stalled and (may_tell or self._has_told_stall)
+
+    def tell(self, notify: Notify, make_message: MakeMessage) -> None:
+        """Send a message to everyone who is to be told."""
+        folder, order, environ = self._folder, self._order, self._environ
+
+        def send() -> None:
+            # Imported here since few runs need them, and before our files are closed.
+            from runner.core.notification.delivery import Place, deliver  # noqa: PLC0415
+            from runner.core.notification.message import Subject  # noqa: PLC0415
+            from runner.core.notification.target import shown  # noqa: PLC0415
+
+            procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
+            os.environ.clear()
+            os.environ.update(environ)  # with the proxies and certificates of the user
+            secrets = [environ[name] for name in notify.secrets if name in environ]
+            subject = Subject(order.run_id, order.attempt, notify, told_by=order.node)
+            data = make_message(subject).as_data(secrets)
+            failed = deliver(notify.targets, data, Place(environ, folder.root, secrets))
+            journal = EventLog(folder, order) if failed else None
+            for target, reason in failed:
+                if journal is not None:
+                    journal.append(NotificationFailed(shown(target), reason, str(data["event"])))
+
+        self._children.append(BoundedChild(send, NOTIFICATION_TIMEOUT_S + MARGIN_S))
+
+    def tell_outcome(
+        self,
+        args: SupervisorArgs,
+        end: Ended,
+        ladder: StopLadder,
+        election: Optional[LeaderElection],
+        *,
+        is_teller: bool,
+    ) -> None:
+        """Tell of the end of the run, or of the attempt that follows, if it is up to this host.
+
+        After an election that is the leader; else `is_teller` says so.
+        """
+        notify, seconds, reason = self._order.notify, self.seconds, ladder.reason
+        if election is not None and election.was_held:
+            is_teller = election.leads
+            notify = _notify_of_voter(args) if is_teller else None
+        if notify is None or not is_teller:
+            return
+        upcoming = election.next_attempt if election is not None else None
+        if upcoming is not None:
+            nodes = tuple(node.name for node in upcoming.context.spec.nodes)
+            on_nodes = Notify(notify.targets, notify.cluster, notify.task, nodes)
+            self.tell(notify, lambda subject: subject.relaunched(on_nodes, reason, seconds))
+            return
+        state, code = _outcome(end, ladder)
+        failure = _failure(self._order.node, reason) if code and state != "stopped" else None
+        meaning = (explain((reason,)) or ("", "", ""))[1] if failure is not None else ""
+        self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, meaning))
+
+
+def is_first_alive(order: Order, lost_nodes: Set[str]) -> bool:
+    """Return whether this is the first node, or the second one where the first is lost."""
+    if order.notify is None:
+        return False
+    first, *others = order.notify.nodes
+    return order.node == first or (first in lost_nodes and others[:1] == [order.node])
+
+
+def _notify_of_voter(args: SupervisorArgs) -> Optional[Notify]:
+    """Return what any node knows that may come to lead."""
+    from runner.core.planning.build_plan import notify_part  # noqa: PLC0415 (as in the election)
+
+    context = args.election_context
+    return notify_part(context.handover.spec, context.handover.secrets) if context else None
+
+
+def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
+    """Return state and exit code of the run, as far as this host knows them."""
+    from runner.core.outcome import verdict  # noqa: PLC0415 (as few runs need it)
+
+    reason = ladder.reason
+    if end.state is State.STUCK or not end.verified:
+        return verdict.STUCK, verdict.STUCK_CODE
+    if ladder.user_stopped or (reason and ladder.cause is StopCause.USER):
+        return verdict.STOPPED, 130
+    if is_loss(reason):
+        return verdict.LOST, verdict.LOST_CODE
+    if is_unattended(reason) or is_scheduled(reason):
+        return verdict.STOPPED, verdict.FAILED_CODE
+    if reason or end.state is not State.SUCCEEDED:
+        return verdict.FAILED, verdict.FAILED_CODE
+    return verdict.SUCCEEDED, 0
+
+
+def _failure(node: str, reason: str) -> Failure:
+    """Return the failure that a reason to stop tells of, which may be that of another node."""
+    for pattern in (_RANK, _LOSS, _PROGRAM):
+        if match := pattern.fullmatch(reason):
+            rank = match.groupdict().get("rank")
+            return Failure(match["node"], None if rank is None else int(rank), match["reason"])
+    return Failure(node, None, reason)

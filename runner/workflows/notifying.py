@@ -1,0 +1,133 @@
+"""Notifier of a launch: tells of its run while the hosts do not; a failure to do so is a note."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.control.record.run_store import RunStore
+from runner.core.model.plan import Notify, Plan
+from runner.core.model.spec import Spec
+from runner.core.notification.delivery import Place, deliver
+from runner.core.notification.message import Message, Subject
+from runner.core.notification.target import shown
+from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.first_failure import START_REFUSED
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import notify_part
+from runner.core.protocol import events
+from runner.core.protocol.events import Event
+from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
+from runner.core.shell import this_program
+
+POLL_S = 0.05
+MARGIN_S = 2.0
+
+
+class LaunchNotifier:
+    """Tells of the attempts of one launch, and of its end."""
+
+    def __init__(
+        self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str
+    ) -> None:
+        self._spec, self._store, self._say, self._run_flags = spec, store, say, run_flags
+        self._threads: list[threading.Thread] = []
+        self._failures: list[tuple[str, str, str]] = []  # that are not yet said
+        self._seq = itertools.count(1)
+        self._subject: Subject | None = None  # None: nobody is to be told
+        self._tellers: tuple[str, ...] = ()
+        self._lease_disabled = self._is_stalled = self._hosts_tell = self._teller_ended = False
+        self._began_at = time.monotonic()
+
+    def begin(self, plan: Plan) -> None:
+        """Tell of this attempt from now on."""
+        notify = notify_part(self._spec)
+        if notify is None:
+            return
+        nodes = tuple(node_plan.node for node_plan in plan.nodes)
+        notify = Notify(notify.targets, notify.cluster, notify.task, nodes, notify.secrets)
+        program = this_program()
+        self._subject = Subject(
+            plan.run_id, plan.attempt, notify, program=program, run_flags=self._run_flags
+        )
+        self._tellers = nodes[:2]
+        self._hosts_tell = not plan.nodes[0].order.disconnect_s
+        self._is_stalled = self._teller_ended = False
+
+    def on_event(self, event: Event) -> None:
+        """Notice a stall, and whether the hosts tell of the rest."""
+        self.say_failures()
+        body = event.body
+        is_teller = event.node in self._tellers
+        if isinstance(body, events.RelaunchPending) or (
+            isinstance(body, events.Detached) and event.node in self._tellers[:1]
+        ):
+            self._hosts_tell = True
+        elif isinstance(body, events.Ended) and is_teller:
+            self._teller_ended |= not body.reason.startswith(START_REFUSED)
+        elif isinstance(body, events.ProgressResumed):
+            self._is_stalled = False
+        elif isinstance(body, events.Stalled) and not self._is_stalled:
+            self._is_stalled = True
+            if self._subject is not None and not self._hosts_tell:
+                self._send(self._subject.stalled(body.seconds, self._seconds))
+
+    def relaunching(self, upcoming: Plan, reason: str) -> None:
+        """Tell that another attempt follows, as this launch has decided."""
+        if self._subject is None:
+            return
+        known = self._subject.notify
+        nodes = tuple(node_plan.node for node_plan in upcoming.nodes)
+        notify = Notify(known.targets, known.cluster, known.task, nodes, known.secrets)
+        self._send(self._subject.relaunched(notify, reason, self._seconds))
+
+    def ended(
+        self, verdict: Verdict, diagnosis: Diagnosis | None, interrupted: Callable[[], bool]
+    ) -> None:
+        """Tell of the end, unless a host has; wait for what is under way, till the deadline."""
+        subject, meaning = self._subject, diagnosis.meaning if diagnosis else ""
+        if subject is not None and not (self._hosts_tell and self._teller_ended):
+            end = (verdict.state, verdict.exit_code, verdict.seconds)
+            self._send(subject.ended(*end, verdict.first_failure, meaning))
+        deadline = time.monotonic() + NOTIFICATION_TIMEOUT_S + MARGIN_S
+        while any(thread.is_alive() for thread in self._threads):
+            if interrupted() or time.monotonic() > deadline:
+                self._say("note: the rest of the notifications is not waited for")
+                break
+            time.sleep(POLL_S)
+        self.say_failures()
+
+    def say_failures(self) -> None:
+        """Say and record which notifications have failed since the last time."""
+        failures, self._failures = self._failures, []
+        for target, reason, event in failures:
+            self._say(f'note: the notification "{target}" failed: {reason}')
+            subject, body = self._subject, events.NotificationFailed(target, reason, event)
+            if subject is not None:
+                times = (time.time(), time.monotonic())
+                where = (subject.run_id, "", subject.attempt, next(self._seq))
+                self._store.append(Event(*where, *times, body))
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began_at
+
+    def _send(self, message: Message) -> None:
+        """Send in a thread: neither the run nor its console waits."""
+        secrets = [secret.reveal() for secret in self._spec.secrets.values()]
+        revealed = {name: secret.reveal() for name, secret in self._spec.secrets.items()}
+        place = Place({**os.environ, **revealed}, str(Path.cwd()), secrets)
+        data: dict[str, Any] = message.as_data(secrets)
+
+        def send() -> None:
+            failed = deliver(self._spec.notify, data, place)
+            self._failures += [(shown(target), reason, data["event"]) for target, reason in failed]
+
+        thread = threading.Thread(target=send, daemon=True, name="notify")
+        self._threads.append(thread)
+        thread.start()
