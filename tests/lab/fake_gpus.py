@@ -149,7 +149,7 @@ class HostGpus:
     def remove(self) -> None:
         """Take the driver away."""
         self._host.sh(
-            f"rm -rf {os.path.dirname(HOST_FOLDER)}\n"
+            f"rm -rf {Path(HOST_FOLDER).parent}\n"
             "if mountpoint -q /proc/driver; then umount -l /proc/driver; fi",
             user="root",
         )

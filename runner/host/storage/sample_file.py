@@ -33,7 +33,11 @@ class SampleFile:
         self._is_checked = False
 
     def append(self, line: bytes) -> str:
-        """Append a line; return why that was not possible."""
+        """Append a line; return why that was not possible.
+
+        After that nothing more may be appended: room that is made on a full disk is for the end of
+        the run.
+        """
         try:
             size = self._end_torn_line()
             append(self._path, line)
