@@ -10,6 +10,7 @@ kernel is not in it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import tempfile
 import time
@@ -83,13 +84,13 @@ def kept_of(folder: Path, hours: int, gpus: int, interval_s: float) -> tuple[int
     loads = tuple(GpuSample(**{**vars(gpu), "power_w": 650.0, "users": (user,)}) for gpu in each)
     paths = RunPaths(str(folder), f"h{hours}", "n1")
     Path(paths.attempt_folder(0)).mkdir(parents=True)
-    file, walls = SampleFile(paths, 0), []
+    file = SampleFile(paths, 0)
     for number in range(int(3600 * hours / interval_s)):
         load = (128, 55.5, 1 << 37, 1 << 40, 1e8, 1e8, 1e6, 1e6)
         file.append(Sample("n1", 0, 1.7e9 + interval_s * number, *load, loads).to_line().encode())
     text = Path(paths.samples(0)).read_text()
     walls = [float(line.partition('"wall":')[2].partition(",")[0]) for line in text.splitlines()]
-    gaps = [later - wall for wall, later in zip(walls, walls[1:], strict=False)]
+    gaps = [later - wall for wall, later in itertools.pairwise(walls)]
     return len(walls), len(text), max(gaps)
 
 
