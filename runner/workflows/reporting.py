@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
@@ -33,6 +34,9 @@ from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
+
+SAMPLES_LIMIT_S, HURRY_S = 10.0, 3.0
+"""How long the end of a run waits for samples, and that of one that was interrupted."""
 
 
 class AttemptReporter:
@@ -113,11 +117,12 @@ class Ending:
         diagnosis = diagnose(plan, verdict, self.store.tail)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
-        self._fetch_samples(plan)
         downloaded = ""
         if kinds:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
+        limit_s = HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S
+        has_samples = self._fetch_samples(plan, limit_s)
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -137,16 +142,20 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
+        if has_samples:  # last: those of many hosts take seconds
+            samples_record.merge(self.store.folder)
         return diagnosis
 
-    def _fetch_samples(self, plan: Plan) -> None:
-        """Download the samples, and merge them; what fails stays on the hosts for `pull`."""
+    def _fetch_samples(self, plan: Plan, limit_s: float) -> bool:
+        """Download the samples; what fails stays on the hosts for `pull`."""
         if not any(node.order.sample_s for node in plan.nodes):
-            return
+            return False
         self.store.unlock()
         with contextlib.suppress(Interrupted, NotReady):
-            download(self.pool, plan.run_id, self.store.folder, (SAMPLES,))
-            samples_record.merge(self.store.folder)
+            run_id, folder = plan.run_id, self.store.folder
+            download(self.pool, run_id, folder, (SAMPLES,), limit_s=limit_s)
+            return True
+        return False
 
     def _download(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
@@ -190,6 +199,7 @@ def download(
     folder: Path,
     kinds: Collection[str],
     nodes: Container[str] | None = None,
+    limit_s: float = math.inf,
 ) -> dict[str, PullResult]:
     """Download from the nodes that are connected, or those of `nodes` among them."""
     pool.console.phase("fetching")
@@ -199,4 +209,5 @@ def download(
         if not session.closed and (nodes is None or name in nodes)
     }
     show, lost_s = pool.console.node_status, pool.spec.lost_s
-    return pull(sessions, pool.inbox, run_id, folder, lost_s=lost_s, show=show, kinds=kinds)
+    options = {"lost_s": lost_s, "limit_s": limit_s}
+    return pull(sessions, pool.inbox, run_id, folder, show=show, kinds=kinds, **options)
