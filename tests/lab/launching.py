@@ -32,7 +32,7 @@ PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
-    *("logs", "ps", "pull", "stacks", "stop", "why"),
+    *("logs", "ps", "pull", "stacks", "stop", "top", "why"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -93,6 +94,7 @@ class Screen:
         if width != self._width:
             self._width, self._widths = width, {}
         shown = rows[self._offset : self._offset + room]
+        shown[:1] = [replace(row, is_first=True) for row in shown[:1]]  # its node has a name
         lines = node_lines(shown, width, self._widths, ascii_only=self._ascii_only)
         return [*lines, *below]
 

@@ -125,7 +125,8 @@ class HostWatch(WaitLoop):
         return {n for n, host in self._hosts.items() if n in on_it or host.runs is None}
 
     def _notes(self) -> tuple[str, ...]:
-        return tuple(
+        of_jobs = ("of the nodes of Slurm jobs no samples are shown",) if self.spec.slurm else ()
+        return of_jobs + tuple(
             f"{host.node.name}: its runs are not known: {host.has_no_runs}"
             for host in self._hosts.values()
             if host.has_no_runs
