@@ -115,7 +115,10 @@ class Screen:
 def text_table(view: ClusterView, width: int, *, ascii_only: bool = False) -> list[Text]:
     """Return all lines, as they are printed once."""
     rows = ordered_rows(view, SORTS[0])
-    lines = [_header(view, min(width, PIPE_WIDTH)), *node_lines(rows, width, {}, ascii_only=ascii_only)]
+    lines = [
+        _header(view, min(width, PIPE_WIDTH)),
+        *node_lines(rows, width, {}, ascii_only=ascii_only),
+    ]
     runs = run_lines(view.runs, width, len(view.runs) + 2)
     return [*lines, *([Text()] if runs else []), *runs, *[Text(clean(n)) for n in view.notes]]
 
@@ -157,7 +160,10 @@ def _help_lines(width: int) -> list[Text]:
     keys = max(len(key) for key, _ in HELP)
     return [
         Text(),
-        *(shorten(Text.assemble((f"  {key:{keys}}", "bold"), f"  {does}"), width) for key, does in HELP),
+        *(
+            shorten(Text.assemble((f"  {key:{keys}}", "bold"), f"  {does}"), width)
+            for key, does in HELP
+        ),
         Text(),
         *(
             shorten(Text(f"  {line}"), width)

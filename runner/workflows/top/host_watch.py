@@ -51,7 +51,7 @@ class HostWatch(WaitLoop):
         self._connector = Connector(self.spec, self.notes.append)
         self._hosts = {node.name: WatchedHost(node) for node in spec.nodes}
         self._arrivals = queue.SimpleQueue[_Arrival]()
-        self._to_connect = queue.SimpleQueue["Node | None"]()
+        self._to_connect: queue.SimpleQueue[Node | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._next_look = self._next_merge = 0.0
         self._has_news = False  # of runs

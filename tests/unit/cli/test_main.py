@@ -199,9 +199,8 @@ def test_words_that_other_tools_have(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_cluster_is_the_subject_of_a_verb_about_hosts() -> None:
     """`ps CLUSTER`; a run is that of a verb about a run."""
-    assert [values(name, "hy")["cluster"] for name in ("ps", "check", "deploy", "clean", "top")] == [
-        "hy"
-    ] * 5
+    about_hosts = ("ps", "check", "deploy", "clean", "top")
+    assert {values(name, "hy")["cluster"] for name in about_hosts} == {"hy"}
     assert values("logs", "0101-1200-x-abcd", "--cluster", "hy")["run"] == "0101-1200-x-abcd"
 
 
