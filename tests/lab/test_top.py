@@ -25,6 +25,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
+pytestmark = pytest.mark.documents("docs/top.md", "docs/commands.md")
+
 ONLY, QUICK = "cluster.only=[node1,node2]", "cluster.ssh.connect_timeout=2"
 THERMAL = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown
 GB = 10**9
@@ -225,3 +227,6 @@ def test_a_view_of_a_run_ends_with_it(plainly: Launcher, running: str) -> None:
     assert (again.code, again.out.split("\n")[0]) == (0, f"run {running} has ended: stopped")
     command = again.out.split("runner ", 1)[1].split()
     assert plainly(*command).code == 0, command
+    absent = plainly("top", "--cluster", "lab", "--run", f"{running[:-4]}none")
+    assert absent.code == 3, absent
+    assert plainly(*absent.err.rpartition("runner ")[2].split()).code == 0, absent
