@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from runner.core.model.metrics import RankProgress
 from runner.core.model.samples import GpuSample, GpuUser, Sample
@@ -15,11 +16,18 @@ OURS = GpuUser(77, "ada", "/usr/bin/python3", int(40e9), RUN_ID)
 BOB = GpuUser(99, "bob", "/opt/fit", int(30e9))
 
 
-def gpu(index: int, utilization: int | None = 95, memory_gb: float = 40.0, **more: object) -> GpuSample:
+def gpu(
+    index: int, utilization: int | None = 95, memory_gb: float = 40.0, **more: Any
+) -> GpuSample:
     """Return a GPU that works for the run."""
-    fields = {"users": (OURS,), "power_w": 650.0, "power_limit_w": 700.0, "temperature_c": 61.0}
+    fields: dict[str, Any] = {
+        "users": (OURS,),
+        "power_w": 650.0,
+        "power_limit_w": 700.0,
+        "temperature_c": 61.0,
+    }
     known = GpuSample(index, "NVIDIA H100", utilization, int(memory_gb * 1e9), int(80e9))
-    return replace(known, **{**fields, **more})  # type: ignore[arg-type]  # its own fields
+    return replace(known, **{**fields, **more})
 
 
 def node(number: int, *unusual: GpuSample, runs: tuple[str, ...] = (RUN_ID,)) -> NodeView:
@@ -37,7 +45,7 @@ def node(number: int, *unusual: GpuSample, runs: tuple[str, ...] = (RUN_ID,)) ->
 def nodes() -> dict[str, NodeView]:
     """Return a node of every kind, by what is unusual about it."""
     free = [gpu(index, 0, 0.3, users=(), power_w=70.0, temperature_c=33.0) for index in range(8)]
-    heat: dict[str, object] = {"throttled": ("power", "thermal"), "temperature_c": 88.0}
+    heat: dict[str, Any] = {"throttled": ("power", "thermal"), "temperature_c": 88.0}
     lost = GpuSample(5, error="GPU is lost")
     return {
         "usual": node(10),
@@ -56,11 +64,15 @@ def nodes() -> dict[str, NodeView]:
 
 def runs(count: int = 12) -> tuple[Row, ...]:
     """Return two runs on so many nodes."""
-    place = {"nodes": tuple(f"gpu{n}" for n in range(1, count + 1)), "of": count, "gpus": 8 * count}
+    place: dict[str, Any] = {
+        "nodes": tuple(f"gpu{n}" for n in range(1, count + 1)),
+        "of": count,
+        "gpus": 8 * count,
+    }
     progress = RankProgress(0, 28_400, 110_000, 812.4, "samples", 5025.5)
     told = Row(
         *(RUN_ID, "char_gpt", "ada@laptop", "running", 4075.0),
-        **place,  # type: ignore[arg-type]  # its own fields
+        **place,
         attempt=0,
         ended=False,
         progress=progress,

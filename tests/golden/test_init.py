@@ -539,7 +539,7 @@ from invoke import task
 @task
 def status(_context): print("my status")
 
-@task(aliases=["top"])
+@task(aliases=["halt"])
 def kill(_context, job="none"): print("my kill of", job)
 
 @task
@@ -552,7 +552,7 @@ def test_own_tasks_called_like_verbs_or_their_aliases_stay_what_they_are(here: P
     scaffold(interactive=False)
     with (here / "fabfile.py").open("a") as file:
         file.write(OWN_TASKS)
-    words = "status kill top --job 7 logs monday stop"
+    words = "status kill halt --job 7 logs monday stop"
     command = [str(Path(sys.executable).with_name("fab")), *words.split()]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False)

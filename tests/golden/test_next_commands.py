@@ -73,6 +73,9 @@ RUN_BY = {
     f"{COMMAND_LINE}::test_the_rest_of_a_sweep_starts_as_printed": (
         "workflows/sweep.py::commands_for",
     ),
+    "tests/lab/test_top.py::test_a_view_of_a_run_ends_with_it": (
+        "workflows/top/subject.py::_not_found",
+    ),
     "tests/golden/test_rerun.py::test_runs_that_are_not_there": ("config/request.py::_validate",),
     "tests/unit/cli/test_main.py::test_commands_in_messages_about_words_run_as_printed": (
         "cli/suggestions.py::misplaced_words",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 
+
 @verb(
     "top",
     subject="cluster",

@@ -35,9 +35,7 @@ class Column:
         return not any(cell.plain.strip(" -") for cell in self.cells)
 
 
-def fitting_widths(
-    columns: Sequence[Column], width: int, wanted: dict[str, int]
-) -> dict[str, int]:
+def fitting_widths(columns: Sequence[Column], width: int, wanted: dict[str, int]) -> dict[str, int]:
     """Return the headers of those that have room beside each other, and their widths.
 
     `wanted` has, and gets, the widths that they want, so that they stay while rows come and go.

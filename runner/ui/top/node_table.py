@@ -267,7 +267,7 @@ def _note(row: NodeRow) -> Text:
 
 def summary(view: ClusterView) -> Mapping[str, str]:
     """Return what the header says of all nodes."""
-    gpus = tuple(gpu for node in view.answering for gpu in node.sample.gpus if node.sample)
+    gpus = tuple(gpu for node in view.nodes for gpu in _gpus(node))
     mean = mean_utilization(gpus)
     used = sum(map(is_in_use, gpus))
     return {

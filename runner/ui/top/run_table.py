@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from runner.core.model.run_info import BROKEN
 from runner.core.text import counted, format_age
 from runner.ui.figures import rate_text, step_text
 from runner.ui.layout import fold_names
-from runner.ui.reports.run_table import BROKEN, Row
+from runner.ui.reports.run_table import Row
 from runner.ui.top.columns import Column, table_lines
 from runner.ui.top.oddities import clean
 

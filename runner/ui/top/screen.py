@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -93,6 +94,7 @@ class Screen:
         if width != self._width:
             self._width, self._widths = width, {}
         shown = rows[self._offset : self._offset + room]
+        shown[:1] = [replace(row, is_first=True) for row in shown[:1]]  # its node has a name
         lines = node_lines(shown, width, self._widths, ascii_only=self._ascii_only)
         return [*lines, *below]
 
@@ -113,7 +115,10 @@ class Screen:
 def text_table(view: ClusterView, width: int, *, ascii_only: bool = False) -> list[Text]:
     """Return all lines, as they are printed once."""
     rows = ordered_rows(view, SORTS[0])
-    lines = [_header(view, min(width, PIPE_WIDTH)), *node_lines(rows, width, {}, ascii_only=ascii_only)]
+    lines = [
+        _header(view, min(width, PIPE_WIDTH)),
+        *node_lines(rows, width, {}, ascii_only=ascii_only),
+    ]
     runs = run_lines(view.runs, width, len(view.runs) + 2)
     return [*lines, *([Text()] if runs else []), *runs, *[Text(clean(n)) for n in view.notes]]
 
@@ -155,7 +160,10 @@ def _help_lines(width: int) -> list[Text]:
     keys = max(len(key) for key, _ in HELP)
     return [
         Text(),
-        *(shorten(Text.assemble((f"  {key:{keys}}", "bold"), f"  {does}"), width) for key, does in HELP),
+        *(
+            shorten(Text.assemble((f"  {key:{keys}}", "bold"), f"  {does}"), width)
+            for key, does in HELP
+        ),
         Text(),
         *(
             shorten(Text(f"  {line}"), width)

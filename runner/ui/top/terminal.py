@@ -14,6 +14,10 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 IN, OUT = 0, 1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -28,10 +32,20 @@ PIECE = 512  # bytes that a terminal takes at once, if it says that it takes any
 MIN_COLUMNS, MIN_LINES = 20, 3
 
 KEYS = {
-    **{b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"},
-    **{b"\x1b[5~": "pageup", b"\x1b[6~": "pagedown"},
-    **{b"\x1b[H": "home", b"\x1b[F": "end", b"\x1bOH": "home", b"\x1bOF": "end"},
-    **{b"\x1b[1~": "home", b"\x1b[4~": "end", b"\x1b[7~": "home", b"\x1b[8~": "end"},
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1bOA": "up",
+    b"\x1bOB": "down",
+    b"\x1b[5~": "pageup",
+    b"\x1b[6~": "pagedown",
+    b"\x1b[H": "home",
+    b"\x1b[F": "end",
+    b"\x1bOH": "home",
+    b"\x1bOF": "end",
+    b"\x1b[1~": "home",
+    b"\x1b[4~": "end",
+    b"\x1b[7~": "home",
+    b"\x1b[8~": "end",
 }
 ESCAPE = b"\x1b"
 
@@ -110,7 +124,7 @@ class Terminal:
         self._attributes: list[object] = []
         self._handlers: dict[int, object] = {}
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         """Take the terminal over."""
         self._attributes = termios.tcgetattr(IN)
         self._wake = os.pipe()

@@ -51,7 +51,7 @@ class HostWatch(WaitLoop):
         self._connector = Connector(self.spec, self.notes.append)
         self._hosts = {node.name: WatchedHost(node) for node in spec.nodes}
         self._arrivals = queue.SimpleQueue[_Arrival]()
-        self._to_connect = queue.SimpleQueue["Node | None"]()
+        self._to_connect: queue.SimpleQueue[Node | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._next_look = self._next_merge = 0.0
         self._has_news = False  # of runs
@@ -125,7 +125,8 @@ class HostWatch(WaitLoop):
         return {n for n, host in self._hosts.items() if n in on_it or host.runs is None}
 
     def _notes(self) -> tuple[str, ...]:
-        return tuple(
+        of_jobs = ("of the nodes of Slurm jobs no samples are shown",) if self.spec.slurm else ()
+        return of_jobs + tuple(
             f"{host.node.name}: its runs are not known: {host.has_no_runs}"
             for host in self._hosts.values()
             if host.has_no_runs

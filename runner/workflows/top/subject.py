@@ -59,4 +59,6 @@ class Subject:
         spec = self.request.spec
         subject = f"no run {spec.run_id}" if spec.run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
-        return Problem("--run", message, f"{this_program()} ps --all {self.request.selector}".rstrip())
+        return Problem(
+            "--run", message, f"{this_program()} ps --all {self.request.selector}".rstrip()
+        )

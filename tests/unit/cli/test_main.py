@@ -86,6 +86,8 @@ def test_runs_on_record_anywhere_are_completed(
         (folder / file).parent.mkdir(parents=True)
         (folder / file).write_text("{}")
     assert set(candidates(["logs", "--run"], "")) == {"here", "there"}
+    assert candidates(["top"], "th") == ["there"]
+    assert candidates(["top"], "hy")[0] == "hy"
 
 
 def test_a_cluster_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,13 +183,12 @@ def test_words_that_other_tools_have(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.startswith("List the runs on the cluster's hosts.")
     assert main(("kill", "--help")) == 0
     assert capsys.readouterr().out.startswith("End a run on every host")
-    assert main(("top", "--help")) == 0
-    assert capsys.readouterr().err == "note: there is no live view; this is ps\n"
     for word, meant in {
         "cancel": "stop",
         "squeue": "ps",
         "lgos": "logs",
         "stats": "ps",
+        "nvtop": "top",
         "lanch": "launch",
         "restart": "rerun=latest",
     }.items():
@@ -198,9 +199,8 @@ def test_words_that_other_tools_have(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_cluster_is_the_subject_of_a_verb_about_hosts() -> None:
     """`ps CLUSTER`; a run is that of a verb about a run."""
-    assert [values(name, "hy")["cluster"] for name in ("ps", "check", "deploy", "clean")] == [
-        "hy"
-    ] * 4
+    about_hosts = ("ps", "check", "deploy", "clean", "top")
+    assert {values(name, "hy")["cluster"] for name in about_hosts} == {"hy"}
     assert values("logs", "0101-1200-x-abcd", "--cluster", "hy")["run"] == "0101-1200-x-abcd"
 
 

@@ -16,6 +16,7 @@ import random
 import re
 import shutil
 import signal
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -76,6 +77,7 @@ from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
+from runner.ui.top.screen import Screen, text_table
 from runner.workflows.host_pool import HostPool, enqueue_signal
 from runner.workflows.preparation import Preparation
 from runner.workflows.relaunch import Relauncher
@@ -83,6 +85,8 @@ from runner.workflows.runs import discovery
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.slurm import queue as slurm_queue
 from runner.workflows.slurm.queue import QueuedJob, ask_login
+from runner.workflows.top import host_watch, watched_host
+from runner.workflows.top.host_watch import HostWatch
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
 from tests.unit.core.outcome.test_stacks import DUMP
@@ -235,6 +239,9 @@ class OneVisit(Connector):
             raise NotReady([Problem(node.name, "it is gone")])
         return HostSession(node, self._left.pop(node.name), inbox)
 
+    def close(self) -> None:
+        """End nothing: each session has been closed."""
+
     def sessions(self, inbox: Inbox) -> dict[str, HostSession]:
         """Return a session to each host."""
         return {node.name: self.open(node, inbox) for node in SPEC.nodes}
@@ -360,6 +367,11 @@ def sampled(node: str) -> bytes:
     return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()
 
 
+def sample_now(request: dict[str, Any]) -> list[Answer]:
+    """Take a sample."""
+    return [Answer("sampled", {"sample": encode(parse_sample(sampled(request["node"])))})]
+
+
 def recorded_samples(request: dict[str, Any]) -> list[Answer]:
     """Send the samples of a run."""
     lines = zlib.compress(sampled(request["node"]))
@@ -416,6 +428,7 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
+    "sample": sample_now,
 }
 
 
@@ -449,9 +462,11 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
-    for module in (wait, monitor, log_dump):
+    for module in (wait, monitor, log_dump, host_watch):
         monkeypatch.setattr(module, "TICK_S", 0.002)
     monkeypatch.setattr(slurm_queue, "POLL_S", 0.002)
+    monkeypatch.setattr(watched_host, "FIRST_SAMPLE_S", 0.0)
+    monkeypatch.setattr(host_watch, "MERGE_S", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     world = World(tmp_path / "base")
     reject = HostSession.reject
@@ -713,7 +728,28 @@ def samples_of_a_liar(chance: random.Random, world: World) -> None:
         assert (world.folder / "hosts" / sample.node).is_dir()
 
 
+def view_of_a_liar(chance: random.Random, world: World) -> None:
+    """Watch, and show the table, the windows and the data."""
+    del world
+    watch = HostWatch(SPEC, chance.choice(["", RUN_ID]))
+    watch._connector = OneVisit(chance)
+    with watch.running():
+        deadline = time.monotonic() + 10
+        while not watch.is_settled and time.monotonic() < deadline:
+            watch.changed.wait(0.002)
+            watch.changed.clear()
+        view = watch.view("lab")
+    screen = Screen()
+    for key in "gs":
+        screen.on_key(key)
+        shown("\n".join(line.plain for line in screen.lines(view, 120, 30)))
+    shown("\n".join(line.plain for line in text_table(view, 10_000)))
+    shown(json.dumps(view.as_data()))
+    shown(render_problems(watch.problems))
+
+
 SCENES = [
+    view_of_a_liar,
     samples_of_a_liar,
     job_of_a_liar,
     channel_of_a_liar,

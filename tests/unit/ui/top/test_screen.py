@@ -1,4 +1,4 @@
-"""The view of `top`: its order, its columns, its keys, and hosts that send what acts on terminals."""
+"""The view of `top`: order, columns, keys, and hosts that send what acts on terminals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_a_gpu_is_idle_only_if_all_recent_samples_say_so() -> None:
     """A pause of a step is no idleness."""
     idle = nodes()["idle"]
     working = nodes()["usual"].samples[-1]
-    blinking = replace(idle, samples=(*idle.samples[:-1], replace(working, node=idle.name), idle.samples[-1]))
+    blinking = replace(
+        idle, samples=(*idle.samples[:-1], replace(working, node=idle.name), idle.samples[-1])
+    )
     young = replace(idle, samples=idle.samples[:2])
     for each, notes in ((idle, 1), (blinking, 0), (young, 0)):
         rows = ordered_rows(ClusterView("lab", WALL, (each, nodes()["usual"])), "name")

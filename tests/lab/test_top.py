@@ -1,0 +1,232 @@
+"""`top` on real hosts: what it shows of GPUs and runs, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.ui.top.terminal import ENTER, LEAVE
+from tests.lab.fake_gpus import FakeGpu, HostGpus
+from tests.lab.forkserver import RUNNER_ARGV
+from tests.lab.lab import Lab
+from tests.lab.launching import Launcher
+from tests.lab.waiting import wait_until
+
+pytestmark = pytest.mark.documents("docs/top.md", "docs/commands.md")
+
+ONLY, QUICK = "cluster.only=[node1,node2]", "cluster.ssh.connect_timeout=2"
+THERMAL = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown
+GB = 10**9
+
+
+class View:
+    """A `top` in a terminal of 100 by 20."""
+
+    def __init__(self, launcher: Launcher, *words: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 20, 100, 0, 0))
+        self._theirs = theirs
+        self.modes = termios.tcgetattr(theirs)
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [*RUNNER_ARGV, "top", *words],
+            cwd=launcher.folder,
+            env={**launcher.env, "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - for Ctrl-C
+        )
+
+    def read(self) -> bytes:
+        """Return all that was written so far."""
+        while select.select([self._ours], [], [], 0.05)[0]:
+            self.shown += os.read(self._ours, 65536)
+        return self.shown
+
+    def until(self, *texts: str, anew: bool = False) -> None:
+        """Wait until these are shown, or, `anew`, shown once more."""
+        start = len(self.read()) if anew else 0
+
+        def is_shown() -> bool:
+            return all(text.encode() in self.read()[start:] for text in texts)
+
+        wait_until(is_shown, f"{texts}", 40, detail=lambda: self.shown[-2000:])
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        os.write(self._ours, keys.encode())
+
+    def end(self) -> int:
+        """Return the exit code, once it has left the terminal as it was."""
+        wait_until(lambda: self.read() is not None and self.process.poll() is not None, "its end")
+        shown = self.read()
+        assert shown.count(ENTER.encode()) == shown.count(LEAVE.encode()) == 1
+        assert termios.tcgetattr(self._theirs) == self.modes
+        assert shown.rpartition(LEAVE.encode())[0], "and nothing but an end is said after it"
+        return self.process.returncode
+
+    def close(self) -> None:
+        """Kill it, if it is still there."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._theirs)
+        os.close(self._ours)
+
+
+@contextlib.contextmanager
+def viewing(launcher: Launcher, *words: str) -> Iterator[View]:
+    """Open a view."""
+    view = View(launcher, *words)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+@pytest.fixture
+def gpus(lab: Lab, tmp_path: Path) -> Iterator[dict[str, HostGpus]]:
+    """Two hosts with two GPUs each, that nobody uses."""
+    installed = {name: HostGpus(lab[name], tmp_path) for name in ("node1", "node2")}
+    for each in installed.values():
+        each.set(FakeGpu(), FakeGpu())
+    yield installed
+    for each in installed.values():
+        each.remove()
+
+
+@pytest.fixture
+def running(plainly: Launcher) -> Iterator[str]:
+    """The id of a run on these two hosts, that says how far it is."""
+    words = 'print={"step":3,"steps":10,"rate":64.0,"unit":"samples"} sleep=600'
+    done = plainly.run_ranks(words, "cluster=lab", ONLY, "detach=true")
+    assert done.code == 0, done
+    yield done.folder.name
+    plainly("stop", "--run", done.folder.name)
+
+
+def rank_pid(lab: Lab, name: str) -> int:
+    """Return a process of a rank on a host."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        processes = lab[name].processes("RUNNER_RUN_ID")
+        found[:] = [each.pid for each in processes if "sleep=600" in each.cmdline]
+        return bool(found)
+
+    wait_until(is_there, f"a rank on {name}")
+    return found[-1]
+
+
+def test_one_look_tells_gpus_whose_they_are_and_runs(
+    lab: Lab, plainly: Launcher, gpus: dict[str, HostGpus], running: str
+) -> None:
+    """As a table in a pipe, as JSON for a program; what does not answer is named on stderr."""
+    mine = ((rank_pid(lab, "node1"), 40 * GB),)
+    gpus["node1"].set(FakeGpu(93, 40 * GB, processes=mine), FakeGpu(95, 41 * GB, processes=mine))
+    gpus["node2"].set(FakeGpu(97, 60 * GB, temperature_c=91, clock_reasons=THERMAL), FakeGpu())
+    lab["node3"].power_off()
+    table = plainly("top", "lab", QUICK)
+    data = plainly("top", "lab", QUICK, "--json")
+    one = plainly("top", "lab", "cluster.only=[node3]", QUICK, "--once")
+    run = plainly("top", running)
+
+    assert table.code == 0, table
+    lines = table.out.splitlines()
+    assert "3 of 4 hosts answer  3 of 4 GPUs in use" in lines[0]
+    rows = [line for line in lines if line.startswith("node")]
+    assert [row.split()[0] for row in rows] == ["node3", "node2", "node1", "node4"]
+    assert "not answering: " in rows[0]
+    assert "GPU 0 throttled (thermal), hot, memory in use by no known process" in rows[1]
+    assert rows[2].split()[2:4] == ["94%", "81/172"]
+    assert running in rows[2]
+    assert [line.split()[:4] for line in lines if line.startswith(running)] == [
+        [running, "running", "3/10", "30%"]
+    ]
+    assert "node3" in table.err
+    assert data.code == 0, data
+    _assert_documented(json.loads(data.out), running, mine[0][0])
+    assert (one.code, one.out) == (3, ""), one
+    assert run.code == 0, run
+    shown = {line.split()[0] for line in run.out.splitlines() if line.startswith("node")}
+    assert shown == {"node1", "node2"}
+
+
+def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
+    assert data.keys() == {"v", "time", "nodes", "runs", "unreachable", "notes"}
+    assert data["nodes"].keys() == {"node1", "node2", "node4"}
+    assert [*data["unreachable"]] == ["node3"]
+    first, _ = data["nodes"]["node1"]["gpus"]
+    assert (first["utilization"], first["memory_used"]) == (93, 40 * GB)
+    (user,) = first["users"]
+    assert (user["pid"], user["run_id"]) == (pid, running)
+    assert data["nodes"]["node1"]["cpu"] is not None, "rates need two samples"
+    (run,) = data["runs"]
+    assert (run["run_id"], run["progress"]["step"]) == (running, 3)
+
+
+def test_a_view_follows_its_hosts_and_leaves_no_trace(
+    lab: Lab, plainly: Launcher, gpus: dict[str, HostGpus]
+) -> None:
+    """A host that is unplugged, a driver that hangs; keys, and the ends of a view."""
+    with viewing(plainly, "lab", ONLY, QUICK) as view:
+        view.until("connecting", "2 of 2 hosts answer  ", "0 of 4 GPUs in use")
+        gpus["node1"].set(mode="hang")
+        view.until("driver's child did not answer")
+        view.press("s")
+        view.until("s sort: name")
+        view.press("g")
+        view.until("g nodes")
+        lab["node2"].unplug()
+        view.until("not answering: nothing was heard from it", "1 of 2 hosts answer")
+        lab["node2"].plug()
+        view.until("2 of 2 hosts answer", anew=True)
+        view.press("q")
+        assert view.end() == 0
+    endings = {"\x03": 0, "\x1b": 0, "\x1c": 128 + signal.SIGQUIT}
+    for key, code in endings.items():
+        with viewing(plainly, "lab", ONLY, QUICK) as view:
+            view.until("2 of 2 hosts answer")
+            view.press(key)
+            assert view.end() == code, repr(key)
+    with viewing(plainly, "lab", ONLY, QUICK) as view:
+        view.until("NODE")
+        view.process.send_signal(signal.SIGTERM)
+        assert view.end() == 128 + signal.SIGTERM
+    wait_until(lambda: not _agents(lab), "the end of the agents", detail=lambda: _agents(lab))
+
+
+def _agents(lab: Lab) -> list[str]:
+    processes = (each for name in ("node1", "node2") for each in lab[name].processes())
+    return [each.cmdline for each in processes if " top " in each.cmdline]
+
+
+def test_a_view_of_a_run_ends_with_it(plainly: Launcher, running: str) -> None:
+    """It says so, and what to type next; later, that is all it says."""
+    with viewing(plainly, "--run", running) as view:
+        view.until(f"{running}", "3/10")
+        assert plainly("stop", "--run", running).code == 0
+        assert view.end() == 0
+        end = view.shown.rpartition(LEAVE.encode())[2].decode()
+    assert f"run {running} has ended: stopped" in end
+    again = plainly("top", "--run", running)
+    assert (again.code, again.out.split("\n")[0]) == (0, f"run {running} has ended: stopped")
+    command = again.out.split("runner ", 1)[1].split()
+    assert plainly(*command).code == 0, command
+    absent = plainly("top", "--cluster", "lab", "--run", f"{running[:-4]}none")
+    assert absent.code == 3, absent
+    assert plainly(*absent.err.rpartition("runner ")[2].split()).code == 0, absent
