@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
@@ -13,8 +15,10 @@ from runner.workflows.reporting import download
 from runner.workflows.runs.found_run import FoundRun
 
 
-def pull_run(run: FoundRun) -> dict[str, PullResult]:
+def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, PullResult]:
     """Download what the hosts have of a run; record how it ended, if that is not on record here.
+
+    The `kinds` are those of `download.pull`.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
@@ -27,7 +31,7 @@ def pull_run(run: FoundRun) -> dict[str, PullResult]:
         verdict = _read_verdict(run)
     store.unlock()
     try:
-        pulled = download(run.finder.pool, run_id, store.folder, FILE_KINDS, run.reported.by_host)
+        pulled = download(run.finder.pool, run_id, store.folder, kinds, run.reported.by_host)
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"

@@ -7,18 +7,29 @@ from pathlib import Path
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
+from runner.core.errors import ConfigError, Problem
 from runner.core.history.run_data import RunData
 from runner.core.shell import line, this_program
 from runner.core.text import counted, format_size, join_some
 from runner.ui.output import note, show
+
+MAX_PORT = 65535
 
 
 @verb(
     "report",
     run="the run's id, several for a page that compares them; by default the latest run",
     out="write the page to this file, not to the run's record",
+    serve="show it live on 127.0.0.1 while the run is on; with --cluster and no run, all runs there",
+    port="with --serve: the port; by default a free one",
 )
-def report(selection: Selection, run: Sequence[str] = (), out: str = "") -> int:
+def report(
+    selection: Selection,
+    run: Sequence[str] = (),
+    out: str = "",
+    serve: bool = False,
+    port: str = "",
+) -> int:
     """Write what a run did as a page for a browser, in one file.
 
     Timeline, metrics, load, failure, logs and configuration; several runs side by side.
@@ -27,6 +38,11 @@ def report(selection: Selection, run: Sequence[str] = (), out: str = "") -> int:
     from runner.ui.page import page_data, render_page
     from runner.workflows.report_file import report_path, write_report
 
+    if serve:
+        return _serve(selection, run, out, port)
+    if port:
+        hint = f"{this_program()} report --serve --port {port}"
+        raise ConfigError([Problem("--port", "is for --serve", hint)])
     records = list(dict.fromkeys(_record(selection, each) for each in run or ("",)))
     runs = [read_run(folder) for folder in records]
     path = Path(out).absolute() if out else report_path(records, [each.run_id for each in runs])
@@ -35,6 +51,28 @@ def report(selection: Selection, run: Sequence[str] = (), out: str = "") -> int:
     show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
     _note_unended(runs)
     return 0
+
+
+def _serve(selection: Selection, run: Sequence[str], out: str, port: str) -> int:
+    """Serve the live page of a run, or of all runs of a cluster."""
+    from runner.workflows.live.serve import serve_cluster, serve_run
+
+    number = _port_number(port)
+    if len(run) > 1 or out:
+        message = "shows one run, or all of a cluster, and writes no file"
+        hint = "leave out --serve for a file, also of several runs"
+        raise ConfigError([Problem("--serve", message, hint)])
+    if selection.names_cluster and not run:
+        return serve_cluster(selection.contact(), number)
+    return serve_run(selection.contact_for_run("".join(run)), number)
+
+
+def _port_number(text: str) -> int:
+    """Return a port, 0 for a free one, or raise ConfigError."""
+    if text and not (text.isdecimal() and 0 < int(text) <= MAX_PORT):
+        message = f"must be a port from 1 to {MAX_PORT}, not {text!r}"
+        raise ConfigError([Problem("--port", message, "leave it out for a free one")])
+    return int(text or 0)
 
 
 def _note_unended(runs: Sequence[RunData]) -> None:

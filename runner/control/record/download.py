@@ -50,17 +50,19 @@ def pull(
     lost_s: float,
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
+    is_locked: bool = False,
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; return the result of each node, with its problems.
 
     A problem of one host does not affect the others. `folder`, the record on this machine, is
-    created if it does not exist; `kinds` are of "record", "log" and "output".
+    created if it does not exist; `kinds` are of "record", "log" and "output". With `is_locked` this
+    process has locked it.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
-    with contextlib.closing(DownloadFolder(folder)) as destination:
+    with contextlib.closing(DownloadFolder(folder, is_locked=is_locked)) as destination:
         return PullLoop(sessions, inbox, lost_s, show).run(destination, run_id, kinds)
 
 

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -32,13 +32,20 @@ class LiveAddress:
 
 def render_page(data: Mapping[str, Any], *, live: LiveAddress | None = None) -> str:
     """Return the page of this data; with `live`, it follows its server."""
+    title = ", ".join(run["id"] for run in data["runs"]) or "no runs"
+    return render_html(title, data, SCRIPTS, live)
+
+
+def render_html(
+    title: str, data: Mapping[str, Any], script_names: Sequence[str], live: LiveAddress | None
+) -> str:
+    """Return a page that these scripts draw."""
     styles = [_asset("vendor/uplot/uPlot.min.css"), _asset("assets/page.css")]
     library = _asset("vendor/uplot/uPlot.iife.min.js")
-    own = "\n".join(["(() => {", '"use strict";', *map(_own_script, SCRIPTS), "})();"])
+    own = "\n".join(["(() => {", '"use strict";', *map(_own_script, script_names), "})();"])
     scripts = [library, own]
     policy = _policy(styles, scripts, live)
     server = {"token": live.token, "home": live.home} if live else None
-    title = ", ".join(run["id"] for run in data["runs"]) or "no runs"
     return "\n".join(
         [
             "<!doctype html>",

@@ -1,0 +1,80 @@
+"""Record updates: what hosts have of a run that goes on, added to its record here bit by bit.
+
+It is what `attach` would write, fetched as `pull` does: nothing twice, and no lease of a
+controller is renewed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from runner.control.record.download import pull
+from runner.core.model.results import PullResult
+from runner.core.protocol.events import parse
+from runner.core.protocol.remote_files import LOG, RECORD
+from runner.workflows.runs.found_run import FoundRun
+
+METRICS_S = 0.5
+"""How long a step looks for metrics in new logs; the next one goes on."""
+
+MAX_BLOCK = 16 << 20  # bytes of events that are read at once
+
+
+class RecordUpdates:
+    """The additions to the record of one run.
+
+    Where another process writes it, these are only what that one leaves out: the hosts' own files,
+    such as their samples, which `pull` keeps apart.
+    """
+
+    def __init__(self) -> None:
+        self._events_read: dict[str, int] = {}  # bytes, by node
+
+    def fetch(self, run: FoundRun, *, owns_record: bool) -> dict[str, PullResult]:
+        """Fetch what is new on the hosts that answer; return what came of each.
+
+        If it `owns_record`, this process has locked it.
+        """
+        pool, store = run.finder.pool, run.store
+        part = {node: each for node, each in pool.sessions.items() if node in run.all_nodes}
+        sessions = {node: each for node, each in part.items() if not each.closed}
+        fetched = pull(
+            *(sessions, pool.inbox, run.plan.run_id, store.folder),
+            lost_s=pool.spec.lost_s,
+            show=lambda *_: None,
+            kinds=(RECORD, LOG) if owns_record else (RECORD,),
+            is_locked=True,
+        )
+        if owns_record:
+            for node in fetched:
+                self._add_events(run, node)
+            self._add_metrics(run)
+        return fetched
+
+    def _add_events(self, run: FoundRun, node: str) -> None:
+        position = self._events_read.get(node, 0)
+        data = _read(run.store.folder / "hosts" / node / "events.jsonl", position)
+        whole = data[: data.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                run.store.append(parse(line.decode(errors="replace")))
+        self._events_read[node] = position + len(whole)
+
+    def _add_metrics(self, run: FoundRun) -> None:
+        deadline = time.monotonic() + METRICS_S
+        metrics, plan = run.store.metrics, run.plan
+        for share in plan.nodes:
+            metrics.advance(share.node, plan.attempt, plan.progress_pattern)
+            while metrics.has_backlog(share.node) and time.monotonic() < deadline:
+                metrics.advance(share.node, plan.attempt, plan.progress_pattern)
+
+
+def _read(path: Path, position: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(MAX_BLOCK)
+    except OSError:  # none yet
+        return b""

@@ -1,0 +1,197 @@
+"""Run follower: the thread that keeps the record here of one run up to date while it is on.
+
+It polls the hosts, so that a host or a laptop that was away for hours is no special case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.control.record.run_store import RunStore
+from runner.control.rpc.session import BoundedInbox
+from runner.core.errors import Interrupted, NotReady, RunnerError
+from runner.core.model.run_info import BROKEN, aggregate_state
+from runner.core.model.spec import LaunchRequest
+from runner.core.protocol.remote_files import LOG, RECORD
+from runner.core.shell import this_program
+from runner.core.text import printable
+from runner.ui.console.plain import Console
+from runner.ui.layout import fold_names
+from runner.workflows.host_pool import HostPool, enqueue_signal
+from runner.workflows.live.document import Status
+from runner.workflows.live.record_updates import RecordUpdates
+from runner.workflows.pull import pull_run
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.runs.found_run import FoundRun
+
+POLL_S = 2.0
+MAX_DUTY = 0.2  # the share of time that polls may take
+RETRY_S, MAX_RETRY_S = 3.0, 60.0
+"""The pause before hosts are contacted again, at first and at most."""
+
+
+class RunFollower(threading.Thread):
+    """Follows one run until it has ended; `folder` is its record here, once there is one.
+
+    `report` takes the status whenever that is known anew, from this thread.
+    """
+
+    def __init__(
+        self, request: LaunchRequest, console: Console, report: Callable[[Status], None]
+    ) -> None:
+        super().__init__(daemon=True, name=f"follow {request.spec.run_id}")
+        self.problem: RunnerError | None = None  # why it is not followed now
+        self.has_begun = threading.Event()  # it has a folder, or a problem
+        self._request, self._console, self._report = request, console, report
+        self._inbox = BoundedInbox()
+        self._closed = threading.Event()
+        self._fresh_at: float | None = None
+        self._reconnect_at, self._retry_s = 0.0, RETRY_S
+        self._store = _recorded(request)
+
+    @property
+    def folder(self) -> Path | None:
+        """The record here, None while there is none."""
+        return self._store.folder if self._store else None
+
+    def close(self) -> None:
+        """End the thread soon; the run goes on."""
+        self._closed.set()
+        enqueue_signal(self._inbox, signal.SIGTERM)
+
+    def run(self) -> None:
+        """Follow the run."""
+        with contextlib.suppress(Interrupted):
+            is_over = self._is_whole()
+            while not is_over and not self._closed.is_set():
+                is_over = self._try_to_follow()
+            if is_over:
+                self._tell_end()
+        self.has_begun.set()
+
+    def _try_to_follow(self) -> bool:
+        """Follow the run as long as hosts answer; return whether it is over."""
+        try:
+            self._follow()
+            self.problem = None
+        except NotReady as error:
+            self.problem = error
+            if self._store and self._store.has_result:
+                return True
+            self._tell(f"not up to date, tried again all the time: {_reason(error)}")
+            self.has_begun.set()
+            self._closed.wait(self._retry_s)
+            self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
+            return False
+        finally:
+            if self._store:
+                self._store.unlock()
+        return True
+
+    def _is_whole(self) -> bool:
+        """Return whether all that can be known of the run is on record."""
+        store = self._store
+        if store is None or not store.has_result or store.has_unproven_end:
+            return False
+        try:
+            verdict = store.read_result()[1]
+        except NotReady:
+            return False
+        return not verdict.has_begun or store.has_logs_of(verdict.nodes_that_ran)
+
+    def _tell_end(self) -> None:
+        end = "nobody knows how"
+        if self._store and self._store.has_result:
+            with contextlib.suppress(NotReady):
+                end = self._store.read_result()[1].state
+        self._tell(end, ended=True)
+
+    def _tell(self, text: str, *, ended: bool = False) -> None:
+        self._report(Status(text, self._fresh_at, ended))
+
+    def _follow(self) -> None:
+        """Follow it until it has ended; raise NotReady if nothing more is heard of it."""
+        pool = HostPool(self._request.spec, self._console, self._inbox)
+        try:
+            finder = RunFinder(pool, self._request.selector)
+            while True:
+                run = FoundRun(self._request, finder)
+                self._store = run.store
+                self.has_begun.set()
+                if not self._follow_attempt(run):
+                    return
+        finally:
+            pool.close()
+
+    def _follow_attempt(self, run: FoundRun) -> bool:
+        """Add to the record while this attempt is on; return whether another has followed it."""
+        updates, owns_record = RecordUpdates(), False
+        while True:
+            began = time.monotonic()
+            owns_record = owns_record or run.store.reopen(run.request, run.plan)
+            fetched = updates.fetch(run, owns_record=owns_record)
+            self._note(run, {node for node, each in fetched.items() if each.is_finished})
+            if run.store.has_result and not owns_record:
+                return False
+            if run.has_ended_where_known and not run.relaunch_pending:
+                if owns_record:
+                    self._conclude(run)
+                    return False
+            seconds = max(POLL_S, (time.monotonic() - began) * (1 / MAX_DUTY - 1))
+            run.finder.pool.poll_for_stop(seconds)
+            self._reconnect(run)
+            with contextlib.suppress(NotReady):  # nobody answers
+                run.reported = run.finder.find(run.plan.run_id)
+            if run.reported.info.attempt > run.plan.attempt:
+                run.store.unlock()
+                return True
+
+    def _conclude(self, run: FoundRun) -> None:
+        """Bring the record to the end of the run."""
+        run.store.unlock()
+        pull_run(run, (RECORD, LOG))
+
+    def _note(self, run: FoundRun, heard: set[str]) -> None:
+        """Tell how up to date the record is, now that these nodes were heard."""
+        missing = [share.node for share in run.plan.nodes if share.node not in heard]
+        if heard:
+            self._fresh_at = time.time()
+        if not missing:
+            self._retry_s = RETRY_S
+        text = f"not heard of {fold_names(missing)}, tried again all the time" if missing else ""
+        if aggregate_state(run.reported.by_host) == BROKEN:
+            stop = f"{this_program()} stop {run.flags}"
+            text = f"the run is broken: its supervisors are gone; this closes it: {stop}"
+        self._tell(text)
+
+    def _reconnect(self, run: FoundRun) -> None:
+        """Connect again to nodes of the run that are not heard, not too often."""
+        pool = run.finder.pool
+        for session in list(pool.sessions.values()):
+            if session.idle_s > pool.spec.lost_s:
+                session.close(is_silent=True)
+        nodes = [share.node for share in run.plan.nodes]
+        is_whole = all(n in pool.sessions and not pool.sessions[n].closed for n in nodes)
+        if is_whole or time.monotonic() < self._reconnect_at:
+            return
+        run.finder.reconnect_all()
+        run.finder.retarget_to_run(run.plan)
+        self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
+        self._reconnect_at = time.monotonic() + self._retry_s
+
+
+def _reason(error: RunnerError) -> str:
+    problem = error.problems[0]
+    where = f"{problem.subject}: " if problem.subject else ""
+    return printable(f"{where}{problem.message}")
+
+
+def _recorded(request: LaunchRequest) -> RunStore | None:
+    """Return the record of a run, if there is one here."""
+    is_here = request.spec.run_id and (request.run_dir / "logs").is_dir()
+    return RunStore(request.run_dir) if is_here else None
