@@ -20,7 +20,7 @@ MAX_PORT = 65535
     "report",
     run="the run's id, several for a page that compares them; by default the latest run",
     out="write the page to this file, not to the run's record",
-    serve="show it live on 127.0.0.1 while the run is on; with --cluster and no run, all runs there",
+    serve="show it live on 127.0.0.1; with --cluster and no run, the list of all runs there",
     port="with --serve: the port; by default a free one",
 )
 def report(

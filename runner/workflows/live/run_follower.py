@@ -18,6 +18,7 @@ from runner.core.errors import Interrupted, NotReady, RunnerError
 from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.remote_files import LOG, RECORD
+from runner.core.protocol.timing import SPEEDUP
 from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
@@ -30,8 +31,9 @@ from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.runs.found_run import FoundRun
 
 POLL_S = 2.0
+TICK_S = 1.0
 MAX_DUTY = 0.2  # the share of time that polls may take
-RETRY_S, MAX_RETRY_S = 3.0, 60.0
+RETRY_S, MAX_RETRY_S = 4.0 / SPEEDUP, 60.0 / SPEEDUP
 """The pause before hosts are contacted again, at first and at most."""
 
 
@@ -138,12 +140,12 @@ class RunFollower(threading.Thread):
             self._note(run, {node for node, each in fetched.items() if each.is_finished})
             if run.store.has_result and not owns_record:
                 return False
-            if run.has_ended_where_known and not run.relaunch_pending:
-                if owns_record:
-                    self._conclude(run)
-                    return False
-            seconds = max(POLL_S, (time.monotonic() - began) * (1 / MAX_DUTY - 1))
-            run.finder.pool.poll_for_stop(seconds)
+            has_ended = run.has_ended_where_known and not run.relaunch_pending
+            if has_ended and owns_record:
+                self._conclude(run)
+                return False
+            took_s = time.monotonic() - began
+            _wait(run.finder.pool, max(POLL_S, took_s * (1 / MAX_DUTY - 1)))
             self._reconnect(run)
             with contextlib.suppress(NotReady):  # nobody answers
                 run.reported = run.finder.find(run.plan.run_id)
@@ -181,8 +183,15 @@ class RunFollower(threading.Thread):
             return
         run.finder.reconnect_all()
         run.finder.retarget_to_run(run.plan)
-        self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
         self._reconnect_at = time.monotonic() + self._retry_s
+        self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
+
+
+def _wait(pool: HostPool, seconds: float) -> None:
+    """Wait, and hear of every host meanwhile: each wait begins with a ping."""
+    deadline = time.monotonic() + seconds
+    while (left_s := deadline - time.monotonic()) > 0:
+        pool.poll_for_stop(min(TICK_S, left_s))
 
 
 def _reason(error: RunnerError) -> str:
