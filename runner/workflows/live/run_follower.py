@@ -9,7 +9,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from runner.control.record.run_store import RunStore
@@ -24,6 +24,7 @@ from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.workflows.host_pool import HostPool, enqueue_signal
+from runner.workflows.live.connections import are_certain, missing_nodes
 from runner.workflows.live.document import Status
 from runner.workflows.live.record_updates import RecordUpdates
 from runner.workflows.pull import pull_run
@@ -165,21 +166,26 @@ class RunFollower(threading.Thread):
             self._fresh_at = time.time()
         if not missing:
             self._retry_s = RETRY_S
-        text = f"not heard of {fold_names(missing)}, tried again all the time" if missing else ""
+        if missing:
+            self._tell_missing(missing)
+            return
+        text = ""
         if aggregate_state(run.reported.by_host) == BROKEN:
             stop = f"{this_program()} stop {run.flags}"
             text = f"the run is broken: its supervisors are gone; this closes it: {stop}"
         self._tell(text)
 
+    def _tell_missing(self, nodes: Collection[str]) -> None:
+        self._tell(f"not heard of {fold_names(nodes)}, tried again all the time")
+
     def _reconnect(self, run: FoundRun) -> None:
         """Connect again to nodes of the run that are not heard, not too often."""
         pool = run.finder.pool
-        for session in list(pool.sessions.values()):
-            if session.idle_s > pool.spec.lost_s:
-                session.close(is_silent=True)
-        nodes = [share.node for share in run.plan.nodes]
-        is_whole = all(n in pool.sessions and not pool.sessions[n].closed for n in nodes)
-        if is_whole or time.monotonic() < self._reconnect_at:
+        missing = missing_nodes(pool, (share.node for share in run.plan.nodes))
+        if not missing or time.monotonic() < self._reconnect_at:
+            return
+        self._tell_missing(missing)
+        if not are_certain(pool):
             return
         run.finder.reconnect_all()
         run.finder.retarget_to_run(run.plan)
