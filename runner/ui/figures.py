@@ -22,18 +22,18 @@ def rate_text(progress: Metrics | RankProgress) -> str:
     if progress.rate is None:
         return ""
     unit = f" {printable(progress.unit)}" if progress.unit else ""
-    return f"{_number(progress.rate)}{unit}/s"
+    return f"{number_text(progress.rate)}{unit}/s"
 
 
 def loss_text(metrics: Metrics) -> str:
     """Return "loss 0.1234", "" if there is none."""
-    return "" if metrics.loss is None else f"loss {_number(metrics.loss)}"
+    return "" if metrics.loss is None else f"loss {number_text(metrics.loss)}"
 
 
 def more_texts(metrics: Metrics) -> tuple[str, ...]:
     """Return "lr 0.001" for each other number."""
     numbers = ((name, value) for name, value in metrics.more.items() if not isinstance(value, str))
-    return tuple(f"{name} {_number(value)}" for name, value in numbers)
+    return tuple(f"{name} {number_text(value)}" for name, value in numbers)
 
 
 def left_text(left_s: float | None) -> str:
@@ -41,7 +41,7 @@ def left_text(left_s: float | None) -> str:
     return "" if left_s is None else f"{format_age(left_s)} left"
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number with four digits that say something, or all before the point."""
     is_long = math.isfinite(value) and 1e4 <= abs(value) < MAX_SHOWN  # noqa: PLR2004 (four digits)
     return f"{value:,.0f}" if is_long else f"{value:.4g}"

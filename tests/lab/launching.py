@@ -31,8 +31,8 @@ PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
-    *("attach", "check", "clean", "config", "deploy", "exec", "explain", "init"),
-    *("logs", "ps", "pull", "stacks", "stop", "why"),
+    *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
+    *("init", "logs", "note", "plot", "ps", "pull", "stacks", "stop", "why"),
 ]
 
 

@@ -1,0 +1,38 @@
+"""The verb `export`: runs for the tools of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.cli.verb import verb
+from runner.core.errors import ConfigError, Problem
+from runner.core.shell import line
+from runner.core.text import counted
+from runner.ui.output import show
+
+
+@verb(
+    "export",
+    run="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
+    tensorboard="write TensorBoard's event files into this folder, below it one for each run",
+)
+def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
+    """Write the metrics and samples of runs on record for TensorBoard.
+
+    Without a RUN, it is the latest one. A repeated export replaces the one before.
+    """
+    from runner.cli.extras import missing_extra
+    from runner.control.history.named_runs import named_records
+    from runner.workflows.history.tensorboard_export import export_runs
+
+    if not tensorboard:
+        raise ConfigError([Problem("export", "needs a folder", "--tensorboard DIR")])
+    records = named_records(run or ("latest",))
+    try:
+        counts = export_runs(records, Path(tensorboard))
+    except ImportError as error:
+        raise missing_extra("--tensorboard", "tensorboard") from error
+    for run_id, count in counts.items():
+        show(f"{Path(tensorboard, run_id)}: {counted(count, 'scalar')}")
+    show(f"  {line(['tensorboard', '--logdir', tensorboard])}")
+    return 0

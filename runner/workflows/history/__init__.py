@@ -1,0 +1,1 @@
+"""Workflows on the records of runs: what they were, compared, drawn and exported."""

@@ -1,0 +1,73 @@
+"""Comparison of runs on record, in an order of the user's choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from runner.control.history.run_reader import METRICS, read_run
+from runner.core.errors import ConfigError, Problem
+from runner.core.history.comparison import ARGUMENTS, Comparison, RunSummary, compare_runs
+from runner.core.text import join_some
+
+MAX_POINTS = 50
+"""Of a series: a comparison has the last, the least and the most alone."""
+
+FIGURES: dict[str, Callable[[RunSummary], float | str | None]] = {
+    "started": lambda run: run.started,
+    "duration": lambda run: run.duration,
+    "gpu_hours": lambda run: run.gpu_hours,
+    "least_loss": lambda run: run.least_loss,
+    "state": lambda run: run.state,
+    "step": lambda run: run.step,
+    "run": lambda run: run.run_id,
+}
+"""What runs can be sorted by beside metrics and keys of the configuration."""
+
+
+def compared(folders: Sequence[Path], sort: str = "") -> Comparison:
+    """Return the comparison of runs on record; raise ConfigError for an order that is none."""
+    read = (
+        read_run(folder, max_points=MAX_POINTS, parts=frozenset({METRICS})) for folder in folders
+    )
+    comparison = compare_runs([*read])
+    return _sorted(comparison, sort) if sort else comparison
+
+
+def _sorted(comparison: Comparison, sort: str) -> Comparison:
+    """Return the runs by a figure, the least first; with "-" before it the most; unknown last."""
+    key = sort.removeprefix("-")
+    figure = _figure(comparison, key)
+    known = [run for run in comparison.runs if _rank(figure(run)) is not None]
+    known.sort(key=lambda run: _rank(figure(run)) or (), reverse=sort.startswith("-"))
+    unknown = [run for run in comparison.runs if _rank(figure(run)) is None]
+    return replace(comparison, runs=(*known, *unknown))
+
+
+def _figure(comparison: Comparison, key: str) -> Callable[[RunSummary], float | str | None]:
+    if key in FIGURES:
+        return FIGURES[key]
+    if key in comparison.metrics:
+        return lambda run: run.metrics.get(key)
+    for name in (key, f"{ARGUMENTS}.{key}"):
+        if name in comparison.keys:
+            return lambda run: run.config.get(name)
+    from runner.config.validation import suggest
+
+    legal = [*FIGURES, *comparison.metrics, *comparison.keys]
+    hint = "\n".join(filter(None, (suggest(key, legal), f"there are {join_some(legal, 20)}")))
+    message = f"no run has {key!r}, or it is the same in all of them"
+    raise ConfigError([Problem("--sort", message, hint)])
+
+
+def _rank(value: float | str | None) -> tuple[bool, float, str] | None:
+    """Return by what a value is sorted: numbers before texts; None for no value."""
+    if value is None or value == "":
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return True, 0.0, str(value)
+    return None if math.isnan(number) else (False, number, "")
