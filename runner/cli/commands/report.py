@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import ConfigError, Problem
 from runner.core.history.run_data import RunData
+from runner.core.protocol.paths import is_run_id
 from runner.core.shell import line, this_program
 from runner.core.text import counted, format_size, join_some
 from runner.ui.output import note, show
@@ -18,9 +20,9 @@ MAX_PORT = 65535
 
 @verb(
     "report",
-    run="the run's id, several for a page that compares them; by default the latest run",
+    run="a run id or its beginning, latest, a folder, or a sweep's id; several are compared",
     out="write the page to this file, not to the run's record",
-    serve="show it live on 127.0.0.1 while the run is on; with --cluster and no run, all runs there",
+    serve="show it live on 127.0.0.1; with --cluster and no run, the list of all runs there",
     port="with --serve: the port; by default a free one",
 )
 def report(
@@ -38,12 +40,13 @@ def report(
     from runner.ui.page import page_data, render_page
     from runner.workflows.report_file import report_path, write_report
 
+    words = run or ("",)
     if serve:
         return _serve(selection, run, out, port)
     if port:
         hint = f"{this_program()} report --serve --port {port}"
         raise ConfigError([Problem("--port", "is for --serve", hint)])
-    records = list(dict.fromkeys(_record(selection, each) for each in run or ("",)))
+    records = list(dict.fromkeys(chain.from_iterable(_records(selection, each) for each in words)))
     runs = [read_run(folder) for folder in records]
     path = Path(out).absolute() if out else report_path(records, [each.run_id for each in runs])
     size = write_report(path, render_page(page_data(runs)))
@@ -85,8 +88,19 @@ def _note_unended(runs: Sequence[RunData]) -> None:
         note(f"  {this_program()} pull {run_flags}")
 
 
-def _record(selection: Selection, run: str) -> Path:
-    """Return the record of a run; one that is not here is fetched from its hosts."""
+def _records(selection: Selection, word: str) -> list[Path]:
+    """Return the records that a word means; that of a run that is not here is fetched."""
+    from runner.control.history.named_runs import named_records
+    from runner.control.record import run_index
+
+    is_elsewhere = is_run_id(word) and not run_index.record_folder(word)
+    if word and not (is_elsewhere and selection.names_cluster):
+        return named_records([word])
+    return [_fetched_record(selection, word)]
+
+
+def _fetched_record(selection: Selection, run: str) -> Path:
+    """Return the record of a run, which is fetched from its hosts if it is not here."""
     from runner.control.record.files import PLAN_FILE
     from runner.workflows.pull import pull_run
     from runner.workflows.runs.discovery import open_run_finder

@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from runner.core.history.comparison import value_text
 from runner.core.history.run_data import LogTail, RunData, flat_config
 from runner.core.protocol.events import Event
 from runner.core.text import format_size, printable, printable_lines
 from runner.ui.page import summary
 from runner.ui.page.columns import rounded
-from runner.ui.page.differences import differences, value_text
+from runner.ui.page.differences import differences
 from runner.ui.page.load import load
 from runner.ui.page.metric_data import metrics, time_left
 from runner.ui.page.timeline import timeline
@@ -115,7 +116,7 @@ def _config(run: RunData) -> list[list[str]]:
     """Return each key with its value, and what set it; "" where that is not on record."""
     others = "default" if run.origins else ""
     return [
-        [printable(key), value_text(value), printable(_origin_of(run, key) or others)]
+        [printable(key), printable(value_text(value)), printable(_origin_of(run, key) or others)]
         for key, value in flat_config(run.config).items()
     ]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runner.core.history.run_data import RunData, flat_config
+from runner.core.history.comparison import differing_values, gpu_hours
+from runner.core.history.run_data import RunData
 from runner.core.text import counted, format_duration, printable
 
 ABSENT = "-"
-_NOT_SET = object()
 
 
 def differences(runs: Sequence[RunData], states: Sequence[str]) -> list[dict[str, Any]]:
@@ -22,17 +21,6 @@ def differences(runs: Sequence[RunData], states: Sequence[str]) -> list[dict[str
     results += _metric_rows(runs)
     rows = [_row("code", name, [of(run) for run in runs]) for name, of in _CODE]
     return results + [row for row in (*rows, *_config_rows(runs)) if row["differs"]]
-
-
-def gpu_hours(run: RunData) -> float | None:
-    """Return the GPU hours of an ended run; None if they are not known."""
-    return None if run.seconds is None else run.gpu_count * run.seconds / 3600
-
-
-def value_text(value: Any) -> str:
-    """Return a value of the configuration as it would be typed, with nothing hidden in it."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return printable(text)
 
 
 def _row(kind: str, name: str, values: Sequence[str]) -> dict[str, Any]:
@@ -91,10 +79,7 @@ def _number(value: float | None) -> str:
 
 
 def _config_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    flats = [flat_config(run.config) for run in runs]
-    keys = sorted({key for flat in flats for key in flat})
-    found = ((key, [flat.get(key, _NOT_SET) for flat in flats]) for key in keys)
     return [
-        _row("configuration", key, ["" if v is _NOT_SET else value_text(v) for v in values])
-        for key, values in found
+        _row("configuration", key, [value or "" for value in values])
+        for key, values in differing_values(runs).items()
     ]

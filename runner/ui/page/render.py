@@ -56,6 +56,7 @@ def render_html(
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             '<meta name="referrer" content="no-referrer">',
+            '<link rel="icon" href="data:,">',
             f"<title>{html.escape(title)}</title>",
             *(f"<style>{style}</style>" for style in styles),
             "</head>",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.core.text import counted, format_age, printable
@@ -23,7 +23,7 @@ def list_data(cluster: str, rows: Sequence[Row], omitted_count: int, now: float)
     }
 
 
-def render_list(data: dict[str, Any], live: LiveAddress) -> str:
+def render_list(data: Mapping[str, Any], live: LiveAddress) -> str:
     """Return the page."""
     return render_html(f"runs on {data['cluster']}", data, SCRIPTS, live)
 

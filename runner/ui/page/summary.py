@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.core.history.comparison import gpu_hours
 from runner.core.history.run_data import RunData
 from runner.core.model.plan import Plan
 from runner.core.outcome.first_failure import failure_text
@@ -17,7 +18,6 @@ from runner.core.text import (
     printable_lines,
 )
 from runner.ui.layout import fold_names
-from runner.ui.page.differences import gpu_hours
 
 NO_END = "no end on record"
 """The state of a run that is on, or whose end nobody has brought here."""

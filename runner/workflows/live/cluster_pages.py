@@ -21,6 +21,7 @@ from runner.ui.page.render import LiveAddress
 from runner.ui.page.run_list import list_data, render_list
 from runner.ui.reports import run_table
 from runner.workflows.host_pool import HostPool, enqueue_signal
+from runner.workflows.live.connections import are_certain, missing_nodes
 from runner.workflows.live.document import Document, Status
 from runner.workflows.live.page_server import Busy
 from runner.workflows.live.run_follower import RunFollower
@@ -102,6 +103,7 @@ class ClusterPages(threading.Thread):
         self.has_begun = threading.Event()
         self._request, self._console, self._adopt = request, console, adopt
         self._run_address = lambda: address(HOME)
+        self._names = [node.name for node in request.spec.nodes]
         self._source = ListSource(request.spec.cluster, lambda: address(""))
         self._list = adopt(Document(self._source))
         self._inbox, self._closed = BoundedInbox(), threading.Event()
@@ -177,8 +179,9 @@ class ClusterPages(threading.Thread):
             try:
                 if finder is None:
                     finder = RunFinder(pool, self._request.selector)
-                elif time.monotonic() > connected_at + RECONNECT_S and _is_missed(pool):
-                    finder.reconnect_all()
+                elif time.monotonic() > connected_at + RECONNECT_S and are_certain(pool):
+                    if missing_nodes(pool, self._names):
+                        finder.reconnect_all()
                     connected_at = time.monotonic()
                 self._show(finder)
             except NotReady as error:
@@ -188,10 +191,7 @@ class ClusterPages(threading.Thread):
             self._wait(pool)
 
     def _show(self, finder: RunFinder) -> None:
-        for session in list(finder.pool.sessions.values()):
-            if session.idle_s > finder.pool.spec.lost_s:
-                session.close(is_silent=True)
-        if all(session.closed for session in finder.pool.sessions.values()):
+        if len(missing_nodes(finder.pool, self._names)) == len(self._names):
             raise NotReady([*finder.unreachable.values()])
         runs = finder.runs()
         places = {run.run_id: run_index.folder_of(run.info) for run in runs}
@@ -200,9 +200,8 @@ class ClusterPages(threading.Thread):
         self._source.show(
             run_table.rows(runs, {}, all_=True, clock_offsets=offsets, folders=folders)
         )
-        names = {node.name for node in self._request.spec.nodes}
-        heard = {name for name, each in finder.pool.sessions.items() if not each.closed}
-        missing = [name for name in names if name not in heard or name in finder.unreachable]
+        gone = missing_nodes(finder.pool, self._names)
+        missing = [name for name in self._names if name in gone or name in finder.unreachable]
         text = f"not heard of {fold_names(missing)}, tried again all the time" if missing else ""
         self._tell(text, time.time())
 
@@ -220,12 +219,6 @@ class ClusterPages(threading.Thread):
             waited_s = time.monotonic() - began
             if waited_s >= (POLL_S if self._list.is_viewed else UNVIEWED_POLL_S):
                 return
-
-
-def _is_missed(pool: HostPool) -> bool:
-    """Return whether a host of the cluster has no connection."""
-    names = (node.name for node in pool.spec.nodes)
-    return any(n not in pool.sessions or pool.sessions[n].closed for n in names)
 
 
 def _reason(error: RunnerError) -> str:

@@ -178,9 +178,10 @@ class Document:
 class Builder(threading.Thread):
     """The thread that builds the versions of all documents, one after the other."""
 
-    def __init__(self, documents: Callable[[], list[Document]]) -> None:
+    def __init__(self) -> None:
         super().__init__(daemon=True, name="pages")
-        self._documents, self._due, self._ended = documents, threading.Event(), False
+        self.documents: Callable[[], list[Document]] = list
+        self._due, self._ended = threading.Event(), False
 
     def wake(self) -> None:
         """Look at once."""
@@ -194,7 +195,7 @@ class Builder(threading.Thread):
     def run(self) -> None:
         """Refresh documents until it is closed."""
         while not self._ended:
-            for document in self._documents():
+            for document in self.documents():
                 document.refresh()
             self._due.wait(LOOK_S)
             self._due.clear()

@@ -33,25 +33,25 @@ HEAD_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 60.0
 """The time for a whole response: a page of megabytes may go through a slow `ssh -L`."""
 
-NO_STORE = {
+POLICY = (
+    "default-src 'none'",
+    "script-src 'unsafe-inline'",  # the page itself names its scripts by their hashes
+    "style-src 'unsafe-inline'",
+    "img-src data: blob:",
+    "font-src data:",
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+)
+
+HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Content-Security-Policy": "; ".join(
-        (
-            "default-src 'none'",
-            "script-src 'unsafe-inline'",  # the page itself names its scripts by their hashes
-            "style-src 'unsafe-inline'",
-            "img-src data: blob:",
-            "font-src data:",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        )
-    ),
+    "Content-Security-Policy": "; ".join(POLICY),
 }
 
 BUSY = (
@@ -60,7 +60,7 @@ BUSY = (
 )
 
 
-class Busy(Exception):  # noqa: N818 (it is the client that is told to come again)
+class Busy(Exception):
     """There is no room for one more page now."""
 
 
@@ -76,10 +76,11 @@ class PageServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True  # of connections that have ended, not of another server
     request_queue_size = 128
 
-    def __init__(self, port: int, find: FindDocument, streams: EventStreams) -> None:
+    def __init__(self, port: int, streams: EventStreams) -> None:
         """Listen on a port, 0 for a free one; raise NotReady if it cannot be had."""
         self.token = secrets.token_urlsafe(32)
-        self.find, self.streams = find, streams
+        self.find: FindDocument = lambda _: None
+        self.streams = streams
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._kept: set[socket.socket] = set()
         try:
@@ -166,7 +167,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         found, end, _ = head.partition(b"\r\n\r\n")
         return found + end
 
-    def do_GET(self) -> None:  # noqa: N802 (the name http.server gives it)
+    def do_GET(self) -> None:
         """Answer with a document, its data or its events."""
         address = urllib.parse.urlsplit(self.path)
         if problem := self._origin_problem(address):
@@ -179,7 +180,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._serve(*address.path.rpartition("/")[::2])
 
-    do_HEAD = do_GET  # noqa: N815 (as above)
+    do_HEAD = do_GET
 
     def _origin_problem(self, address: urllib.parse.SplitResult) -> str:
         hosts = {f"{ADDRESS}:{self.server.port}", f"localhost:{self.server.port}"}
@@ -261,7 +262,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _begin(self, status: HTTPStatus, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {**NO_STORE, **(headers or {}), "Connection": "close"}.items():
+        for name, value in {**HEADERS, **(headers or {}), "Connection": "close"}.items():
             self.send_header(name, value)
         self.end_headers()
 

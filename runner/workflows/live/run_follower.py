@@ -9,7 +9,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from runner.control.record.run_store import RunStore
@@ -18,11 +18,13 @@ from runner.core.errors import Interrupted, NotReady, RunnerError
 from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.remote_files import LOG, RECORD
+from runner.core.protocol.timing import SPEEDUP
 from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.workflows.host_pool import HostPool, enqueue_signal
+from runner.workflows.live.connections import are_certain, missing_nodes
 from runner.workflows.live.document import Status
 from runner.workflows.live.record_updates import RecordUpdates
 from runner.workflows.pull import pull_run
@@ -30,8 +32,9 @@ from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.runs.found_run import FoundRun
 
 POLL_S = 2.0
+TICK_S = 1.0
 MAX_DUTY = 0.2  # the share of time that polls may take
-RETRY_S, MAX_RETRY_S = 3.0, 60.0
+RETRY_S, MAX_RETRY_S = 4.0 / SPEEDUP, 60.0 / SPEEDUP
 """The pause before hosts are contacted again, at first and at most."""
 
 
@@ -138,12 +141,12 @@ class RunFollower(threading.Thread):
             self._note(run, {node for node, each in fetched.items() if each.is_finished})
             if run.store.has_result and not owns_record:
                 return False
-            if run.has_ended_where_known and not run.relaunch_pending:
-                if owns_record:
-                    self._conclude(run)
-                    return False
-            seconds = max(POLL_S, (time.monotonic() - began) * (1 / MAX_DUTY - 1))
-            run.finder.pool.poll_for_stop(seconds)
+            has_ended = run.has_ended_where_known and not run.relaunch_pending
+            if has_ended and owns_record:
+                self._conclude(run)
+                return False
+            took_s = time.monotonic() - began
+            _wait(run.finder.pool, max(POLL_S, took_s * (1 / MAX_DUTY - 1)))
             self._reconnect(run)
             with contextlib.suppress(NotReady):  # nobody answers
                 run.reported = run.finder.find(run.plan.run_id)
@@ -163,26 +166,38 @@ class RunFollower(threading.Thread):
             self._fresh_at = time.time()
         if not missing:
             self._retry_s = RETRY_S
-        text = f"not heard of {fold_names(missing)}, tried again all the time" if missing else ""
+        if missing:
+            self._tell_missing(missing)
+            return
+        text = ""
         if aggregate_state(run.reported.by_host) == BROKEN:
             stop = f"{this_program()} stop {run.flags}"
             text = f"the run is broken: its supervisors are gone; this closes it: {stop}"
         self._tell(text)
 
+    def _tell_missing(self, nodes: Collection[str]) -> None:
+        self._tell(f"not heard of {fold_names(nodes)}, tried again all the time")
+
     def _reconnect(self, run: FoundRun) -> None:
         """Connect again to nodes of the run that are not heard, not too often."""
         pool = run.finder.pool
-        for session in list(pool.sessions.values()):
-            if session.idle_s > pool.spec.lost_s:
-                session.close(is_silent=True)
-        nodes = [share.node for share in run.plan.nodes]
-        is_whole = all(n in pool.sessions and not pool.sessions[n].closed for n in nodes)
-        if is_whole or time.monotonic() < self._reconnect_at:
+        missing = missing_nodes(pool, (share.node for share in run.plan.nodes))
+        if not missing or time.monotonic() < self._reconnect_at:
+            return
+        self._tell_missing(missing)
+        if not are_certain(pool):
             return
         run.finder.reconnect_all()
         run.finder.retarget_to_run(run.plan)
-        self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
         self._reconnect_at = time.monotonic() + self._retry_s
+        self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
+
+
+def _wait(pool: HostPool, seconds: float) -> None:
+    """Wait, and hear of every host meanwhile: each wait begins with a ping."""
+    deadline = time.monotonic() + seconds
+    while (left_s := deadline - time.monotonic()) > 0:
+        pool.poll_for_stop(min(TICK_S, left_s))
 
 
 def _reason(error: RunnerError) -> str:

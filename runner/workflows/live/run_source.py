@@ -23,7 +23,9 @@ MAX_ENTRIES, MAX_DEPTH = 50_000, 4
 class RunSource:
     """The record in a folder, once there is one; the page is served at `address`."""
 
-    def __init__(self, folder: Callable[[], Path | None], address: Callable[[], LiveAddress]):
+    def __init__(
+        self, folder: Callable[[], Path | None], address: Callable[[], LiveAddress]
+    ) -> None:
         self._folder, self._address = folder, address
 
     def fingerprint(self) -> object:

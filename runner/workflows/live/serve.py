@@ -19,7 +19,7 @@ from runner.workflows.host_pool import SIGNALS
 from runner.workflows.live.cluster_pages import ClusterPages
 from runner.workflows.live.document import Builder, Document, Status
 from runner.workflows.live.event_streams import EventStreams
-from runner.workflows.live.page_server import ADDRESS, FindDocument, PageServer
+from runner.workflows.live.page_server import ADDRESS, PageServer
 from runner.workflows.live.run_follower import RunFollower
 from runner.workflows.live.run_source import RunSource
 
@@ -32,11 +32,9 @@ class Site:
 
     def __init__(self, port: int) -> None:
         """Listen; raise NotReady if the port cannot be had."""
-        self.find: FindDocument = lambda _: None
-        self.documents: Callable[[], list[Document]] = list
         self.streams = EventStreams()
-        self.server = PageServer(port, lambda run_id: self.find(run_id), self.streams)
-        self.builder = Builder(lambda: self.documents())
+        self.server = PageServer(port, self.streams)
+        self.builder = Builder()
 
     def adopt(self, document: Document) -> Document:
         """Have a document built, and its viewers told of it."""
@@ -96,8 +94,8 @@ def serve_run(request: LaunchRequest, port: int) -> int:
     follower = RunFollower(request, console, report)
     source = RunSource(lambda: follower.folder, site.address)
     document = site.adopt(Document(source))
-    site.documents = lambda: [document]
-    site.find = {"": document}.get
+    site.builder.documents = lambda: [document]
+    site.server.find = {"": document}.get
     with end_signals() as ended, site.serving():
         follower.start()
         while follower.folder is None and not follower.has_begun.wait(0.1) and not ended():
@@ -121,7 +119,7 @@ def serve_cluster(request: LaunchRequest, port: int) -> int:
     """
     site = Site(port)
     pages = ClusterPages(request, QuietConsole(), site.adopt, site.address)
-    site.documents, site.find = pages.documents, pages.find
+    site.builder.documents, site.server.find = pages.documents, pages.find
     with end_signals() as ended, site.serving():
         pages.start()
         while not pages.has_begun.wait(0.1) and not ended():

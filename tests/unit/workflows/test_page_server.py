@@ -53,10 +53,12 @@ class Site:
         self.document = Document(self.source)
         self.streams = EventStreams()
         self.document.on_change = self.streams.wake
-        self.builder = Builder(lambda: [self.document])
+        self.builder = Builder()
+        self.builder.documents = lambda: [self.document]
         self.document.wake = self.builder.wake
         known = {"": self.document, "r-1": self.document}
-        self.server = PageServer(0, known.get, self.streams)
+        self.server = PageServer(0, self.streams)
+        self.server.find = known.get
         self.host = f"127.0.0.1:{self.server.port}"
         self.opened = contextlib.ExitStack()
         for thread in (self.streams, self.builder):
@@ -166,8 +168,7 @@ def test_localhost_and_its_own_origin_are_answered(site: Site) -> None:
 def test_viewers_hear_of_every_version_and_its_state(site: Site) -> None:
     """What is built for one is built for all; one that leaves is forgotten at once."""
     viewers = [site.send("/events") for _ in range(5)]
-    for viewer in viewers:
-        wait_until(lambda v=viewer: b'"version": 1' in peek(v), "the first version")
+    wait_until(lambda: all(b'"version": 1' in peek(v) for v in viewers), "the first version")
     wait_until(lambda: site.document.stream_count == 5, "five streams")
     site.source.number = 2
     wait_until(lambda: all(b'"version": 2' in peek(v) for v in viewers), "the second version")
@@ -211,9 +212,7 @@ def test_slow_and_silent_clients_hold_up_nobody(
     began = time.monotonic()
     large = site.connect(f"GET / HTTP/1.1\r\nX: {'x' * page_server.MAX_HEAD}")
     assert site.get("/")[0] == 200
-    ended = []
-    for connection in (silent, slow, large):
-        ended.append(read_all(connection))
+    ended = [read_all(connection) for connection in (silent, slow, large)]
     assert all(b"408" in answer for answer in ended)
     assert time.monotonic() - began < 15
 
@@ -258,7 +257,7 @@ def test_a_viewer_that_stops_reading_is_dropped(site: Site) -> None:
 def test_a_taken_port_is_said_with_what_to_do(site: Site) -> None:
     """In one line, as anything that cannot be made ready."""
     with pytest.raises(NotReady, match=f"port {site.server.port} of 127.0.0.1 is taken"):
-        PageServer(site.server.port, lambda _: None, site.streams)
+        PageServer(site.server.port, site.streams)
 
 
 def peek(connection: socket.socket) -> bytes:

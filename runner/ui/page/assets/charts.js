@@ -23,6 +23,7 @@ class Charts {
     view.cursorListeners.add((axis, value, source) => {
       if (source instanceof Timeline) for (const chart of this.charts.values()) chart.point(axis, value);
     });
+    addEventListener("beforeprint", () => { for (const chart of this.charts.values()) chart.draw(); });
     new ResizeObserver(() => this.redraw()).observe(this.metrics);
     new ResizeObserver(() => this.redraw()).observe(this.loads);
   }

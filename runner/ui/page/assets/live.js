@@ -23,6 +23,7 @@ class Live {
   connect() {
     this.source = new EventSource(this.url("events"));
     this.source.onopen = () => {
+      this.lostAt = null;
       this.tell();
       this.changed();
     };
@@ -30,7 +31,7 @@ class Live {
     for (const name of ["changed", "ended", "stopped"]) this.source.addEventListener(name, () => this.onMessage(name));
     this.source.onerror = () => {
       if (this.stopped) return;
-      this.say("reconnecting");
+      this.lose();
       if (this.source.readyState === EventSource.CLOSED) setTimeout(() => this.connectAgain(), RETRY_PAUSE);
     };
   }
@@ -73,7 +74,12 @@ class Live {
   stop() {
     this.stopped = true;
     this.source.close();
-    this.say("the server was stopped");
+    this.say("the server was stopped, or started again at a new address: it printed that");
+  }
+
+  lose() {
+    this.lostAt ??= Date.now() / 1000;
+    this.say(`no answer of the server since ${wallTime(this.lostAt)}, tried again all the time`);
   }
 
   changed() {
@@ -94,7 +100,7 @@ class Live {
       this.update(data);
       this.tell();
     } catch {
-      this.say("reconnecting");
+      this.lose();
     }
     [this.fetching, this.lastFetch] = [false, Date.now()];
     if (this.wanted) this.changed();

@@ -1,0 +1,24 @@
+"""Connections of a pool that is kept for hours: which hosts are missing, and when to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runner.workflows.host_pool import HostPool
+
+DOUBT_S = 1.5
+"""A host is pinged every second; one that was silent for longer may be gone."""
+
+
+def missing_nodes(pool: HostPool, nodes: Iterable[str]) -> list[str]:
+    """Return the nodes without a connection, after closing those of silent hosts."""
+    for session in list(pool.sessions.values()):
+        if session.idle_s > pool.spec.lost_s:
+            session.close(is_silent=True)
+    return [node for node in nodes if node not in pool.sessions or pool.sessions[node].closed]
+
+
+def are_certain(pool: HostPool) -> bool:
+    """Return whether each open connection works: facts are asked over them, too, and waited for."""
+    open_sessions = (each for each in pool.sessions.values() if not each.closed)
+    return all(session.idle_s < DOUBT_S for session in open_sessions)

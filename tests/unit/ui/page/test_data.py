@@ -1,0 +1,183 @@
+"""Data of a page: what it says of runs, how much of it there is, and that nothing hides in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.core.history.run_data import Metric, RunData, Series
+from runner.core.protocol import events
+from runner.core.protocol.events import EVENT_TYPES, Event
+from runner.ui.page import page_data
+from runner.ui.page.columns import rounded, series_columns
+from runner.ui.page.event_words import KIND_NAMES, event_text
+from runner.ui.page.timeline import FAILED, ON, STOPPED, SUCCEEDED, UNSEEN
+from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
+
+
+def only(run: RunData) -> dict[str, Any]:
+    """The data of one run."""
+    (found,) = page_data([run], LAUNCH + 1000)["runs"]
+    assert isinstance(found, dict)
+    return found
+
+
+def texts_in(data: object) -> Iterator[str]:
+    """Every text in it."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict):
+        for value in (*data, *data.values()):
+            yield from texts_in(value)
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            yield from texts_in(value)
+
+
+def test_it_is_json_and_every_text_is_printable() -> None:
+    """Neither a line separator nor a change of direction is left, whoever wrote it."""
+    data = page_data([failed_run(text=HOSTILE), good_run()], LAUNCH + 1000)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    found = [line for text in texts_in(data) for line in text.split("\n")]
+    assert [text for text in found if not text.isprintable()] == []
+    assert len([text for text in found if r"\u2028\u202eevil" in text]) > 10
+
+
+def test_a_failure_is_told() -> None:
+    """Who, why, what to do, and the traceback."""
+    failure = only(failed_run())["failure"]
+    assert failure["title"] == "rank 3 on b exited with 1"
+    assert (failure["meaning"], failure["remedy"]) == ("a kernel read outside", "plain")
+    assert failure["text"].startswith("step 199\nTraceback (most recent call last):\n")
+    assert failure["others"] == "3 ranks failed as a consequence"
+
+
+def test_the_timeline_has_attempts_nodes_ranks_and_events() -> None:
+    """A bar for each node and rank in each attempt, which ends as its events say."""
+    run = failed_run()
+    timeline = only(run)["timeline"]
+    assert [node["name"] for node in timeline["nodes"]] == ["controller", "a", "b"]
+    assert [node["ranks"] for node in timeline["nodes"]] == [[], [0, 1], [2, 3]]
+    assert [(each["number"], each["from"]) for each in timeline["attempts"]] == [(0, 1), (1, 306)]
+    assert "rank 3 on b exited with 1" in timeline["attempts"][0]["text"]
+    bars = timeline["bars"]
+    states = dict(zip(zip(bars["attempt"], bars["rank"], strict=True), bars["state"], strict=True))
+    assert states[0, 3] == states[1, 3] == states[1, -1] == FAILED
+    assert states[0, 0] == states[1, 2] == STOPPED
+    assert len(timeline["events"]["t"]) == len(run.events)
+    assert timeline["left_out"] == 0
+
+
+def test_bars_of_what_is_on_or_was_not_seen_to_end() -> None:
+    """They reach to the last that is known."""
+    running = only(running_run())["timeline"]
+    assert set(running["bars"]["state"]) == {ON}
+    assert set(running["bars"]["to"]) == {running["end"]}
+    good = good_run()
+    assert set(only(good)["timeline"]["bars"]["state"]) == {SUCCEEDED}
+    starts = tuple(e for e in good.events if isinstance(e.body, events.RankStarted))
+    assert set(only(replace(good, events=starts))["timeline"]["bars"]["state"]) == {UNSEEN}
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_every_kind_of_event_has_a_name(kind: str) -> None:
+    """Its name in the record, in words."""
+    assert KIND_NAMES[EVENT_TYPES[kind]] == kind.replace("_", " ")
+
+
+def test_events_in_words() -> None:
+    """What happened first, then what else is known."""
+    exited = events.RankExited(3, 1, max_rss=2_500_000_000, exception="ValueError: no")
+    assert event_text(exited) == "exited with 1, peak memory 2.5 GB, ValueError: no"
+    assert event_text(events.RankExited(3, signal=9)) == "was killed by SIGKILL"
+    assert event_text(events.Relaunching(1, ("a", "b"), "lost c")) == "number 1, nodes a, b, lost c"
+    assert event_text(events.Stalled(30.0, stops_run=True)) == "seconds 30.0, stops run"
+    assert event_text(events.Detached()) == ""
+
+
+def test_numbers_are_short() -> None:
+    """Six digits that say something; what is no number is nothing."""
+    assert [rounded(v) for v in (1 / 3, 1e-9, 12345678.0, 2.0)] == [0.333333, 1e-9, 12345700, 2]
+    assert [rounded(v) for v in (None, float("nan"), float("inf"))] == [None] * 3
+
+
+def test_a_long_series_keeps_its_peaks() -> None:
+    """The extremes of what a point stands for are beside it."""
+    values = tuple(float(n == 777) for n in range(1000))
+    times = tuple(LAUNCH + n for n in range(1000))
+    columns = series_columns(Series(times, tuple(range(1000)), values), LAUNCH, 100)
+    assert {len(columns[name]) for name in ("t", "s", "v", "lo", "hi")} == {100}
+    assert max(v for v in columns["hi"] if v is not None) == 1
+    assert columns["t"][-1] == 999
+
+
+def test_the_size_of_a_page_has_bounds() -> None:
+    """Hundreds of metrics, runs and nodes: points are fewer then, and the page a few megabytes."""
+    points = tuple(float(n) for n in range(2000))
+    steps = tuple(range(2000))
+    series = Series(points, steps, points)
+    metrics = tuple(Metric(f"m{n}", by_attempt={0: series}) for n in range(200))
+    loads = tuple(replace(load, node=f"n{n}") for n in range(100) for load in good_run().loads[:1])
+    large = replace(good_run(), metrics=metrics, loads=loads, launched_at=None, events=())
+    assert len(json.dumps(page_data([large] * 4, 0.0))) < 40_000_000 // 3
+
+
+def test_load_is_the_mean_over_gpus_with_the_extremes() -> None:
+    """For all nodes, each node and each GPU."""
+    load = only(failed_run())["load"]
+    names = [source["name"] for source in load["sources"]]
+    assert names == ["all nodes", "a", "b", "a GPU 0", "a GPU 1", "b GPU 0", "b GPU 1"]
+    busy = load["sources"][1]["figures"]["gpu.utilization"]
+    own = [load["sources"][n]["figures"]["gpu.utilization"]["v"] for n in (3, 4)]
+    assert busy["v"][50] == pytest.approx((own[0][50] + own[1][50]) / 2, rel=1e-4)
+    assert (busy["lo"][50], busy["hi"][50]) == (min(own[0][50], own[1][50]), own[0][50])
+    assert load["throttled"][0] == ["a GPU 0", 50, 90, "power"]
+
+
+def test_differences_of_two_runs() -> None:
+    """What came out in any case, what was set only where it differs; one run has none."""
+    rows = {row["name"]: row for row in page_data([failed_run(), good_run()])["differences"]}
+    assert rows["state"]["values"] == ["failed", "succeeded"]
+    assert rows["task.args.lr"]["values"] == ["0.1", "0.02"]
+    assert rows["last step"]["differs"] is False
+    assert rows["cluster.nodes.a.host"]["values"] == ["10.0.0.1", "-"]
+    assert "task.script" not in rows
+    assert page_data([good_run()])["differences"] == []
+
+
+def test_origins_of_the_configuration() -> None:
+    """Those on record; without them, overrides say what they set, and nothing is made up."""
+    known = {key: origin for key, _, origin in only(failed_run())["config"]}
+    assert known["task.args.lr"] == "command line: task.args.lr=0.1"
+    assert known["cluster.nodes.a.host"] == "default"
+    unknown = {k: origin for k, _, origin in only(replace(failed_run(), origins={}))["config"]}
+    assert unknown["task.args.lr"] == "command line: task.args.lr=0.1"
+    assert unknown["cluster.nodes.a.host"] == ""
+
+
+def test_progress_of_a_run_that_is_on() -> None:
+    """Its step, and the time left by the pace of its last steps."""
+    running = only(running_run())
+    assert running["is_on"]
+    assert (running["progress"]["step"], running["progress"]["steps"]) == (120, 200)
+    assert running["progress"]["left_s"] == pytest.approx(80 * 194 / 200, rel=0.05)
+    assert only(good_run())["progress"]["left_s"] is None
+
+
+def test_a_run_of_which_nothing_is_known() -> None:
+    """It is a page, too."""
+    data = only(RunData("0314-1592-digits-65a3", "/nowhere", problems=("plan.json: torn",)))
+    assert (data["metrics"], data["load"]["sources"], data["logs"]) == ([], [], [])
+    assert data["problems"] == ["plan.json: torn"]
+    assert data["timeline"]["nodes"] == []
+
+
+def test_events_that_are_left_out_are_counted() -> None:
+    """By how many the record has."""
+    happened = (Event("r", "a", 0, 1, LAUNCH, 1.0, events.Detached()),)
+    run = replace(good_run(), events=happened, event_count=500)
+    assert only(run)["timeline"]["left_out"] == 499
