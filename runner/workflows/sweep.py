@@ -19,6 +19,7 @@ from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.shell import line, this_program
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
+from runner.workflows.history.compare import sweep_text
 from runner.workflows.launch import run
 from runner.workflows.preparation import open_code_source
 
@@ -72,7 +73,8 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
         record_sweep(request, runs)
         if code in STOPPING_CODES:
             break
-    show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
+    text = render_sweep(runs, is_planned=True) if is_planned else sweep_text(requests, runs)
+    show(text, file=sys.stderr)
     left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
     for command in commands_for(left):
         show(f"  {command}", file=sys.stderr)

@@ -55,6 +55,10 @@ RUN_BY = {
     f"{RECORD}::test_latest_is_this_folders_and_stop_takes_one_that_is_on": (
         "ui/reports/report.py::ended_notice",
     ),
+    "tests/lab/test_report_page.py::test_the_verb_writes_the_page_of_runs": (
+        "cli/commands/report.py::report",
+        "ui/page/summary.py::next_commands",
+    ),
     "tests/lab/test_failfast.py::test_a_powered_off_host_ends_all_without_a_controller": (
         "control/record/rerun_command.py::rerun_without_lost",
     ),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,16 +22,16 @@ TIMEOUT_MS = 60_000
 @contextlib.contextmanager
 def open_browser() -> Iterator[Browser]:
     """Start it, and end it."""
-    reason = "" if Path(CHROMIUM).exists() else f"no {CHROMIUM}"
-    try:
-        from playwright.sync_api import sync_playwright  # noqa: PLC0415
-    except ImportError:
-        reason = "no playwright"
-    if reason:
+    missing = [] if Path(CHROMIUM).exists() else [CHROMIUM]
+    missing += [] if importlib.util.find_spec("playwright") else ["playwright"]
+    if missing:
+        reason = f"no {' and no '.join(missing)}"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium") or CHROMIUM,
+            executable_path=CHROMIUM,
             args=["--no-sandbox", "--disable-dev-shm-usage"],
             timeout=TIMEOUT_MS,
         )

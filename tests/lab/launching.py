@@ -32,7 +32,7 @@ PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 PLAIN_ENTRY = "task.entry=plain"
 VERBS = [
     *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
-    *("init", "logs", "note", "plot", "ps", "pull", "stacks", "stop", "why"),
+    *("init", "logs", "note", "plot", "ps", "pull", "report", "stacks", "stop", "why"),
 ]
 
 

@@ -97,7 +97,7 @@ def test_hostile_texts_are_shown_and_run_no_script(browser: Browser, tmp_path: P
 def test_themes_and_widths(browser: Browser, tmp_path: Path, width: int) -> None:
     """Dark and light as the system has it or as it is chosen; nothing is wider than a phone."""
     address = written(tmp_path, failed_run(text=HOSTILE), good_run())
-    colours = {}
+    colours: dict[str, str] = {}
     themes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
     for theme in themes:
         with open_page(browser, address, width=width, theme=theme) as page:
@@ -356,11 +356,35 @@ def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
     assert last.code == 0, last
     (both,) = plainly.folder.glob("runs/report-first-run-*.html")
     assert len(data_of(both)["runs"]) == 2
+    port = plainly("report", "--port", "8000")
+    assert port.code == 2
+    assert port.err.endswith("report --serve --port 8000\n")
     cannot = plainly("report", "first-run", "--out", "no/folder/x.html")
     assert cannot.code == 3
     assert cannot.err.startswith(
         f"error: --out: cannot write {plainly.folder}/no/folder/x.html: No such file or directory\n"
     )
+
+
+def test_the_page_of_a_run_that_is_on(plainly: Launcher) -> None:
+    """It has what is here and says so; what it says comes next works then, too."""
+    words = ("cluster=lab", "cluster.only=[node1]", "run_id=a-run", "detach=true", "grace_s=1")
+    begun = plainly.run_ranks("print=up sleep=600", *words)
+    assert begun.code == 0, begun
+    told = plainly("report")
+    assert told.code == 0, told
+    assert told.err.startswith("note: no end of a-run is on record here: ")
+    (run,) = data_of(plainly.folder / "runs" / "a-run" / "report.html")["runs"]
+    assert (run["state"], run["is_on"]) == ("no end on record", True)
+    by_verb = {shlex.split(command)[3]: command for _, command in run["commands"]}
+    assert list(by_verb) == ["report", "attach", "why", "stacks", "stop"]
+    assert shlex.split(by_verb["report"])[3:] == ["report", "a-run", "--serve"]
+    assert run_command(plainly, told.err.splitlines()[1].removeprefix("note: ")).code == 0
+    for verb, code in (("why", 3), ("stacks", 0), ("stop", 0)):
+        done = run_command(plainly, by_verb[verb])
+        assert done.code == code, done
+    followed = run_command(plainly, by_verb["attach"])
+    assert "had ended" in followed.err, followed
 
 
 def run_command(user: Launcher, command: str) -> Result:

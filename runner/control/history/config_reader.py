@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,21 @@ def read_yaml(path: Path, problems: Problems) -> Any:
         return None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        _check_depth(yaml.parse(data, loader))
         return _Copy().of(yaml.load(data, loader))  # noqa: S506 (a safe one)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
         problems.add(path.name, " ".join(str(error).split()))
         return None
+
+
+def _check_depth(events: Iterable[Any]) -> None:
+    """Raise ValueError for what is nested too deeply: the C code that loads it would crash."""
+    depth = 0
+    for event in events:
+        name = type(event).__name__
+        depth += name.endswith("StartEvent") - name.endswith("EndEvent")
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
 
 
 def read_config(path: Path, problems: Problems) -> Mapping[str, Any]:

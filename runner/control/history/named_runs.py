@@ -89,11 +89,8 @@ def _swept(folder: Path) -> list[Path]:
     problems = Problems()
     data = read_json(folder / SWEEP_FILE, problems)
     runs = data.get("runs") if isinstance(data, dict) else None
-    ids = (
-        [run.get("run_id") for run in runs if isinstance(run, dict)]
-        if isinstance(runs, list)
-        else []
-    )
+    listed = runs if isinstance(runs, list) else []
+    ids = [str(run.get("run_id")) for run in listed if isinstance(run, dict)]
     named = (folder.parent / run_id for run_id in ids if is_run_id(run_id))
     found = [place.resolve() for place in named if (place / CONFIG_FILE).is_file()]
     if not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def read_loads(
 ) -> tuple[NodeLoad, ...]:
     """Return the load of each node; samples before `earliest` are left out."""
     files = _files(folder)
-    sizes = sum(path.stat().st_size for path in files)
+    sizes = sum(path.lstat().st_size for path in files)
     stride = 1 + sizes // 300 // MAX_SAMPLES if files else 1
     nodes: dict[str, _NodeHistory] = {}
     bad = 0
@@ -56,7 +57,7 @@ def read_loads(
 def _files(folder: Path) -> list[Path]:
     """Return the file of all nodes, or else those that `pull` brought."""
     merged = folder / SAMPLES_FILE
-    if merged.is_file():
+    if os.path.lexists(merged):  # whatever it has become
         return [merged]
     return sorted(folder.glob(f"hosts/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p)))
 

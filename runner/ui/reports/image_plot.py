@@ -17,8 +17,7 @@ def write_image(charts: Sequence[Chart], labels: Sequence[Sequence[str]], path: 
     from matplotlib.figure import Figure
 
     # Names are no formulas, and texts of an SVG stay texts.
-    options = {"text.usetex": False, "text.parse_math": False, "svg.fonttype": "none"}
-    with rc_context(options):
+    with rc_context({"text.usetex": False, "text.parse_math": False, "svg.fonttype": "none"}):
         figure = Figure(figsize=(WIDTH, HEIGHT * len(charts)), layout="constrained")
         all_axes = figure.subplots(len(charts), 1, squeeze=False)[:, 0]
         for chart, names, axes in zip(charts, labels, all_axes, strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -123,10 +123,16 @@ def render_pruned(releases: Sequence[str], size: int, runs: Sequence[str], *, dr
     return "\n".join(lines)
 
 
-def render_sweep(runs: Sequence[SweepRun], *, is_planned: bool) -> str:
-    """Return what became of each run of a sweep, and how many succeeded, or could be planned."""
-    rows = [("run", "differs in", "exit", "took")]
-    for swept in runs:
+def render_sweep(
+    runs: Sequence[SweepRun], *, is_planned: bool, compared: Collection[str] = ()
+) -> str:
+    """Return what became of each run of a sweep, and how many succeeded, or could be planned.
+
+    Those whose ids are in `compared` have a line elsewhere.
+    """
+    listed = [swept for swept in runs if swept.run_id not in compared]
+    rows = [("run", "differs in", "exit", "took")] if listed else []
+    for swept in listed:
         is_over = swept.exit_code is not None
         took = format_duration(swept.seconds) if is_over else swept.fate
         rows.append((swept.run_id, " ".join(swept.changes), f"{swept.exit_code}" * is_over, took))
@@ -134,7 +140,8 @@ def render_sweep(runs: Sequence[SweepRun], *, is_planned: bool) -> str:
     verb = "could be planned, nothing was started" if is_planned else "succeeded"
     fates = Counter(swept.fate for swept in runs if swept.exit_code is None)
     left = "".join(f", {count} {fate}" for fate, count in fates.items())
-    return "\n".join([*align(rows), f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
+    lines = align(rows) if rows else []
+    return "\n".join([*lines, f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
 
 
 def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequence[str] = ()) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from runner.control.history.run_reader import METRICS, read_run
+from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.errors import ConfigError, Problem
 from runner.core.history.comparison import ARGUMENTS, Comparison, RunSummary, compare_runs
+from runner.core.model.results import SweepRun
+from runner.core.model.spec import LaunchRequest
 from runner.core.text import join_some
+from runner.ui.layout import message_width
+from runner.ui.reports.comparison_table import render_comparison
+from runner.ui.reports.tables import render_sweep
 
 MAX_POINTS = 50
 """Of a series: a comparison has the last, the least and the most alone."""
@@ -36,6 +43,19 @@ def compared(folders: Sequence[Path], sort: str = "") -> Comparison:
     return _sorted(comparison, sort) if sort else comparison
 
 
+def sweep_text(requests: Sequence[LaunchRequest], runs: Sequence[SweepRun]) -> str:
+    """Return what became of the runs of a sweep: a comparison of those that print metrics."""
+    folders = [
+        request.run_dir for request in requests if (request.run_dir / METRICS_FILE).is_file()
+    ]
+    if not folders:
+        return render_sweep(runs, is_planned=False)
+    comparison = compared(folders)
+    table = render_comparison(comparison, message_width() - 1)
+    known = {run.run_id for run in comparison.runs}
+    return f"{table}\n{render_sweep(runs, is_planned=False, compared=known)}"
+
+
 def _sorted(comparison: Comparison, sort: str) -> Comparison:
     """Return the runs by a figure, the least first; with "-" before it the most; unknown last."""
     key = sort.removeprefix("-")
@@ -54,10 +74,10 @@ def _figure(comparison: Comparison, key: str) -> Callable[[RunSummary], float | 
     for name in (key, f"{ARGUMENTS}.{key}"):
         if name in comparison.keys:
             return lambda run: run.config.get(name)
-    from runner.config.validation import suggest
-
     legal = [*FIGURES, *comparison.metrics, *comparison.keys]
-    hint = "\n".join(filter(None, (suggest(key, legal), f"there are {join_some(legal, 20)}")))
+    near = difflib.get_close_matches(key, legal, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?\n" if near else ""
+    hint += f"there are {join_some(legal, 20)}"
     message = f"no run has {key!r}, or it is the same in all of them"
     raise ConfigError([Problem("--sort", message, hint)])
 

@@ -19,8 +19,8 @@ from runner.core.model.slurm import LOGIN
 from runner.core.model.spec import LaunchRequest
 from runner.core.shell import this_program
 from runner.ui.output import show
-from runner.ui.reports.tables import render_sweep
 from runner.workflows.attach import follow
+from runner.workflows.history.compare import sweep_text
 from runner.workflows.runs.discovery import RunFinder, open_run_finder
 from runner.workflows.runs.found_run import FoundRun
 from runner.workflows.slurm.queue import LoginLost, ask_login, asks_to_cancel, reconnect
@@ -70,7 +70,7 @@ class JobSweep:
     def run(self) -> int:
         """Return the first exit code but 0."""
         code = self._guard(self._run)
-        show(render_sweep(self._runs, is_planned=False), file=sys.stderr)
+        show(sweep_text(self._requests, self._runs), file=sys.stderr)
         both = zip(self._requests, self._runs, strict=True)
         left = [each for each, run in both if run.exit_code is None and run.fate == NOT_STARTED]
         for command in commands_for(left):
