@@ -21,7 +21,7 @@ from tests.lab.waiting import wait_until, wait_until_idle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.documents("docs/live.md")]
+pytestmark = [pytest.mark.documents("docs/report.md")]
 
 NODES = ("node1", "node2")
 QUICKLY = ("lost_s=2", "cluster.ssh.connect_timeout=1", "grace_s=1")

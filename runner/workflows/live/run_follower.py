@@ -19,7 +19,6 @@ from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.remote_files import LOG, RECORD
 from runner.core.protocol.timing import SPEEDUP
-from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
@@ -171,8 +170,7 @@ class RunFollower(threading.Thread):
             return
         text = ""
         if aggregate_state(run.reported.by_host) == BROKEN:
-            stop = f"{this_program()} stop {run.flags}"
-            text = f"the run is broken: its supervisors are gone; this closes it: {stop}"
+            text = "the run is broken: its supervisors are gone; `ps` says what closes it"
         self._tell(text)
 
     def _tell_missing(self, nodes: Collection[str]) -> None:
