@@ -96,7 +96,7 @@ def test_few_runs_are_followed_at_once(tmp_path: Path, monkeypatch: pytest.Monke
         request(tmp_path), QuietConsole(), lambda document: document, lambda _: ADDRESS
     )
     names = ["r-1", "r-2", "r-3"]
-    pages._source.show([dataclasses.replace(ROW, run_id=name) for name in names])  # noqa: SLF001
+    pages._source.show([dataclasses.replace(ROW, run_id=name) for name in names])
     first, second = (pages.find(name) for name in names[:2])
     assert first is not None
     assert second is not None
@@ -118,10 +118,13 @@ def test_the_terminal_hears_of_each_change_once(
 ) -> None:
     """In one line; where the machine was reached by SSH, also how to look from elsewhere."""
     announce = serve.Announcer()
-    away = Status("not heard of gpu1, tried again all the time", 1.0)
+    announce(Status("before the address"))
+    announce(Status())
+    announce.begin()
+    away = Status("not heard of gpu1; trying again", 1.0)
     for status in (Status(), away, away, Status("", 2.0), Status("succeeded", ended=True)):
         announce(status)
-    said = ["not heard of gpu1, tried again all the time", "up to date again"]
+    said = ["not heard of gpu1; trying again", "up to date again"]
     assert capsys.readouterr().out.splitlines() == [*said, "the run has ended: succeeded"]
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.1 22")
     site = serve.Site(0)
