@@ -17,7 +17,7 @@ from runner.control.rpc.session import BoundedInbox
 from runner.core.errors import InternalFault, Interrupted, NotReady, Problem, RunnerError
 from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
-from runner.core.protocol.remote_files import LOG, RECORD
+from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
 from runner.core.protocol.timing import SPEEDUP
 from runner.core.text import printable
 from runner.ui.console.plain import Console
@@ -166,7 +166,7 @@ class RunFollower(threading.Thread):
     def _conclude(self, run: FoundRun) -> None:
         """Bring the record to the end of the run."""
         run.store.unlock()
-        pull_run(run, (RECORD, LOG))
+        pull_run(run, (RECORD, LOG, SAMPLES))
 
     def _note(self, run: FoundRun, heard: set[str]) -> None:
         """Tell how up to date the record is, now that these nodes were heard."""
