@@ -51,14 +51,14 @@ def pull(
     lost_s: float,
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
-    is_locked: bool = False,
     limit_s: float = math.inf,
+    is_locked: bool = False,
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; return the result of each node, with its problems.
 
     A problem of one host does not affect the others. `folder`, the record on this machine, is
-    created if it does not exist; `kinds` are of `FILE_KINDS`. With `is_locked` this process has
-    locked it. What is not here after `limit_s` is left to the next pull.
+    created if it does not exist; `kinds` are of `FILE_KINDS`. What is not here after `limit_s` is
+    left to the next pull. With `is_locked` this process has locked the folder.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
