@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
@@ -33,6 +34,9 @@ from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
+
+SAMPLES_LIMIT_S, HURRY_S = 10.0, 3.0
+"""How long the end of a run waits for samples, and that of one that was interrupted."""
 
 
 class AttemptReporter:
@@ -107,11 +111,11 @@ class Ending:
         diagnosis = diagnose(plan, verdict, self.store.tail)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
-        self._fetch_samples(plan)
         downloaded = ""
         if kinds:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
+        self._fetch_samples(plan, HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S)
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -132,13 +136,14 @@ class Ending:
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
 
-    def _fetch_samples(self, plan: Plan) -> None:
+    def _fetch_samples(self, plan: Plan, limit_s: float) -> None:
         """Download the samples, and merge them; what fails stays on the hosts for `pull`."""
         if not any(node.order.sample_s for node in plan.nodes):
             return
         self.store.unlock()
         with contextlib.suppress(Interrupted, NotReady):
-            download(self.pool, plan.run_id, self.store.folder, (SAMPLES,))
+            run_id, folder = plan.run_id, self.store.folder
+            download(self.pool, run_id, folder, (SAMPLES,), limit_s=limit_s)
             samples_record.merge(self.store.folder)
 
     def _download(self, plan: Plan, kinds: Collection[str]) -> str:
@@ -183,6 +188,7 @@ def download(
     folder: Path,
     kinds: Collection[str],
     nodes: Container[str] | None = None,
+    limit_s: float = math.inf,
 ) -> dict[str, PullResult]:
     """Download from the nodes that are connected, or those of `nodes` among them."""
     pool.console.phase("fetching")
@@ -192,4 +198,5 @@ def download(
         if not session.closed and (nodes is None or name in nodes)
     }
     show, lost_s = pool.console.node_status, pool.spec.lost_s
-    return pull(sessions, pool.inbox, run_id, folder, lost_s=lost_s, show=show, kinds=kinds)
+    options = {"lost_s": lost_s, "limit_s": limit_s}
+    return pull(sessions, pool.inbox, run_id, folder, show=show, kinds=kinds, **options)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from runner.control.record.files import HOSTS_FOLDER
-from runner.core.model.samples import MAX_LINE, parse_sample
+from runner.control.rpc.wait import Broadcast
+from runner.core.errors import Problem
+from runner.core.model.samples import MAX_LINE, Sample, parse_sample
+from runner.core.protocol.frames import decompress
 from runner.core.protocol.paths import SAMPLES_FILE, is_node_name
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE, SAMPLES_PATH
 
 MAX_RECORD = 32 << 20  # bytes
+MARGIN = 0.95  # lines differ in length
 
 
 def merge(folder: Path, max_size: int = MAX_RECORD) -> str:
@@ -25,8 +30,9 @@ def merge(folder: Path, max_size: int = MAX_RECORD) -> str:
     paths = sorted(_downloaded(folder))
     if not paths:
         return ""
-    stride = -(-sum(min(_size(path), MAX_SAMPLE_FILE) for path, _, _ in paths) // max_size)
-    samples = heapq.merge(*(_checked(*each, max(1, stride)) for each in paths))
+    size = sum(min(_size(path), MAX_SAMPLE_FILE) for path, _, _ in paths)
+    stride = max(1, math.ceil(size / (MARGIN * max_size)))
+    samples = heapq.merge(*(_checked(*each, stride) for each in paths))
     temp_path = folder / f".{SAMPLES_FILE}.{os.getpid()}.new"
     try:
         with temp_path.open("wb") as file:
@@ -37,6 +43,28 @@ def merge(folder: Path, max_size: int = MAX_RECORD) -> str:
             temp_path.unlink()
         return f"cannot write {folder / SAMPLES_FILE}: {error.strerror}"
     return ""
+
+
+def ask_recorded(
+    broadcast: Broadcast, run_id: str, since: float = 0.0, timeout_s: float = math.inf
+) -> tuple[dict[str, list[Sample]], dict[str, Problem]]:
+    """Ask hosts for the samples of a run's newest attempt since a time, by their clocks.
+
+    Return them by node, and the problem of every other host.
+    """
+    request = {"run_id": run_id, "since": since}
+    replies, problems = broadcast.collect(
+        "recorded_samples", request, "recorded_samples", timeout_s
+    )
+    samples: dict[str, list[Sample]] = {}
+    for node, reply in replies.items():
+        try:
+            lines = decompress(reply["payload"], 2 * MAX_SAMPLE_FILE).splitlines(keepends=True)
+        except ValueError as error:
+            problems[node] = Problem(node, f"sent samples that cannot be read: {error}")
+            continue
+        samples[node] = [each for each, _ in _legal(lines, node, reply["attempt"])]
+    return samples, problems
 
 
 def _downloaded(folder: Path) -> Iterator[tuple[Path, str, int]]:
@@ -50,21 +78,22 @@ def _downloaded(folder: Path) -> Iterator[tuple[Path, str, int]]:
 
 def _checked(path: Path, node: str, attempt: int, stride: int) -> list[tuple[float, bytes]]:
     """Return the legal samples of a host's file by time; a host lies."""
-    samples: list[tuple[float, bytes]] = []
     try:
         with path.open("rb") as file:
             lines = file.read(2 * MAX_SAMPLE_FILE).splitlines(keepends=True)
     except OSError:
-        return samples
-    for place in range((len(lines) - 1) % stride, len(lines), stride):
-        line = lines[place]
-        if len(line) > MAX_LINE or not line.endswith(b"\n"):
-            continue
+        return []
+    kept = lines[(len(lines) - 1) % stride :: stride]
+    return sorted((sample.wall, line) for sample, line in _legal(kept, node, attempt))
+
+
+def _legal(lines: Iterable[bytes], node: str, attempt: int) -> Iterator[tuple[Sample, bytes]]:
+    """Yield the samples of a node and an attempt, each with its line."""
+    for line in lines:
         with contextlib.suppress(ValueError):
-            sample = parse_sample(line)
-            if (sample.node, sample.attempt) == (node, attempt):
-                samples.append((sample.wall, line))
-    return sorted(samples)
+            sample = parse_sample(line) if line.endswith(b"\n") and len(line) <= MAX_LINE else None
+            if sample and (sample.node, sample.attempt) == (node, attempt):
+                yield sample, line
 
 
 def _size(path: Path) -> int:

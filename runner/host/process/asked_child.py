@@ -27,18 +27,19 @@ class AskedChild:
     Attributes:
         pid: The process; 0 if it could not be started.
         problem: "" while it answers in time.
+        is_late: Whether it did not, which is its problem.
     """
 
     def __init__(self, answer: Callable[[], bytes], limit_s: float) -> None:
         """Fork a process that calls `answer` whenever it is asked; it has `limit_s` for each."""
-        self.pid, self.problem = 0, ""
+        self.pid, self.problem, self.is_late = 0, "", False
         self._limit_s, self._asked_at = limit_s, 0.0
         self._received: Optional[bytes] = None  # None unless an answer is awaited
         self._ask_fd = self._answer_fd = -1
         try:
             self._fork(answer)
         except OSError as error:
-            self.problem = f"cannot start a process: {error.strerror}"
+            self.problem = f"cannot be started: {error.strerror}"
 
     @property
     def is_asked(self) -> bool:
@@ -68,7 +69,8 @@ class AskedChild:
             try:
                 chunk = os.read(self._answer_fd, _READ_BYTES)
             except BlockingIOError:
-                if time.monotonic() - self._asked_at > self._limit_s:
+                self.is_late = time.monotonic() - self._asked_at > self._limit_s
+                if self.is_late:
                     self._give_up(f"did not answer within {self._limit_s:g} s")
                 return None
             self._received += chunk

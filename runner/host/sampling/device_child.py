@@ -168,7 +168,8 @@ class UserNames:
     """Names of users; a thread looks them up, since a directory service may never answer."""
 
     def __init__(self, find: Callable[[int], str] = procfs.user_name) -> None:
-        self._find, self._names = find, dict[int, str]()
+        self._find = find
+        self._names: Dict[int, str] = {}
         self._thread: Optional[threading.Thread] = None
 
     def look_up(self, uids: Set[int]) -> Dict[int, str]:

@@ -95,9 +95,8 @@ class Sampler:
 class DeviceSampler:
     """The child that is asked, and its successors; at most one is there at a time."""
 
-    def __init__(self, limit_s: float = ANSWER_S, pause_s: float = FIRST_PAUSE_S) -> None:
-        self._limit_s, self._first_pause_s = limit_s, pause_s
-        self._pause_s, self._next_at = pause_s, 0.0
+    def __init__(self) -> None:
+        self._pause_s, self._next_at = FIRST_PAUSE_S, 0.0
         self._child: Optional[AskedChild] = None
         self._answer: Optional[DeviceAnswer] = None  # to the last question
         self._problem = ""
@@ -115,7 +114,7 @@ class DeviceSampler:
             if time.monotonic() < self._next_at or self.running_pids:
                 self._answer = DeviceAnswer(error=self._problem)
                 return
-            self._child = AskedChild(device_child.DeviceReader().answer, self._limit_s)
+            self._child = AskedChild(device_child.DeviceReader().answer, ANSWER_S)
         self._child.ask()
         self._note_problem()
 
@@ -126,7 +125,7 @@ class DeviceSampler:
             line = self._child.poll()
             if line is not None:
                 self._answer = _parse(line)
-                self._pause_s = self._first_pause_s
+                self._pause_s = FIRST_PAUSE_S
             self._note_problem()
         return self._answer is not None
 
@@ -142,7 +141,8 @@ class DeviceSampler:
 
     def _note_problem(self) -> None:
         if self._child is not None and self._child.problem and self._answer is None:
-            self._problem = f"the driver's child {self._child.problem}"
+            who = "the driver" if self._child.is_late else "the process that asks the driver"
+            self._problem = f"{who} {self._child.problem}"
             self._answer = DeviceAnswer(error=self._problem)
             self._next_at = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)

@@ -13,10 +13,13 @@ from typing import List
 
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
+from runner.host.process import procfs
 from runner.host.storage.run_folder import append, write_atomic
 
 THINNED_SHARE, NEWEST_SHARE = 0.75, 0.4
 """What is kept when the bound is reached, in all and of the newest, in parts of the bound."""
+
+FIRST_TAIL = 64 << 10  # bytes that are read at first
 
 _WALL = re.compile(rb'"wall":([0-9.e+]+)')
 _JITTER = 0.9
@@ -30,7 +33,11 @@ class SampleFile:
         self._is_checked = False
 
     def append(self, line: bytes) -> str:
-        """Append a line; return why that was not possible."""
+        """Append a line; return why that was not possible.
+
+        After that nothing more may be appended: room that is made on a full disk is for the end of
+        the run.
+        """
         try:
             size = self._end_torn_line()
             append(self._path, line)
@@ -56,6 +63,32 @@ class SampleFile:
         with open(self._path, "rb") as file:
             lines = file.read().splitlines(keepends=True)
         write_atomic(self._path, b"".join(thin(lines, self._max_size)))
+
+
+def newest_attempt(folder: RunPaths) -> int:
+    """Return the newest attempt with samples, 0 if there is none."""
+    names = [name.partition("_") for name in procfs.list_names(folder.root)]
+    numbers = [int(each[2]) for each in names if each[0] == "attempt" and each[2].isdigit()]
+    with_samples = [each for each in numbers if os.path.exists(folder.samples(each))]
+    return max(with_samples, default=0)
+
+
+def read_since(folder: RunPaths, attempt: int, since: float) -> List[bytes]:
+    """Return the whole lines of the samples after a time; read from the end of the file."""
+    try:
+        descriptor = os.open(folder.samples(attempt), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with open(descriptor, "rb") as file:
+        size, tail = os.fstat(descriptor).st_size, FIRST_TAIL
+        while True:
+            start = max(0, size - min(tail, 2 * MAX_SAMPLE_FILE))
+            file.seek(start)
+            lines = file.read(size - start).splitlines(keepends=True)
+            lines = lines[1 if start else 0 :]  # the first one may be cut
+            if not start or tail >= 2 * MAX_SAMPLE_FILE or (lines and _wall(lines[0]) <= since):
+                return [line for line in lines if line.endswith(b"\n") and _wall(line) > since]
+            tail *= 4
 
 
 def thin(lines: List[bytes], max_size: int) -> List[bytes]:

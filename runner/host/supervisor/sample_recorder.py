@@ -6,7 +6,10 @@ by the thread of the files, and left out while the one before waits for a disk.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
+import os
 import sys
 import time
 from typing import FrozenSet, Optional
@@ -77,5 +80,11 @@ class SampleRecorder:
 
     def _end(self, reason: str) -> None:
         self.close()
-        note = f"no more samples: {reason}"
-        self._submit(functools.partial(print, note, file=sys.stderr, flush=True))
+        self._submit(functools.partial(_note, f"no more samples: {reason}"))
+
+
+def _note(text: str) -> None:
+    """Write to the log of the supervisor; a full disk is what the journal reports."""
+    if os.strerror(errno.ENOSPC) not in text:
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
