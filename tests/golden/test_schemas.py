@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from docs import schemas
+from docs import json_schemas
 from runner.control.record.metrics_record import Stream, _line
 from runner.core.model.metrics import parse_metrics
 from runner.core.model.samples import GpuSample, GpuUser, Sample
@@ -46,7 +46,7 @@ def line_of(name: str) -> dict[str, Any]:
 
 def committed(name: str) -> dict[str, Any]:
     """The schema in the repository."""
-    return dict(json.loads(schemas.path_of(name).read_text(encoding="utf-8")))
+    return dict(json.loads(json_schemas.path_of(name).read_text(encoding="utf-8")))
 
 
 def problems(name: str, line: object) -> list[str]:
@@ -65,16 +65,16 @@ def mutations(line: dict[str, Any], required: list[str]) -> Iterator[dict[str, A
     yield {**line, "v": 2}
 
 
-@pytest.mark.parametrize("name", schemas.schemas())
+@pytest.mark.parametrize("name", json_schemas.schemas())
 def test_a_schema_is_current_and_a_schema(name: str) -> None:
-    """`python -m docs.schemas` makes them."""
-    made = schemas.schemas()[name]
-    assert schemas.path_of(name).read_text(encoding="utf-8") == schemas.render(made)
+    """`python -m docs.json_schemas` makes them."""
+    made = json_schemas.schemas()[name]
+    assert json_schemas.path_of(name).read_text(encoding="utf-8") == json_schemas.render(made)
     jsonschema.Draft202012Validator.check_schema(made)
     assert f"(schemas/{name}.schema.json)" in PAGE
 
 
-@pytest.mark.parametrize("name", schemas.schemas())
+@pytest.mark.parametrize("name", json_schemas.schemas())
 def test_a_line_fits_and_each_change_of_it_does_not(name: str) -> None:
     """It has every field of the schema; another one is allowed, as a later release may add it."""
     line, schema = line_of(name), committed(name)
@@ -92,11 +92,12 @@ def test_a_line_fits_and_each_change_of_it_does_not(name: str) -> None:
 def test_values_out_of_their_limits_do_not_fit() -> None:
     """What our own reader would refuse, and texts that stand for no number."""
     gpu = line_of("samples")["gpus"][0]
-    for name, changes in {
+    cases: dict[str, list[dict[str, Any]]] = {
         "metrics": [{"step": -1}, {"step": 1.5}, {"loss": "nan"}, {"stream": "log"}, {"node": "/"}],
         "samples": [{"cpu": 101}, {"cpu": None}, {"node": ""}, {"gpus": [{**gpu, "index": "0"}]}],
         "events": [{"kind": "exploded"}, {"rank": -1}, {"code": "1"}, {"attempt": -1}],
-    }.items():
+    }
+    for name, changes in cases.items():
         for change in changes:
             assert problems(name, {**line_of(name), **change}), change
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -83,3 +84,22 @@ def test_ports_of_nodes_behind_a_jump_host(lab_factory: LabFactory, launcher: La
     run.send()
     run.wait()
     wait_until(lambda: not any(lab.leftovers().values()), "that nothing is left")
+
+
+def test_a_port_of_a_node_of_a_job(hpc: Launcher) -> None:
+    """From the login node, so the program has to listen where that reaches it."""
+    raw = ("task.args_style=raw", f'task.args=["{HTTP}","{ECHO}"]', "task.entry=plain", "grace_s=1")
+    serving = (f"task.script={PROGRAMS / 'serving.py'}", "task.env.SERVE_AT=0.0.0.0")
+    run = hpc.start("cluster=hpc", "task.nnodes=2", *serving, *raw)
+    run.until_printed("serving", 2, seconds=90)
+    second = json.loads((run.folder / "plan.json").read_text())["nodes"][1]["node"]
+    forward = hpc.start("forward", "--run", run.run_id, "--node", second, f"0:{HTTP}", "0:6008")
+    http, silent = ports_of(forward)
+    assert page(http) == second
+    assert echoed(silent, b"") == b""
+    told = f"; it has to listen at {second}, not 127.0.0.1"
+    forward.until(lambda: told in forward.err, "the refusal")
+    forward.send()
+    assert forward.wait(15).code == 130
+    run.send()
+    run.wait()

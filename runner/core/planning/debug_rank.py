@@ -28,8 +28,9 @@ def no_such_rank(debug: DebugRank, world_size: int) -> Problem:
 
 def debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]]) -> str:
     """Return that a rank waits, and how a debugger attaches to it."""
-    nodes = [node for node in spec.nodes if debug.rank in ranks[node.name]]
-    where = f" on {nodes[0].name}" if nodes and len(spec.nodes) > 1 else ""
+    is_only = len(spec.nodes) == 1
+    nodes = [node for node in spec.nodes if is_only or debug.rank in ranks[node.name]]
+    where = f" on {nodes[0].name}" if nodes and not is_only else ""
     if nodes and nodes[0].transport == "local":
         how = f"have your editor attach to 127.0.0.1:{debug.port}"
     else:

@@ -1,4 +1,4 @@
-"""A rank that serves at 127.0.0.1: its host's name by HTTP, and an echo that waits for the end.
+"""A rank that serves at 127.0.0.1, or SERVE_AT: its host's name by HTTP, and an echo that waits for the end.
 
 serving.py HTTP_PORT ECHO_PORT [PATH]: it prints `serving`, and ends when there is PATH.
 """
@@ -36,8 +36,9 @@ class Echo(socketserver.BaseRequestHandler):
         self.request.sendall(received[::-1])
 
 
-http = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Page)
-echo = socketserver.ThreadingTCPServer(("127.0.0.1", int(sys.argv[2])), Echo)
+HOST = os.environ.get("SERVE_AT", "127.0.0.1")
+http = ThreadingHTTPServer((HOST, int(sys.argv[1])), Page)
+echo = socketserver.ThreadingTCPServer((HOST, int(sys.argv[2])), Echo)
 for server in (http, echo):
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

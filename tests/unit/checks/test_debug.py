@@ -86,6 +86,10 @@ def test_hosts_are_asked_and_shims_told() -> None:
     assert note.startswith("rank 3 on b waits for a debugger: ")
     assert f"forward --run {plan.run_id} 5678` in another terminal" in note
 
+    elastic = replace(asked, rendezvous=Rendezvous("c10d"))
+    (note,) = (n for n in build_plan(elastic, hosts({}, {})).notes if "debugger" in n)
+    assert f"forward --run {plan.run_id} --node NODE 5678`" in note
+
     plain = replace(asked, debug=None)
     request = facts_request(plain, NODES[0], CodeRef())
     assert ("debugpy" in request.packages, request.debug_port) == (False, 0)

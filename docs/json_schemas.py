@@ -1,4 +1,4 @@
-"""JSON Schemas of a run's files, made from the code: `python -m docs.schemas` writes them."""
+"""JSON Schemas of a run's files, made from the code: `python -m docs.json_schemas` writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.core.model import metrics, samples
 from runner.core.protocol import events
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RANK
 
-FOLDER = Path(__file__).with_suffix("")
+FOLDER = Path(__file__).with_name("schemas")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 NOT_FINITE = ["NaN", "Infinity", "-Infinity"]
