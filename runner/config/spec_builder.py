@@ -96,7 +96,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         disconnect_s=top["disconnect_s"],
         **_read_watch(validator, values),
         detach=bool(values["detach"]),
-        notify=check_targets(validator, top["notify"], secrets),
+        notify=check_targets(validator, top["notify"], secrets, values["cluster"]["secrets"]),
     )
     _check_relaunch(validator, spec)
     check_slurm(validator, spec)

@@ -577,6 +577,7 @@ def test_the_keys_are_these() -> None:
             "progress.pattern",
             "sweep.parallel",
             "sweep.one_job",
+            "notify",
             "grace_s",
             "lost_s",
             "disconnect_s",
@@ -598,6 +599,25 @@ def test_a_pattern_of_progress_lines_reaches_the_spec() -> None:
     assert problem.startswith(r"progress.pattern: epoch.*(\d+) has .* before \d, which may match")
     assert r"such as epoch (\d+)/(\d+)" in problem
     assert "needs one group" in problems_of({"progress.pattern": "epoch"})[0]
+
+
+def test_targets_of_notifications_reach_the_spec() -> None:
+    """As they are written: a secret of a URL is named, and its value refused."""
+    hook, value = "https://hooks.example.org/services/$HOOK", "T0k3n"
+    known: dict[str, Any] = {"cluster.secrets": ["HOOK"]}
+    spec = spec_of({**known, "notify": [hook, "mail ada"]}, {"HOOK": value})
+    assert spec.notify == (hook, "mail ada")
+    assert value not in repr(spec)
+    assert spec_of({"notify": "true"}).notify == ("true",)
+    (unknown,) = problems_of({"notify": hook})
+    assert "notify: $HOOK in https://hooks.example.org/… is not in cluster.secrets" in unknown
+    (unset,) = problems_of({**known, "notify": hook})
+    assert "HOOK is not set in this shell's environment" in unset
+    (recorded,) = problems_of({**known, "notify": f"curl {value}"}, {"HOOK": value})
+    assert "notify: holds the value of HOOK, a secret" in recorded
+    assert value not in recorded
+    assert "9 targets; 8 are the most" in problems_of({"notify": ["true"] * 9})[0]
+    assert len(problems_of({"notify": ["ftp://h/x", "two\nlines", {"a": 1}]})) == 3
 
 
 IMAGE_FILE = {"container.image": "/images/train.sif"}
