@@ -79,7 +79,7 @@ def test_a_launch_tells_once_and_no_target_changes_its_end(
     assert not Path(f"/proc/{(steps / 'pid').read_text().strip()}").exists()
     recorded = [event for event in failed.events if event["kind"] == "notification_failed"]
     assert [(event["node"], event["event"]) for event in recorded] == [("", "failure")] * 2
-    assert "no such channel" in plainly("why", "--run", failed.folder.name).err
+    assert "no such channel" in plainly(*message["hint"].split()[3:]).err
     ended = plainly.run_ranks("print=x", "cluster=lab", notify(command(steps), "false"))
     assert ended.code == 0, ended
     assert events_told(steps)[1:] == [("end", "succeeded", "launch")]
