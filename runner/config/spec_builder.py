@@ -13,9 +13,9 @@ from typing import Any
 from runner.checks.base import all_checks
 from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
-from runner.config.notification import check_targets
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
+from runner.config.schema.notification import check_targets
 from runner.config.slurm import check_slurm, read_slurm, read_sweep
 from runner.config.task import check_without_torchrun, read_debug, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
@@ -89,13 +89,11 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         skip_checks=_read_skipped(validator, top["skip_checks"]),
         env=env,
         secrets=secrets,
-        grace_s=top["grace_s"],
-        lost_s=top["lost_s"],
-        disconnect_s=top["disconnect_s"],
+        **{name: top[name] for name in ("grace_s", "lost_s", "disconnect_s")},
         **_read_watch(validator, values, top["sample_s"]),
         debug=read_debug(validator, values["debug"], task, slurm),
         detach=bool(values["detach"]),
-        notify=check_targets(validator, top["notify"], secrets),
+        notify=check_targets(validator, top["notify"], secrets, values["cluster"]["secrets"]),
     )
     _check_relaunch(validator, spec)
     check_slurm(validator, spec)

@@ -106,8 +106,8 @@ class LaunchNotifier:
         """Say and record which notifications have failed since the last time."""
         failures, self._failures = self._failures, []
         for target, reason, event in failures:
-            self._say(f'note: the notification "{target}" failed: {reason}')
             subject, body = self._subject, events.NotificationFailed(target, reason, event)
+            self._say(f"note: {body.text}")
             if subject is not None:
                 times = (time.time(), time.monotonic())
                 where = (subject.run_id, "", subject.attempt, next(self._seq))

@@ -96,6 +96,9 @@ RUN_BY = {
         "workflows/slurm/sweep.py::_on_interrupt",
         "workflows/slurm/sweep.py::run",
     ),
+    "tests/lab/test_notify.py::test_a_launch_tells_once_and_no_target_changes_its_end": (
+        "workflows/notifying.py::begin",
+    ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",
     ),

@@ -42,6 +42,8 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
         rerun=rerun_without_lost(store, plan, verdict),
     )
     show_prose(report_text)
+    for text in store.failed_notifications():
+        note(text)
     return 0
 
 

@@ -62,7 +62,7 @@ class PeerStatus:
             ranks = counted(body.count, "rank")
             return f"{name}: the job's time limit is near; {signal_name(body.signal)} to {ranks}"
         elif isinstance(body, events.NotificationFailed):
-            return f'{name}: the notification "{body.target}" failed: {body.reason}'
+            return f"{name}: {body.text}"
         elif isinstance(body, (events.Relaunching, events.NotRelaunched)):
             return self._on_relaunch_decision(name, body)
         return ""

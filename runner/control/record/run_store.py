@@ -231,6 +231,18 @@ class RunStore:
         line = b"\n" * self._has_torn_line + event.to_line().encode()
         self._has_torn_line = not self._append(self.folder / "events.jsonl", line)
 
+    def failed_notifications(self) -> list[str]:
+        """Return, in words, which notifications did not reach whom they were for."""
+        found = []
+        with contextlib.suppress(OSError), (self.folder / "events.jsonl").open("rb") as file:
+            for line in file:
+                if b'"kind":"notification_failed"' in line:
+                    with contextlib.suppress(ValueError):
+                        event = parse(line.decode(errors="replace"))
+                        where = f"{event.node}: " if event.node else ""
+                        found.append(where + getattr(event.body, "text", ""))
+        return found
+
     def write_log(self, node: str, name: str, offset: int, data: bytes) -> None:
         """Append a chunk of a stream, nothing twice nor beyond a gap."""
         path = self.logs / node / name

@@ -43,7 +43,7 @@ class ToldFailure:
 
 @dataclass(frozen=True)
 class Message:
-    """What is told, in the order of its fields; `text` and `content` are the line for people."""
+    """What is told, large on purpose: a field for each of the JSON, in their order."""
 
     v: int
     event: Occasion

@@ -266,7 +266,12 @@ class NotificationFailed(EventBody):
 
     target: str  # of a URL no more than the host
     reason: str
-    event: str = ""
+    event: str = ""  # of which it was to tell
+
+    @property
+    def text(self) -> str:
+        """It in words."""
+        return f'the notification "{self.target}" failed: {self.reason}'
 
 
 EVENT_TYPES: Dict[str, Type[Any]] = {

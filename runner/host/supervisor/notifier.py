@@ -24,7 +24,7 @@ from runner.core.protocol.events import (
 )
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
+from runner.core.protocol.timing import HEARTBEAT_S, NOTIFICATION_TIMEOUT_S
 from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from runner.core.notification.message import Message, Subject
 
 MARGIN_S = 5.0  # for a resolver that does not answer
+LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
 MAX_STALLED_S = 1e8  # more is what a host says that has no rank left
 _RANK = re.compile(r"rank (?P<rank>\d+) on (?P<node>\S+) (?P<reason>.+)", re.DOTALL)
 _LOSS = re.compile(r"lost (?P<node>\S+): (?P<reason>.+)", re.DOTALL)
@@ -75,7 +76,7 @@ class Notifier:
         limit_s, notify = self._order.stall_s, self._order.notify
         if notify is None or not limit_s or stalled_s is None or stalled_s > MAX_STALLED_S:
             return
-        is_stalled = stalled_s >= limit_s
+        is_stalled = stalled_s >= limit_s + LAG_S
         if is_stalled and may_tell and not self._has_told_stall:
             seconds = self.seconds
             self.tell(notify, lambda subject: subject.stalled(stalled_s, seconds))

@@ -581,6 +581,7 @@ def test_the_keys_are_these() -> None:
             *DEBUG,
             "sweep.parallel",
             "sweep.one_job",
+            "notify",
             "grace_s",
             "lost_s",
             "disconnect_s",
@@ -617,6 +618,25 @@ def test_an_interval_that_is_no_use_is_refused(value: object) -> None:
     """With the key, and what is legal."""
     (problem,) = problems_of({"sample_s": value})
     assert problem.startswith("sample_s: must be ")
+
+
+def test_targets_of_notifications_reach_the_spec() -> None:
+    """As they are written: a secret of a URL is named, and its value refused."""
+    hook, value = "https://hooks.example.org/services/$HOOK", "T0k3n"
+    known: dict[str, Any] = {"cluster.secrets": ["HOOK"]}
+    spec = spec_of({**known, "notify": [hook, "mail ada"]}, {"HOOK": value})
+    assert spec.notify == (hook, "mail ada")
+    assert value not in repr(spec)
+    assert spec_of({"notify": "true"}).notify == ("true",)
+    (unknown,) = problems_of({"notify": hook})
+    assert "notify: $HOOK in https://hooks.example.org/… is not in cluster.secrets" in unknown
+    (unset,) = problems_of({**known, "notify": hook})
+    assert "HOOK is not set in this shell's environment" in unset
+    (recorded,) = problems_of({**known, "notify": f"curl {value}"}, {"HOOK": value})
+    assert "notify: holds the value of HOOK, a secret" in recorded
+    assert value not in recorded
+    assert "9 targets; 8 are the most" in problems_of({"notify": ["true"] * 9})[0]
+    assert len(problems_of({"notify": ["ftp://h/x", "two\nlines", {"a": 1}]})) == 3
 
 
 IMAGE_FILE = {"container.image": "/images/train.sif"}

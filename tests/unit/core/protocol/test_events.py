@@ -19,6 +19,7 @@ from runner.core.protocol.events import (
     HubJoined,
     HubUnreachable,
     JobEnded,
+    NotificationFailed,
     NotRelaunched,
     PeerDeparted,
     PeerLost,
@@ -62,6 +63,7 @@ BODIES: list[EventBody] = [
     NotRelaunched("only 1 of 3 supervisors are in touch"),
     JobEnded("4711", "TIMEOUT"),
     RanksSignalled(10, 8),
+    NotificationFailed("https://ntfy.sh/…", "HTTP 403 Forbidden", "failure"),
 ]
 
 

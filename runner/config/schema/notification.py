@@ -19,9 +19,13 @@ HINT = "an https URL, or a command that /bin/sh runs with the message as its sta
 
 
 def check_targets(
-    validator: Validator, targets: Sequence[str], secrets: Mapping[str, Secret]
+    validator: Validator, targets: Sequence[str], secrets: Mapping[str, Secret], named: object
 ) -> tuple[str, ...]:
-    """Return the targets; report those that cannot be told, or would put a secret on record."""
+    """Return the targets; report those that cannot be told, or would put a secret on record.
+
+    `named` is `cluster.secrets`, of which one that is not set is reported there.
+    """
+    names = named if isinstance(named, list) else [named]
     if len(targets) > MAX_TARGETS:
         validator.add(WHERE, f"names {len(targets)} targets; {MAX_TARGETS} are the most")
     for target in targets:
@@ -29,7 +33,7 @@ def check_targets(
             validator.add(WHERE, problem, HINT)
             continue
         for name in references(target):
-            if name not in secrets:
+            if name not in names:
                 message = f"${name} in {shown(target)} is not in cluster.secrets"
                 hint = f"cluster.secrets=[{name}]: hosts need its value where no launch is left"
                 validator.add(WHERE, message, hint)
