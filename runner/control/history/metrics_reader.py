@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.control.history.line_times import LineTimes, RankKey
 from runner.control.history.record_files import MAX_TIME, Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder, SpreadBuilder
 from runner.control.record.metrics_record import METRICS_FILE
@@ -62,8 +63,12 @@ class _Values(NamedTuple):
 class MetricsHistory:
     """The metrics of a run as they are read."""
 
-    def __init__(self, max_points: int = MAX_POINTS) -> None:
+    def __init__(
+        self, max_points: int = MAX_POINTS, starts: Mapping[RankKey, float] | None = None
+    ) -> None:
+        """Begin; `starts` are when the ranks of each attempt started."""
         self._max_points = max_points
+        self._line_times = LineTimes(starts or {})
         self._metrics: dict[str, _MetricHistory] = {}
         self._series_count = 0
         self._progress: dict[bool, tuple[int, int, int | None]] = {}
@@ -115,7 +120,7 @@ class MetricsHistory:
             return
         columns = _Lines(*zip(*lines, strict=True))
         where = [list(map(int, column)) for column in (columns.attempt, columns.rank)]
-        times = _times(columns.time)
+        times = self._line_times.spread(*where, _times(columns.time))
         steps = list(map(int, columns.step))
         places = list(zip(*where, times, steps, strict=True))
         values = defaultdict[str, list[tuple[Any, ...]]](list)
