@@ -119,10 +119,10 @@ class MetricsHistory:
         if not lines:
             return
         columns = _Lines(*zip(*lines, strict=True))
-        where = [list(map(int, column)) for column in (columns.attempt, columns.rank)]
-        times = self._line_times.spread(*where, _times(columns.time))
+        attempts, ranks = list(map(int, columns.attempt)), list(map(int, columns.rank))
+        times = self._line_times.spread(attempts, ranks, _times(columns.time))
         steps = list(map(int, columns.step))
-        places = list(zip(*where, times, steps, strict=True))
+        places = list(zip(attempts, ranks, times, steps, strict=True))
         values = defaultdict[str, list[tuple[Any, ...]]](list)
         for name in ("loss", "rate"):
             values[name] = _placed(places, getattr(columns, name))
@@ -131,7 +131,7 @@ class MetricsHistory:
                 number = _number(figure)
                 if number is not None:
                     values[name].append((*place, number))
-        self._take_progress(where[1], steps, columns.steps)
+        self._take_progress(ranks, steps, columns.steps)
         units = [*filter(None, columns.unit)]
         for name, found in values.items():
             if found:
