@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.control.history.line_times import LineTimes, RankKey
 from runner.control.history.record_files import MAX_TIME, Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder, SpreadBuilder
 from runner.control.record.metrics_record import METRICS_FILE
@@ -62,8 +63,12 @@ class _Values(NamedTuple):
 class MetricsHistory:
     """The metrics of a run as they are read."""
 
-    def __init__(self, max_points: int = MAX_POINTS) -> None:
+    def __init__(
+        self, max_points: int = MAX_POINTS, starts: Mapping[RankKey, float] | None = None
+    ) -> None:
+        """Begin; `starts` are when the ranks of each attempt started."""
         self._max_points = max_points
+        self._line_times = LineTimes(starts or {})
         self._metrics: dict[str, _MetricHistory] = {}
         self._series_count = 0
         self._progress: dict[bool, tuple[int, int, int | None]] = {}
@@ -114,10 +119,10 @@ class MetricsHistory:
         if not lines:
             return
         columns = _Lines(*zip(*lines, strict=True))
-        where = [list(map(int, column)) for column in (columns.attempt, columns.rank)]
-        times = _times(columns.time)
+        attempts, ranks = list(map(int, columns.attempt)), list(map(int, columns.rank))
+        times = self._line_times.spread(attempts, ranks, _times(columns.time))
         steps = list(map(int, columns.step))
-        places = list(zip(*where, times, steps, strict=True))
+        places = list(zip(attempts, ranks, times, steps, strict=True))
         values = defaultdict[str, list[tuple[Any, ...]]](list)
         for name in ("loss", "rate"):
             values[name] = _placed(places, getattr(columns, name))
@@ -126,7 +131,7 @@ class MetricsHistory:
                 number = _number(figure)
                 if number is not None:
                     values[name].append((*place, number))
-        self._take_progress(where[1], steps, columns.steps)
+        self._take_progress(ranks, steps, columns.steps)
         units = [*filter(None, columns.unit)]
         for name, found in values.items():
             if found:

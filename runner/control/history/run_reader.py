@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.control.history.config_reader import read_config, read_yaml
 from runner.control.history.events_reader import read_events
+from runner.control.history.line_times import starts_of_ranks
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
 from runner.control.history.note_file import read_note
@@ -57,14 +58,14 @@ def read_run(
     problems = Problems()
     data = _read_outline(folder, problems)
     earliest = -math.inf if data.launched_at is None else data.launched_at - DAY_S
-    if METRICS in parts:
-        history = MetricsHistory(max_points)
-        history.read(folder, problems)
-        step, steps = history.progress
-        data = replace(data, metrics=history.metrics(earliest), step=step, steps=steps)
     if EVENTS in parts:
         events, count = read_events(folder, problems)
         data = replace(data, events=events, event_count=count)
+    if METRICS in parts:
+        history = MetricsHistory(max_points, starts_of_ranks(data.events))
+        history.read(folder, problems)
+        step, steps = history.progress
+        data = replace(data, metrics=history.metrics(earliest), step=step, steps=steps)
     if LOADS in parts:
         data = replace(data, loads=read_loads(folder, max_points, earliest, problems))
     if LOGS in parts:
