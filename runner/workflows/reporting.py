@@ -209,5 +209,5 @@ def download(
         if not session.closed and (nodes is None or name in nodes)
     }
     show, lost_s = pool.console.node_status, pool.spec.lost_s
-    options = {"lost_s": lost_s, "limit_s": limit_s}
-    return pull(sessions, pool.inbox, run_id, folder, show=show, kinds=kinds, **options)
+    where = (sessions, pool.inbox, run_id, folder)
+    return pull(*where, lost_s=lost_s, show=show, kinds=kinds, limit_s=limit_s)
