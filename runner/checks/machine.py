@@ -119,7 +119,8 @@ def _core_findings(node: Node, facts: Facts) -> Iterator[Finding]:
     ranks = node.nproc or len(gpus) or 1
     if facts.cores < ranks:
         message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they compete for time"
-        hint = f"set cluster.nodes.{node.name}.nproc, or ask for a larger share (affinity, cpu.max)"
+        key = f"cluster.nodes.{node.name}.nproc_per_node"
+        hint = f"set {key}, or ask for a larger share (affinity, cpu.max)"
         yield warning(node.name, message, hint)
     own_numa = facts.system.numa_nodes
     known = [(gpu.index, gpu.health.numa_node) for gpu in gpus if gpu.health]

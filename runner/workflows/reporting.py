@@ -115,7 +115,8 @@ class Ending:
         if kinds:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
-        self._fetch_samples(plan, HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S)
+        limit_s = HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S
+        has_samples = self._fetch_samples(plan, limit_s)
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -135,16 +136,19 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
+        if has_samples:  # last: those of many hosts take seconds
+            samples_record.merge(self.store.folder)
 
-    def _fetch_samples(self, plan: Plan, limit_s: float) -> None:
-        """Download the samples, and merge them; what fails stays on the hosts for `pull`."""
+    def _fetch_samples(self, plan: Plan, limit_s: float) -> bool:
+        """Download the samples; what fails stays on the hosts for `pull`."""
         if not any(node.order.sample_s for node in plan.nodes):
-            return
+            return False
         self.store.unlock()
         with contextlib.suppress(Interrupted, NotReady):
             run_id, folder = plan.run_id, self.store.folder
             download(self.pool, run_id, folder, (SAMPLES,), limit_s=limit_s)
-            samples_record.merge(self.store.folder)
+            return True
+        return False
 
     def _download(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""

@@ -179,7 +179,7 @@ def build(folder: Path, state_path: str) -> Path:
     source, library = folder / "fake_nvml.c", folder / LIBRARY
     source.write_text(_SOURCE)
     defines = [f'-DSTATE="{state_path}"', f'-DGPU_NAME="{NAME}"']
-    command = ["gcc", "-w", "-shared", "-fPIC", *defines, "-o", library, source]
+    command = ["gcc", "-w", "-shared", "-fPIC", *defines, "-o", str(library), str(source)]
     subprocess.run(command, check=True, timeout=60)
     library.chmod(0o755)
     return library

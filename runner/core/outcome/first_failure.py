@@ -48,6 +48,23 @@ Stops = Mapping[Tuple[str, int], Event]
 
 
 @dataclass(frozen=True)
+class _Hub:
+    """The hub of an attempt, as the losses on record show it.
+
+    Where each of several others lost it, it was cut off, and what it said of them is no loss.
+    """
+
+    node: str
+    is_live: bool  # it was still there to be stopped
+    is_cut_off: bool
+
+    @property
+    def was_well(self) -> bool:
+        """Whether who lost it was cut off, and not the hub."""
+        return self.is_live and not self.is_cut_off
+
+
+@dataclass(frozen=True)
 class TimedFailure:
     """A failure, when it happened, and whether it is the loss of a host."""
 
@@ -66,7 +83,7 @@ def find_failures(
     membership, where torch assigns the ranks.
     """
     stops, stopped_by_user = _stops(history), user_stop(history) is not None
-    hub = _live_hub(plan, stops)
+    hub = _hub(plan, history, stops)
     failures: List[TimedFailure] = []
     consequences: List[TimedFailure] = []
     departed: Set[str] = set()
@@ -106,7 +123,7 @@ def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
 
 def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
     """Return the nodes that were lost, each with the reason given by whoever noticed first."""
-    hub = _live_hub(plan, _stops(history))
+    hub = _hub(plan, history, _stops(history))
     lost: Dict[str, str] = {}
     for timed in history:
         found = _failure(timed, hub, plan.launcher)
@@ -181,10 +198,13 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
     return is_loss and timed.at < last.started_at
 
 
-def _live_hub(plan: Plan, stops: Stops) -> str:
-    """Return the hub's node if the hub was still alive to be stopped, else ""."""
-    hub = plan.nodes[0].node
-    return hub if any(name == hub for name, _ in stops) else ""
+def _hub(plan: Plan, history: Sequence[TimedEvent], stops: Stops) -> _Hub:
+    """Return the hub of an attempt, and whether it was the one that was cut off."""
+    hub, *others = (node_plan.node for node_plan in plan.nodes)
+    events = [timed.event for timed in history]
+    losers = {e.node for e in events if isinstance(e.body, PeerLost) and e.body.peer == hub}
+    is_cut_off = len(others) > 1 and losers.issuperset(others)
+    return _Hub(hub, any(name == hub for name, _ in stops), is_cut_off)
 
 
 def _stops(history: Iterable[TimedEvent]) -> Stops:
@@ -217,13 +237,15 @@ def _is_terminated(event: Event) -> bool:
     return isinstance(event.body, RankExited) and event.body.signal == signal.SIGTERM
 
 
-def _failure(timed: TimedEvent, hub: str, launcher: str) -> Optional[TimedFailure]:
-    """Return the failure that an event reports, if any; `hub` as in `_live_hub`."""
+def _failure(timed: TimedEvent, hub: _Hub, launcher: str) -> Optional[TimedFailure]:
+    """Return the failure that an event reports, if any."""
     event, body = timed.event, timed.event.body
     if isinstance(body, (HostLost, PeerLost)):
         node, reason = body.peer if isinstance(body, PeerLost) else event.node, body.reason
-        if node == hub and event.node != hub:  # the hub was well: the reporting host was cut off
-            node, reason = event.node or hub, f"out of touch with {hub}: {reason}"
+        if node == hub.node and event.node != hub.node and hub.was_well:
+            node, reason = event.node or hub.node, f"out of touch with {hub.node}: {reason}"
+        elif isinstance(body, PeerLost) and event.node == hub.node and hub.is_cut_off:
+            return None
         return TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
     rank, reason = None, ""
     if isinstance(body, RankExited) and not body.succeeded:

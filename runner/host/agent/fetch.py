@@ -1,4 +1,4 @@
-"""Fetch requests of `pull`: the inventory of a run's files, and chunks of them.
+"""Fetch requests: the inventory of a run's files, chunks of them, and its newest samples.
 
 Symbolic links are listed and never followed, so that nothing outside the run's folder is read.
 """
@@ -22,6 +22,7 @@ from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
 from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.event_loop import Steps, run_steps
+from runner.host.storage.sample_file import newest_attempt, read_since
 
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
 FILES_PER_PAGE = 2000
@@ -65,6 +66,17 @@ class Handler(RequestHandler):
         rows = json.dumps([file.to_row() for file in inventory.files], separators=(",", ":"))
         inventory.files.clear()
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
+
+    def on_recorded_samples(self, frame: Frame) -> Steps:
+        """Send the samples on record since a time, of an attempt or the newest with samples."""
+        folder = yield from find_run(self.context, frame)
+        attempt, since = frame.data.get("attempt"), float(frame.data.get("since", 0))
+        if attempt is None:
+            attempt = newest_attempt(folder)
+        lines = b"".join(read_since(folder, int(attempt), since))
+        self.context.answer(
+            frame, "recorded_samples", zlib.compress(lines, 1), attempt=int(attempt)
+        )
 
     def on_fetch(self, frame: Frame) -> None:
         """Send a chunk of a file, when its turn comes."""

@@ -19,7 +19,6 @@ from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.storage.run_folder import make_marker
 from runner.host.storage.run_list import list_runs
-from runner.host.storage.sample_file import newest_attempt, read_since
 from runner.host.storage.workdir_index import list_elsewhere
 
 
@@ -59,17 +58,6 @@ class Handler(RequestHandler):
             with contextlib.suppress(OSError), open(vars(folder)[name], encoding="utf-8") as file:
                 texts[name] = file.read()
         self.context.answer(frame, "run", zlib.compress(json.dumps(texts).encode(), 1))
-
-    def on_recorded_samples(self, frame: Frame) -> Steps:
-        """Send the samples on record since a time, of an attempt or the newest with samples."""
-        folder = yield from find_run(self.context, frame)
-        attempt, since = frame.data.get("attempt"), float(frame.data.get("since", 0))
-        if attempt is None:
-            attempt = newest_attempt(folder)
-        lines = b"".join(read_since(folder, int(attempt), since))
-        self.context.answer(
-            frame, "recorded_samples", zlib.compress(lines, 1), attempt=int(attempt)
-        )
 
     def on_mark_relaunch_pending(self, frame: Frame) -> Steps:
         """Mark that a relaunch follows within `for_s`; reply whether a stop was requested."""

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional, Tuple
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver
 
-LIBRARIES = (
+LIBRARIES: Tuple[str, ...] = (
     "libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",

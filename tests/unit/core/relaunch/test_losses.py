@@ -134,6 +134,16 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
             id="who lost the hub, which is well, was cut off",
         ),
         pytest.param(
+            [
+                *(("a", PeerLost(name, "silent")) for name in "bc"),
+                *((name, PeerLost("a", "silent")) for name in "bc"),
+                *(("a", TOLD), ("a", STOPPED), ("b", STOPPED), ("c", STOPPED)),
+            ],
+            {},
+            {"a"},
+            id="the hub that all others lost was cut off, and came back",
+        ),
+        pytest.param(
             [("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "abc")],
             {},
             set(),

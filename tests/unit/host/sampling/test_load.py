@@ -53,7 +53,8 @@ def test_bytes_are_counted_once(tmp_path: Path) -> None:
 
     assert load.cpu == 35.0  # waiting for a disk is no work
     assert (load.memory_used, load.memory_total) == (48 * GIB, 64 * GIB)
-    assert load.net_received and load.disk_read
+    assert load.net_received
+    assert load.disk_read
     assert load.net_received / load.disk_read == pytest.approx(1500 / 512000)
     assert (load.net_sent, load.disk_written) == (load.net_received, load.disk_read)
 
@@ -66,7 +67,8 @@ def test_without_a_card_all_but_loopback_counts(tmp_path: Path) -> None:
 
     load = reader.read()
 
-    assert load.net_received and load.net_received < 1 << 30
+    assert load.net_received
+    assert load.net_received < 1 << 30
     assert (load.disk_read, load.memory_total) == (None, None)
 
 

@@ -1,4 +1,4 @@
-"""The file of samples of an attempt: bounded, from the start of the attempt to its newest sample."""
+"""The file of samples of an attempt: bounded, from its first sample to its newest."""
 
 from __future__ import annotations
 
