@@ -188,7 +188,7 @@ def test_a_view_follows_its_hosts_and_leaves_no_trace(
     with viewing(plainly, "lab", ONLY, QUICK) as view:
         view.until("connecting", "2 of 2 hosts answer  ", "0 of 4 GPUs in use")
         gpus["node1"].set(mode="hang")
-        view.until("driver's child did not answer")
+        view.until("driver did not answer")
         view.press("s")
         view.until("s sort: name")
         view.press("g")
