@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -23,6 +24,7 @@ from tests.lab.fake_gpus import FakeGpu, HostGpus
 from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
+from tests.lab.slurm import Slurm, begun
 from tests.lab.waiting import wait_until
 
 pytestmark = pytest.mark.documents("docs/top.md", "docs/commands.md")
@@ -186,7 +188,7 @@ def test_a_view_follows_its_hosts_and_leaves_no_trace(
     with viewing(plainly, "lab", ONLY, QUICK) as view:
         view.until("connecting", "2 of 2 hosts answer  ", "0 of 4 GPUs in use")
         gpus["node1"].set(mode="hang")
-        view.until("driver's child did not answer")
+        view.until("driver did not answer")
         view.press("s")
         view.until("s sort: name")
         view.press("g")
@@ -230,3 +232,24 @@ def test_a_view_of_a_run_ends_with_it(plainly: Launcher, running: str) -> None:
     absent = plainly("top", "--cluster", "lab", "--run", f"{running[:-4]}none")
     assert absent.code == 3, absent
     assert plainly(*absent.err.rpartition("runner ")[2].split()).code == 0, absent
+
+
+def test_the_nodes_of_a_job_are_shown_by_what_they_record(slurm: Slurm, hpc: Launcher) -> None:
+    """Nobody logs in to them: their login node reads their samples."""
+    run_id = begun(hpc, "sleep=300", "detach=true", "sample_s=1").run_id
+    shown = ""
+
+    def is_sampled() -> bool:
+        nonlocal shown
+        shown = hpc("top", "hpc").out
+        return all(
+            re.search(rf"^{name} .*%.* {run_id}", shown, re.MULTILINE)
+            for name in ("node1", "node2")
+        )
+
+    wait_until(is_sampled, "samples of both nodes", 60, detail=lambda: shown)
+    assert f"\n{run_id} " in shown
+    only = json.loads(hpc("top", "--run", run_id, "--json").out)
+    assert {"node1", "node2"} <= only["nodes"].keys()
+    assert hpc("stop", "--run", run_id).code == 0
+    assert slurm.nodes

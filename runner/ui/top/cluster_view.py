@@ -22,6 +22,7 @@ class HostState(enum.Enum):
     CONNECTING = "connecting"
     ANSWERING = "answering"
     SILENT = "not answering"
+    UNRECORDED = "no sample on record yet"  # of a node that is not asked itself
 
 
 @dataclass(frozen=True)

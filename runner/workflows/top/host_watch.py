@@ -27,10 +27,11 @@ from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import Frame
 from runner.ui.reports import run_table
 from runner.ui.top.cluster_view import ClusterView, HostState
+from runner.workflows.top.job_samples import JobSamples
 from runner.workflows.top.watched_host import ANSWER_S, FACTS, RUNS, SAMPLE, WatchedHost
 
 SILENT_S = 8.0  # without a sign of life, pings every 2 s
-MERGE_S = 1.0  # how often the answers of all hosts become a list of runs
+MERGE_S = 0.5  # after which the answers of all hosts become a list of runs
 CLOSE_S = 2.0
 MAX_GPUS, MAX_USERS = 64, 32  # of a host, and of a GPU, that are shown
 
@@ -53,8 +54,9 @@ class HostWatch(WaitLoop):
         self._arrivals = queue.SimpleQueue[_Arrival]()
         self._to_connect: queue.SimpleQueue[Node | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._next_look = self._next_merge = 0.0
-        self._has_news = False  # of runs
+        self._jobs = JobSamples()
+        self._next_look = 0.0
+        self._merge_at = math.inf  # there is news of runs, if it is not infinite
         self._fault: Exception | None = None
 
     @contextlib.contextmanager
@@ -79,7 +81,8 @@ class HostWatch(WaitLoop):
     @property
     def is_settled(self) -> bool:
         """Whether every host has said all of it, or does not answer."""
-        return not self._has_news and all(host.is_settled for host in self._hosts.values())
+        has_news = self._merge_at < math.inf or not self._jobs.is_asked
+        return not has_news and all(host.is_settled for host in self._hosts.values())
 
     @property
     def is_sampled(self) -> bool:
@@ -109,6 +112,7 @@ class HostWatch(WaitLoop):
                 on_node.setdefault(name, []).append(run.run_id)
         hosts = [host for name, host in self._hosts.items() if name in shown]
         nodes = tuple(host.view(tuple(on_node[host.node.name])) for host in hosts)
+        nodes += tuple(node for node in self._jobs.views() if node.name not in shown)
         return ClusterView(title, time.time(), nodes, tuple(self._rows(runs)), self._notes())
 
     def _rows(self, runs: tuple[RemoteRun, ...]) -> list[run_table.Row]:
@@ -125,8 +129,7 @@ class HostWatch(WaitLoop):
         return {n for n, host in self._hosts.items() if n in on_it or host.runs is None}
 
     def _notes(self) -> tuple[str, ...]:
-        of_jobs = ("of the nodes of Slurm jobs no samples are shown",) if self.spec.slurm else ()
-        return of_jobs + tuple(
+        return tuple(
             f"{host.node.name}: its runs are not known: {host.has_no_runs}"
             for host in self._hosts.values()
             if host.has_no_runs
@@ -159,8 +162,8 @@ class HostWatch(WaitLoop):
             self._take_arrivals()
             for name, host in self._hosts.items():
                 self._advance(name, host, now)
-        if self._has_news and now >= self._next_merge:
-            self._next_merge = now + MERGE_S
+            self._jobs.ask_due(self._live, now)
+        if now >= self._merge_at:
             self._merge_runs()
         return TICK_S
 
@@ -217,6 +220,9 @@ class HostWatch(WaitLoop):
                 session.request("ping")
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
+        if self._jobs.on_frame(name, frame):
+            self.changed.set()
+            return True
         host = self._hosts[name]
         kind = host.kind_of(frame.data.get("id"))
         if frame.kind == "refused" and kind == SAMPLE:
@@ -229,7 +235,7 @@ class HostWatch(WaitLoop):
             host.on_facts()
         elif (frame.kind, kind) == ("runs", RUNS):
             host.on_runs(frame.data)
-            self._has_news = True
+            self._note_news()
         if kind:
             self.changed.set()
         return bool(kind)
@@ -252,15 +258,22 @@ class HostWatch(WaitLoop):
         if session is not None:
             session.close(is_silent=session.idle_s > SILENT_S)
         self._hosts[name].on_lost(problem)
-        self._has_news = True
+        self._jobs.forget(name)
+        self._note_news()
         self.changed.set()
+
+    def _note_news(self) -> None:
+        """Make a new list of runs soon: the answers of other hosts come at about the same time."""
+        self._merge_at = min(self._merge_at, time.monotonic() + MERGE_S)
 
     def _merge_runs(self) -> None:
         replies = {name: host.runs for name, host in self._hosts.items() if host.runs is not None}
         hosts = {name: host.node.host for name, host in self._hosts.items()}
         runs, _ = merge_statuses(replies, hosts)
         wanted = [run for run in runs if self.run_id in ("", run.run_id)]
-        self.remote_runs, self._has_news = tuple(wanted), False
+        self.remote_runs = tuple(wanted)
+        self._jobs.on_runs(self.remote_runs, {n: reply["now"] for n, reply in replies.items()})
+        self._merge_at = math.inf
 
 
 def _limited(sample: Sample, name: str) -> Sample:
