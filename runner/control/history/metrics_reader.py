@@ -60,7 +60,8 @@ class _Values(NamedTuple):
 
     def only(self, indexes: Sequence[int]) -> _Values:
         """Return some rows."""
-        return _Values(*([column[i] for i in indexes] for column in self))
+        columns: Iterable[list[Any]] = ([column[i] for i in indexes] for column in self)
+        return _Values(*columns)
 
 
 class MetricsHistory:
