@@ -569,7 +569,7 @@ def test_commands_in_messages_about_words_run_as_printed(
     """An unknown flag, a word too many or too few: each verb has the same cure for them."""
     mistakes = [[verb, "--wat"] for verb in verb_names()]
     mistakes += [[verb, "a", "b"] for verb in ("ps", "logs", "stop")]
-    mistakes += [["explain"], ["nope"], ["--wat"], ["lr=1", "check"], ["stop"], ["+"]]
+    mistakes += [["explain"], ["xyzzy"], ["--wat"], ["lr=1", "check"], ["stop"], ["+"]]
     printed_commands: set[str] = set()
     for words in mistakes:
         assert main(words) == 2
