@@ -59,7 +59,7 @@ def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: L
     lab["gpu-01"].sh("touch ~/go")
     commands = next_commands(left.err)
     assert [words.split()[0] for words in commands] == ["attach", "logs", "stop", "pull"]
-    for mistake in ([], ["stop"], ["logs", "--run", "NO"], ["nope"], ["~task.args.x", "task=up"]):
+    for mistake in ([], ["stop"], ["logs", "--run", "NO"], ["xyzzy"], ["~task.args.x", "task=up"]):
         said = launcher(*mistake)
         assert (said.code, "Traceback" in said.err) == (2, False), said
         commands += next_commands(said.err)
