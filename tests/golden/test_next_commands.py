@@ -18,6 +18,7 @@ OF_A_RUN = re.compile(r"\{this_program\(\)\} (attach|logs|pull|stacks|stop|why) 
 
 TEMPLATES = {"cli/commands/deploy.py::deploy", "cli/commands/exec.py::exec_"}
 TEMPLATES |= {"config/rerun.py::_elsewhere_hint"}
+TEMPLATES |= {"control/history/named_runs.py::_only_beginning"}
 """Where a reader fills in a word in capitals."""
 
 NAMES = {"cli/main.py::_show_help", "cli/main.py::print_help"}

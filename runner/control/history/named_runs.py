@@ -32,8 +32,9 @@ def last_records(count: int) -> list[Path]:
     folders = list(itertools.islice(run_index.launched_here(), count))
     if not folders:
         message = "no run was launched from this folder"
-        hint = f"name runs by their ids: `{this_program()} ps --all` lists those on the hosts"
-        raise ConfigError([Problem(SUBJECT, message, hint)])
+        raise ConfigError(
+            [Problem(SUBJECT, message, "name runs by their ids, or by their folders")]
+        )
     return folders[::-1]
 
 
@@ -60,7 +61,7 @@ def _only_beginning(word: str, records: dict[Path, str]) -> Path:
     """Return the record of the only run whose id begins so."""
     found = {name: folder for folder, name in records.items() if name.startswith(word)}
     if not found:
-        hint = f"where hosts have it: {this_program()} pull --run {word}"
+        hint = f"where hosts have it: {this_program()} pull --cluster NAME --run {word}"
         raise _unknown(f"{word} is not on record on this machine", hint)
     if len(found) > 1:
         raise _unknown(f"{word} is no run; so begin {join_some([*found])}", "type more of it")

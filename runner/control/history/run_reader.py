@@ -16,6 +16,7 @@ from runner.control.history.events_reader import read_events
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
 from runner.control.history.note_file import read_note
+from runner.control.history.origins_reader import read_origins
 from runner.control.history.record_files import MAX_TIME, Problems, decoded, read_json
 from runner.control.history.samples_reader import read_loads
 from runner.control.record.contact_file import RecordedContact
@@ -83,6 +84,7 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     run_id = contact.run.run_id if contact else last.run_id if last else folder.name
     config = read_config(folder / CONFIG_FILE, problems)
     words = read_yaml(folder / OVERRIDES_FILE, problems)
+    overrides = tuple(map(str, words)) if isinstance(words, list) else ()
     return RunData(
         run_id=run_id,
         folder=str(folder),
@@ -96,7 +98,8 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         diagnosis=diagnosis,
         plans=plans,
         config=config,
-        overrides=tuple(str(word) for word in words) if isinstance(words, list) else (),
+        origins=read_origins(folder, config, overrides, problems),
+        overrides=overrides,
         sweep_id=_sweep_id(folder, problems),
     )
 

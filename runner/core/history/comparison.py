@@ -20,7 +20,7 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run of a comparison; figures are None where they are not known."""
+    """One run of a comparison, large on purpose: its columns; None is for what is not known."""
 
     run_id: str
     cluster: str = ""

@@ -12,7 +12,7 @@ from runner.core.codec import encode
 from runner.core.history.comparison import ARGUMENTS, Comparison, RunSummary
 from runner.core.text import counted, format_duration, join_some, printable
 from runner.ui.figures import number_text
-from runner.ui.layout import COLUMN_GAP, fitting_columns, render_table
+from runner.ui.layout import COLUMN_GAP, fitting_columns, render_table, wrap
 
 MAX_CELL = 40  # characters
 MISSING = "-"
@@ -44,7 +44,7 @@ def render_comparison(comparison: Comparison, width: int) -> str:
     if hidden:
         lines.append(f"{counted(hidden, 'key')} of different clusters differ: --csv has them")
     if left_out:
-        lines.append(f"left out, to fit: {join_some(left_out, 6)}; --csv has all")
+        lines += wrap(f"left out, to fit: {join_some(left_out, 6)}; --csv has all", width, "", "  ")
     return "\n".join(lines)
 
 
@@ -71,16 +71,21 @@ def _columns(comparison: Comparison) -> Columns:
         cells = [getattr(run, name) for run in runs]
         if len({*cells}) > 1:
             columns[name] = cells
-    for header, key in headers(shown_keys(comparison), columns).items():
-        columns[header] = [run.config.get(key) or "" for run in runs]
+    named = headers(shown_keys(comparison), columns)
+    cells_of = {
+        header: [run.config.get(key) or "" for run in runs] for header, key in named.items()
+    }
+    own = [header for header, key in named.items() if key.startswith("task.")]
+    columns.update((header, cells_of.pop(header)) for header in own)
     metrics = {name: [_metric(run, name) for run in runs] for name in comparison.metrics}
     if "loss" in metrics:
         columns["loss"] = metrics.pop("loss")
-        columns["least loss"] = [_figure(run.least_loss) for run in runs]
     columns["end"] = [_end(run) for run in runs]
     columns["took"] = [
         format_duration(s) if (s := run.duration) is not None else "" for run in runs
     ]
+    columns["least loss"] = [_figure(run.least_loss) for run in runs]
+    columns.update(cells_of)
     rate = metrics.pop("rate", None)
     columns.update((f"metric {n}" if n in columns else n, cells) for n, cells in metrics.items())
     if any(run.gpu_hours for run in runs):

@@ -40,7 +40,7 @@ def compared(folders: Sequence[Path], sort: str = "") -> Comparison:
         read_run(folder, max_points=MAX_POINTS, parts=frozenset({METRICS})) for folder in folders
     )
     comparison = compare_runs([*read])
-    return _sorted(comparison, sort) if sort else comparison
+    return sorted_runs(comparison, sort) if sort else comparison
 
 
 def sweep_text(requests: Sequence[LaunchRequest], runs: Sequence[SweepRun]) -> str:
@@ -56,7 +56,7 @@ def sweep_text(requests: Sequence[LaunchRequest], runs: Sequence[SweepRun]) -> s
     return f"{table}\n{render_sweep(runs, is_planned=False, compared=known)}"
 
 
-def _sorted(comparison: Comparison, sort: str) -> Comparison:
+def sorted_runs(comparison: Comparison, sort: str) -> Comparison:
     """Return the runs by a figure, the least first; with "-" before it the most; unknown last."""
     key = sort.removeprefix("-")
     figure = _figure(comparison, key)

@@ -57,7 +57,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 def metrics_line(step: int, /, **fields: Any) -> str:
     """A line as it is on record."""
     origin = {"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out", "offset": step * 100}
-    figures = {"steps": None, "loss": None, "rate": None, "unit": "", "more": {}}
+    figures: dict[str, Any] = {"steps": None, "loss": None, "rate": None, "unit": "", "more": {}}
     return json.dumps({**origin, "time": BEGAN + step, "step": step, **figures, **fields}) + "\n"
 
 
@@ -91,6 +91,7 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     assert [each.attempt for each in data.plans] == [0, 1]
     assert data.config["task"] == {"args": {"lr": 0.1, "steps": [1, 2]}}
     assert data.overrides == ("task.args.lr=0.1",)
+    assert data.origins == {"task.args.lr": "command line: task.args.lr=0.1"}
     assert [event.seq for event in data.events] == [3, 2, 1], "by time"
     assert (data.event_count, data.step, data.steps) == (3, 1, 9)
     assert data.verdict is not None
@@ -119,6 +120,7 @@ def test_an_end_of_an_earlier_attempt_is_no_end(store: RunStore) -> None:
             "plan.0.json",
             "result.json",
             "config.yaml",
+            "origins.json",
             "overrides.yaml",
             "events.jsonl",
             "metrics.jsonl",
@@ -143,9 +145,14 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
     for content in contents:
         path.write_bytes(content)
         assert isinstance(read_run(store.folder), RunData)
-    for make in (lambda: os.mkfifo(path), path.mkdir, lambda: path.symlink_to("/etc/passwd")):
+    for kind in ("pipe", "folder", "link"):
         path.unlink()
-        make()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.symlink_to("/etc/passwd")
         data = read_run(store.folder)
         assert any(name.partition(".")[0] in line for line in data.problems), (name, data.problems)
         if path.is_dir():
@@ -187,7 +194,7 @@ def test_metrics_of_several_ranks_have_a_spread(store: RunStore) -> None:
     ]
     found = metrics(store, *lines)["loss"]
     assert (found.rank, found.rank_count) == (1, 3)
-    assert found.by_attempt[0].values == (1, 2, 3, 4)
+    assert found.by_attempt[0].values == (1.0, 2.0, 3.0, 4.0)
     spread = found.spread[0]
     assert (spread.low, spread.values, spread.high) == ((1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6))
     data = read_run(store.folder)
@@ -243,7 +250,7 @@ def test_hostile_metrics_are_left_out(store: RunStore) -> None:
     ]
     found = metrics(store, *lines, *odd)
     assert sorted(found) == ["fine", "loss"]
-    assert found["loss"].by_attempt[0].values == (1, 3, 4)
+    assert found["loss"].by_attempt[0].values == (1.0, 3.0, 4.0)
     assert found["loss"].by_attempt[0].times[0] is None
     problems = " ".join(read_run(store.folder).problems)
     assert f"{len(bad) + 2:,} lines are no metrics" in problems

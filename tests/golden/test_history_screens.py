@@ -1,0 +1,158 @@
+"""What `compare` and `plot` print, at the widths that terminals have, and in a pipe."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from runner.core.history.charts import make_chart
+from runner.core.history.comparison import Comparison, compare_runs, gpu_hours
+from runner.core.history.run_data import GpuLoad, Metric, NodeLoad, RunData, Series
+from runner.core.model.run_info import PastAttempt
+from runner.core.model.spec import Node
+from runner.core.outcome.verdict import Verdict
+from runner.core.planning.build_plan import build_plan
+from runner.ui.layout import UNLIMITED_WIDTH
+from runner.ui.reports.comparison_table import as_csv, as_data, render_comparison
+from runner.ui.reports.terminal_plot import render_plot
+from runner.workflows.history.compare import sorted_runs
+from runner.workflows.history.plot import labels_of
+from tests.golden.builders import facts, spec
+
+pytestmark = pytest.mark.documents("docs/history.md")
+
+BEGAN = 1.7e9
+STEPS = tuple(range(0, 1000, 10))
+
+
+def run(number: int, rate: float, **fields: object) -> RunData:
+    """A run that has ended; its loss falls at that rate."""
+    plan = build_plan(
+        spec(Node("a", "10.0.0.1"), Node("b", "10.0.0.2")),
+        {n: facts(n, f"eth0 10.0.0.{i}/24", gpu_count=4) for i, n in enumerate("ab", start=1)},
+    )
+    losses = tuple(math.exp(-rate * step) for step in STEPS)
+    times = tuple(BEGAN + step for step in STEPS)
+    series = {0: Series(times, STEPS, losses)}
+    args = {"lr": rate, "batch_size": 64, "schedule": "cosine" if number % 2 else "linear"}
+    data = RunData(
+        run_id=f"1127-02{number:02}-digits-md3x",
+        folder="/x",
+        cluster="lab",
+        task="train",
+        launched_at=BEGAN,
+        ended_at=BEGAN + 1000 * number,
+        verdict=Verdict("succeeded", 0, 900.0 * number),
+        plans=(replace(plan, commit=f"{number}" * 40 + "+", release="0123456789abcdef"),),
+        config={"task": {"args": args}, "run_id": str(number), "grace_s": 10.0 + number},
+        metrics=(
+            Metric("loss", last=losses[-1], least=min(losses), by_attempt=series),
+            Metric("rate", "samples", last=812.25, by_attempt=series),
+            Metric("val_acc", last=1 - losses[-1], by_attempt=series),
+        ),
+    )
+    return replace(data, **fields)  # type: ignore[arg-type]  # its own fields
+
+
+def runs() -> list[RunData]:
+    """Six runs: one failed, one diverged, one is on."""
+    made = [run(number, 0.001 * number) for number in range(1, 7)]
+    made[1] = replace(made[1], verdict=Verdict("failed", 1, 60.0), note="the disk was full again")
+    diverged = replace(made[2].metrics[0], last=None)
+    made[2] = replace(made[2], metrics=(diverged, *made[2].metrics[1:]))
+    made[3] = replace(made[3], verdict=None, ended_at=None)
+    return made
+
+
+@pytest.mark.parametrize("width", [80, 120, 200, UNLIMITED_WIDTH])
+def test_the_table_fits_the_terminal(check_screen: Callable[[str, str], None], width: int) -> None:
+    """Of several runs, and of two."""
+    text = "".join(
+        f"{render_comparison(compare_runs(shown), width)}\n\n" for shown in (runs(), runs()[:2])
+    )
+    assert all(len(line) <= width for line in text.splitlines())
+    check_screen(f"compare-{width}", text)
+
+
+def test_a_plot_in_a_pipe_and_on_a_terminal(check_screen: Callable[[str, str], None]) -> None:
+    """Without colours each run has a sign of its own; with them it is drawn finer."""
+    chart = make_chart(runs()[:2], "loss", "step")
+    (labels,) = labels_of(runs()[:2], [chart])
+    plain = render_plot(chart, labels, 80, 16, colours=False)
+    assert "\x1b" not in plain
+    coloured = render_plot(chart, labels, 80, 16, colours=True)
+    assert "\x1b[38;5;208m" in coloured
+    over_time = make_chart(runs()[:2], "loss", "time")
+    timed = render_plot(over_time, labels, 60, 10, colours=False)
+    check_screen("plot", f"{plain}\n\n{timed}\n")
+
+
+def test_hostile_names_and_notes_act_upon_nothing() -> None:
+    """They come from programs, hosts and other users."""
+    evil = "\x1b]0;x\x07\x1b[2J\r\n=1+1"
+    metric = replace(run(1, 0.1).metrics[0], name=evil)
+    hostile = run(1, 0.1, note=evil, metrics=(metric,), config={"task": {"args": {evil: evil}}})
+    comparison = compare_runs([hostile, run(2, 0.1)])
+    (labels,) = labels_of([hostile], [make_chart([hostile], evil, "step")])
+    plotted = render_plot(make_chart([hostile], evil, "step"), labels, 80, 16, colours=False)
+    listed = as_csv(comparison)
+    for text in (render_comparison(comparison, 200), listed, plotted):
+        assert text.replace("\r\n", "").replace("\n", "").isprintable()
+    assert len(list(csv.reader(io.StringIO(listed)))) == 3
+
+
+def order(comparison: Comparison, key: str) -> list[str]:
+    """The minutes of the runs' ids, sorted by a key."""
+    return [each.run_id[7:9] for each in sorted_runs(comparison, key).runs]
+
+
+def test_runs_are_sorted_by_any_figure_and_the_unknown_comes_last() -> None:
+    """Numbers as numbers; "-" turns the order around."""
+    comparison = compare_runs(runs())
+    assert order(comparison, "loss") == ["06", "05", "04", "02", "01", "03"]
+    assert order(comparison, "-lr") == ["06", "05", "04", "03", "02", "01"]
+    assert order(comparison, "grace_s") == ["01", "02", "03", "04", "05", "06"]
+    assert order(comparison, "schedule")[:3] == ["01", "03", "05"]
+    assert order(comparison, "-duration") == ["06", "05", "03", "02", "01", "04"]
+
+
+def test_what_differs_and_what_does_not() -> None:
+    """Keys of no effect are left out; a key that one run lacks differs."""
+    other = run(2, 0.001, config={"task": {"args": {"lr": 0.001}}, "grace_s": 11, "ui": "plain"})
+    comparison = compare_runs([run(1, 0.001), other])
+    first, second = comparison.runs
+    assert comparison.keys == ("task.args.batch_size", "task.args.schedule")
+    assert (first.config["task.args.batch_size"], second.config["task.args.batch_size"]) == (
+        "64",
+        None,
+    )
+    data = as_data(compare_runs([other]))[0]
+    assert (data["config"], data["exit_code"], data["gpus"]) == ({}, 0, 8)
+
+
+def test_gpu_hours_are_those_of_all_attempts() -> None:
+    """An attempt counts with the GPUs of the nodes that it had."""
+    past = PastAttempt(0, ("a",), "lost b", 3600.0)
+    data = run(1, 0.1, verdict=Verdict("succeeded", 0, 1800.0, past_attempts=(past,)))
+    data = replace(data, plans=(replace(data.plans[0], attempt=1),))
+    assert gpu_hours(data) == 8 * 0.5 + 4
+    assert gpu_hours(replace(data, verdict=None)) is None
+
+
+def test_a_chart_of_samples_is_their_mean() -> None:
+    """Of GPUs whose samples are not at the same times."""
+
+    def gpu(index: int, at: float, value: float) -> GpuLoad:
+        times = tuple(BEGAN + at + 10 * n for n in range(10))
+        return GpuLoad(index, series={"utilization": Series(times, (), (value,) * 10)})
+
+    data = run(1, 0.1, loads=(NodeLoad("a", gpus=(gpu(0, 0, 100.0), gpu(1, 1, 50.0))),))
+    (curve,) = make_chart([data], "gpu.utilization", "step").curves
+    (piece,) = curve.pieces
+    assert {value for _, value in piece} == {75.0}
+    assert 0 <= piece[0][0] < piece[-1][0] < 100
