@@ -93,7 +93,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         grace_s=top["grace_s"],
         lost_s=top["lost_s"],
         disconnect_s=top["disconnect_s"],
-        **_read_watch(validator, values),
+        **_read_watch(validator, values, top["sample_s"]),
         detach=bool(values["detach"]),
     )
     _check_relaunch(validator, spec)
@@ -261,11 +261,12 @@ def _read_ulimits(validator: Validator, values: object) -> dict[str, str]:
     return limits
 
 
-def _read_watch(validator: Validator, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the ranks are watched: fields of `Spec`."""
+def _read_watch(validator: Validator, values: Mapping[str, Any], sample_s: float) -> dict[str, Any]:
+    """Return how the ranks and their hosts are watched: fields of `Spec`."""
     watch = validator.section("watch", values["watch"], schema.WatchConfig)
     progress = validator.section("progress", values["progress"], schema.ProgressConfig)
     return {
+        "sample_s": sample_s,
         "stall_s": watch["stall_s"],
         "stop_on_stall": watch["action"] != "report",
         "relaunch_on_stall": watch["action"] == "restart",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from runner.control.record import samples_record
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import diagnose
@@ -36,6 +37,7 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
+    samples_record.merge(store.folder)
     if has_ended:
         store.complete_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
+from runner.control.record import samples_record
 from runner.control.record.download import pull
 from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
@@ -24,13 +27,16 @@ from runner.core.protocol.paths import (
     local_log_name,
     source_rank,
 )
-from runner.core.protocol.remote_files import LOG, OUTPUT
+from runner.core.protocol.remote_files import LOG, OUTPUT, SAMPLES
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
+
+SAMPLES_LIMIT_S, HURRY_S = 10.0, 3.0
+"""How long the end of a run waits for samples, and that of one that was interrupted."""
 
 
 class AttemptReporter:
@@ -109,6 +115,8 @@ class Ending:
         if kinds:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
+        limit_s = HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S
+        has_samples = self._fetch_samples(plan, limit_s)
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -128,6 +136,19 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
+        if has_samples:  # last: those of many hosts take seconds
+            samples_record.merge(self.store.folder)
+
+    def _fetch_samples(self, plan: Plan, limit_s: float) -> bool:
+        """Download the samples; what fails stays on the hosts for `pull`."""
+        if not any(node.order.sample_s for node in plan.nodes):
+            return False
+        self.store.unlock()
+        with contextlib.suppress(Interrupted, NotReady):
+            run_id, folder = plan.run_id, self.store.folder
+            download(self.pool, run_id, folder, (SAMPLES,), limit_s=limit_s)
+            return True
+        return False
 
     def _download(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
@@ -171,6 +192,7 @@ def download(
     folder: Path,
     kinds: Collection[str],
     nodes: Container[str] | None = None,
+    limit_s: float = math.inf,
 ) -> dict[str, PullResult]:
     """Download from the nodes that are connected, or those of `nodes` among them."""
     pool.console.phase("fetching")
@@ -180,4 +202,5 @@ def download(
         if not session.closed and (nodes is None or name in nodes)
     }
     show, lost_s = pool.console.node_status, pool.spec.lost_s
-    return pull(sessions, pool.inbox, run_id, folder, lost_s=lost_s, show=show, kinds=kinds)
+    options = {"lost_s": lost_s, "limit_s": limit_s}
+    return pull(sessions, pool.inbox, run_id, folder, show=show, kinds=kinds, **options)

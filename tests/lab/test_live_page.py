@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,7 @@ from tests.lab.waiting import wait_until, wait_until_idle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.documents("docs/live.md")]
+pytestmark = [pytest.mark.documents("docs/report.md")]
 
 NODES = ("node1", "node2")
 QUICKLY = ("lost_s=2", "cluster.ssh.connect_timeout=1", "grace_s=1")
@@ -37,15 +35,22 @@ class Served:
         self.controller = controller
         controller.until(lambda: "Ctrl-C" in controller.out, "the address")
         self.url = controller.out.splitlines()[0]
-        self.port = re.findall(r":(\d+)/", self.url)[0]
+        self.port = int(re.findall(r":(\d+)/", self.url)[0])
 
-    def address(self, path: str) -> str:
-        """The address of something else."""
-        return self.url.replace("/?", f"/{path}?")
+    def path(self, place: str) -> str:
+        """The path of something else, with the token."""
+        return f"/{place}?{self.url.partition('?')[2]}"
+
+    @contextmanager
+    def get(self, path: str) -> Iterator[HTTPResponse]:
+        """Ask for something."""
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("GET", path)
+            yield connection.getresponse()
 
     def data(self, place: str = "") -> Any:
         """What the page draws."""
-        with urllib.request.urlopen(self.address(f"{place}data.json"), timeout=30) as answer:
+        with self.get(self.path(f"{place}data.json")) as answer:
             return json.load(answer)
 
     def run(self) -> Any:
@@ -63,15 +68,14 @@ class Served:
 
     def event(self) -> Any:
         """The first event of a new stream."""
-        with urllib.request.urlopen(self.address("events"), timeout=30) as stream:
-            for line in stream:
-                if line.startswith(b"data: "):
-                    return json.loads(line[6:])
+        with self.get(self.path("events")) as stream:
+            line = next(line for line in stream if line.startswith(b"data: "))
+        return json.loads(line[6:])
 
     def resources(self) -> tuple[int, int]:
         """The number of threads and of descriptors of its process."""
         place = Path("/proc", str(self.controller.process.pid))
-        return len(os.listdir(place / "task")), len(os.listdir(place / "fd"))
+        return len([*(place / "task").iterdir()]), len([*(place / "fd").iterdir()])
 
 
 @pytest.fixture
@@ -133,13 +137,14 @@ def test_a_launch_that_writes_the_record_is_followed_from_beside_it(
     user: Launcher, tmp_path: Path
 ) -> None:
     """Nothing is taken from it: its record is whole, and Ctrl-C here ends the page alone."""
+    user.shorten_timeouts()
     go = tmp_path / "go"
     ranks = user.rank_overrides(STEP.format(1), f"wait={go}", STEP.format(3))
     launch = user.start("cluster=lab", "grace_s=1", *ranks)
     launch.until_printed('"step":1', 2)
     served, other = Served(user.start("report", "--serve")), Served(user.start("report", "--serve"))
     served.until_step(1)
-    taken = user("report", "--serve", "--port", served.port)
+    taken = user("report", "--serve", "--port", str(served.port))
     assert taken.code == 3
     assert f"port {served.port} of 127.0.0.1 is taken" in taken.err
     other.controller.send(signal.SIGTERM)
@@ -151,14 +156,15 @@ def test_a_launch_that_writes_the_record_is_followed_from_beside_it(
     served.until_step(3)
     assert done.result["state"] == "succeeded"
     assert "is being written" not in done.err
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(served.url[:-1], timeout=30)
+    with served.get(served.path("")[:-1]) as answer:
+        assert answer.status == 403
 
 
 def test_browsers_follow_the_runs_of_a_cluster(
     user: Launcher, browser: Browser, tmp_path: Path
 ) -> None:
     """They hold 100 reloads and ten viewers, and say so when the server has ended."""
+    user.shorten_timeouts()
     go = tmp_path / "go"
     ranks = user.rank_overrides(STEP.format(1), f"wait={go}", STEP.format(2), f"wait={go}-on")
     done = user("cluster=lab", "detach=true", "grace_s=1", *ranks)
@@ -171,12 +177,12 @@ def test_browsers_follow_the_runs_of_a_cluster(
         viewer.wait_for_selector("text=step 1 of 3")
         go.touch()
         viewer.wait_for_selector("text=step 2 of 3")  # without a reload
-        page = served.address(f"run/{run_id}/")
+        page = served.url.replace("/?", f"/run/{run_id}/?")
         for _ in range(10):
             stack.enter_context(open_page(browser, page, messages=told))
         before = served.resources()
-        for _ in range(100):
-            viewer.reload(wait_until="domcontentloaded")
+        for number in range(100):
+            viewer.reload(wait_until="commit" if number % 10 else "domcontentloaded")
         viewer.wait_for_selector("text=step 2 of 3")
         settled = (before[0] + 3, before[1] + 6)  # the requests of this moment
         wait_until(
@@ -186,7 +192,9 @@ def test_browsers_follow_the_runs_of_a_cluster(
         )
         served.controller.kill()
         viewer.wait_for_selector(".live >> text=no answer")
-        again = Served(user.start("report", "--serve", "--cluster", "lab", "--port", served.port))
+        again = Served(
+            user.start("report", "--serve", "--cluster", "lab", "--port", str(served.port))
+        )
         viewer.wait_for_selector(".live >> text=started again")
         assert again.url != served.url
     assert user("stop", "--run", run_id).code == 0

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from runner.control.record.download import pull
+from runner.control.record.samples_record import ask_recorded, merge
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
+from runner.control.rpc.wait import Broadcast
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.facts import FactsRequest
 from runner.core.model.results import PullResult
+from runner.core.model.samples import Sample
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.protocol.frames import Frame
 from tests.lab.waiting import wait_until
@@ -461,3 +464,31 @@ def test_a_silent_host_is_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     told = cluster.pull_with(sessions)["gpu1"]
     assert not told.is_complete
     assert "nothing was heard from it for 11 s" in str(told.problems)
+
+
+def test_samples_are_downloaded_and_asked_for(cluster: Cluster) -> None:
+    """Those of every attempt are replaced whole; a question brings the newest attempt's."""
+    samples = [Sample("gpu1", attempt, float(wall)) for attempt in (0, 1) for wall in range(500)]
+    for attempt in (0, 1):
+        lines = "".join(each.to_line() for each in samples if each.attempt == attempt)
+        (cluster.root() / f"attempt_{attempt}").mkdir(exist_ok=True)
+        write(cluster.root() / f"attempt_{attempt}/samples.jsonl", lines)
+    write(cluster.root() / "attempt_1/samples.jsonl.7.new", "half")
+    sessions = cluster.connect("gpu1")
+    try:
+        cluster.pull_with(sessions)
+        broadcast = Broadcast(sessions, cluster.inbox, 10)
+        found, problems = ask_recorded(broadcast, RUN, since=490.0, timeout_s=10)
+    finally:
+        for session in sessions.values():
+            session.close()
+    assert (found, problems) == ({"gpu1": samples[-9:]}, {})
+    assert merge(cluster.home) == ""
+    text = (cluster.home / "samples.jsonl").read_text()
+    assert text == "".join(each.to_line() for each in sorted(samples, key=lambda s: s.wall))
+    here = cluster.home / "hosts/gpu1"
+    assert {*(path.name for path in (here / "attempt_1").iterdir())} == {"samples.jsonl"}
+
+    write(cluster.root() / "attempt_1/samples.jsonl", samples[-1].to_line())  # it was thinned
+    assert not cluster.one().problems
+    assert (here / "attempt_1/samples.jsonl").read_text() == samples[-1].to_line()

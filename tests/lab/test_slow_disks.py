@@ -70,7 +70,7 @@ def begin(user: Launcher) -> Begin:
 def begin_soon(user: Launcher, begin: Begin) -> Begin:
     """The same with short times: `LOST_S` makes a silent host lost."""
     user.shorten_timeouts()
-    return lambda *overrides: begin(f"lost_s={LOST_S}", *overrides)
+    return lambda *overrides: begin(f"lost_s={LOST_S}", "sample_s=1", *overrides)
 
 
 def _events(controller: Controller) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.lab.waiting import wait_until
 
 def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
     """Compute nodes are never logged in to; the job ends with the run's own exit code."""
-    done = hpc.run_ranks("print=hello env=RANK", HPC, "cluster.nodes=4")
+    done = hpc.run_ranks("print=hello env=RANK sleep=3", HPC, "cluster.nodes=4", "sample_s=1")
     assert done.code == 0, done
     for rank, node in enumerate(slurm.nodes):
         assert done.log(node, rank) == f"hello\nRANK={rank}\n"
@@ -23,6 +24,8 @@ def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
     assert done.result["state"] == "succeeded"
     job = slurm.ended_job(done.result["run_id"])
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+    lines = (done.folder / "samples.jsonl").read_text().splitlines()
+    assert {json.loads(line)["node"] for line in lines} == slurm.nodes.keys()
     files = slurm.sh(f"ls .runner/runs/{done.result['run_id']}/.slurm").split()
     assert "secrets.json" not in files
 

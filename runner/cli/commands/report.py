@@ -58,16 +58,20 @@ def report(
 
 def _serve(selection: Selection, run: Sequence[str], out: str, port: str) -> int:
     """Serve the live page of a run, or of all runs of a cluster."""
+    from runner.control.history.named_runs import named_records
     from runner.workflows.live.serve import serve_cluster, serve_run
 
     number = _port_number(port)
-    if len(run) > 1 or out:
+    word = "".join(run)
+    records = named_records([word]) if len(run) == 1 and not is_run_id(word) else []
+    if len(run) > 1 or len(records) > 1 or out:
         message = "shows one run, or all of a cluster, and writes no file"
         hint = "leave out --serve for a file, also of several runs"
         raise ConfigError([Problem("--serve", message, hint)])
     if selection.names_cluster and not run:
         return serve_cluster(selection.contact(), number)
-    return serve_run(selection.contact_for_run("".join(run)), number)
+    by_record = selection.contact_by_record(records[0]) if records else None
+    return serve_run(by_record or selection.contact_for_run(word), number)
 
 
 def _port_number(text: str) -> int:

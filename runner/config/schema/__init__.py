@@ -27,6 +27,7 @@ from runner.config.schema.fields import (
     RANKS,
     RDZV_CONF,
     RUN_ID,
+    SAMPLE_INTERVAL,
     SECONDS,
     SECONDS_OR_NEVER,
     SECONDS_OR_OFF,
@@ -249,6 +250,10 @@ class RunnerConfig:
         "the ranks whose output the console shows; the files hold all of it", RANKS, "all"
     )
     watch: WatchConfig = section(WatchConfig, "the hang watchdog")
+    sample_s: Any = doc(
+        "how often `samples.jsonl` gets the load of hosts and GPUs while a run is on",
+        *(SAMPLE_INTERVAL, 5.0),
+    )
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
     sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)

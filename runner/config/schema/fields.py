@@ -46,6 +46,17 @@ SIZE = Kind("number with b, k, m or g, or null", Validator.text)
 SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
 
 
+def _sample_interval(validator: Validator, where: str, value: object) -> float:
+    seconds = validator.seconds_or(where, value, "off")
+    if seconds and not 1 <= seconds <= MAX_SAMPLE_S:
+        validator.add(where, f"must be 1 to {MAX_SAMPLE_S} seconds, or off, not {value!r}")
+    return seconds
+
+
+MAX_SAMPLE_S = 3600
+SAMPLE_INTERVAL = Kind(f"seconds, 1 to {MAX_SAMPLE_S}, or off", _sample_interval)
+
+
 def doc(help_text: str, of: Kind | str, default: Any = None) -> Any:
     """Return a dataclass field; a class as the default is its factory.
 

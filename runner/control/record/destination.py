@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from runner.control.record.files import HOSTS_FOLDER
 from runner.control.record.run_store import try_lock_folder
 from runner.core.errors import NotReady, Problem
 from runner.core.protocol.paths import local_name
@@ -283,7 +284,7 @@ def plan_downloads(
                 yield AppendOnlyDownload(folder, ("logs", node, *path.split("/")), remote)
         elif remote.kind != OUTPUT:
             download_type = AppendOnlyDownload if remote.path in APPEND_ONLY else AtomicDownload
-            yield download_type(folder, ("hosts", node, remote.path), remote)
+            yield download_type(folder, (HOSTS_FOLDER, node, *remote.path.split("/")), remote)
     for remote in remote_files:
         if remote.kind == OUTPUT:
             output_type = AtomicDownload if remote.link_target is None else SymlinkDownload

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -50,27 +51,33 @@ def pull(
     lost_s: float,
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
+    limit_s: float = math.inf,
     is_locked: bool = False,
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; return the result of each node, with its problems.
 
     A problem of one host does not affect the others. `folder`, the record on this machine, is
-    created if it does not exist; `kinds` are of "record", "log" and "output". With `is_locked` this
-    process has locked it.
+    created if it does not exist; `kinds` are of `FILE_KINDS`. What is not here after `limit_s` is
+    left to the next pull. With `is_locked` this process has locked the folder.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
     with contextlib.closing(DownloadFolder(folder, is_locked=is_locked)) as destination:
-        return PullLoop(sessions, inbox, lost_s, show).run(destination, run_id, kinds)
+        loop = PullLoop(sessions, inbox, lost_s, show)
+        return loop.run(destination, run_id, kinds, limit_s)
 
 
 class PullLoop(WaitLoop):
     """The wait for every host's files."""
 
     def run(
-        self, destination: DownloadFolder, run_id: str, kinds: Collection[str]
+        self,
+        destination: DownloadFolder,
+        run_id: str,
+        kinds: Collection[str],
+        limit_s: float = math.inf,
     ) -> dict[str, PullResult]:
         """Return the result of each node."""
         window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))
@@ -80,6 +87,7 @@ class PullLoop(WaitLoop):
         }
         for download in self._downloads.values():
             download.start(run_id, kinds)
+        self._deadline = time.monotonic() + limit_s
         self.wait()
         return {name: download.result for name, download in self._downloads.items()}
 
@@ -88,6 +96,12 @@ class PullLoop(WaitLoop):
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
         return self._downloads[name].receive(frame)
+
+    def _on_late(self, name: str) -> None:
+        if time.monotonic() < self._deadline:
+            super()._on_late(name)
+        else:
+            self._downloads[name].fail("did not send all in time")
 
     def _on_lost(self, name: str, reason: str) -> None:
         self._downloads[name].fail(reason)

@@ -5,6 +5,9 @@ CONTACT_FILE = "contact.json"
 PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"
 
+HOSTS_FOLDER = "hosts"
+"""Below it, a folder for each node with what its host has on record."""
+
 SWEEP_FILE = "sweep.json"
 """In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
 

@@ -88,6 +88,7 @@ class Order:
     stop_on_stall: bool = False  # whether a stalled attempt is stopped
     metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count
     progress_pattern: str = field(default="", metadata=PATTERN)  # of the program's own lines
+    sample_s: float = 0.0  # between two samples of the host's load; 0 for never
     stacks: bool = False  # whether ranks are prepared to dump their Python stacks
     path_folder: str = ""  # put first on the PATH of the program, "" for none
     launcher: str = "torchrun"  # starts the ranks, forwards TERM; "" if `argv` is the one rank

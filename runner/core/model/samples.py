@@ -77,8 +77,8 @@ class Sample:
 def parse_sample(line: bytes) -> Sample:
     """Return the sample on a line; raise ValueError if it is torn or another version."""
     data = parse_json(line)
-    if data.get("v") != SAMPLES_VERSION:
-        raise ValueError(f"version {data.get('v')!r} of a sample")
+    if not isinstance(data, dict) or data.get("v") != SAMPLES_VERSION:
+        raise ValueError(f"no sample of version {SAMPLES_VERSION}")
     return decode(Sample, data)
 
 

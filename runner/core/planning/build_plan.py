@@ -230,6 +230,7 @@ def _order(
         stop_on_stall=spec.stop_on_stall,
         metrics=spec.metrics,
         progress_pattern=spec.progress_pattern,
+        sample_s=spec.sample_s,
         stacks=spec.stacks,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],

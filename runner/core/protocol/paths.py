@@ -43,6 +43,9 @@ RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STRE
 SIZES_LOG, SIZES_STREAM = "sizes", "jsonl"
 """The log of an attempt's log sizes over time: a line of JSON every few seconds."""
 
+SAMPLES_FILE = "samples.jsonl"
+"""The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
+
 RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}"), re.compile(r"\w[\w.-]*")
 
 RUN_ID, NODE_NAME = matching(RUN_ID_PATTERN), matching(NODE_PATTERN)
@@ -133,6 +136,10 @@ class RunPaths:
     def log_sizes(self, attempt: int) -> str:
         """Return the file of an attempt's log sizes over time."""
         return self.stream_log(attempt, SIZES_LOG, SIZES_STREAM)
+
+    def samples(self, attempt: int) -> str:
+        """Return the file of the samples of this host's load during an attempt."""
+        return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)
 
     def flight_recorder_prefix(self, attempt: int) -> str:
         """Return the path prefix of torch's flight recorder: each rank appends its number."""

@@ -12,9 +12,10 @@ import re
 from typing import Any, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from runner.core.dataclass import dataclass
+from runner.core.protocol.paths import SAMPLES_FILE
 
-RECORD, LOG, OUTPUT = "record", "log", "output"
-FILE_KINDS = (RECORD, LOG, OUTPUT)
+RECORD, LOG, SAMPLES, OUTPUT = "record", "log", "samples", "output"
+FILE_KINDS = (RECORD, LOG, SAMPLES, OUTPUT)
 
 RECORD_FILES = (
     *("format", "run.json", "plan.json", "config.yaml", "order.json"),
@@ -43,6 +44,12 @@ LOG_PATH = re.compile(
     r"|sizes\.jsonl|flight_[0-9]{1,9})"
 )
 
+SAMPLES_PATH = re.compile(rf"attempt_([0-9]{{1,6}})/{re.escape(SAMPLES_FILE)}")
+"""The samples of an attempt: a file of the run folder that is replaced now and then."""
+
+MAX_SAMPLE_FILE = 1 << 20
+"""Bytes of the samples of an attempt on a host, at most."""
+
 GlobParts = Tuple[str, ...]
 """The parts of a pattern that are left to match; () after a full match."""
 
@@ -55,7 +62,7 @@ ANY_DEPTH = "**"
 class RemoteFile:
     """A file or a symbolic link on a host."""
 
-    kind: str  # "record", "log" or "output"
+    kind: str  # of `FILE_KINDS`
     path: str  # below the run folder; of an output, below the working folder of the ranks
     size: int  # in bytes
     mtime_ns: int
@@ -82,7 +89,8 @@ class RemoteFile:
         is_link = kind == OUTPUT and isinstance(link_target, str) and not file.size
         if link_target is not None and not is_link:
             raise ValueError(f"{path!r} is no link")
-        if not 0 <= file.size < MAX_INT or not -MAX_INT < file.mtime_ns < MAX_INT:
+        max_size = 2 * MAX_SAMPLE_FILE if kind == SAMPLES else MAX_INT
+        if not 0 <= file.size < max_size or not -MAX_INT < file.mtime_ns < MAX_INT:
             raise ValueError(f"{path!r} has no such size or time")
         for text in (path, link_target or ""):
             text.encode("utf-8", "surrogateescape")
@@ -100,6 +108,8 @@ def validate(kind: Any, path: Any) -> None:
         legal = path in RECORD_FILES
     elif kind == LOG:
         legal = legal and LOG_PATH.fullmatch(path) is not None
+    elif kind == SAMPLES:
+        legal = legal and SAMPLES_PATH.fullmatch(path) is not None
     elif kind != OUTPUT:
         legal = False
     if not legal:

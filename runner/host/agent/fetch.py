@@ -1,4 +1,4 @@
-"""Fetch requests of `pull`: the inventory of a run's files, and chunks of them.
+"""Fetch requests: the inventory of a run's files, chunks of them, and its newest samples.
 
 Symbolic links are listed and never followed, so that nothing outside the run's folder is read.
 """
@@ -22,6 +22,7 @@ from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
 from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.event_loop import Steps, run_steps
+from runner.host.storage.sample_file import newest_attempt, read_since
 
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
 FILES_PER_PAGE = 2000
@@ -65,6 +66,17 @@ class Handler(RequestHandler):
         rows = json.dumps([file.to_row() for file in inventory.files], separators=(",", ":"))
         inventory.files.clear()
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
+
+    def on_recorded_samples(self, frame: Frame) -> Steps:
+        """Send the samples on record since a time, of an attempt or the newest with samples."""
+        folder = yield from find_run(self.context, frame)
+        attempt, since = frame.data.get("attempt"), float(frame.data.get("since", 0))
+        if attempt is None:
+            attempt = newest_attempt(folder)
+        lines = b"".join(read_since(folder, int(attempt), since))
+        self.context.answer(
+            frame, "recorded_samples", zlib.compress(lines, 1), attempt=int(attempt)
+        )
 
     def on_fetch(self, frame: Frame) -> None:
         """Send a chunk of a file, when its turn comes."""
@@ -142,18 +154,29 @@ class Inventory:
         if remote_files.RECORD in self._kinds:
             for name in remote_files.RECORD_FILES:
                 self._add_if_file(remote_files.RECORD, root, name)
-        if remote_files.LOG in self._kinds:
-            for attempt in sorted(os.listdir(root)):
-                folder = os.path.join(root, attempt)
-                is_attempt = attempt.startswith("attempt_") and os.path.isdir(folder)
-                for name in sorted(os.listdir(folder)) if is_attempt else ():
-                    if remote_files.LOG_PATH.fullmatch(f"{attempt}/{name}"):
-                        self._add_if_file(remote_files.LOG, root, f"{attempt}/{name}")
-                        yield
+        if {*self._kinds} & {remote_files.LOG, remote_files.SAMPLES}:
+            yield from self._attempt_steps(root)
         if remote_files.OUTPUT in self._kinds:
             base, patterns = working_folder(self._folder)
             if base and patterns:
                 yield from self._walk(base, remote_files.compile_globs(patterns))
+
+    def _attempt_steps(self, root: str) -> Steps:
+        """Find the logs and samples of every attempt."""
+        paths = {
+            remote_files.LOG: remote_files.LOG_PATH,
+            remote_files.SAMPLES: remote_files.SAMPLES_PATH,
+        }
+        wanted = {kind: pattern for kind, pattern in paths.items() if kind in self._kinds}
+        for attempt in sorted(os.listdir(root)):
+            folder = os.path.join(root, attempt)
+            is_attempt = attempt.startswith("attempt_") and os.path.isdir(folder)
+            for name in sorted(os.listdir(folder)) if is_attempt else ():
+                path = f"{attempt}/{name}"
+                for kind, pattern in wanted.items():
+                    if pattern.fullmatch(path):
+                        self._add_if_file(kind, root, path)
+                        yield
 
     def _add_if_file(self, kind: str, root: str, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional, Tuple
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver
 
-LIBRARIES = (
+LIBRARIES: Tuple[str, ...] = (
     "libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
@@ -38,6 +38,21 @@ class Pci(ctypes.Structure):
         ("bus_id_legacy", ctypes.c_char * 16),
         *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem_id")),
         ("bus_id", ctypes.c_char * 32),
+    )
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t: the memory of a GPU in bytes; what the driver reserves counts as used."""
+
+    _fields_ = tuple((name, ctypes.c_ulonglong) for name in ("total", "free", "used"))
+
+
+class MemoryV2(ctypes.Structure):
+    """nvmlMemory_v2_t: the same, and apart from it what the driver reserves."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")),
     )
 
 
@@ -101,6 +116,17 @@ class Nvml:
         except NvmlError:
             return None
         return rates[0], rates[1]
+
+    def memory(self, device: ctypes.c_void_p) -> Tuple[int, int]:
+        """Return the bytes of a GPU's memory that are used, and all of them."""
+        memory = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
+        try:
+            self._call("nvmlDeviceGetMemoryInfo_v2", device, ctypes.byref(memory))
+        except NvmlError:  # before driver 510
+            old = Memory()
+            self._call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(old))
+            return old.used, old.total
+        return memory.used, memory.total
 
     def processes(self, device: ctypes.c_void_p) -> Tuple[GpuProcess, ...]:
         """Return the processes that compute on a GPU."""

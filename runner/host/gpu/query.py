@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import Gpu, GpuProcess
 from runner.core.model.hardware import Driver, Xid
 from runner.host.process import bounded_child, procfs
 
-DRIVER_PATHS = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version", "/usr/bin/nvidia-smi")
+DRIVER_PATHS: Tuple[str, ...] = (
+    "/dev/nvidiactl",
+    "/dev/dxg",
+    "/proc/driver/nvidia/version",
+    "/usr/bin/nvidia-smi",
+)
 """A host without any of these has no driver."""
 
 

@@ -13,7 +13,7 @@ import signal
 import stat
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, Generator, NoReturn, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Generator, NoReturn, Optional, Sequence, Tuple
 
 from runner.host.process import procfs
 
@@ -206,7 +206,7 @@ def _run_child(
         os.dup2(report_write_fd, REPORT_FD)
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
-        _close_inherited()
+        close_inherited({1, 2, REPORT_FD})
         procfs.reset_process()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # An alarm survives exec: if the parent is killed, the child still ends in time.
@@ -219,7 +219,7 @@ def _run_child(
         os._exit(code)
 
 
-def _close_inherited() -> None:
+def close_inherited(kept_fds: AbstractSet[int]) -> None:
     """Close the parent's sockets and pipes: a hung child must not keep its connection open.
 
     Files stay: our code comes from one without a name (a zip in memory).
@@ -227,5 +227,5 @@ def _close_inherited() -> None:
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             kind = stat.S_IFMT(os.fstat(fd).st_mode)
-            if fd not in (1, 2, REPORT_FD) and kind in (stat.S_IFSOCK, stat.S_IFIFO):
+            if fd not in kept_fds and kind in (stat.S_IFSOCK, stat.S_IFIFO):
                 os.close(fd)

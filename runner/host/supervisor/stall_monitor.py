@@ -1,4 +1,7 @@
-"""Stall monitor of a supervisor: samples of growing files, and the watchdog that they feed."""
+"""Stall monitor of a supervisor: samples of growing files, and the watchdog that they feed.
+
+It has the other observers of the run here with it: those of log sizes, and of the host's load.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.log_sampler import LogSampler
 from runner.host.supervisor.program import LauncherProcess
+from runner.host.supervisor.sample_recorder import SampleRecorder
 
 
 class StallMonitor:
@@ -29,6 +33,7 @@ class StallMonitor:
     ) -> None:
         self._watchdog = Watchdog(folder, order, journal)
         self._logs = LogSampler(folder, order.attempt, self._watchdog.interval_s)
+        self._samples = SampleRecorder(folder, order, submit)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
         self._is_standby, self._is_sampling = order.is_standby, False
         self._has_container = order.container is not None
@@ -41,7 +46,7 @@ class StallMonitor:
     @property
     def child_pids(self) -> FrozenSet[int]:
         """Our own helpers, which do not belong to the run."""
-        return self._watchdog.child_pids
+        return self._watchdog.child_pids | self._samples.child_pids
 
     @property
     def stalled_s(self) -> float:
@@ -76,6 +81,7 @@ class StallMonitor:
 
     def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
         """Have the watchdog act on the stall of the whole run, unless the end is near anyhow."""
+        self._samples.tick(is_running=self._launcher.is_running)
         if is_stopping or self._launcher.exit_status is not None:
             self._watchdog.close()
         elif self._watchdog.check(stalled_s):
@@ -93,6 +99,7 @@ class StallMonitor:
     def close(self) -> None:
         """End our helpers."""
         self._watchdog.close()
+        self._samples.close()
 
     def sample_logs(self) -> None:
         """Take the last sample of the logs."""

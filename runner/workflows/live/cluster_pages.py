@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 from runner.control.record import run_index
 from runner.control.rpc.session import BoundedInbox
-from runner.core.errors import Interrupted, NotReady, RunnerError
+from runner.core.errors import InternalFault, Interrupted, NotReady, Problem, RunnerError
 from runner.core.model.spec import LaunchRequest
 from runner.core.text import printable
 from runner.ui.console.plain import Console
@@ -166,8 +165,13 @@ class ClusterPages(threading.Thread):
         """Ask again and again, until it is closed."""
         pool = HostPool(self._request.spec, self._console, self._inbox)
         try:
-            with contextlib.suppress(Interrupted):
-                self._ask_on(pool)
+            self._ask_on(pool)
+        except Interrupted:
+            pass
+        except Exception as error:  # noqa: BLE001 (said where the runs are looked at)
+            text = printable(f"{type(error).__name__}: {error}")
+            self.problem = InternalFault([Problem("", text, "this is a bug of the runner")])
+            self._tell(f"not followed any more: {text}, a bug of the runner")
         finally:
             pool.close()
             self.has_begun.set()
@@ -186,7 +190,7 @@ class ClusterPages(threading.Thread):
                 self._show(finder)
             except NotReady as error:
                 self.problem = self.problem if self.has_begun.is_set() else error
-                self._tell(f"out of reach, tried again all the time: {_reason(error)}")
+                self._tell(f"out of reach; trying again: {_reason(error)}")
             self.has_begun.set()
             self._wait(pool)
 
@@ -202,7 +206,7 @@ class ClusterPages(threading.Thread):
         )
         gone = missing_nodes(finder.pool, self._names)
         missing = [name for name in self._names if name in gone or name in finder.unreachable]
-        text = f"not heard of {fold_names(missing)}, tried again all the time" if missing else ""
+        text = f"not heard of {fold_names(missing)}; trying again" if missing else ""
         self._tell(text, time.time())
 
     def _tell(self, text: str, fresh_at: float | None = None) -> None:

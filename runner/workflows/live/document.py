@@ -171,7 +171,7 @@ class Document:
 
     def _build(self, number: int) -> Version:
         data = self._source.data()
-        encoded = json.dumps(data, separators=(",", ":"), default=str).encode()
+        encoded = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
         return Version(number, Content(encoded), Content(self._source.page(data).encode()))
 
 

@@ -180,7 +180,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._serve(*address.path.rpartition("/")[::2])
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 (the name http.server gives it)
 
     def _origin_problem(self, address: urllib.parse.SplitResult) -> str:
         hosts = {f"{ADDRESS}:{self.server.port}", f"localhost:{self.server.port}"}

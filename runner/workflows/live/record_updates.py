@@ -13,7 +13,8 @@ from pathlib import Path
 from runner.control.record.download import pull
 from runner.core.model.results import PullResult
 from runner.core.protocol.events import parse
-from runner.core.protocol.remote_files import LOG, RECORD
+from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
+from runner.workflows.live.sample_updates import SampleUpdates
 from runner.workflows.runs.found_run import FoundRun
 
 METRICS_S = 0.5
@@ -31,6 +32,7 @@ class RecordUpdates:
 
     def __init__(self) -> None:
         self._events_read: dict[str, int] = {}  # bytes, by node
+        self._samples = SampleUpdates()
 
     def fetch(self, run: FoundRun, *, owns_record: bool) -> dict[str, PullResult]:
         """Fetch what is new on the hosts that answer; return what came of each.
@@ -40,13 +42,18 @@ class RecordUpdates:
         pool, store = run.finder.pool, run.store
         part = {node: each for node, each in pool.sessions.items() if node in run.all_nodes}
         sessions = {node: each for node, each in part.items() if not each.closed}
+        kinds = (RECORD, LOG) if owns_record else (RECORD,)
+        wants_samples = self._samples.wants_download
         fetched = pull(
             *(sessions, pool.inbox, run.plan.run_id, store.folder),
             lost_s=pool.spec.lost_s,
             show=lambda *_: None,
-            kinds=(RECORD, LOG) if owns_record else (RECORD,),
+            kinds=(*kinds, SAMPLES) if wants_samples else kinds,
             is_locked=True,
         )
+        if wants_samples:
+            self._samples.on_downloaded(run)
+        self._samples.ask(run)
         if owns_record:
             for node in fetched:
                 self._add_events(run, node)

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import BoundedInbox
-from runner.core.errors import Interrupted, NotReady, RunnerError
+from runner.core.errors import InternalFault, Interrupted, NotReady, Problem, RunnerError
 from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
-from runner.core.protocol.remote_files import LOG, RECORD
+from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
 from runner.core.protocol.timing import SPEEDUP
-from runner.core.shell import this_program
 from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
@@ -69,13 +68,23 @@ class RunFollower(threading.Thread):
 
     def run(self) -> None:
         """Follow the run."""
-        with contextlib.suppress(Interrupted):
+        try:
             is_over = self._is_whole()
             while not is_over and not self._closed.is_set():
                 is_over = self._try_to_follow()
             if is_over:
                 self._tell_end()
+        except Interrupted:
+            pass
+        except Exception as error:  # noqa: BLE001 (said where the run is looked at)
+            self._fail(error)
         self.has_begun.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Tell of a fault of ours, which ends the following and not the page."""
+        text = printable(f"{type(error).__name__}: {error}")
+        self.problem = InternalFault([Problem("", text, "this is a bug of the runner")])
+        self._tell(f"not followed any more: {text}, a bug of the runner")
 
     def _try_to_follow(self) -> bool:
         """Follow the run as long as hosts answer; return whether it is over."""
@@ -86,7 +95,7 @@ class RunFollower(threading.Thread):
             self.problem = error
             if self._store and self._store.has_result:
                 return True
-            self._tell(f"not up to date, tried again all the time: {_reason(error)}")
+            self._tell(f"not up to date; trying again: {_reason(error)}")
             self.has_begun.set()
             self._closed.wait(self._retry_s)
             self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
@@ -157,7 +166,7 @@ class RunFollower(threading.Thread):
     def _conclude(self, run: FoundRun) -> None:
         """Bring the record to the end of the run."""
         run.store.unlock()
-        pull_run(run, (RECORD, LOG))
+        pull_run(run, (RECORD, LOG, SAMPLES))
 
     def _note(self, run: FoundRun, heard: set[str]) -> None:
         """Tell how up to date the record is, now that these nodes were heard."""
@@ -171,12 +180,11 @@ class RunFollower(threading.Thread):
             return
         text = ""
         if aggregate_state(run.reported.by_host) == BROKEN:
-            stop = f"{this_program()} stop {run.flags}"
-            text = f"the run is broken: its supervisors are gone; this closes it: {stop}"
+            text = "the run is broken: its supervisors are gone; `ps` says what closes it"
         self._tell(text)
 
     def _tell_missing(self, nodes: Collection[str]) -> None:
-        self._tell(f"not heard of {fold_names(nodes)}, tried again all the time")
+        self._tell(f"not heard of {fold_names(nodes)}; trying again")
 
     def _reconnect(self, run: FoundRun) -> None:
         """Connect again to nodes of the run that are not heard, not too often."""

@@ -28,7 +28,7 @@ class RunSource:
     ) -> None:
         self._folder, self._address = folder, address
 
-    def fingerprint(self) -> object:
+    def fingerprint(self) -> tuple[object, ...]:
         """Return the sizes and times of the files that are shown."""
         return tuple(_files(str(self._place()), MAX_DEPTH))[:MAX_ENTRIES]
 

@@ -64,17 +64,25 @@ class Site:
 
 
 class Announcer:
-    """Says on the terminal what becomes of the run, each change in one line."""
+    """Says on the terminal what becomes of the run, each change in one line, once it may."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._last, self._latest = "", Status()
+        self._may_speak, self._lock = False, threading.Lock()
+
+    def begin(self) -> None:
+        """Say it from now on."""
+        self._may_speak = True
+        self(self._latest)
 
     def __call__(self, status: Status) -> None:
         """Take a status."""
-        text = f"the run has ended: {status.text}" if status.ended else status.text
-        if text != self._last:
-            say(text or "up to date again")
-        self._last = text
+        with self._lock:
+            self._latest = status
+            text = f"the run has ended: {status.text}" if status.ended else status.text
+            if self._may_speak and text != self._last:
+                self._last = text
+                say(text or "up to date again")
 
 
 def serve_run(request: LaunchRequest, port: int) -> int:
@@ -87,10 +95,8 @@ def serve_run(request: LaunchRequest, port: int) -> int:
 
     def report(status: Status) -> None:
         document.status = status
-        if has_begun.is_set():
-            announce(status)
+        announce(status)
 
-    has_begun = threading.Event()
     follower = RunFollower(request, console, report)
     source = RunSource(lambda: follower.folder, site.address)
     document = site.adopt(Document(source))
@@ -102,9 +108,9 @@ def serve_run(request: LaunchRequest, port: int) -> int:
             pass
         if follower.folder is None and follower.problem:
             raise follower.problem
-        say_address(site.server, "the run")
-        announce(document.status)
-        has_begun.set()
+        if not ended():
+            say_address(site.server, "the run")
+            announce.begin()
         code = wait_for_end(ended)
         follower.close()
         follower.join(CLOSE_TIMEOUT_S)
@@ -126,7 +132,8 @@ def serve_cluster(request: LaunchRequest, port: int) -> int:
             pass
         if pages.problem:
             raise pages.problem
-        say_address(site.server, "all runs")
+        if not ended():
+            say_address(site.server, "all runs")
         code = wait_for_end(ended)
         pages.close()
         pages.join(CLOSE_TIMEOUT_S)

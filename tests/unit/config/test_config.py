@@ -574,6 +574,7 @@ def test_the_keys_are_these() -> None:
         "deploy.fan_out",
         *("pull_outputs", "skip_checks", "console_ranks", *WATCH),
         *(
+            "sample_s",
             "progress.pattern",
             "sweep.parallel",
             "sweep.one_job",
@@ -598,6 +599,21 @@ def test_a_pattern_of_progress_lines_reaches_the_spec() -> None:
     assert problem.startswith(r"progress.pattern: epoch.*(\d+) has .* before \d, which may match")
     assert r"such as epoch (\d+)/(\d+)" in problem
     assert "needs one group" in problems_of({"progress.pattern": "epoch"})[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(5, 5.0), (1, 1.0), (3600, 3600.0), ("off", 0.0), (False, 0.0)]
+)
+def test_the_interval_of_samples(value: object, seconds: float) -> None:
+    """Whole or not, from a second to an hour; off is what YAML reads as false."""
+    assert spec_of({"sample_s": value}).sample_s == seconds
+
+
+@pytest.mark.parametrize("value", [0.5, 3601, -1, "often", [5]])
+def test_an_interval_that_is_no_use_is_refused(value: object) -> None:
+    """With the key, and what is legal."""
+    (problem,) = problems_of({"sample_s": value})
+    assert problem.startswith("sample_s: must be ")
 
 
 IMAGE_FILE = {"container.image": "/images/train.sif"}

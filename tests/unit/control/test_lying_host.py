@@ -35,7 +35,7 @@ from runner.control.attempt.observer import RunObserver
 from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
 from runner.control.network_probe import NetworkProber
-from runner.control.record import log_dump
+from runner.control.record import log_dump, samples_record
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
@@ -59,6 +59,7 @@ from runner.core.model.network_probe import (
 from runner.core.model.plan import Plan
 from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
+from runner.core.model.samples import GpuSample, GpuUser, Sample, parse_sample
 from runner.core.model.slurm import JobStatus
 from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.outcome.diagnosis import diagnose
@@ -334,6 +335,7 @@ def inventory(_: dict[str, Any]) -> list[Answer]:
     """List files of each kind."""
     rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
     rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
+    rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600, None]]
     rows += [["output", f"d/{name}", 5, 7, 0o600, None] for name in ("model.pt", "gone")]
     end = {"omitted_count": 0, "skip_count": 1, "skipped": [["d/socket", "it is no file"]]}
     page = zlib.compress(json.dumps(rows).encode())
@@ -344,7 +346,24 @@ def fetched(request: dict[str, Any]) -> list[Answer]:
     """Send a file, or say that it is gone."""
     if request["path"].endswith("gone"):
         return [Answer("refused", {"reason": "no such file"})]
+    if request["path"].endswith("samples.jsonl"):
+        data = sampled(LIAR)  # both hosts send it, though one is not it
+        return [Answer("fetched", {**FETCHED, "size": len(data)}, data)]
     return [Answer("fetched", FETCHED, b"12345")]
+
+
+def sampled(node: str) -> bytes:
+    """Return a sample of a node, as its host has it on record."""
+    users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
+    gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 400.0, 70.0, ("power",), users)
+    load = (8, 50.0, 1 << 30, 1 << 36, 1e6, 1e6, 0.0, 0.0)
+    return Sample(node, 0, 1.7e9, *load, (gpu,)).to_line().encode()
+
+
+def recorded_samples(request: dict[str, Any]) -> list[Answer]:
+    """Send the samples of a run."""
+    lines = zlib.compress(sampled(request["node"]))
+    return [Answer("recorded_samples", {"attempt": 0}, lines)]
 
 
 def probed(request: dict[str, Any]) -> list[Answer]:
@@ -393,6 +412,7 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "ping": lambda _: [Answer("pong", CLOCKS)],
     "probe": probed,
     "read": read,
+    "recorded_samples": recorded_samples,
     "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
@@ -674,7 +694,27 @@ def channel_of_a_liar(chance: random.Random, world: World) -> None:
         pass
 
 
+def samples_of_a_liar(chance: random.Random, world: World) -> None:
+    """Ask for samples, download them, and merge them."""
+    inbox: Inbox = queue.SimpleQueue()
+    broadcast = Broadcast(OneVisit(chance).sessions(inbox), inbox, 5.0)
+    samples, problems = samples_record.ask_recorded(broadcast, RUN_ID)
+    for node, each in samples.items():
+        assert {sample.node for sample in each} <= {node}
+        [sample.to_line() for sample in each]
+    shown(render_problems(problems.values()))
+    inbox = queue.SimpleQueue()
+    sessions = OneVisit(chance).sessions(inbox)
+    pull(sessions, inbox, RUN_ID, world.folder, lost_s=5, show=lambda *_: None, kinds=("samples",))
+    samples_record.merge(world.folder)
+    path = world.folder / "samples.jsonl"
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        sample = parse_sample(line)
+        assert (world.folder / "hosts" / sample.node).is_dir()
+
+
 SCENES = [
+    samples_of_a_liar,
     job_of_a_liar,
     channel_of_a_liar,
     facts_of_a_liar,

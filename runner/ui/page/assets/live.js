@@ -79,7 +79,7 @@ class Live {
 
   lose() {
     this.lostAt ??= Date.now() / 1000;
-    this.say(`no answer of the server since ${wallTime(this.lostAt)}, tried again all the time`);
+    this.say(`no answer of the server since ${wallTime(this.lostAt)}; trying again`);
   }
 
   changed() {

@@ -1,0 +1,98 @@
+"""Samples: what the sampler costs, in percent of a core, and how large samples of some hours are.
+
+    python -m benchmarks.sampling [--gpus 8] [--interval 5] [--samples 200]
+
+The cost is the CPU time of samples of this machine and of stand-ins for GPUs, taken one after the
+other, over that of as long a loop on one core: a ratio in one run. A driver's own time in the
+kernel is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+from runner.core.model.samples import GpuSample, GpuUser, Sample
+from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
+from runner.host.gpu import nvml, query
+from runner.host.sampling.sampler import Sampler, to_line
+from runner.host.storage.sample_file import SampleFile
+from tests.lab.fake_gpus import FakeGpu, build, state
+
+HOURS = (1, 8, 24, 240)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--interval", type=float, default=5.0)
+    parser.add_argument("--samples", type=int, default=200)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        print("GPUs  CPU per sample  of a core  bytes")
+        for gpus in (0, options.gpus):
+            seconds, size = cost(Path(name), gpus, options.samples)
+            share = 100 * seconds / options.interval
+            print(f"{gpus:4}  {1000 * seconds:11.2f} ms  {share:7.3f} %  {size:5}")
+        print(f"\nhours  samples kept with {options.gpus} GPUs  MB  longest gap s  bound MB")
+        for hours in HOURS:
+            kept, size, gap = kept_of(Path(name), hours, options.gpus, options.interval)
+            bound = MAX_SAMPLE_FILE / 1e6
+            print(f"{hours:5}  {kept:24}  {size / 1e6:.2f}  {gap:13.0f}  {bound:.2f}")
+
+
+def cost(folder: Path, gpus: int, count: int) -> tuple[float, int]:
+    """Return the CPU seconds of a sample, child included, and the bytes of its line."""
+    library = build(folder, str(folder / "state"))
+    nvml.LIBRARIES = (str(library),)
+    query.DRIVER_PATHS = ("/",) if gpus else ("/none",)
+    processes = ((1, 1 << 30),)
+    (folder / "state").write_text(state([FakeGpu(98, 1 << 36, processes=processes)] * gpus))
+    paths = RunPaths(str(folder), f"r{gpus}", "n1")
+    Path(paths.attempt_folder(0)).mkdir(parents=True)
+    file, sampler = SampleFile(paths, 0), Sampler("n1")
+    sampler.take()
+    before, line = _cpu_seconds(), b""
+    began = time.process_time()
+    for _ in range(count):
+        sampler.begin()
+        while not sampler.is_ready:
+            time.sleep(0.01)
+        line = to_line(sampler.take())
+        file.append(line)
+    own_s = time.process_time() - began
+    sampler.close()
+    child_s = _cpu_seconds() - before
+    return (own_s + child_s) / count, len(line)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def kept_of(folder: Path, hours: int, gpus: int, interval_s: float) -> tuple[int, int, float]:
+    """Return how many samples of so many hours are kept, their bytes, and the longest gap."""
+    user = GpuUser(1000, "alice", "python train.py", 1 << 36, "0101-1200-train-abcd")
+    each = [GpuSample(i, "NVIDIA H100 80GB HBM3", 98, 1 << 36, 1 << 37) for i in range(gpus)]
+    loads = tuple(GpuSample(**{**vars(gpu), "power_w": 650.0, "users": (user,)}) for gpu in each)
+    paths = RunPaths(str(folder), f"h{hours}", "n1")
+    Path(paths.attempt_folder(0)).mkdir(parents=True)
+    file = SampleFile(paths, 0)
+    for number in range(int(3600 * hours / interval_s)):
+        load = (128, 55.5, 1 << 37, 1 << 40, 1e8, 1e8, 1e6, 1e6)
+        file.append(Sample("n1", 0, 1.7e9 + interval_s * number, *load, loads).to_line().encode())
+    text = Path(paths.samples(0)).read_text()
+    walls = [float(line.partition('"wall":')[2].partition(",")[0]) for line in text.splitlines()]
+    gaps = [later - wall for wall, later in itertools.pairwise(walls)]
+    return len(walls), len(text), max(gaps)
+
+
+if __name__ == "__main__":
+    main()

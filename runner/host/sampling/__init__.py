@@ -1,0 +1,1 @@
+"""Samples of the load of this host: cores, memory, network and disks, and its GPUs."""

@@ -1,0 +1,199 @@
+"""Samples of hosts and GPUs: what a run has of them, and what no driver can do to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.core.model.samples import GpuSample, Sample, parse_sample
+from runner.host.process import procfs
+from runner.host.sampling.sampler import Sampler
+from tests.lab.fake_gpus import NAME, FakeGpu, HostGpus, LocalGpus
+from tests.lab.lab import Lab
+from tests.lab.launching import RANK_SCRIPT, Controller, Launcher
+from tests.lab.waiting import wait_until
+
+pytestmark = [pytest.mark.promise(1), pytest.mark.documents("docs/samples.md")]
+
+GIB = 1 << 30
+BUSY = FakeGpu(98, 70 * GIB, 80 * GIB, 612.5, 700.0, 71, clock_reasons=0x4 | 0x1)
+RUNS = "~/.runner/runs"
+
+
+@pytest.fixture
+def gpus(lab: Lab, tmp_path: Path) -> Iterator[HostGpus]:
+    """GPUs of the first host."""
+    gpus = HostGpus(lab["node1"], tmp_path)
+    yield gpus
+    gpus.remove()
+
+
+@pytest.fixture
+def local_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalGpus:
+    """GPUs of this machine."""
+    return LocalGpus(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def sampler() -> Iterator[Callable[[], Sampler]]:
+    """Make a sampler, which is closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make() -> Sampler:
+            made = Sampler("n1")
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def on_host(lab: Lab, node: str, run_id: str) -> list[Sample]:
+    """The samples of a run that a host has by now."""
+    text = lab[node].sh(f"cat {RUNS}/{run_id}/{node}/attempt_0/samples.jsonl", check=False)
+    return [parse_sample(line.encode()) for line in text.splitlines(keepends=True) if "{" in line]
+
+
+def recorded(folder: Path) -> list[Sample]:
+    """The samples on record here."""
+    return [*map(parse_sample, (folder / "samples.jsonl").read_bytes().splitlines())]
+
+
+def begin(launcher: Launcher, *overrides: str) -> Controller:
+    """Start ranks that run until they are told to end, on two hosts."""
+    launcher.entry = "plain"
+    words = launcher.rank_overrides("print=up", "wait=/dev/shm/go")
+    only = "cluster.only=[node1,node2]"
+    controller = launcher.start("cluster=lab", only, "sample_s=1", *overrides, *words)
+    controller.until_printed("] up", 2)
+    return controller
+
+
+def finish(lab: Lab, controller: Controller) -> Path:
+    """Let the ranks end, and return the record of the run, which has succeeded."""
+    for node in ("node1", "node2"):
+        lab[node].sh("touch /dev/shm/go")
+    done = controller.wait(30)
+    assert done.code == 0, done
+    return done.folder
+
+
+def test_a_run_has_samples_whatever_the_driver_does(
+    lab: Lab, on_lab: Launcher, gpus: HostGpus
+) -> None:
+    """While it is on, and on record afterwards; nothing is left, also of a driver that hangs."""
+    gpus.set(BUSY, FakeGpu(utilization=None, power_w=None, clock_reasons=None))
+    controller = begin(on_lab)
+    run_id = controller.run_id
+
+    def newest() -> Sample:
+        return on_host(lab, "node1", run_id)[-1]
+
+    wait_until(lambda: len(on_host(lab, "node1", run_id)) > 1, "samples", 20)
+    mine = newest()
+    assert mine.gpus == (
+        GpuSample(0, NAME, 98, 70 * GIB, 80 * GIB, 612.5, 700.0, 71.0, ("power",)),
+        GpuSample(1, NAME, None, 0, 80 * GIB, None, 700.0, 40.0),
+    )
+    assert None not in (mine.cpu, mine.net_received, mine.memory_used)
+    (rank,) = (p for p in lab["node1"].processes(RANK_SCRIPT) if "attempt_0" not in p.cmdline)
+    gpus.set(FakeGpu(processes=((rank.pid, 5 * GIB), (99999, 1))))
+    wait_until(lambda: len(newest().gpus) == 1, "the other GPU", 20)
+    user, unknown = newest().gpus[0].users
+    assert (user.user, user.memory, user.run_id) == ("alice", 5 * GIB, run_id)
+    assert user.command == f"python -u {RANK_SCRIPT}"
+    assert (unknown.pid, unknown.user, unknown.command) == (99999, "", "")
+
+    gpus.set(mode="hang")
+    wait_until(lambda: newest().gpu_error, "the end of patience", 20)
+    count = len(on_host(lab, "node1", run_id))
+    wait_until(lambda: len(on_host(lab, "node1", run_id)) > count + 1, "more samples", 20)
+    assert newest().gpu_error == "the driver did not answer within 3 s"
+    folder = finish(lab, controller)
+
+    samples = recorded(folder)
+    assert {sample.node for sample in samples} == {"node1", "node2"}
+    assert [sample.wall for sample in samples] == sorted(sample.wall for sample in samples)
+    assert not any(sample.gpus or sample.gpu_error for sample in samples if sample.node == "node2")
+    assert lab.wait_idle(5) == {}
+    (folder / "samples.jsonl").unlink()
+    for path in (folder / "hosts").rglob("samples.jsonl"):
+        path.unlink()
+    pulled = on_lab("pull", "--run", run_id)
+    assert pulled.code == 0, pulled
+    assert recorded(folder) == samples
+
+
+def test_the_sampler_ends_with_its_supervisor(lab: Lab, on_lab: Launcher, gpus: HostGpus) -> None:
+    """Also if that is killed while the driver hangs; nothing of the run is left."""
+    controller = begin(on_lab)
+    run_id = controller.run_id
+    wait_until(lambda: len(on_host(lab, "node1", run_id)) > 0, "samples", 20)
+    gpus.set(mode="hang")
+    wait_until(lambda: on_host(lab, "node1", run_id)[-1].gpu_error, "the end of patience", 20)
+    gpus.set(BUSY)
+    state = json.loads(lab["node1"].sh(f"cat {RUNS}/{run_id}/node1/state.json"))
+    lab["node1"].kill(state["pid"])
+    assert "its supervisor ended by signal 9" in controller.wait(30).err
+    assert lab.wait_idle(5) == {}
+
+
+def test_a_driver_that_hangs_or_crashes_is_said(
+    local_gpus: LocalGpus, sampler: Callable[[], Sampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its child is replaced after a pause; there is never a second one, and none afterwards."""
+    monkeypatch.setattr("runner.host.sampling.sampler.ANSWER_S", 0.3)
+    local_gpus.set(BUSY)
+    mine = sampler()
+    assert mine.take().gpus[0].utilization == 98
+    (pid,) = mine.child_pids
+
+    local_gpus.set(BUSY, mode="crash")
+    assert mine.take().gpu_error == "the process that asks the driver was ended by signal 11"
+    assert (mine.child_pids, procfs.is_running(pid)) == (frozenset(), False)
+    local_gpus.set(BUSY)
+    assert mine.take().gpu_error == "the process that asks the driver was ended by signal 11"
+
+    again = sampler()
+    local_gpus.set(BUSY, mode="hang")
+    assert "did not answer within" in again.take().gpu_error
+    assert again.child_pids == frozenset()
+
+
+def test_a_lost_gpu_has_its_error(local_gpus: LocalGpus, sampler: Callable[[], Sampler]) -> None:
+    """As has a library that refuses to begin; both may come back."""
+    local_gpus.set(mode="18")
+    mine = sampler()
+    assert mine.take().gpu_error == "NVML: Unknown Error"
+    local_gpus.set(BUSY)
+    sample = mine.take()
+    assert (sample.gpu_error, len(sample.gpus)) == ("", 1)
+    local_gpus.set(BUSY, mode="15")
+    assert mine.take().gpu_error == "NVML: GPU is lost"
+
+
+def test_the_child_ends_with_its_parent(local_gpus: LocalGpus) -> None:
+    """When that is killed without a word, and the driver hangs."""
+    local_gpus.set(mode="hang")
+    read_fd, write_fd = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        try:
+            mine = Sampler("n1")
+            mine.begin()
+            os.write(write_fd, str(*mine.child_pids).encode())
+            signal.pause()
+        finally:
+            os._exit(1)
+    child = int(os.read(read_fd, 100))
+    assert procfs.is_running(child)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    for descriptor in (read_fd, write_fd):
+        os.close(descriptor)
+    wait_until(lambda: not procfs.is_running(child), "the end of the child", 10)

@@ -1,0 +1,77 @@
+"""The samples of all hosts in one file; hosts lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.control.record.samples_record import merge
+from runner.core.model.samples import GpuSample, Sample, parse_sample
+
+
+def put(folder: Path, node: str, attempt: int, *samples: Sample | bytes) -> None:
+    """Write what was downloaded from a host."""
+    path = folder / "hosts" / node / f"attempt_{attempt}" / "samples.jsonl"
+    path.parent.mkdir(parents=True)
+    lines = [each if isinstance(each, bytes) else each.to_line().encode() for each in samples]
+    path.write_bytes(b"".join(lines))
+
+
+def merged(folder: Path) -> list[Sample]:
+    """Return what is on record."""
+    return [*map(parse_sample, (folder / "samples.jsonl").read_bytes().splitlines())]
+
+
+def test_nodes_and_attempts_are_merged_by_time(tmp_path: Path) -> None:
+    """With all that is known of each."""
+    gpu = GpuSample(0, "H100", 99, throttled=("power",))
+    a, b, c = Sample("a", 0, 10.0, gpus=(gpu,)), Sample("b", 0, 11.0), Sample("a", 1, 20.0)
+    put(tmp_path, "b", 0, b)
+    put(tmp_path, "a", 1, c)
+    put(tmp_path, "a", 0, a)
+
+    assert merge(tmp_path) == ""
+
+    assert merged(tmp_path) == [a, b, c]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["samples.jsonl"]
+
+
+def test_lies_are_left_out(tmp_path: Path) -> None:
+    """Samples of another node or attempt, of another version, torn, or impossible ones."""
+    good, other = Sample("a", 0, 10.0), Sample("b", 0, 11.0)
+    lies = [b'{"v":2,"node":"a","attempt":0,"wall":1}\n', b"\xff\n", b"[]\n", b"{}\n"]
+    lies += [b'{"v":1,"node":"a","attempt":0,"wall":1,"cpu":1e9}\n', b'{"v":1,"x":"' + b"y" * 70000]
+    put(tmp_path, "a", 0, other, Sample("a", 3, 1.0), good, *lies, b'{"v":1,"node":"a"')
+    put(tmp_path, "-x", 0, Sample("a", 0, 1.0))
+
+    assert merge(tmp_path) == ""
+
+    assert merged(tmp_path) == [good]
+
+
+def test_more_than_fits_is_thinned_evenly(tmp_path: Path) -> None:
+    """Each node keeps its last sample."""
+    for node in ("a", "b"):
+        put(tmp_path, node, 0, *(Sample(node, 0, float(wall)) for wall in range(1000)))
+    size = sum(path.stat().st_size for path in tmp_path.rglob("samples.jsonl"))
+
+    merge(tmp_path, size // 3)
+
+    samples = merged(tmp_path)
+    assert (tmp_path / "samples.jsonl").stat().st_size <= size // 3
+    assert {sample.wall for sample in samples} == {float(wall) for wall in range(3, 1000, 4)}
+    assert [sample.node for sample in samples[-2:]] == ["a", "b"]
+
+
+def test_without_samples_there_is_no_file(tmp_path: Path) -> None:
+    """As of runs with `sample_s=off`."""
+    assert merge(tmp_path) == ""
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """A folder is where the file should be."""
+    put(tmp_path, "a", 0, Sample("a", 0, 1.0))
+    (tmp_path / "samples.jsonl").mkdir()
+
+    assert "samples.jsonl" in merge(tmp_path)
+    assert [*tmp_path.glob(".*")] == []

@@ -1,0 +1,102 @@
+"""The load of a host, from files of /proc and /sys as machines have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.host.sampling.device_child import rdma_bytes
+from runner.host.sampling.load import LoadReader
+
+GIB = 1 << 30
+
+
+def put(root: Path, **texts: str) -> None:
+    """Write files of /proc, by name."""
+    for name, text in texts.items():
+        path = root / "proc" / name.replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def count(root: Path, ticks: str, net: dict[str, int], disk: dict[str, int]) -> None:
+    """Write what the kernel has counted: as many bytes out as in."""
+    head = "Inter-|   Receive                 |  Transmit\n face |bytes packets|bytes packets\n"
+    rows = [f"{name:>6}: {size} 1 0 0 0 0 0 0 {size} 1 0 0 0 0 0 0\n" for name, size in net.items()]
+    disks = [f"   8 0 {name} 1 2 {s // 512} 3 4 5 {s // 512} 7 0 8 9\n" for name, s in disk.items()]
+    put(root, stat=f"cpu  {ticks}\ncpu0 1 2 3\n", net_dev=head + "".join(rows))
+    put(root, diskstats="".join(disks))
+
+
+def device(root: Path, path: str, *names: str) -> None:
+    """Make a device of /sys with these entries."""
+    for name in names:
+        (root / "sys" / path / name).mkdir(parents=True)
+
+
+def test_bytes_are_counted_once(tmp_path: Path) -> None:
+    """Bonds, bridges and volumes are made of what counts already; loops are no disks."""
+    device(tmp_path, "class/net/eth0", "device")
+    device(tmp_path, "class/net/eth1", "device")
+    device(tmp_path, "block/sda", "device")
+    device(tmp_path, "block/dm-0/slaves", "sda")
+    device(tmp_path, "block/loop0", "queue")
+    net = {"lo": 9 << 40, "eth0": 1000, "eth1": 500, "bond0": 1500, "docker0": 700, "veth1": 7}
+    disk = {"sda": 512000, "sda1": 512000, "dm-0": 512000, "loop0": 5120}
+    count(tmp_path, "100 0 100 800 0 0 0 0 0 0", dict.fromkeys(net, 0), dict.fromkeys(disk, 0))
+    put(tmp_path, meminfo=f"MemTotal: {64 << 20} kB\nMemFree: 5 kB\nMemAvailable: {16 << 20} kB\n")
+
+    reader = LoadReader(str(tmp_path))
+    count(tmp_path, "150 0 120 860 70 0 0 0 0 0", net, disk)
+    load = reader.read()
+
+    assert load.cpu == 35.0  # waiting for a disk is no work
+    assert (load.memory_used, load.memory_total) == (48 * GIB, 64 * GIB)
+    assert load.net_received
+    assert load.disk_read
+    assert load.net_received / load.disk_read == pytest.approx(1500 / 512000)
+    assert (load.net_sent, load.disk_written) == (load.net_received, load.disk_read)
+
+
+def test_without_a_card_all_but_loopback_counts(tmp_path: Path) -> None:
+    """As in a container."""
+    count(tmp_path, "1 0 0 1 0 0 0 0", {"lo": 0, "eth0": 0}, {})
+    reader = LoadReader(str(tmp_path))
+    count(tmp_path, "1 0 0 2 0 0 0 0", {"lo": 1 << 40, "eth0": 512}, {})
+
+    load = reader.read()
+
+    assert load.net_received
+    assert load.net_received < 1 << 30
+    assert (load.disk_read, load.memory_total) == (None, None)
+
+
+def test_counters_that_were_set_back_are_unknown(tmp_path: Path) -> None:
+    """A card that was removed is no negative rate."""
+    count(tmp_path, "100 0 0 100 0 0 0 0", {"eth0": 1000}, {})
+    reader = LoadReader(str(tmp_path))
+    count(tmp_path, "100 0 0 90 0 0 0 0", {"eth0": 10}, {})
+
+    load = reader.read()
+
+    assert (load.net_received, load.net_sent, load.cpu) == (None, None, None)
+
+
+def test_a_host_that_hides_all_of_it_is_unknown(tmp_path: Path) -> None:
+    """As one that is no Linux."""
+    load = LoadReader(str(tmp_path)).read()
+
+    assert {*load[1:]} == {None}
+
+
+def test_infiniband_counts_in_words(tmp_path: Path) -> None:
+    """The unit of its counters is four bytes."""
+    assert rdma_bytes(str(tmp_path)) is None
+    for card, received in (("mlx5_0", "10"), ("mlx5_1", "5")):
+        folder = tmp_path / "sys/class/infiniband" / card / "ports/1/counters"
+        folder.mkdir(parents=True)
+        (folder / "port_rcv_data").write_text(f"{received}\n")
+        (folder / "port_xmit_data").write_text("3\n")
+
+    assert rdma_bytes(str(tmp_path)) == (60, 24)

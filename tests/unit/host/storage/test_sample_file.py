@@ -1,0 +1,88 @@
+"""The file of samples of an attempt: bounded, from its first sample to its newest."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from runner.core.model.samples import Sample
+from runner.core.protocol.paths import RunPaths
+from runner.host.storage.sample_file import SampleFile, newest_attempt, read_since, thin
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunPaths:
+    """The folder of a run with one attempt."""
+    folder = RunPaths(str(tmp_path), "r1", "n1")
+    Path(folder.attempt_folder(0)).mkdir(parents=True)
+    return folder
+
+
+def line(wall: float) -> bytes:
+    """Return a sample."""
+    return Sample("n1", 0, wall, cpu=50.0).to_line().encode()
+
+
+def walls(folder: RunPaths) -> list[float]:
+    """Return the times on record."""
+    text = Path(folder.samples(0)).read_text()
+    return [json.loads(each)["wall"] for each in text.splitlines()]
+
+
+def test_it_stays_below_its_bound_and_covers_all(folder: RunPaths) -> None:
+    """After any time: the first one, even gaps, the newest dense."""
+    max_size, interval_s = 20_000, 5.0
+    file, length = SampleFile(folder, 0, max_size), len(line(1.7e9))
+    for count in range(20_000):
+        assert file.append(line(1.7e9 + interval_s * count)) == ""
+        assert Path(folder.samples(0)).stat().st_size <= max_size
+    times = walls(folder)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+
+    assert times[0] == 1.7e9
+    assert times[-1] == 1.7e9 + interval_s * 19_999
+    assert len(times) * length > max_size / 3
+    newest = int(0.3 * max_size / length)
+    assert {*gaps[-newest:]} == {interval_s}
+    assert max(gaps) < (times[-1] - times[0]) / 20
+
+
+def test_a_clock_that_was_set_back_loses_nothing_but_detail() -> None:
+    """The samples keep their order, and their number shrinks as usual."""
+    lines = [*map(line, range(10_000, 20_000, 10)), *map(line, range(5_005, 15_005, 10))]
+
+    kept = thin(lines, sum(map(len, lines)))
+
+    assert len(lines) / 3 < len(kept) < 0.8 * len(lines)
+    assert kept == [each for each in lines if each in {*kept}]
+
+
+def test_a_line_that_a_power_cut_left_is_ended(folder: RunPaths) -> None:
+    """What comes next is whole."""
+    Path(folder.samples(0)).write_bytes(line(1.0) + b'{"v":1,"no')
+
+    assert SampleFile(folder, 0).append(line(2.0)) == ""
+
+    assert Path(folder.samples(0)).read_bytes() == line(1.0) + b'{"v":1,"no\n' + line(2.0)
+
+
+def test_a_problem_is_returned(folder: RunPaths) -> None:
+    """The folder may be gone, the disk full."""
+    assert SampleFile(folder, 5).append(line(1.0)) == "No such file or directory"
+
+
+def test_those_since_a_time_are_read(folder: RunPaths) -> None:
+    """Whatever their number; of the newest attempt that has any."""
+    file = SampleFile(folder, 0)
+    lines = [line(float(wall)) for wall in range(5000)]
+    for each in lines:
+        file.append(each)
+    Path(folder.attempt_folder(7)).mkdir()
+
+    assert newest_attempt(folder) == 0
+    assert read_since(folder, 0, 4990.0) == lines[4991:]
+    assert read_since(folder, 0, -1.0) == lines
+    assert read_since(folder, 7, 0.0) == []
