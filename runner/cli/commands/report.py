@@ -38,7 +38,7 @@ def report(
     """
     from runner.control.history.run_reader import read_run
     from runner.ui.page import page_data, render_page
-    from runner.workflows.report_file import report_path, write_report
+    from runner.workflows.history.report_file import report_path, write_report
 
     words = run or ("",)
     if serve:
