@@ -62,6 +62,12 @@ class Served:
         progress = self.run()["progress"]
         return progress and int(progress["step"])
 
+    def sampled(self) -> set[str]:
+        """The nodes that have samples of more than one moment."""
+        load = self.run()["load"]
+        sources = load["sources"] if load and len(load["t"]) > 1 else []
+        return {each["name"] for each in sources}
+
     def until_step(self, step: int) -> None:
         """Wait until the page shows this step."""
         self.controller.until(lambda: self.step() == step, f"step {step}")
@@ -107,6 +113,7 @@ def test_a_run_is_followed_through_a_relaunch_and_a_lost_connection(
     served = Served(user.start("report", "--serve"))
     served.until_step(1)
     assert served.run()["is_on"]
+    served.controller.until(lambda: served.sampled() >= {*NODES}, "samples of both hosts")
     fails.touch()
     served.until_step(2)
     with lab.cut_off("node2"):
@@ -181,8 +188,8 @@ def test_browsers_follow_the_runs_of_a_cluster(
         for _ in range(10):
             stack.enter_context(open_page(browser, page, messages=told))
         before = served.resources()
-        for number in range(100):
-            viewer.reload(wait_until="commit" if number % 10 else "domcontentloaded")
+        for _ in range(100):
+            viewer.reload(wait_until="domcontentloaded")
         viewer.wait_for_selector("text=step 2 of 3")
         settled = (before[0] + 3, before[1] + 6)  # the requests of this moment
         wait_until(
