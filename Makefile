@@ -47,7 +47,7 @@ lab: $(VENV)/.test system  ## make test's tests on real hosts only (ARGS="tests/
 gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; prints a table to paste into an issue (docs/gpu.md)
 	@$(BIN)/python -m tests.gpu $(ARGS)
 
-bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and cost, against ssh, rsync, tar and torchrun
+bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch, cost and report, against ssh, rsync, tar and torchrun
 	$(BIN)/python -m benchmarks.launch $(ARGS)
 	$(BIN)/python -m benchmarks.verbs check
 	$(BIN)/python -m benchmarks.verbs exec --hosts 16 64
@@ -61,6 +61,7 @@ bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch and 
 	$(BIN)/python -m benchmarks.ends
 	$(BIN)/python -m benchmarks.relaunch
 	$(BIN)/python -m benchmarks.cost
+	$(BIN)/python -m benchmarks.report
 
 chaos: $(VENV)/.test system  ## 1,000 random kills, cuts and power failures of runs on real hosts
 	$(BIN)/python -m tests.lab.chaos --events 1000 $(ARGS)

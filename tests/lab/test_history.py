@@ -91,8 +91,9 @@ def test_two_runs_are_compared_annotated_drawn_and_exported(
 
     for _ in range(2):  # the second replaces the first
         ok(historian("export", *ids, "--tensorboard", "tb"))
-    found = scalars(historian.folder / "tb" / ids[1])
-    assert found == [(step, pytest.approx(1 / step)) for step in range(1, 8)]
+    steps, losses = zip(*scalars(historian.folder / "tb" / ids[1]), strict=True)
+    assert steps == tuple(range(1, 8))
+    assert losses == pytest.approx([1 / step for step in steps])
     (historian.folder / "tb" / ids[1] / "theirs").touch()
     foreign = historian("export", ids[1], "--tensorboard", "tb")
     assert (foreign.code, "theirs" in foreign.err) == (2, True)

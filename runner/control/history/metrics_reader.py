@@ -58,6 +58,11 @@ class _Values(NamedTuple):
     step: Sequence[int]
     value: Sequence[float]
 
+    def only(self, indexes: Sequence[int]) -> _Values:
+        """Return some rows."""
+        columns: Iterable[list[Any]] = ([column[i] for i in indexes] for column in self)
+        return _Values(*columns)
+
 
 class MetricsHistory:
     """The metrics of a run as they are read."""
@@ -114,22 +119,14 @@ class MetricsHistory:
         if not lines:
             return
         columns = _Lines(*zip(*lines, strict=True))
-        where = [list(map(int, column)) for column in (columns.attempt, columns.rank)]
-        times = _times(columns.time)
-        steps = list(map(int, columns.step))
-        places = list(zip(*where, times, steps, strict=True))
-        values = defaultdict[str, list[tuple[Any, ...]]](list)
-        for name in ("loss", "rate"):
-            values[name] = _placed(places, getattr(columns, name))
-        for place, more in zip(places, _objects(columns.more), strict=True):
-            for name, figure in more.items():
-                number = _number(figure)
-                if number is not None:
-                    values[name].append((*place, number))
-        self._take_progress(where[1], steps, columns.steps)
+        attempts, ranks, steps = (
+            list(map(int, column)) for column in (columns.attempt, columns.rank, columns.step)
+        )
+        values = _columns(columns, _Values(attempts, ranks, _times(columns.time), steps, steps))
+        self._take_progress(ranks, steps, columns.steps)
         units = [*filter(None, columns.unit)]
         for name, found in values.items():
-            if found:
+            if found.value:
                 self._take_values(name, found, units[-1] if units and name == "rate" else "")
 
     def _take_progress(
@@ -146,7 +143,7 @@ class MetricsHistory:
                 count = int(counts[at]) if has_count else None
                 self._progress[has_count] = (lowest, steps[at], count)
 
-    def _take_values(self, name: str, values: Sequence[tuple[Any, ...]], unit: str) -> None:
+    def _take_values(self, name: str, values: _Values, unit: str) -> None:
         metric = self._metrics.get(name)
         if metric is None:
             if len(self._metrics) >= MAX_NAMES or not name.isprintable() or len(name) > MAX_TEXT:
@@ -154,7 +151,7 @@ class MetricsHistory:
                 return
             metric = self._metrics[name] = _MetricHistory(self._max_points)
         metric.unit = unit or metric.unit
-        attempts = {value[0] for value in values}
+        attempts = {*values.attempt}
         for attempt in sorted(attempts):
             if attempt not in metric.series:
                 if self._series_count >= MAX_SERIES:
@@ -162,7 +159,8 @@ class MetricsHistory:
                     continue
                 self._series_count += 1
             is_only = len(attempts) == 1
-            metric.extend(attempt, values if is_only else [v for v in values if v[0] == attempt])
+            rows = [] if is_only else [i for i, n in enumerate(values.attempt) if n == attempt]
+            metric.extend(attempt, values if is_only else values.only(rows))
 
     @property
     def progress(self) -> tuple[int | None, int | None]:
@@ -190,9 +188,8 @@ class _MetricHistory:
         self._ranks: set[int] = set()
         self._last: dict[int, float] = {}
 
-    def extend(self, attempt: int, values: Sequence[tuple[Any, ...]]) -> None:
+    def extend(self, attempt: int, columns: _Values) -> None:
         """Add values of an attempt."""
-        columns = _Values(*zip(*values, strict=True))
         new_ranks = {*columns.rank}
         if len(self._ranks) <= 1 < len(self._ranks | new_ranks):
             for number, series in self.series.items():
@@ -207,10 +204,9 @@ class _MetricHistory:
         series = self.series.setdefault(attempt, SeriesBuilder(self._max_points))
         own = columns
         if len(new_ranks) > 1 or lowest not in new_ranks:
-            mine = [value for value in values if value[1] == lowest]
-            if not mine:
+            own = columns.only([i for i, rank in enumerate(columns.rank) if rank == lowest])
+            if not own.value:
                 return
-            own = _Values(*zip(*mine, strict=True))
         series.extend(own.time, own.step, own.value)
         self._last[attempt] = own.value[-1]
 
@@ -275,14 +271,30 @@ def _times(column: Sequence[Any]) -> list[float]:
     return times if is_sane else [t if -MAX_TIME < t < MAX_TIME else math.nan for t in times]
 
 
-def _placed(places: Sequence[tuple[Any, ...]], column: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return the values of a column, each behind its place; raise ValueError."""
-    try:
-        figures = list(map(float, column))  # in most columns all are numbers
-    except ValueError:
-        pairs = zip(places, column, strict=True)
-        return [(*place, _figure(figure)) for place, figure in pairs if figure != "null"]
-    return [(*place, figure) for place, figure in zip(places, figures, strict=True)]
+def _columns(lines: _Lines, places: _Values) -> dict[str, _Values]:
+    """Return the columns of each figure of lines that stand at these places; raise ValueError."""
+    values = {}
+    for name, column in (("loss", lines.loss), ("rate", lines.rate)):
+        try:
+            values[name] = places._replace(value=list(map(float, column)))  # as in most files
+        except ValueError:
+            having = [i for i, figure in enumerate(column) if figure != "null"]
+            figures = [_figure(column[i]) for i in having]
+            values[name] = places.only(having)._replace(value=figures)
+    rows = defaultdict[str, list[int]](list)
+    numbers = defaultdict[str, list[float]](list)
+    for row, more in enumerate(_objects(lines.more)):
+        for name, figure in more.items():
+            number = figure if type(figure) is float else _number(figure)
+            if number is not None:
+                rows[name].append(row)
+                numbers[name].append(number)
+    for name, found in numbers.items():
+        is_whole = len(found) == len(places.step)
+        own = places if is_whole else places.only(rows[name])
+        if name not in ("loss", "rate"):  # which stand beside the others
+            values[name] = own._replace(value=found)
+    return values
 
 
 def _figure(given: Any) -> float:

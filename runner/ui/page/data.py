@@ -18,6 +18,9 @@ from runner.ui.page.metric_data import metrics, time_left
 from runner.ui.page.timeline import timeline
 
 DATA_VERSION = 1
+ELSEWHERE = "YAML or default"
+"""The origin of a key that the command line did not set, where the record has no more."""
+
 MAX_LOG_TEXT = 4_000_000
 """Characters of all log tails of a page, about: beyond that, each is shorter."""
 
@@ -113,22 +116,8 @@ def _logs(logs: Sequence[LogTail], run_count: int) -> list[dict[str, Any]]:
 
 
 def _config(run: RunData) -> list[list[str]]:
-    """Return each key with its value, and what set it; "" where that is not on record."""
-    others = "default" if run.origins else ""
+    """Return each key with its value, and what set it, as far as that is on record."""
     return [
-        [printable(key), printable(value_text(value)), printable(_origin_of(run, key) or others)]
+        [printable(key), printable(value_text(value)), printable(run.origins.get(key, ELSEWHERE))]
         for key, value in flat_config(run.config).items()
     ]
-
-
-def _origin_of(run: RunData, key: str) -> str:
-    """Return what set a key; without origins on record, by the overrides."""
-    if run.origins:
-        return run.origins.get(key, "")
-    own = [word for word in run.overrides if _sets(word, key)]
-    return f"command line: {own[-1]}" if own else ""
-
-
-def _sets(word: str, key: str) -> bool:
-    name = word.lstrip("+~").partition("=")[0]
-    return key == name or key.startswith(f"{name}.")

@@ -443,6 +443,24 @@ def test_flags_stand_anywhere_and_once() -> None:
     assert error.value.problems[0].hint.startswith("did you mean --cluster?\n")
 
 
+def test_several_runs_are_words_of_their_own() -> None:
+    """With flags anywhere; of a note the first word is the run, and the others its text."""
+    given = values("compare", "a", "--sort", "loss", "b", "--run=c")
+    assert (given["run"], given["sort"], given["csv"]) == (["c", "a", "b"], "loss", False)
+    assert not values("compare")["run"]
+    given = values("note", "latest", "lr=0.1", "was", "better")
+    assert (given["run"], given["text"]) == ("latest", ["lr=0.1", "was", "better"])
+    assert values("note", "latest", "")["text"] == [""]
+    assert not values("note", "latest")["text"]
+    with pytest.raises(ConfigError) as error:
+        values("note")
+    assert error.value.problems[0].message.endswith("note latest")
+    tasks, named = {"compare", "note", "ps"}, {name: name for name in ("compare", "note", "ps")}
+    words = ["compare", "a", "b", "ps", "note", "a", "x y"]
+    flags = ["compare", "--run=a", "--run=b", "ps", "note", "--run=a", "--text=x y"]
+    assert verbs.words_as_flags(words, tasks, named, {}) == flags
+
+
 def test_a_line_of_shell_is_the_command() -> None:
     """Also one that sets a variable first; a setting whose value has spaces is none."""
     assert values("exec", "A=1 env", "cluster.setup=[a b]") == {

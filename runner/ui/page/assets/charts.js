@@ -115,12 +115,8 @@ class Charts {
     const picked = this.runs.map(({ id, load }) =>
       load.sources.find((source) => source.name === this.picked.get(id)) || load.sources[0]);
     this.noLoads.hidden = picked.some(Boolean);
-    this.notes.update(this.runs.flatMap((run) => [
-      ...(run.load.errors || []),
-      ...run.load.throttled.slice(0, 20).map(([gpu, from, to, why]) =>
-        `${gpu}: clocks lowered (${why}), ${duration(from)} to ${duration(to)}`),
-      ...(run.load.throttled.length > 20 ? [`and ${run.load.throttled.length - 20} more times of lowered clocks`] : []),
-    ]));
+    this.notes.update(this.runs.flatMap((run) => loadNotes(run)
+      .map((text) => (this.runs.length > 1 ? `${run.id}: ${text}` : text))));
     for (const [figure, title, unit] of LOADS) {
       const known = picked.some((source) => source && source.figures[figure]);
       if (!known && !this.charts.has(figure)) continue;
@@ -135,6 +131,15 @@ class Charts {
     }
     this.redraw();
   }
+}
+
+const MOST_NOTES = 8;
+
+function loadNotes({ load }) {
+  const lowered = load.throttled.map(([gpu, from, to, why]) =>
+    `${gpu}: clocks lowered (${why}), ${duration(from)} to ${duration(to)}`);
+  const more = lowered.length - MOST_NOTES;
+  return [...(load.errors || []), ...lowered.slice(0, MOST_NOTES), ...(more > 0 ? [`clocks lowered ${more} more times`] : [])];
 }
 
 // The extents of both axes over all runs.

@@ -150,13 +150,11 @@ def test_differences_of_two_runs() -> None:
 
 
 def test_origins_of_the_configuration() -> None:
-    """Those on record; without them, overrides say what they set, and nothing is made up."""
+    """Those on record, and nothing is made up where it has none."""
     known = {key: origin for key, _, origin in only(failed_run())["config"]}
     assert known["task.args.lr"] == "command line: task.args.lr=0.1"
-    assert known["cluster.nodes.a.host"] == "default"
-    unknown = {k: origin for k, _, origin in only(replace(failed_run(), origins={}))["config"]}
-    assert unknown["task.args.lr"] == "command line: task.args.lr=0.1"
-    assert unknown["cluster.nodes.a.host"] == ""
+    assert known["task.script"] == "conf/plain.yaml:3"
+    assert known["cluster.nodes.a.host"] == "YAML or default"
 
 
 def test_progress_of_a_run_that_is_on() -> None:
