@@ -6,19 +6,24 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from runner.control.history.record_files import Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder
+from runner.core.codec import parse_json
 from runner.core.history.run_data import GpuLoad, NodeLoad, Series
-from runner.core.model.samples import GpuSample, Sample, parse_sample
+from runner.core.model.samples import SAMPLES_VERSION, GpuSample, Sample
+from runner.core.protocol.paths import is_node_name
 
 SAMPLES_FILE = "samples.jsonl"
 MAX_SIZE = 512 << 20  # bytes of the files that are read, all together
 MAX_SAMPLES = 100_000  # that are read; of more, every n-th of each node
 MAX_NODES, MAX_GPUS, MAX_SPANS = 2000, 64, 500
-MAX_POINTS_IN_ALL = 400_000
+MAX_NAME, MAX_INDEX = 100, 1 << 16
+PENDING = 256  # values of a figure that are taken at once
 
 NODE_FIGURES = (
     *("cpu", "memory_used", "memory_total", "net_received", "net_sent"),
@@ -27,6 +32,17 @@ NODE_FIGURES = (
 GPU_FIGURES = (
     *("utilization", "memory_used", "memory_total", "power_w", "power_limit_w", "temperature_c"),
 )
+
+Bounds = Mapping[str, tuple[float, float]]
+
+
+def _bounds_of(cls: type[Sample | GpuSample], names: Collection[str]) -> Bounds:
+    """Return between which numbers a figure is legal: a sample is read in a tenth of the time."""
+    return {each.name: each.metadata["bounds"] for each in fields(cls) if each.name in names}
+
+
+NODE_BOUNDS, GPU_BOUNDS = _bounds_of(Sample, NODE_FIGURES), _bounds_of(GpuSample, GPU_FIGURES)
+TIME_BOUNDS = _bounds_of(Sample, ("wall",))["wall"]
 
 _NODE = re.compile(rb'"node":\s?"([^"]{1,255})"')
 
@@ -42,13 +58,16 @@ def read_loads(
     bad = 0
     for line in _lines(files, stride, problems):
         try:
-            sample = parse_sample(line)
-        except (ValueError, RecursionError, TypeError, AttributeError):
+            sample = parse_json(line)
+            node, wall = sample["node"], sample["wall"]
+        except (ValueError, KeyError, TypeError):
             bad += 1
             continue
-        if sample.wall < earliest or (sample.node not in nodes and len(nodes) >= MAX_NODES):
-            continue
-        nodes.setdefault(sample.node, _NodeHistory(max_points)).take(sample)
+        is_ours = sample.get("v") == SAMPLES_VERSION and is_node_name(node)
+        if not (is_ours and _is_between(wall, TIME_BOUNDS)):
+            bad += 1
+        elif wall >= earliest and (node in nodes or len(nodes) < MAX_NODES):
+            nodes.setdefault(node, _NodeHistory(max_points)).take(wall, sample)
     if bad:
         problems.add(SAMPLES_FILE, f"{bad:,} lines are no samples")
     return tuple(nodes[name].build(name) for name in sorted(nodes, key=_natural))
@@ -77,23 +96,46 @@ def _lines(files: list[Path], stride: int, problems: Problems) -> Iterator[bytes
                     yield line
 
 
+def _is_between(value: object, bounds: tuple[float, float]) -> bool:
+    return type(value) in (int, float) and bounds[0] <= value <= bounds[1]  # type: ignore[operator]
+
+
 class _Figures:
     """Series of figures by their names."""
 
-    def __init__(self, names: tuple[str, ...], max_points: int) -> None:
-        self._names, self._max_points = names, max_points
+    def __init__(self, bounds: Bounds, max_points: int) -> None:
+        self._bounds, self._max_points = bounds, max_points
+        self._waiting: dict[str, tuple[list[float], list[float]]] = {}
         self._series: dict[str, SeriesBuilder] = {}
 
-    def take(self, wall: float, source: Sample | GpuSample) -> None:
-        for name in self._names:
-            value = getattr(source, name)
-            if value is not None:
-                if name not in self._series:
-                    self._series[name] = SeriesBuilder(self._max_points)
-                self._series[name].extend((wall,), (0,), (float(value),))
+    def take(self, wall: float, source: Mapping[str, Any]) -> None:
+        """Take the figures of a sample that are legal."""
+        for name, bounds in self._bounds.items():
+            value = source.get(name)
+            if value is None or not _is_between(value, bounds):
+                continue
+            if name not in self._waiting:
+                self._waiting[name] = [], []
+            times, values = self._waiting[name]
+            times.append(wall)
+            values.append(float(value))
+            if len(values) >= PENDING:
+                self._flush(name)
+
+    def _flush(self, name: str) -> None:
+        times, values = self._waiting.pop(name)
+        series = self._series.setdefault(name, SeriesBuilder(self._max_points))
+        series.extend(times, [0] * len(values), values)
 
     def build(self) -> dict[str, Series]:
-        return {name: each.build(has_steps=False) for name, each in self._series.items()}
+        """Return the series."""
+        for name in [*self._waiting]:
+            self._flush(name)
+        return {
+            name: self._series[name].build(has_steps=False)
+            for name in self._bounds
+            if name in self._series
+        }
 
 
 class _GpuHistory:
@@ -101,13 +143,16 @@ class _GpuHistory:
 
     def __init__(self, max_points: int) -> None:
         self.name = ""
-        self.figures = _Figures(GPU_FIGURES, max_points)
+        self.figures = _Figures(GPU_BOUNDS, max_points)
         self._spans: list[tuple[float, float, str]] = []
 
-    def take(self, wall: float, gpu: GpuSample) -> None:
-        self.name = gpu.name or self.name
+    def take(self, wall: float, gpu: Mapping[str, Any]) -> None:
+        """Take a sample."""
+        if isinstance(gpu.get("name"), str):
+            self.name = gpu["name"][:MAX_NAME]
         self.figures.take(wall, gpu)
-        why = ", ".join(gpu.throttled)[:100]
+        given = gpu.get("throttled")
+        why = ", ".join(map(str, given))[:MAX_NAME] if isinstance(given, list) else ""
         if self._spans and self._spans[-1][1] == math.inf and self._spans[-1][2] != why:
             self._spans[-1] = (self._spans[-1][0], wall, self._spans[-1][2])
         is_open = bool(self._spans) and self._spans[-1][1] == math.inf
@@ -124,20 +169,25 @@ class _NodeHistory:
 
     def __init__(self, max_points: int) -> None:
         self._max_points = max_points
-        self._figures = _Figures(NODE_FIGURES, max_points)
+        self._figures = _Figures(NODE_BOUNDS, max_points)
         self._gpus: dict[int, _GpuHistory] = {}
         self._error, self._last = "", -math.inf
 
-    def take(self, sample: Sample) -> None:
+    def take(self, wall: float, sample: Mapping[str, Any]) -> None:
         """Take a sample."""
-        self._last = max(self._last, sample.wall)
-        self._error = sample.gpu_error or self._error
-        self._figures.take(sample.wall, sample)
-        for gpu in sample.gpus[:MAX_GPUS]:
-            if gpu.index not in self._gpus and len(self._gpus) < MAX_GPUS:
-                self._gpus[gpu.index] = _GpuHistory(self._max_points)
-            if gpu.index in self._gpus:
-                self._gpus[gpu.index].take(sample.wall, gpu)
+        self._last = max(self._last, wall)
+        if isinstance(sample.get("gpu_error"), str):
+            self._error = sample["gpu_error"]
+        self._figures.take(wall, sample)
+        gpus = sample.get("gpus")
+        for gpu in gpus[:MAX_GPUS] if isinstance(gpus, list) else ():
+            index = gpu.get("index") if isinstance(gpu, dict) else None
+            if type(index) is not int or not 0 <= index < MAX_INDEX:
+                continue
+            if index not in self._gpus and len(self._gpus) < MAX_GPUS:
+                self._gpus[index] = _GpuHistory(self._max_points)
+            if index in self._gpus:
+                self._gpus[index].take(wall, gpu)
 
     def build(self, node: str) -> NodeLoad:
         """Return the load of the node."""
