@@ -16,9 +16,8 @@ from runner.control.history.series import SeriesBuilder
 from runner.core.codec import parse_json
 from runner.core.history.run_data import GpuLoad, NodeLoad, Series
 from runner.core.model.samples import SAMPLES_VERSION, GpuSample, Sample
-from runner.core.protocol.paths import is_node_name
+from runner.core.protocol.paths import SAMPLES_FILE, is_node_name
 
-SAMPLES_FILE = "samples.jsonl"
 MAX_SIZE = 512 << 20  # bytes of the files that are read, all together
 MAX_SAMPLES = 100_000  # that are read; of more, every n-th of each node
 MAX_NODES, MAX_GPUS, MAX_SPANS = 2000, 64, 500
