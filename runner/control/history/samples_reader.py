@@ -13,12 +13,12 @@ from typing import Any
 
 from runner.control.history.record_files import Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder
+from runner.control.record.files import HOSTS_FOLDER
 from runner.core.codec import parse_json
 from runner.core.history.run_data import GpuLoad, NodeLoad, Series
 from runner.core.model.samples import SAMPLES_VERSION, GpuSample, Sample
-from runner.core.protocol.paths import is_node_name
+from runner.core.protocol.paths import SAMPLES_FILE, is_node_name
 
-SAMPLES_FILE = "samples.jsonl"
 MAX_SIZE = 512 << 20  # bytes of the files that are read, all together
 MAX_SAMPLES = 100_000  # that are read; of more, every n-th of each node
 MAX_NODES, MAX_GPUS, MAX_SPANS = 2000, 64, 500
@@ -78,7 +78,7 @@ def _files(folder: Path) -> list[Path]:
     merged = folder / SAMPLES_FILE
     if os.path.lexists(merged):  # whatever it has become
         return [merged]
-    return sorted(folder.glob(f"hosts/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p)))
+    return sorted(folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p)))
 
 
 def _lines(files: list[Path], stride: int, problems: Problems) -> Iterator[bytes]:
