@@ -78,7 +78,9 @@ def _files(folder: Path) -> list[Path]:
     merged = folder / SAMPLES_FILE
     if os.path.lexists(merged):  # whatever it has become
         return [merged]
-    return sorted(folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p)))
+    return sorted(
+        folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p))
+    )
 
 
 def _lines(files: list[Path], stride: int, problems: Problems) -> Iterator[bytes]:
