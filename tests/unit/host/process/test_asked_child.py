@@ -6,8 +6,11 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from runner.host.process.asked_child import AskedChild
+
+OPEN_FILES = Path("/proc/self/fd")
 
 
 @contextmanager
@@ -27,9 +30,9 @@ def descriptors_left(count: int) -> Iterator[None]:
 def test_it_says_that_it_cannot_be_started_and_can_be_closed() -> None:
     """One of its two pipes was made before; nothing of it stays open."""
     with descriptors_left(3):
-        before = os.listdir("/proc/self/fd")
+        before = [*OPEN_FILES.iterdir()]
         child = AskedChild(lambda: b"", 1.0)
-        after = os.listdir("/proc/self/fd")
+        after = [*OPEN_FILES.iterdir()]
         child.close()
 
     assert child.problem == "cannot be started: Too many open files"
