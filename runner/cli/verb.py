@@ -22,7 +22,7 @@ from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 COMMON_HELP = {"run": "the run's id; by default the latest run", "json_": "print JSON"}
-SUBJECTS = ("key", "command", "port", "run", "cluster")
+SUBJECTS = ("key", "command", "run", "cluster")
 """The options that a word without a flag may stand for: the first of them that a verb has."""
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

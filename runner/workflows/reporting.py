@@ -208,6 +208,10 @@ def download(
         for name, session in pool.sessions.items()
         if not session.closed and (nodes is None or name in nodes)
     }
-    show, lost_s = pool.console.node_status, pool.spec.lost_s
-    where = (sessions, pool.inbox, run_id, folder)
-    return pull(*where, lost_s=lost_s, show=show, kinds=kinds, limit_s=limit_s)
+    return pull(
+        *(sessions, pool.inbox, run_id, folder),
+        lost_s=pool.spec.lost_s,
+        show=pool.console.node_status,
+        kinds=kinds,
+        limit_s=limit_s,
+    )

@@ -62,6 +62,12 @@ class Served:
         progress = self.run()["progress"]
         return progress and int(progress["step"])
 
+    def sampled(self) -> set[str]:
+        """The nodes that have samples of more than one moment."""
+        load = self.run()["load"]
+        sources = load["sources"] if load and len(load["t"]) > 1 else []
+        return {each["name"] for each in sources}
+
     def until_step(self, step: int) -> None:
         """Wait until the page shows this step."""
         self.controller.until(lambda: self.step() == step, f"step {step}")
@@ -107,6 +113,7 @@ def test_a_run_is_followed_through_a_relaunch_and_a_lost_connection(
     served = Served(user.start("report", "--serve"))
     served.until_step(1)
     assert served.run()["is_on"]
+    served.controller.until(lambda: served.sampled() >= {*NODES}, "samples of both hosts")
     fails.touch()
     served.until_step(2)
     with lab.cut_off("node2"):
@@ -160,36 +167,25 @@ def test_a_launch_that_writes_the_record_is_followed_from_beside_it(
         assert answer.status == 403
 
 
-def test_browsers_follow_the_runs_of_a_cluster(
+TOLD = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "403", "ERR_EMPTY_RESPONSE")
+"""What a browser says of a server that has ended."""
+
+
+def test_a_browser_follows_the_runs_of_a_cluster(
     user: Launcher, browser: Browser, tmp_path: Path
 ) -> None:
-    """They hold 100 reloads and ten viewers, and say so when the server has ended."""
+    """It draws what is new without a reload, and says so when the server has ended."""
     user.shorten_timeouts()
     go = tmp_path / "go"
     ranks = user.rank_overrides(STEP.format(1), f"wait={go}", STEP.format(2), f"wait={go}-on")
     done = user("cluster=lab", "detach=true", "grace_s=1", *ranks)
     run_id = done.folder.name
     served = Served(user.start("report", "--serve", "--cluster", "lab"))
-    told = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "403", "ERR_EMPTY_RESPONSE")
-    with ExitStack() as stack:
-        viewer = stack.enter_context(open_page(browser, served.url, messages=told))
+    with open_page(browser, served.url, messages=TOLD) as viewer:
         viewer.click(f"text={run_id}")
         viewer.wait_for_selector("text=step 1 of 3")
         go.touch()
-        viewer.wait_for_selector("text=step 2 of 3")  # without a reload
-        page = served.url.replace("/?", f"/run/{run_id}/?")
-        for _ in range(10):
-            stack.enter_context(open_page(browser, page, messages=told))
-        before = served.resources()
-        for number in range(100):
-            viewer.reload(wait_until="commit" if number % 10 else "domcontentloaded")
         viewer.wait_for_selector("text=step 2 of 3")
-        settled = (before[0] + 3, before[1] + 6)  # the requests of this moment
-        wait_until(
-            lambda: all(a <= b for a, b in zip(served.resources(), settled, strict=True)),
-            f"{before} threads and descriptors again",
-            detail=served.resources,
-        )
         served.controller.kill()
         viewer.wait_for_selector(".live >> text=no answer")
         again = Served(
@@ -198,3 +194,29 @@ def test_browsers_follow_the_runs_of_a_cluster(
         viewer.wait_for_selector(".live >> text=started again")
         assert again.url != served.url
     assert user("stop", "--run", run_id).code == 0
+
+
+def test_ten_viewers_and_a_hundred_reloads_leave_nothing_behind(
+    user: Launcher, browser: Browser
+) -> None:
+    """The server has as many threads and descriptors as before."""
+    assert user("cluster=lab", "grace_s=1", *user.rank_overrides(STEP.format(3))).code == 0
+    served = Served(user.start("report", "--serve"))
+    with ExitStack() as stack:
+        viewers = [
+            stack.enter_context(open_page(browser, served.url, messages=TOLD)) for _ in range(10)
+        ]
+        before = served.resources()
+        for _ in range(100):
+            viewers[0].reload(wait_until="domcontentloaded")
+        for viewer in viewers:
+            viewer.wait_for_selector(".live >> text=succeeded")
+        settled = (before[0] + 3, before[1] + 6)  # the requests of this moment
+        wait_until(
+            lambda: all(a <= b for a, b in zip(served.resources(), settled, strict=True)),
+            f"{before} threads and descriptors again",
+            detail=served.resources,
+        )
+        served.controller.send(signal.SIGINT)
+        viewers[1].wait_for_selector(".live >> text=was stopped")
+    assert served.controller.wait(10).code == 0

@@ -19,6 +19,7 @@ MAX_PORT = 65535
 
 @verb(
     "forward",
+    subject="port",
     port="a port of the node, or LOCAL:REMOTE for another one here (0: any free one); repeatable",
     node="the node; by default the run's first, or the cluster's master",
 )
