@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from runner.core.shell import this_program
 
 POLL_S = 0.05
 MARGIN_S = 2.0
+KILL_S = 0.5
+"""How long the commands of an interrupted launch are waited for, which are killed."""
 
 
 class LaunchNotifier:
@@ -37,12 +40,14 @@ class LaunchNotifier:
     ) -> None:
         self._spec, self._store, self._say, self._run_flags = spec, store, say, run_flags
         self._threads: list[threading.Thread] = []
-        self._failures: list[tuple[str, str, str]] = []  # that are not yet said
+        self._failures = queue.SimpleQueue[tuple[str, str, str]]()  # that are not yet said
+        self._cancelled = threading.Event()
         self._seq = itertools.count(1)
         self._subject: Subject | None = None  # None: nobody is to be told
         self._tellers: tuple[str, ...] = ()
         self._lease_disabled = self._is_stalled = self._hosts_tell = self._teller_ended = False
         self._began_at = time.monotonic()
+        self._cwd = str(Path.cwd())  # which may be gone at the end
 
     def begin(self, plan: Plan) -> None:
         """Tell of this attempt from now on."""
@@ -98,14 +103,22 @@ class LaunchNotifier:
         while any(thread.is_alive() for thread in self._threads):
             if interrupted() or time.monotonic() > deadline:
                 self._say("note: the rest of the notifications is not waited for")
+                self._kill_commands()
                 break
             time.sleep(POLL_S)
         self.say_failures()
 
+    def _kill_commands(self) -> None:
+        """Kill what would go on without anybody to end it."""
+        self._cancelled.set()
+        deadline = time.monotonic() + KILL_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
     def say_failures(self) -> None:
         """Say and record which notifications have failed since the last time."""
-        failures, self._failures = self._failures, []
-        for target, reason, event in failures:
+        while not self._failures.empty():
+            target, reason, event = self._failures.get_nowait()
             subject, body = self._subject, events.NotificationFailed(target, reason, event)
             self._say(f"note: {body.text}")
             if subject is not None:
@@ -121,12 +134,14 @@ class LaunchNotifier:
         """Send in a thread: neither the run nor its console waits."""
         secrets = [secret.reveal() for secret in self._spec.secrets.values()]
         revealed = {name: secret.reveal() for name, secret in self._spec.secrets.items()}
-        place = Place({**os.environ, **revealed}, str(Path.cwd()), secrets)
+        environ = {**os.environ, **revealed}
+        place = Place(environ, self._cwd, secrets, self._cancelled.is_set)
         data: dict[str, Any] = message.as_data(secrets)
 
         def send() -> None:
             failed = deliver(self._spec.notify, data, place)
-            self._failures += [(shown(target), reason, data["event"]) for target, reason in failed]
+            for target, reason in failed:
+                self._failures.put((shown(target), reason, data["event"]))
 
         thread = threading.Thread(target=send, daemon=True, name="notify")
         self._threads.append(thread)

@@ -11,6 +11,9 @@ from runner.control.history.record_files import Problems, read_bytes
 MAX_SIZE = 4 << 20  # bytes
 MAX_VALUES, MAX_DEPTH = 200_000, 40
 MAX_TEXT = 10_000
+MAX_NUMBER = 1 << 64
+MERGE_KEY = "<<"
+_DIGITS = "0123456789abcdefABCDEF_xob:+-."
 
 
 def read_yaml(path: Path, problems: Problems) -> Any:
@@ -25,18 +28,27 @@ def read_yaml(path: Path, problems: Problems) -> Any:
         return None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_depth(yaml.parse(data, loader))
+        _check_events(yaml.parse(data, loader))
         return _Copy().of(yaml.load(data, loader))  # noqa: S506 (a safe one)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError) as error:
         problems.add(path.name, " ".join(str(error).split()))
         return None
 
 
-def _check_depth(events: Iterable[Any]) -> None:
-    """Raise ValueError for what is nested too deeply: the C code that loads it would crash."""
+def _check_events(events: Iterable[Any]) -> None:
+    """Raise ValueError for what must not be loaded.
+
+    What is nested too deeply crashes the C code; merges of merges grow without end, and a number of
+    a megabyte, such as 1:59:59…, takes minutes. No configuration of ours has any of them.
+    """
     depth = 0
     for event in events:
         name = type(event).__name__
+        if name == "ScalarEvent" and event.implicit[0]:  # written without quotes
+            if event.value == MERGE_KEY:
+                raise ValueError("it has a merge key")
+            if len(event.value) > MAX_TEXT and not event.value.strip(_DIGITS):
+                raise ValueError("it has a number that is too long")
         depth += name.endswith("StartEvent") - name.endswith("EndEvent")
         if depth > MAX_DEPTH:
             raise ValueError("it is nested too deeply")
@@ -64,6 +76,8 @@ class _Copy:
             raise ValueError("it has too many values")
         if isinstance(value, dict):
             return {str(key)[:200]: self.of(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, int) and abs(value) > MAX_NUMBER:
+            raise ValueError("it has a number that is too large")
         if isinstance(value, (list, tuple, set)):
             return [self.of(item, depth + 1) for item in value]
         if value is None or isinstance(value, (bool, int, float)):

@@ -102,13 +102,13 @@ class MetricsHistory:
         others = [fields[9] for fields in found if fields[9]]
         try:
             self._take_lines(lines)
-        except ValueError:  # a number that is none, in one of them
+        except (ValueError, OverflowError):  # a number that is none, in one of them
             for line in lines:
                 self._take_each(line)
         for other in others:
             try:
                 line = _line(parse_json(other))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
                 self._bad_count += 1
                 continue
             self._take_each(line)

@@ -101,8 +101,8 @@ def _blocks(path: Path, max_bytes: int, problems: Problems) -> Iterator[bytes]:
                 problems.add(path.name, f"only its first {max_bytes >> 20} MiB are read")
                 return
             if is_skipping:
-                data = data[data.find(b"\n") + 1 :] if b"\n" in data else b""
-                is_skipping = not data
+                _, line_break, data = data.partition(b"\n")
+                is_skipping = not line_break
             lines, line_break, last = data.rpartition(b"\n")
             if line_break:
                 yield rest + lines + line_break

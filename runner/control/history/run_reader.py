@@ -24,6 +24,7 @@ from runner.control.record.contact_file import RecordedContact
 from runner.control.record.files import (
     CONFIG_FILE,
     CONTACT_FILE,
+    HOSTS_FOLDER,
     OVERRIDES_FILE,
     PLAN_FILE,
     RESULT_FILE,
@@ -34,6 +35,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.paths import is_run_id
 
 DAY_S = 86_400
 MAX_PLANS = 200
@@ -82,12 +84,12 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     info = _read_info(folder)
     launched_at = contact.launched_at if contact else info.launched_at if info else 0.0
     last = plans[-1] if plans else None
-    run_id = contact.run.run_id if contact else last.run_id if last else folder.name
+    recorded_id = contact.run.run_id if contact else last.run_id if last else ""
     config = read_config(folder / CONFIG_FILE, problems)
     words = read_yaml(folder / OVERRIDES_FILE, problems)
     overrides = tuple(map(str, words)) if isinstance(words, list) else ()
     return RunData(
-        run_id=run_id,
+        run_id=recorded_id if is_run_id(recorded_id) else folder.name,
         folder=str(folder),
         cluster=contact.run.cluster if contact else last.cluster if last else "",
         task=last.task if last else _task_name(config),
@@ -149,7 +151,7 @@ def _read_result(
 def _read_info(folder: Path) -> RunInfo | None:
     """Return what a host has on record of the whole run, if `pull` brought it."""
     unread = Problems()
-    for file in sorted(folder.glob("hosts/*/run.json"))[:10]:
+    for file in sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))[:10]:
         data = read_json(file, unread, optional=True)
         info = decoded(RunInfo, data, file.name, unread) if data else None
         if info:

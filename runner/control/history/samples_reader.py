@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.control.history.record_files import Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder
+from runner.control.record.files import HOSTS_FOLDER
 from runner.core.codec import parse_json
 from runner.core.history.run_data import GpuLoad, NodeLoad, Series
 from runner.core.model.samples import SAMPLES_VERSION, GpuSample, Sample
@@ -77,7 +78,9 @@ def _files(folder: Path) -> list[Path]:
     merged = folder / SAMPLES_FILE
     if os.path.lexists(merged):  # whatever it has become
         return [merged]
-    return sorted(folder.glob(f"hosts/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p)))
+    return sorted(
+        folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}"), key=lambda p: _natural(str(p))
+    )
 
 
 def _lines(files: list[Path], stride: int, problems: Problems) -> Iterator[bytes]:

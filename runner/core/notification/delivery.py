@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from runner.core.notification.target import expand, hide, is_url, stays_on_machine
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
@@ -33,6 +33,7 @@ class Place(NamedTuple):
     environ: Mapping[str, str]
     cwd: str
     secrets: Sequence[str]  # values, which no reason may have
+    cancelled: Callable[[], bool] = lambda: False  # whether commands are to be killed now
 
 
 class FailedDelivery(NamedTuple):
@@ -59,7 +60,7 @@ def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[
             if is_url(target):
                 reason = _post(target, payload, environ, deadline)
             else:
-                reason = _run(target, payload, environ, place.cwd, deadline)
+                reason = _run(target, payload, place._replace(environ=environ), deadline)
         except Exception as error:  # noqa: BLE001 (whatever it is, nothing depends on it)
             reason = f"{type(error).__name__}: {error}"
         hidden = printable(hide(reason, place.secrets))
@@ -78,9 +79,7 @@ def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[
     return [FailedDelivery(target, reason) for target, reason in found if reason]
 
 
-def _run(
-    command: str, payload: bytes, environ: Mapping[str, str], cwd: str, deadline: float
-) -> str:
+def _run(command: str, payload: bytes, place: Place, deadline: float) -> str:
     """Run a command with the message as its standard input; return why it failed, or ""."""
     read_fd, write_fd = os.pipe()
     try:
@@ -93,8 +92,8 @@ def _run(
             stdin=read_fd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=dict(environ),
+            cwd=place.cwd,
+            env=dict(place.environ),
             start_new_session=True,
         )
     except OSError as error:
@@ -102,10 +101,13 @@ def _run(
     finally:
         os.close(read_fd)
     with process:
-        output, has_ended = _read_to_end(process, deadline)
+        is_over = place.cancelled
+        output, has_ended = _read_to_end(process, lambda: is_over() or time.monotonic() >= deadline)
         with contextlib.suppress(OSError):  # before it is reaped: its group is ours till then
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
+    if not has_ended and time.monotonic() < deadline:
+        return f"it was killed, as nobody waits for it any more{output}"
     if not has_ended:
         return f"it took longer than {NOTIFICATION_TIMEOUT_S:g} s, and was killed{output}"
     return f"{describe_exit(code, None) if code > 0 else describe_exit(None, -code)}{output}" * (
@@ -113,14 +115,14 @@ def _run(
     )
 
 
-def _read_to_end(process: subprocess.Popen[bytes], deadline: float) -> Tuple[str, bool]:
+def _read_to_end(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> Tuple[str, bool]:
     """Return the end of what a process prints, as part of a reason, and whether it ended."""
     output, is_open, has_ended = b"", True, False
     assert process.stdout is not None  # noqa: S101 (it is a pipe)
     descriptor = process.stdout.fileno()
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    while not has_ended and time.monotonic() < deadline:
+    while not has_ended and not is_over():
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         has_ended = os.waitid(os.P_PID, process.pid, flags) is not None
         if not is_open:
@@ -128,7 +130,7 @@ def _read_to_end(process: subprocess.Popen[bytes], deadline: float) -> Tuple[str
         while is_open and poll.poll(0 if has_ended else 1000 * _POLL_S):
             chunk = os.read(descriptor, 1 << 16)
             is_open, output = bool(chunk), (output + chunk)[-MAX_OUTPUT:]
-            if time.monotonic() > deadline:
+            if is_over():
                 break
     text = " ".join(output.decode(errors="replace").split())
     return f": {text}" if text else "", has_ended

@@ -121,22 +121,24 @@ class AskedChild:
 
     def _fork(self, answer: Callable[[], bytes]) -> None:
         self._status, parent_pid = 0, os.getpid()
-        ask_read_fd, self._ask_fd = os.pipe()
-        self._answer_fd, answer_write_fd = os.pipe()
+        ask_read_fd, ask_fd = os.pipe()
+        theirs, ours = [ask_read_fd], [ask_fd]
         try:
+            answer_fd, answer_write_fd = os.pipe()
+            theirs, ours = [*theirs, answer_write_fd], [*ours, answer_fd]
             self.pid = os.fork()
             if self.pid == 0:
                 _run_child(answer, ask_read_fd, answer_write_fd, parent_pid, self._limit_s)
         except OSError:
-            os.close(self._ask_fd)
-            os.close(self._answer_fd)
-            self._ask_fd = self._answer_fd = -1
+            for descriptor in ours:
+                os.close(descriptor)
             raise
         finally:
-            os.close(ask_read_fd)
-            os.close(answer_write_fd)
-        os.set_blocking(self._ask_fd, False)
-        os.set_blocking(self._answer_fd, False)
+            for descriptor in theirs:
+                os.close(descriptor)
+        for descriptor in ours:
+            os.set_blocking(descriptor, False)
+        self._ask_fd, self._answer_fd = ask_fd, answer_fd
 
 
 def _run_child(

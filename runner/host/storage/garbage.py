@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, Tuple
 
 from runner.core.outcome.job_end import is_requeued
-from runner.core.protocol.events import Ended, ProgramStarted
+from runner.core.protocol.events import Ended, NotificationFailed, ProgramStarted
 from runner.core.protocol.paths import (
     JobPaths,
     RunPaths,
@@ -191,7 +191,8 @@ def remove_left_container(folder: RunPaths) -> Generator[None, None, str]:
     """
     order, events = read_order(folder), read_events(folder)
     container = order.container if order is not None else None
-    end = events[-1].body if events else None
+    bodies = [event.body for event in events if not isinstance(event.body, NotificationFailed)]
+    end = bodies[-1] if bodies else None
     if order is None or container is None or not isinstance(end, Ended) or end.verified:
         return ""
     removed = removal.Removal()

@@ -7,6 +7,7 @@ what is kept covers the attempt from its start, evenly, however long it runs.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from typing import List
@@ -103,7 +104,7 @@ def thin(lines: List[bytes], max_size: int) -> List[bytes]:
     while older and sum(map(len, older)) > room:
         gap *= 2
         kept = _spaced(walls, _JITTER * gap)
-        if kept == [0]:
+        if kept == [0] or gap == math.inf:  # at times that do not grow
             return newest
         older, walls = [older[i] for i in kept], [walls[i] for i in kept]
     return [*older, *newest]

@@ -36,9 +36,7 @@ def write_report(path: Path, page: str) -> int:
     try:
         if path.exists() and not path.is_file():
             raise OSError(None, "it is no file")
-        descriptor = os.open(
-            temp_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
-        )
+        descriptor = os.open(temp_path, WRITE_FLAGS, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         temp_path.replace(path)

@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 
 from runner.control.record.download import pull
+from runner.control.record.files import HOSTS_FOLDER
+from runner.control.rpc.log_tail import is_own_event
+from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
-from runner.core.protocol.events import parse
+from runner.core.protocol.events import Event, parse
 from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
 from runner.workflows.live.sample_updates import SampleUpdates
 from runner.workflows.runs.found_run import FoundRun
@@ -62,11 +65,13 @@ class RecordUpdates:
 
     def _add_events(self, run: FoundRun, node: str) -> None:
         position = self._events_read.get(node, 0)
-        data = _read(run.store.folder / "hosts" / node / "events.jsonl", position)
+        data = _read(run.store.folder / HOSTS_FOLDER / node / "events.jsonl", position)
         whole = data[: data.rfind(b"\n") + 1]
         for line in whole.splitlines():
             with contextlib.suppress(ValueError):
-                run.store.append(parse(line.decode(errors="replace")))
+                event = parse(line.decode(errors="replace"))
+                if _may_report(node, event, run.plan):
+                    run.store.append(event)
         self._events_read[node] = position + len(whole)
 
     def _add_metrics(self, run: FoundRun) -> None:
@@ -76,6 +81,14 @@ class RecordUpdates:
             metrics.advance(share.node, plan.attempt, plan.progress_pattern)
             while metrics.has_backlog(share.node) and time.monotonic() < deadline:
                 metrics.advance(share.node, plan.attempt, plan.progress_pattern)
+
+
+def _may_report(node: str, event: Event, plan: Plan) -> bool:
+    """Return whether an event is one of the node that sent it; of earlier attempts as it says."""
+    if (event.run_id, event.node) != (plan.run_id, node):
+        return False
+    shares = [share for share in plan.nodes if share.node == node]
+    return event.attempt != plan.attempt or any(is_own_event(event, share) for share in shares)
 
 
 def _read(path: Path, position: int) -> bytes:

@@ -1,7 +1,7 @@
 // Following a server: it says that something changed, and the page fetches what it draws.
 
 const LEAST_PAUSE = 2000; // ms between two fetches
-const RETRY_PAUSE = 5000; // ms before a closed connection is tried again
+const RETRY_PAUSE = 5000; // ms before a closed connection, or data that did not come, is tried again
 
 class Live {
   constructor(address, update) {
@@ -99,8 +99,9 @@ class Live {
       this.ended = data.runs.length > 0 && data.runs.every((run) => !run.is_on);
       this.update(data);
       this.tell();
-    } catch {
+    } catch { // the next event may be of the same version
       this.lose();
+      setTimeout(() => this.changed(), RETRY_PAUSE);
     }
     [this.fetching, this.lastFetch] = [false, Date.now()];
     if (this.wanted) this.changed();

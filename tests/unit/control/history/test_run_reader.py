@@ -325,6 +325,56 @@ def test_no_alias_makes_a_configuration_endless(tmp_path: Path) -> None:
         assert problems.lines, text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 {k: 1}\n"
+        + "".join(
+            f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 20)
+        ),
+        f"a: 0x{'f' * 5000}\n",
+        f"a: 1{':59' * 1_000_000}\n",
+    ],
+    ids=["merges of merges", "a number", "a number in base 60"],
+)
+def test_no_value_of_a_configuration_takes_for_ever(tmp_path: Path, text: str) -> None:
+    """Nor is there one that cannot be shown."""
+    problems = Problems()
+    (tmp_path / "config.yaml").write_text(text)
+
+    assert read_config(tmp_path / "config.yaml", problems) == {}
+    assert len(problems.lines) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [metrics_line(1, more={"norm": 10**400}), metrics_line(1, loss=10**400)],
+    ids=["of others", "of ours"],
+)
+def test_a_number_that_no_float_holds_is_left_out(store: RunStore, line: str) -> None:
+    """The lines beside it count."""
+    found = metrics(store, metrics_line(0, loss=1.0), line, metrics_line(2, loss=2.0))
+
+    assert found["loss"].last == 2.0
+
+
+def test_the_line_after_one_that_is_too_long_is_read(tmp_path: Path) -> None:
+    """Also where a block ends with the long one."""
+    path, problems = tmp_path / "events.jsonl", Problems()
+    path.write_bytes(b"x" * (3 * BLOCK - 1) + b"\n" + b"next\n")
+
+    assert b"".join(blocks_of_lines(path, 1 << 30, problems)) == b"next\n"
+
+
+def test_a_run_id_of_a_record_is_no_path(store: RunStore) -> None:
+    """Names of files are made of it."""
+    contact = json.loads((store.folder / "contact.json").read_text())
+    contact["run"]["run_id"] = "../../x"
+    (store.folder / "contact.json").write_text(json.dumps(contact))
+
+    assert read_run(store.folder).run_id == RUN_ID
+
+
 def test_logs_are_bounded(store: RunStore) -> None:
     """The ends of each, in whole lines; links are not followed."""
     store.write_log("a", "rank_0.out", 0, b"".join(b"%05d\n" % n for n in range(10_000)))

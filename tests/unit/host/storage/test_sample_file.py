@@ -60,6 +60,16 @@ def test_a_clock_that_was_set_back_loses_nothing_but_detail() -> None:
     assert kept == [each for each in lines if each in {*kept}]
 
 
+def test_a_clock_that_runs_backwards_ends_the_thinning() -> None:
+    """What a program may have written there holds up no file access of the supervisor."""
+    lines = [*map(line, range(20_000, 10_000, -10))]
+
+    kept = thin(lines, sum(map(len, lines)) // 2)
+
+    assert kept
+    assert kept == lines[-len(kept) :]
+
+
 def test_a_line_that_a_power_cut_left_is_ended(folder: RunPaths) -> None:
     """What comes next is whole."""
     Path(folder.samples(0)).write_bytes(line(1.0) + b'{"v":1,"no')
