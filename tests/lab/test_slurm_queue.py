@@ -48,6 +48,7 @@ def test_run_is_known_before_it_begins(slurm: Slurm, hpc: Launcher) -> None:
     started = hpc.start(HPC, *hpc.rank_overrides("print=hi"), setup, "detach=true")
     assert started.wait().code == 0
     run_id = started.run_id
+    assert (started.folder / "origins.json").exists()
     wait_until(lambda: slurm.jobs("%T") == ["RUNNING"], "the job to start")
     nodes = f"ls .runner/runs/{run_id}/.slurm/start_0/nodes"
     wait_until(lambda: slurm.sh(nodes, check=False), "its script to begin")
