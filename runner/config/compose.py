@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import yaml
 from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -36,6 +38,7 @@ from runner.core.model.spec import LaunchRequest
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
 
+    from runner.config.search_path import RememberingLoader, Sources
     from runner.core.model.results import Origin
 
 
@@ -63,6 +66,7 @@ class Composer:
         self, hydra: Hydra, files: ConfigFiles, arguments: Sequence[str], *, for_launches: bool
     ) -> None:
         self._hydra, self._files, self._arguments = hydra, files, arguments
+        self._loader = cast("RememberingLoader", hydra.config_loader)
         self._builder = RequestBuilder(
             files, arguments, self._compose_config, for_launches=for_launches
         )
@@ -78,6 +82,7 @@ class Composer:
             with self._translate_errors(overrides):
                 hydra_input = self._prepare(overrides)
                 config = self._compose_some(hydra_input, contact_keys)
+                sources = self._sources(overrides, hydra_input) if contact_keys is None else None
         except ConfigError as error:
             further = self._further_problems(error, overrides, contact_keys)
             raise ConfigError([*error.problems, *further]) from error
@@ -85,7 +90,8 @@ class Composer:
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
             config = _drop_hydra_section(config)
-            return self._builder.build(config, hydra, overrides, hydra_input, contact_keys)
+            request = self._builder.build(config, hydra, overrides, hydra_input, contact_keys)
+        return self._with_origins(request, sources) if sources else request
 
     def _further_problems(
         self, first: ConfigError, overrides: Sequence[str], contact_keys: Collection[str] | None
@@ -114,8 +120,10 @@ class Composer:
         def compose(config: DictConfig) -> LaunchRequest | FailedRun:
             hydra = HydraConfig.get()
             words = as_typed(hydra.overrides.task)
+            sources = self._sources(overrides, hydra_input)
             try:
-                return self._builder.build(config, hydra, [*own, *words], hydra_input)
+                request = self._builder.build(config, hydra, [*own, *words], hydra_input)
+                return self._with_origins(request, sources)
             except ConfigError as error:
                 return FailedRun(f"run {hydra.job.num + 1}: {' '.join(words)}", error.problems)
 
@@ -135,19 +143,19 @@ class Composer:
         with self._translate_errors(overrides):
             hydra_input = self._prepare(overrides)
             config = self._compose_config(hydra_input)
-            defaults = self._hydra.config_loader.compute_defaults_list(
-                hydra_input.primary, hydra_input.overrides, RunMode.RUN
-            )
-            places = config.hydra.runtime.config_sources
-            roots = [Path(place.path) for place in places if place.schema == "file"]
-            typed = hydra_input.overrides[-len(overrides) :] if overrides else ()
-            as_typed = dict(zip(typed, overrides, strict=True))
-            words = [str(override.input_line) for override in defaults.config_overrides]
-            words = [as_typed.get(word, word) for word in words]
-            settings = list(zip(words, defaults.config_overrides, strict=True))
-            records = self._files.explicit_paths
-            sources = provenance.collect_layers(defaults.defaults, roots, settings, records)
-            return provenance.ProvenanceTracer(_drop_hydra_section(config), sources).origins(key)
+            layers = provenance.collect_layers(self._sources(overrides, hydra_input))
+            return provenance.ProvenanceTracer(_drop_hydra_section(config), layers).origins(key)
+
+    def _sources(self, overrides: Sequence[str], hydra_input: HydraInput) -> Sources:
+        """Return what the last configuration was composed of."""
+        of_hydra = hydra_input.overrides[-len(overrides) :] if overrides else ()
+        typed = dict(zip(of_hydra, overrides, strict=True))
+        return self._loader.sources(typed, self._files.explicit_paths)
+
+    def _with_origins(self, request: LaunchRequest, sources: Sources) -> LaunchRequest:
+        arguments = tuple(self._arguments)
+        origins = functools.partial(_origins, sources, arguments, request.config_yaml)
+        return dataclasses.replace(request, origins=origins)
 
     def yaml(self, overrides: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
         """Return the configuration, or what stands below a key, as YAML."""
@@ -262,3 +270,13 @@ def _drop_hydra_section(config: DictConfig) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
+
+
+def _origins(
+    sources: Sources, arguments: Sequence[str], config_yaml: str
+) -> Mapping[str, str]:  # in a thread: nothing of Hydra's global state is touched
+    """Return the place that set each key of a configuration, by its dotted name."""
+    from runner.config import provenance  # noqa: PLC0415
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return provenance.places(sources, arguments, yaml.load(config_yaml, loader))  # noqa: S506

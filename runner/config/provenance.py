@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
@@ -18,8 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.error_messages import resolve_to_plain, unresolved_problem
 from runner.config.nodes import NODE_KEYS, expand_range
 from runner.config.overrides import meaning_of
-from runner.config.search_path import KeyPath, display_path, key_lines
+from runner.config.schema import GROUPS
+from runner.config.search_path import KeyPath, Sources, display_path, key_lines_of
 from runner.config.validation import suggest, unknown_key
+from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
@@ -35,6 +35,9 @@ CLUSTER_DEFAULTS: Mapping[str, KeyPath] = {
 """The keys of the cluster that are the defaults of a node's keys."""
 NULL_MEANS_UNSET = ("host", "user", "port", "transport")
 """The keys of a node for which null means the same as being left out."""
+DEFAULT = "default"
+"""The place of a value that nobody set."""
+
 RUN_ID_EXAMPLE = "MMDD-HHMM-TASK-xxxx"
 
 
@@ -50,53 +53,76 @@ class Layer:
 
     def setting(self, key_path: KeyPath) -> Setting | None:
         """Return the setting of a key in this layer, if there is one."""
-        key = ".".join(key_path)
+        place = self.place(key_path)
+        if place is None:
+            return None
+        value = "removed"
+        if not self.is_deletion:
+            value = _one_line_yaml(_value_at(self.content, key_path))
+        return Setting(place, ".".join(key_path), value)
+
+    def place(self, key_path: KeyPath) -> str | None:
+        """Return where this layer sets or removes a key, if it does."""
         if self.is_deletion:
             is_below = key_path[: len(self.override_path)] == self.override_path
-            return Setting(self.name, key, "removed") if is_below else None
+            return self.name if is_below else None
         try:
-            value = _value_at(self.content, key_path)
+            _value_at(self.content, key_path)
         except KeyError:
             return None
         lines = (self.lines.get(key_path[:depth]) for depth in range(len(key_path), 0, -1))
         line = next(filter(None, lines), None)
-        return Setting(f"{self.name}:{line}" if line else self.name, key, _one_line_yaml(value))
+        return f"{self.name}:{line}" if line else self.name
 
 
-def collect_layers(
-    defaults: Sequence[ResultDefault],
-    roots: Sequence[Path],
-    overrides: Sequence[tuple[str, Override]],
-    records: Mapping[str, Path],
-) -> list[Layer]:
-    """Return every source of values; the last one wins.
-
-    An override comes with the word as it was typed, a record's file by the name of its config.
-    """
-    layers = [_config_layer(entry, roots, records) for entry in defaults if entry.config_path]
-    return [*filter(None, layers), *(_override_layer(*pair) for pair in overrides)]
+def collect_layers(sources: Sources) -> list[Layer]:
+    """Return every source of values; the last one wins."""
+    layers = [_config_layer(entry, sources) for entry in sources.defaults if entry.config_path]
+    for word, override in sources.overrides:
+        if override.key_or_group not in GROUPS or isinstance(override.value(), dict):
+            layers.append(_override_layer(word, override))
+    return list(filter(None, layers))
 
 
-def _config_layer(
-    default: ResultDefault, roots: Sequence[Path], records: Mapping[str, Path]
-) -> Layer | None:
+def places(sources: Sources, arguments: Sequence[str], config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the place that sets each key of a configuration; it is all in `sources`."""
+    layers = collect_layers(sources)
+    if arguments:
+        content = {"task": {"extra_args": list(arguments)}}
+        layers.append(Layer(f"command line: {shell.line(['--', *arguments])}", content))
+    tree = _with_text_keys(config)
+    found = {}
+    for path in _leaf_paths(tree, ()):
+        places = (layer.place(path) for layer in reversed(layers))
+        found[".".join(path)] = next(filter(None, places), DEFAULT)
+    return found
+
+
+def _config_layer(default: ResultDefault, sources: Sources) -> Layer | None:
     path = str(default.config_path).removesuffix(".yaml")
     package = tuple(filter(None, (default.package or "").split(".")))
     if package[:1] == ("hydra",) or path.startswith("hydra/"):
         return None
-    file = next((f for root in roots if (f := root / f"{path}.yaml").is_file()), None)
-    try:
-        node = OmegaConf.load(file) if file else ConfigStore.instance().load(f"{path}.yaml").node
-    except OSError:  # `hydra_settings.register` put no such defaults into Hydra's store
-        node = OmegaConf.create()
+    file, text = sources.files.get(path, (None, ""))
+    is_stored = file is None or file == sources.records.get(path)
+    node = _stored_node(sources.stored, path) if is_stored else OmegaConf.create(text)
     content = _with_text_keys(OmegaConf.to_container(node, resolve=False))
     if isinstance(content, dict):
         content.pop("defaults", None)
-    file = file or records.get(path)
     if file is None:
-        return Layer("default", _nest(package, content))
-    lines = {(*package, *key_path): line for key_path, line in key_lines(file).items()}
+        return Layer(DEFAULT, _nest(package, content))
+    lines = {(*package, *key_path): line for key_path, line in key_lines_of(text).items()}
     return Layer(display_path(file), _nest(package, content), lines)
+
+
+def _stored_node(stored: Any, path: str) -> Any:
+    """Return a node of Hydra's store; `hydra_settings.register` put no empty ones there."""
+    try:
+        for name in f"{path}.yaml".split("/"):
+            stored = stored[name]
+    except KeyError:
+        return OmegaConf.create()
+    return stored.node
 
 
 def _override_layer(word: str, override: Override) -> Layer:
@@ -307,7 +333,7 @@ class ProvenanceTracer:
             return self._origin(full_key, cluster_path, [*cluster_settings, *settings])
         defaults: dict[KeyPath, Any] = {("host",): name, ("env",): {}}
         value = defaults.get(tail)
-        default = Setting("default", full_key, _one_line_yaml(value))
+        default = Setting(DEFAULT, full_key, _one_line_yaml(value))
         return Origin(full_key, _one_line_yaml(value), "", (default, *settings))
 
     def _is_set(self, key_path: KeyPath) -> bool:

@@ -9,12 +9,13 @@ import contextlib
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import yaml
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,11 +26,16 @@ from hydra.version import VersionBase
 from runner.config.hydra_settings import register
 from runner.config.overrides import override_key
 from runner.config.schema import GROUPS, SECTIONS
+from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
     from hydra._internal.hydra import Hydra
     from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.default_element import ResultDefault
+    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
 
 
 def conf_folders(extra: Sequence[str]) -> list[Path]:
@@ -108,12 +114,68 @@ def hydra_session(folders: Sequence[Path], name: str) -> Iterator[Hydra]:
         _UserFolders.folders = folders[:-1]
         register()
         with initialize_config_dir(str(folders[-1]), job_name=name, version_base="1.3"):
-            yield cast("Hydra", GlobalHydra.instance().hydra)
+            session = cast("Hydra", GlobalHydra.instance().hydra)
+            loader = cast("ConfigLoaderImpl", session.config_loader)
+            session.config_loader = RememberingLoader(loader.get_search_path())
+            yield session
     finally:
         # `initialize_config_dir` leaves a copy of GlobalHydra in its place.
         GlobalHydra.set_instance(hydra)
         hydra.hydra, config.cfg, store.repo, version_base, _UserFolders.folders = saved
         base.version_base = version_base
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What one configuration was composed of, as it was then; Hydra is not needed to read it."""
+
+    defaults: Sequence[ResultDefault]  # the last one wins
+    overrides: Sequence[tuple[str, Override]]  # each with the word as it was typed
+    files: Mapping[str, tuple[Path, str]]  # by the name of the config, with the text
+    records: Mapping[str, Path]  # files of configs that are in Hydra's store, too
+    stored: Mapping[str, Any]  # the content of Hydra's store: nodes, and those of each group
+
+
+class RememberingLoader(ConfigLoaderImpl):
+    """Hydra's loader of configurations, which keeps what the last one was composed of.
+
+    To find it again takes as long as to compose.
+    """
+
+    _parsed: Sequence[Override] = ()
+    _last: tuple[Sequence[ResultDefault], Sequence[Override], Sequence[Path]] = (), (), ()
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        parsed, repo = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+        self._parsed = parsed
+        return parsed, repo
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        roots = [Path(each.path) for each in repo.get_sources() if each.scheme() == "file"]
+        self._last = defaults, self._parsed, roots
+        return super()._compose_config_from_defaults_list(defaults, repo)
+
+    def sources(self, typed: Mapping[str, str], records: Mapping[str, Path]) -> Sources:
+        """Return what the last configuration was composed of.
+
+        `typed` has the words of the user for those of Hydra, `records` the files of configs that
+        were put into Hydra's store.
+        """
+        defaults, overrides, roots = self._last
+        files = {}
+        for path in (str(each.config_path).removesuffix(".yaml") for each in defaults):
+            named = (root / f"{path}.yaml" for root in roots if not path.startswith("hydra/"))
+            file = next(filter(Path.is_file, named), records.get(path))
+            if file:
+                with contextlib.suppress(OSError):  # it has gone since
+                    files[path] = file, file.read_text(encoding="utf-8", errors="replace")
+        words = [(str(each.input_line), each) for each in overrides]
+        given = [(typed.get(word, word), each) for word, each in words]
+        return Sources(defaults, given, files, dict(records), ConfigStore.instance().repo)
 
 
 class _UserFolders(SearchPathPlugin):
@@ -196,6 +258,14 @@ def display_path(file: Path) -> str:
 
 def key_lines(file: Path) -> dict[KeyPath, int]:
     """Return the line of every key and list item in a YAML file; nothing if it cannot be read."""
+    try:
+        return key_lines_of(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def key_lines_of(text: str) -> dict[KeyPath, int]:
+    """Return the line of every key and list item in YAML; nothing if it cannot be read."""
     lines: dict[KeyPath, int] = {}
 
     def walk(path: KeyPath, node: yaml.Node | None) -> None:
@@ -211,9 +281,9 @@ def key_lines(file: Path) -> dict[KeyPath, int]:
             walk(inner, value)
 
     try:
-        loader = yaml.SafeLoader(file.read_text(encoding="utf-8"))
+        loader = yaml.SafeLoader(text)
         walk((), loader.get_single_node())
-    except (OSError, ValueError, yaml.YAMLError):
+    except (ValueError, yaml.YAMLError):
         return {}
     return lines
 

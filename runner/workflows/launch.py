@@ -20,6 +20,7 @@ from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.image.source import ImageSource, open_image, without_delivery
 from runner.control.record import run_index
+from runner.control.record.origins_record import OriginsRecorder
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
@@ -37,6 +38,7 @@ from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
+from runner.core.protocol.events import Event, RankStarted
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
@@ -130,6 +132,7 @@ class LaunchSession:
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
         self._notifier: LaunchNotifier | None = None  # likewise
+        self._origins = OriginsRecorder(request, store.folder)
         spec = request.spec
         if spec.min_nodes:
             spec = replace(spec, max_nodes=len(spec.nodes))
@@ -143,7 +146,9 @@ class LaunchSession:
         """Return the exit code; a `RunnerError` means that nothing was started."""
         try:
             facts = self._preparation.collect_facts()
-            return self._run_attempts(self._preparation.push_and_plan(facts), facts)
+            exit_code = self._run_attempts(self._preparation.push_and_plan(facts), facts)
+            self._origins.finish()
+            return exit_code
         finally:
             self._store.unlock()
             self._close()
@@ -257,8 +262,7 @@ class LaunchSession:
             self._notifier.begin(plan)
         header = report.attempt_header if plan.attempt else report.launch_header
         self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
-        on_event = self._notifier.on_event if self._notifier else lambda _: None
-        reporter = AttemptReporter(plan, self._console, self._store, on_event=on_event)
+        reporter = AttemptReporter(plan, self._console, self._store, on_event=self._on_event)
         self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,
@@ -272,6 +276,12 @@ class LaunchSession:
         if monitor.order_refused and verdict.exit_code < NotReady.exit_code:
             verdict = replace(verdict, exit_code=NotReady.exit_code)
         return monitor, verdict
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event.body, RankStarted):  # nothing is waiting for this process now
+            self._origins.start()
+        if self._notifier:
+            self._notifier.on_event(event)
 
     def _order_sender(self, plan: Plan, attempt: AttemptOrders) -> OrderSender:
         tasks = shipped_tasks() if self._pool.spec.task.shipped_file else None

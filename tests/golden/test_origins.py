@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 
-from runner.config.compose import Composer
+from runner.config.compose import Composer, open_composer
 from runner.config.search_path import shipped_folder
 from runner.core.errors import ConfigError
+from runner.core.history.run_data import flat_config
 from runner.core.model.results import Origin
+from runner.core.model.spec import LaunchRequest
 
 FILES = {
     "conf/cluster/lab.yaml": (
@@ -323,3 +330,68 @@ def test_what_of_the_yaml_cannot_be_resolved(composer: Composer) -> None:
         composer.yaml(["cluster=mine", "task=u"], "task.env", resolve=True)
     with pytest.raises(ConfigError, match=r"did you mean task\.args\?"):
         composer.yaml(["cluster=mine", "task=u"], "task.arg")
+
+
+def places_of(request: LaunchRequest) -> Mapping[str, str]:
+    """The place of every key of what is launched."""
+    assert request.origins is not None
+    places = request.origins()
+    assert list(places) == list(flat_config(yaml.safe_load(request.config_yaml)))
+    return places
+
+
+def test_a_launch_knows_the_place_of_every_key(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same that explain names, without values of the environment."""
+    monkeypatch.setenv("TOKEN", "hunter2")
+    words = ["cluster=mine", "task=t", "task.args.list=[3]", "~lost_s", "task={args:{x:2}}"]
+    places = places_of(composer.compose([*words, "cluster.nodes.gpu05.env.C=4"]))
+    assert places["cluster.python"] == "conf/cluster/mine.yaml:3"
+    assert places["cluster.nodes.gpu05.gpus"] == "conf/cluster/lab.yaml:9"
+    assert places["cluster.nodes.gpu05.env.C"] == "command line: cluster.nodes.gpu05.env.C=4"
+    assert places["task.args.list"] == "command line: task.args.list=[3]"
+    assert places["task.args.token"] == "conf/task/t.yaml:3"
+    assert places["lost_s"] == "command line: ~lost_s"
+    assert places["task.args.x"] == "command line: task={args:{x:2}}"
+    assert places["grace_s"] == places["run_id"] == "default"
+    assert "hunter2" not in str(places)
+    explained = {each.key: each.settings[0].where for each in composer.origins(words)}
+    others = {key: where for key, where in places.items() if not key.startswith("cluster.nodes.")}
+    assert others == {key: where for key, where in explained.items() if key in others}
+
+
+@pytest.mark.usefixtures("composer")
+def test_the_places_are_those_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread finds them later, of files that were edited since, and without Hydra."""
+    with open_composer(arguments=("--lr", "1 2")) as other:
+        request = other.compose(["cluster=mine", "task.command=true"])
+    Path("conf/cluster/mine.yaml").write_text("# edited\n" * 9)
+    Path("conf/cluster/lab.yaml").unlink()
+    monkeypatch.setattr(ConfigStore.instance(), "repo", {})
+    monkeypatch.setattr(GlobalHydra, "instance", lambda: pytest.fail("it is not for threads"))
+    found: list[Mapping[str, str]] = []
+    thread = threading.Thread(target=lambda: found.append(places_of(request)))
+    thread.start()
+    thread.join()
+    (places,) = found
+    assert places["cluster.python"] == "conf/cluster/mine.yaml:3"
+    assert places["cluster.gpus_per_node"] == "conf/cluster/lab.yaml:3"
+    assert places["task.extra_args"] == "command line: -- --lr '1 2'"
+    assert places["cluster.transport"] == "default"
+
+
+def test_each_run_of_a_sweep_has_its_own_places(
+    composer: Composer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value that it has of several."""
+    monkeypatch.setenv("TOKEN", "x")
+    runs = composer.sweep(["cluster=lab,mine", "task=t", "task.args.x=1,2", "lost_s=30"])
+    assert [(p["cluster.python"], p["task.args.x"], p["lost_s"]) for p in map(places_of, runs)] == [
+        (f"conf/cluster/{file}", f"command line: task.args.x={x}", "command line: lost_s=30")
+        for file in ("lab.yaml:2", "mine.yaml:3")
+        for x in (1, 2)
+    ]
+    with contextlib.suppress(ConfigError):
+        composer.compose(["cluster=lab", "task=none"])
+    assert places_of(runs[3])["cluster.python"] == "conf/cluster/mine.yaml:3"

@@ -274,6 +274,13 @@ def test_where_a_value_comes_from(composer: Composer) -> None:
     (origin,) = composer.origins(["rerun=first"], "run_id")
     assert [each.where for each in origin.settings] == ["default"]
     assert composer.yaml(["rerun=first"], "lost_s") == "20.0\n"
+    launched = composer.compose(["rerun=first", "lost_s=9"]).origins
+    assert launched is not None
+    places = launched()
+    assert places["task.args.lr"] == "runs/first/config.yaml:62"
+    assert places["lost_s"] == "command line: lost_s=9"
+    assert places["rerun"] == "command line: rerun=first"
+    assert places["run_id"] == "default"
 
 
 @pytest.mark.parametrize(

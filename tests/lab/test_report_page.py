@@ -22,7 +22,7 @@ from runner.ui.page import LiveAddress, page_data, render_page
 from tests.big_record import write_big_record
 from tests.lab.browser import open_browser, open_page
 from tests.lab.forkserver import RUNNER_ARGV
-from tests.lab.launching import Launcher, Result
+from tests.lab.launching import ROOT, Launcher, Result
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
 
 if TYPE_CHECKING:
@@ -352,6 +352,22 @@ def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
     assert (run["state"], run["failure"]["title"]) == ("failed", "rank 0 on node1 exited with 3")
     assert "up\n" in "".join(log["text"] for log in run["logs"])
     assert run["timeline"]["bars"]["rank"] == [0, -1]
+    places = {key: place for key, _, place in run["config"]}
+    lines = (plainly.conf / "cluster" / "lab.yaml").read_text().splitlines()
+    (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("python:"))
+    assert places["cluster.python"] == f"conf/cluster/lab.yaml:{number}"
+    assert places["cluster.only"] == "command line: cluster.only=[node1]"
+    assert places["cluster.ssh.connect_timeout"] == "default"
+    assert {place.partition(":")[0] for place in places.values()} == {
+        *("command line", "conf/cluster/lab.yaml", "default"),
+        str(ROOT / "conf" / "rendezvous" / "static.yaml"),
+    }
+    origins = file.with_name("origins.json")
+    assert stat.S_IMODE(origins.stat().st_mode) == 0o600
+    assert list(json.loads(origins.read_text())) == list(places)
+    planned = plainly.run_ranks("print=up", *words[:2], "run_id=planned", "dry_run=true")
+    assert planned.code == 0, planned
+    assert not (plainly.folder / "runs" / "planned").exists()
     for _, command in run["commands"]:
         again = run_command(plainly, command)
         expected = 1 if "rerun=" in command else 0
@@ -375,6 +391,7 @@ def test_the_page_of_a_run_that_is_on(plainly: Launcher) -> None:
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=a-run", "detach=true", "grace_s=1")
     begun = plainly.run_ranks("print=up sleep=600", *words)
     assert begun.code == 0, begun
+    assert (plainly.folder / "runs" / "a-run" / "origins.json").exists()
     told = plainly("report")
     assert told.code == 0, told
     assert told.err.startswith("note: no end of a-run is on record here: ")

@@ -62,5 +62,6 @@ def _parse_pair(text: str) -> PortPair:
     local = int(match[1] or remote) if match else 0
     if not 1 <= remote <= MAX_PORT or local > MAX_PORT:
         message = f"must be a port from 1 to {MAX_PORT}, or LOCAL:REMOTE, not {text!r}"
-        raise ConfigError([Problem("forward", message, "such as 6006, or 16006:6006")])
+        hint = "such as 6006, or 16006:6006; a run is --run ID"
+        raise ConfigError([Problem("forward", message, hint)])
     return PortPair(local, remote)

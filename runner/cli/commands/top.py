@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
+
+LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
+"""What run ids begin with, which no cluster is called: a mistyped one is told as such."""
 
 
 @verb(
@@ -28,8 +32,9 @@ def top(selection: Selection, run: str = "", once: bool = False, json_: bool = F
     from runner.workflows.top.one_look import look_once
     from runner.workflows.top.subject import Subject
 
-    if not run and selection.cluster and run_index.record_folder(selection.cluster):
-        run, selection = selection.cluster, replace(selection, cluster="")
+    named = selection.cluster
+    if not run and named and (run_index.record_folder(named) or LIKE_A_RUN.match(named)):
+        run, selection = named, replace(selection, cluster="")
     composed = selection.contact_for_run(run) if run else selection.contact_latest()
     subject = Subject(composed, is_run=bool(run))
     watch = HostWatch(composed.spec, composed.spec.run_id if run else "")

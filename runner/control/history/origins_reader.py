@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.control.history.record_files import Problems, read_json
+from runner.control.record.files import ORIGINS_FILE
 from runner.core.history.run_data import flat_config
 
-ORIGINS_FILE = "origins.json"
 MAX_PLACE = 1000  # characters
 
 

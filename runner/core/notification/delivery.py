@@ -178,5 +178,6 @@ def _post_once(url: str, payload: bytes, limit_s: float) -> Tuple[str, bool]:
         reason = f"HTTP {failed.code} {failed.reason}{f': {text}' if text else ''}"
         return reason, failed.code >= _SERVER_ERROR or failed.code == _TOO_MANY
     except (error.URLError, OSError) as failed:
-        return str(getattr(failed, "reason", failed)) or type(failed).__name__, True
+        cause = getattr(failed, "reason", failed)
+        return str(getattr(cause, "strerror", "") or cause) or type(failed).__name__, True
     return "", False

@@ -14,6 +14,9 @@ from runner.ui.reports.run_table import Row
 from runner.ui.top.columns import Column, table_lines
 from runner.ui.top.oddities import clean
 
+RUN_ID_WIDTH = 32
+"""The columns of a run id that are kept: its end tells it from others of the same task."""
+
 GOOD_STATES = ("running", "starting")
 
 
@@ -37,7 +40,7 @@ def _columns(runs: Sequence[Row]) -> list[Column]:
     states = [Text(clean(run.state), _state_style(run.state)) for run in runs]
     nodes = [fold_names(map(clean, run.nodes)) for run in runs]
     return [
-        column("RUN", [clean(run.run_id) for run in runs], 0, 16),
+        column("RUN", [clean(run.run_id) for run in runs], 0, RUN_ID_WIDTH),
         Column("STATE", states, 4, least=10),
         column("STEP", [step_text(run.progress) if run.progress else "-" for run in runs], 3),
         column("DONE", [_done(run) for run in runs], 1, right=True),
