@@ -130,7 +130,7 @@ def of_type(
     hint: Any, metadata: Mapping[str, Any], definitions: Schema, *, may_be_null: bool = True
 ) -> Schema:
     """Return the schema of a field's value, with the limits that are checked when it is read."""
-    args = getattr(hint, "__args__", ())
+    args: tuple[Any, ...] = getattr(hint, "__args__", ())
     if type(None) in args:
         inner = next(arg for arg in args if arg is not type(None))
         made = of_type(inner, metadata, definitions, may_be_null=may_be_null)

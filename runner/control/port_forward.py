@@ -25,6 +25,7 @@ CHECK_S, PING_S = 0.5, 10.0
 
 PING_TIMEOUT_S = 15.0
 MAX_BACKOFF_S = 30.0
+ACCEPT_PAUSE_S = 0.1
 REPEAT_S = 5.0
 """The same text is not said again before."""
 
@@ -132,8 +133,10 @@ class PortForward:
                 self._wake_read.recv(READ_SIZE)
                 continue
             listener, port = self._ports[ready]
-            with contextlib.suppress(OSError):  # the other side has left already
+            try:
                 self._start(listener.accept()[0], port)
+            except OSError:  # the other side has left, or there is no descriptor: it is still ready
+                self._stopping.wait(ACCEPT_PAUSE_S)
 
     def _start(self, client: socket.socket, port: int) -> None:
         client.setblocking(True)

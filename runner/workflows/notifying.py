@@ -45,7 +45,7 @@ class LaunchNotifier:
         self._seq = itertools.count(1)
         self._subject: Subject | None = None  # None: nobody is to be told
         self._tellers: tuple[str, ...] = ()
-        self._lease_disabled = self._is_stalled = self._hosts_tell = self._teller_ended = False
+        self._is_stalled = self._hosts_tell = self._teller_ended = False
         self._began_at = time.monotonic()
         self._cwd = str(Path.cwd())  # which may be gone at the end
 

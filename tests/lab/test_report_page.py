@@ -199,7 +199,7 @@ class Server:
         self.version = 1
         self.changed = threading.Condition()
         self.is_stopped = False
-        self.fetches = 0
+        self.fetches = self.refusals = 0
 
     def change(self, run: RunData | None) -> None:
         """Have another state of the run, or stop."""
@@ -214,6 +214,9 @@ class Server:
         if path == "/events":
             self._send(request, "text/event-stream", b"")
             self._stream(request)
+        elif path == "/data.json" and self.refusals:
+            self.refusals -= 1
+            request.send_error(503)
         elif path == "/data.json":
             self.fetches += 1
             self._send(request, "application/json", json.dumps(self.data()).encode())
@@ -238,7 +241,7 @@ class Server:
             request.wfile.write(b'data: {"version": %d, "note": ""}\n\n' % self.version)
             with self.changed:
                 self.changed.wait(timeout=1)
-        request.wfile.write(b"data: stopped\n\n")
+        request.wfile.write(b'data: {"stopped": true}\n\n')
 
 
 @contextmanager
@@ -269,7 +272,7 @@ def test_a_live_page_takes_what_is_new_and_stays_as_it_is(browser: Browser) -> N
     """Zoom, filter, open folds and scroll; in the end it says that nothing comes any more."""
     with (
         serving() as (server, address),
-        open_page(browser, address, messages=("ERR_",)) as page,
+        open_page(browser, address, messages=("ERR_", "503")) as page,
     ):
         state = page.locator(".live")
         page.wait_for_function("() => document.querySelector('.live').textContent === 'live'")
@@ -282,6 +285,7 @@ def test_a_live_page_takes_what_is_new_and_stays_as_it_is(browser: Browser) -> N
         wait_for_events(page, f"< {len(server.run.events)}")
         zoomed = event_count(page)
         place = page.evaluate("scrollY")
+        server.refusals = 1  # it is busy: the page asks again, of itself
         server.change(replace(server.run, step=150))
         page.wait_for_function(
             "() => document.querySelector('.progress').textContent.includes('step 150 of 200')"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ class RunSource:
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return the sizes and times of the files that are shown."""
-        return tuple(_files(str(self._place()), MAX_DEPTH))[:MAX_ENTRIES]
+        return tuple(itertools.islice(_files(str(self._place()), MAX_DEPTH), MAX_ENTRIES))
 
     def data(self) -> Mapping[str, Any]:
         """Return the data of the page."""

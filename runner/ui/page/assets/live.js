@@ -27,8 +27,7 @@ class Live {
       this.tell();
       this.changed();
     };
-    this.source.onmessage = (event) => this.onMessage(event.data);
-    for (const name of ["changed", "ended", "stopped"]) this.source.addEventListener(name, () => this.onMessage(name));
+    this.source.onmessage = (event) => this.onVersion(parsed(event.data));
     this.source.onerror = () => {
       if (this.stopped) return;
       this.lose();
@@ -48,13 +47,7 @@ class Live {
     this.connect();
   }
 
-  // A word, or the server's version of the data with its word on how fresh that is.
-  onMessage(data) {
-    if (data === "stopped") this.stop();
-    else if (data === "changed" || data === "ended") this.changed();
-    else this.onVersion(parsed(data));
-  }
-
+  // The server's version of the data, with its word on how fresh that is.
   onVersion({ version, note, ended, stopped }) {
     if (stopped) {
       this.stop();

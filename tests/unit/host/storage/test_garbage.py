@@ -12,7 +12,7 @@ import pytest
 
 from runner.core.codec import encode
 from runner.core.model.plan import Order
-from runner.core.protocol.events import Ended
+from runner.core.protocol.events import Ended, NotificationFailed
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.container.removal import UNPROVEN
@@ -142,7 +142,9 @@ def test_engine_is_asked_only_for_runs_that_may_go(
     folder = RunPaths(str(workdir), "old", "a")
     run(workdir, "old")
     Path(folder.order).write_text(json.dumps(encode(order)))
-    EventLog(folder, order).finalise(Ended(State.FAILED, f"docker {UNPROVEN}: ?", verified=False))
+    journal = EventLog(folder, order)
+    journal.finalise(Ended(State.FAILED, f"docker {UNPROVEN}: ?", verified=False))
+    EventLog(folder, order).append(NotificationFailed("x", "exited with 1", "failure"))
     os.utime(folder.state, (DAY, DAY))
 
     gone = done(garbage.collect_garbage(str(workdir), "a", DAY, only=only, dry_run=False))
