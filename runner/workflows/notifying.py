@@ -33,7 +33,10 @@ KILL_S = 0.5
 
 
 class LaunchNotifier:
-    """Tells of the attempts of one launch, and of its end."""
+    """Tells of the attempts of one launch, and of its end.
+
+    Large on purpose: it has what is known of the attempt, and the deliveries that are under way.
+    """
 
     def __init__(
         self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str
