@@ -13,7 +13,7 @@ from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol import events
-from runner.core.protocol.events import Event, EventBody
+from runner.core.protocol.events import Event, EventBody, StopCause
 from runner.core.protocol.states import State
 from tests.golden import builders
 
@@ -51,6 +51,9 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
         for rank in node.ranks:
             yield event(node.node, start + 2 + rank / 10, events.RankStarted(rank, 200 + rank))
     for node in made.nodes:
+        if failed is not None and failed not in node.ranks:
+            stop = events.Stopping("a rank failed", StopCause.PEER)
+            yield event(node.node, end - 1.5, stop)
         for rank in node.ranks:
             body = events.RankExited(rank, 0, max_rss=3_000_000_000)
             if failed is not None:
@@ -60,8 +63,6 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
             yield event(node.node, end - (2 if rank == failed else 1), body)
         code = 0 if failed is None else 1
         yield event(node.node, end - 0.5, events.ProgramExited(code))
-        if failed is not None:
-            yield event(node.node, end - 0.4, events.Stopping("a rank failed"))
         state = State.SUCCEEDED if failed is None else State.FAILED
         yield event(node.node, end, events.Ended(state))
 

@@ -66,6 +66,13 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} m {rest:02} s" if hours else f"{minutes} m {rest:02} s"
 
 
+def per_second(unit: str) -> str:
+    """Return the unit of a rate: "samples/s", also where a program had said so itself."""
+    if unit.endswith("/s"):  # noqa: FURB188 (Python 3.8)
+        unit = unit[: -len("/s")]
+    return f"{unit}/s"
+
+
 def format_ranges(numbers: Sequence[int], noun: str = "rank") -> str:
     """Return "rank 3" or "ranks 0-3, 7" for ascending numbers."""
     ranges: List[List[int]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from runner.core.model.metrics import Metrics, RankProgress
-from runner.core.text import format_age, printable
+from runner.core.text import format_age, per_second, printable
 
 MAX_SHOWN = 1e15  # beyond it, and for other small numbers, the exponent is shown
 
@@ -21,8 +21,9 @@ def rate_text(progress: Metrics | RankProgress) -> str:
     """Return "812.4 samples/s", "" if there is no rate."""
     if progress.rate is None:
         return ""
-    unit = f" {printable(progress.unit)}" if progress.unit else ""
-    return f"{number_text(progress.rate)}{unit}/s"
+    unit = per_second(printable(progress.unit))
+    space = "" if unit.startswith("/") else " "
+    return f"{number_text(progress.rate)}{space}{unit}"
 
 
 def loss_text(metrics: Metrics) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 from runner.control.history.run_reader import read_run
 from runner.core.history.run_data import RunData
 from runner.ui.page import LiveAddress, page_data, render_page
+from runner.ui.page.run_list import render_list
 from tests.big_record import write_big_record
 from tests.lab.browser import open_browser, open_page
 from tests.lab.forkserver import RUNNER_ARGV
@@ -109,6 +110,81 @@ def test_themes_and_widths(browser: Browser, tmp_path: Path, width: int) -> None
             colours[f"switched {theme}"] = background(page)
     assert colours["light"] == colours["switched dark"] != colours["dark"]
     assert colours["dark"] == colours["switched light"]
+
+
+def test_the_ticks_of_an_axis_differ(browser: Browser) -> None:
+    """They have the digits for it, one prefix on an axis, and no more than that."""
+    functions = (ROOT / "runner" / "ui" / "page" / "assets" / "dom.js").read_text()
+    with contextlib.closing(browser.new_page()) as page:
+
+        def ticks(values: str, unit: str) -> object:
+            made = f"amounts([{values}], '{unit}')"
+            return page.evaluate(f"(() => {{ {functions} return {made}; }})()")
+
+        assert ticks("1137e6, 1137.05e6, 1137.1e6", "B") == ["1.137 GB", "1.13705 GB", "1.1371 GB"]
+        assert ticks("0, 5e8, 1e9", "B/s") == ["0 GB/s", "0.5 GB/s", "1 GB/s"]
+        assert ticks("300.00001, 300.00002", "W") == ["300.00001 W", "300.00002 W"]
+        assert ticks("20000, 20000.2, 123456", "") == ["20,000", "20,000.2", "123,456"]
+        days = page.evaluate(
+            f"(() => {{ {functions} return [0, 10].map((s) => tickText(172800 + s, 10)); }})()"
+        )
+        assert len(set(days)) == 2
+
+
+def test_the_list_of_runs_has_lines_of_few_words(browser: Browser, tmp_path: Path) -> None:
+    """Age and progress do not wrap on a laptop; on a phone, the table alone scrolls."""
+    progress = {"step": 1200, "steps": 20000, "rate": 812.4, "unit": "it/s", "left_s": 4000}
+    run = {
+        **{"id": "1114-2213-digits-65a3", "task": "digits " * 9, "owner": "ada@laptop"},
+        **{"state": "stopped", "is_on": False, "age": "12 h 05 m ago", "nodes": "2"},
+        **{"gpus": 8, "attempt": 1, "progress": progress},
+    }
+    file = tmp_path / "list.html"
+    data = {"made_at": LAUNCH, "cluster": "lab", "runs": [run], "omitted": ""}
+    file.write_text(render_list(data, LiveAddress("t0ken")))
+    for width in (1280, 390):
+        with open_page(browser, file.as_uri(), width=width, messages=("",)) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            age = (
+                page.locator("tbody td")
+                .nth(4)
+                .evaluate(
+                    """cell => {
+                  const range = document.createRange();
+                  range.selectNodeContents(cell);
+                  return range.getClientRects().length;
+                }"""
+                )
+            )
+            assert age == 1
+            progress_height = page.locator("td .progress").evaluate("each => each.clientHeight")
+            assert progress_height < 50  # the bar and one line
+            region = page.locator(".scroll-x")
+            needs = region.evaluate("each => each.scrollWidth - each.clientWidth")
+            assert needs == 0 or width == 390
+
+
+def test_on_a_phone_the_links_scroll_and_the_message_is_below(browser: Browser) -> None:
+    """A word about the server takes no room from them."""
+    with (
+        serving() as (server, address),
+        open_page(browser, address, width=390, messages=("ERR_",)) as page,
+    ):
+        server.change(None)
+        page.wait_for_function(
+            "() => document.querySelector('.live').textContent.includes('stopped')"
+        )
+        links, told = page.locator(".top nav").bounding_box(), page.locator(".live").bounding_box()
+        assert links
+        assert told
+        assert links["width"] > 250
+        assert told["y"] >= links["y"] + links["height"]
+        last = page.locator(".top nav a").last
+        last.focus()
+        box = last.bounding_box()
+        assert box
+        assert box["x"] + box["width"] <= links["x"] + links["width"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def background(page: Page) -> str:
@@ -244,7 +320,7 @@ class Server:
         request.wfile.write(b'data: {"stopped": true}\n\n')
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving() -> Iterator[tuple[Server, str]]:
     """A server, and its address."""
     server = Server()

@@ -8,6 +8,7 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, 
 
 from runner.core.dataclass import dataclass
 from runner.core.history.run_data import RunData, Series
+from runner.core.text import per_second
 
 STEP, TIME = "step", "time"
 UTILIZATION = "gpu.utilization"
@@ -66,7 +67,7 @@ def make_chart(runs: Sequence[RunData], name: str, x: str) -> Chart:
     units = {metric.unit for metric in metrics}
     unit = units.pop() if len(units) == 1 else ""
     curves = (Curve(run.run_id, _metric_pieces(run, name, x)) for run in runs)
-    label = f"{unit}/s" if name == "rate" and unit else unit
+    label = per_second(unit) if name == "rate" and unit else unit
     return Chart(name, label, x, tuple(curve for curve in curves if curve.pieces))
 
 

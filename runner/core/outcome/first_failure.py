@@ -82,7 +82,8 @@ def find_failures(
     that torch ends because nodes departed; what a user's stop ended is none. `last` is the last
     membership, where torch assigns the ranks.
     """
-    stops, stopped_by_user = _stops(history), user_stop(history) is not None
+    stops = node_stops(timed.event for timed in history)
+    stopped_by_user = user_stop(history) is not None
     hub = _hub(plan, history, stops)
     failures: List[TimedFailure] = []
     consequences: List[TimedFailure] = []
@@ -95,7 +96,7 @@ def find_failures(
         failure = _failure(timed, hub, plan.launcher)
         if failure:
             by_torch = plan.restarts_ranks and _is_terminated(timed.event)
-            stop = _stop_before(timed.event, stops)
+            stop = stop_before(timed.event, stops)
             if (by_torch and stopped_by_user) or _is_by_user(stop):
                 continue
             is_late = stop is not None or (by_torch and departed)
@@ -123,7 +124,7 @@ def departed_nodes(history: Iterable[TimedEvent]) -> Set[str]:
 
 def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
     """Return the nodes that were lost, each with the reason given by whoever noticed first."""
-    hub = _hub(plan, history, _stops(history))
+    hub = _hub(plan, history, node_stops(timed.event for timed in history))
     lost: Dict[str, str] = {}
     for timed in history:
         found = _failure(timed, hub, plan.launcher)
@@ -179,6 +180,27 @@ def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
     return own._replace(at=min(requested + reported).at)
 
 
+def node_stops(history: Iterable[Event]) -> Stops:
+    """Return the first stop of each node in each attempt that ends what has not failed."""
+    stops: Dict[Tuple[str, int], Event] = {}
+    for event in history:
+        body = event.body
+        if isinstance(body, Stopping) and body.cause in FOLLOWED_CAUSES:
+            stops.setdefault((event.node, event.attempt), event)
+    return stops
+
+
+def stop_before(event: Event, stops: Stops) -> Optional[Event]:
+    """Return the stop that a host was carrying out when a process of it ended, if any.
+
+    The host's own clock decides: what is known of its offset may be wrong by more than the
+    milliseconds between a stop and what ends by it.
+    """
+    stop = stops.get((event.node, event.attempt))
+    is_end = isinstance(event.body, (RankExited, ProgramExited))
+    return stop if is_end and stop is not None and event.mono >= stop.mono else None
+
+
 def _update_departed(departed: Set[str], event: Event) -> None:
     if isinstance(event.body, PeerDeparted):
         departed.add(event.body.peer)
@@ -205,26 +227,6 @@ def _hub(plan: Plan, history: Sequence[TimedEvent], stops: Stops) -> _Hub:
     losers = {e.node for e in events if isinstance(e.body, PeerLost) and e.body.peer == hub}
     is_cut_off = len(others) > 1 and losers.issuperset(others)
     return _Hub(hub, any(name == hub for name, _ in stops), is_cut_off)
-
-
-def _stops(history: Iterable[TimedEvent]) -> Stops:
-    stops: Dict[Tuple[str, int], Event] = {}
-    for timed in history:
-        event, body = timed.event, timed.event.body
-        if isinstance(body, Stopping) and body.cause in FOLLOWED_CAUSES:
-            stops.setdefault((event.node, event.attempt), event)
-    return stops
-
-
-def _stop_before(event: Event, stops: Stops) -> Optional[Event]:
-    """Return the stop that a host was carrying out when a process of it ended, if any.
-
-    The host's own clock decides: what is known of its offset may be wrong by more than the
-    milliseconds between a stop and what ends by it.
-    """
-    stop = stops.get((event.node, event.attempt))
-    is_end = isinstance(event.body, (RankExited, ProgramExited))
-    return stop if is_end and stop is not None and event.mono >= stop.mono else None
 
 
 def _is_by_user(stop: Optional[Event]) -> bool:

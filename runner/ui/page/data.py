@@ -9,7 +9,7 @@ from typing import Any
 from runner.core.history.comparison import value_text
 from runner.core.history.run_data import LogTail, RunData, flat_config
 from runner.core.protocol.events import Event
-from runner.core.text import format_size, printable, printable_lines
+from runner.core.text import format_size, per_second, printable, printable_lines
 from runner.ui.page import summary
 from runner.ui.page.columns import rounded
 from runner.ui.page.differences import differences
@@ -94,7 +94,7 @@ def _progress(run: RunData) -> dict[str, Any] | None:
         "step": run.step,
         "steps": run.steps,
         "rate": rounded(rate.last) if rate else None,
-        "unit": printable(rate.unit) if rate else "",
+        "unit": per_second(printable(rate.unit)) if rate and rate.unit else "per s",
         "left_s": rounded(time_left(run)),
     }
 

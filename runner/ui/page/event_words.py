@@ -11,7 +11,7 @@ from runner.core.protocol.events import EVENT_TYPES, Event, EventBody
 from runner.core.protocol.states import State
 from runner.core.text import describe_exit, format_size, join_some
 
-INFO, WARNING, BAD = 0, 1, 2
+INFO, STOPPED, WARNING, BAD = range(4)
 """How much an event asks to be looked at."""
 
 KIND_NAMES = {cls: name.replace("_", " ") for name, cls in EVENT_TYPES.items()}
@@ -29,10 +29,11 @@ _SHOWN_APART = ("rank", "traceback")
 _BYTES = ("max_rss",)
 
 
-def event_level(body: EventBody) -> int:
-    """Return how much an event asks to be looked at."""
+def event_level(body: EventBody, *, was_stopped: bool = False) -> int:
+    """Return how much an event asks to be looked at; the end of what was stopped is no failure."""
     if isinstance(body, (events.RankExited, events.ProgramExited)):
-        return INFO if body.code == 0 else BAD
+        bad = STOPPED if was_stopped else BAD
+        return INFO if body.code == 0 else bad
     if isinstance(body, events.Ended):
         is_bad = body.state is not State.SUCCEEDED or body.survivors or not body.verified
         return WARNING if is_bad else INFO

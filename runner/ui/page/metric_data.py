@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.core.history.run_data import Metric, RunData, Series
-from runner.core.text import printable
+from runner.core.text import per_second, printable
 from runner.ui.page.columns import rounded, series_columns
 
 MAX_NUMBERS = 600_000
@@ -30,9 +30,10 @@ def _order(metric: Metric) -> int:
 
 def _metric(metric: Metric, origin: float, limit: int) -> dict[str, Any]:
     attempts = sorted({*metric.by_attempt, *metric.spread})
+    unit = printable(metric.unit)
     return {
         "name": printable(metric.name),
-        "unit": printable(metric.unit),
+        "unit": per_second(unit) if metric.name == "rate" and unit else unit,
         "rank": metric.rank,
         "ranks": metric.rank_count,
         "last": rounded(metric.last),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.core.text import counted, format_age, printable
+from runner.core.text import counted, format_age, per_second, printable
 from runner.ui.page.render import LiveAddress, render_html
 from runner.ui.reports.run_table import Row
 
@@ -34,7 +34,7 @@ def _run(row: Row) -> dict[str, Any]:
         "step": at.step,
         "steps": at.steps,
         "rate": at.rate,
-        "unit": printable(at.unit),
+        "unit": per_second(printable(at.unit)) if at.unit else "per s",
         "left_s": at.left_s,
     }
     return {

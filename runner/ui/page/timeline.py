@@ -20,6 +20,7 @@ from runner.core.protocol.states import State
 from runner.core.text import counted, printable
 from runner.ui.page.columns import Number, relative
 from runner.ui.page.event_words import KIND_NAMES, event_level, event_rank, event_text
+from runner.ui.page.stopped_ends import EventKey, event_key, stopped_ends
 
 MAX_EVENTS = 20_000
 MAX_TEXT = 400  # characters of an event
@@ -46,7 +47,8 @@ class _Bar:
 
 def timeline(run: RunData, origin: float, end: float, *, is_on: bool) -> dict[str, Any]:
     """Return nodes with their ranks, attempts, bars and events, as the page draws them."""
-    bars = _bars(run.events, end, is_on=is_on)
+    stopped = stopped_ends(run.events, run.plans)
+    bars = _bars(run.events, stopped, end, is_on=is_on)
     ranks = _ranks_by_node(run, bars)
     index = {name: number for number, name in enumerate(ranks)}
     shown = run.events[-MAX_EVENTS:]
@@ -62,7 +64,7 @@ def timeline(run: RunData, origin: float, end: float, *, is_on: bool) -> dict[st
         ],
         "attempts": _attempts(run, origin, end),
         "bars": _bar_columns(bars, index, origin),
-        "events": _event_columns(shown, index, origin),
+        "events": _event_columns(shown, stopped, index, origin),
         "kinds": list(KIND_NAMES.values()),
         "left_out": max(run.event_count, len(run.events)) - len(shown),
         "end": relative(end, origin),
@@ -88,13 +90,15 @@ def _ranks_by_node(run: RunData, bars: Iterable[_Bar]) -> dict[str, set[int]]:
 class _Bars:
     """The bars of nodes and ranks, as their events close them."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopped: set[EventKey]) -> None:
+        self._stopped = stopped
         self.closed: list[_Bar] = []
         self._open: dict[tuple[str, int, int], tuple[float, int]] = {}  # by attempt and rank
 
     def see(self, event: Event) -> None:
         """Take account of an event; they come by time."""
         body, key = event.body, (event.node, event.attempt, NODE_BAR)
+        bad_end = STOPPED if event_key(event) in self._stopped else FAILED
         if isinstance(body, ProgramStarted):
             self._open[key] = (event.wall, 0)
         elif isinstance(body, RankStarted):
@@ -102,9 +106,11 @@ class _Bars:
             self._close(rank_key, event.wall, UNSEEN)
             self._open[rank_key] = (event.wall, body.start)
         elif isinstance(body, RankExited):
-            self._close((event.node, event.attempt, body.rank), event.wall, _rank_state(body))
+            was_unseen = body.code is None and body.signal is None and bad_end == FAILED
+            state = SUCCEEDED if body.succeeded else UNSEEN if was_unseen else bad_end
+            self._close((event.node, event.attempt, body.rank), event.wall, state)
         elif isinstance(body, ProgramExited):
-            self._close(key, event.wall, SUCCEEDED if body.code == 0 else FAILED)
+            self._close(key, event.wall, SUCCEEDED if body.code == 0 else bad_end)
         elif isinstance(body, (Ended, HostLost)):
             state = _STATES.get(body.state, STOPPED) if isinstance(body, Ended) else FAILED
             self._close(key, event.wall, state)
@@ -124,19 +130,13 @@ class _Bars:
             self.closed.append(_Bar(node, rank, attempt, start, max(start, wall), state))
 
 
-def _bars(events: Sequence[Event], end: float, *, is_on: bool) -> list[_Bar]:
-    bars = _Bars()
+def _bars(
+    events: Sequence[Event], stopped: set[EventKey], end: float, *, is_on: bool
+) -> list[_Bar]:
+    bars = _Bars(stopped)
     for event in events:
         bars.see(event)
     return bars.finish(end, ON if is_on else UNSEEN)
-
-
-def _rank_state(body: RankExited) -> int:
-    if body.succeeded:
-        return SUCCEEDED
-    if body.code is None and body.signal is None:
-        return UNSEEN
-    return STOPPED if body.signal else FAILED
 
 
 def _bar_columns(
@@ -156,7 +156,7 @@ def _bar_columns(
 
 
 def _event_columns(
-    shown: Iterable[Event], index: Mapping[str, int], origin: float
+    shown: Iterable[Event], stopped: set[EventKey], index: Mapping[str, int], origin: float
 ) -> dict[str, list[Any]]:
     kinds = {cls: number for number, cls in enumerate(KIND_NAMES)}
     names = ("t", "node", "attempt", "rank", "kind", "level", "text")
@@ -167,7 +167,8 @@ def _event_columns(
         columns["attempt"].append(event.attempt)
         columns["rank"].append(event_rank(event))
         columns["kind"].append(kinds[type(event.body)])
-        columns["level"].append(event_level(event.body))
+        was_stopped = event_key(event) in stopped
+        columns["level"].append(event_level(event.body, was_stopped=was_stopped))
         columns["text"].append(printable(event_text(event.body))[:MAX_TEXT])
     return columns
 

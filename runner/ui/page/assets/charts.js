@@ -62,7 +62,7 @@ class Charts {
       const found = this.runs.map((run) => run.metrics.find((metric) => metric.name === name));
       const lines = found.flatMap((metric, run) => (metric ? this.metricLines(metric, run) : []));
       const unit = found.find(Boolean).unit;
-      const chart = this.chart(this.metrics, `metric ${name}`, name, name === "rate" && unit ? `${unit}/s` : unit);
+      const chart = this.chart(this.metrics, `metric ${name}`, name, unit);
       chart.set(this.view.axisOfMetrics, lines, found.map((metric, run) => this.summary(metric, run)).filter(Boolean).join("; "));
     }
   }

@@ -40,6 +40,7 @@ function tickText(seconds, spacing) {
   const text = duration(seconds);
   if (spacing < 1) return `${Number(seconds.toFixed(3))} s`;
   if (seconds === 0) return "0";
+  if (spacing < 60 && Math.abs(seconds) >= 86400) return `${text} ${PAD(Math.floor(Math.abs(seconds)) % 60)} s`;
   return spacing >= 60 ? text.replace(/ 00 s$/, "").replace(/ h 00 m$/, " h") : text.replace(".0", "");
 }
 
@@ -50,17 +51,30 @@ function wallTime(wall) {
   return `${day} ${PAD(at.getHours())}:${PAD(at.getMinutes())}:${PAD(at.getSeconds())}`;
 }
 
-function amount(value, unit = "") {
+// `digits` are at least shown; of bytes, `most` chooses the prefix.
+function amount(value, unit = "", digits = 0, most = value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (unit === "B" || unit === "B/s") {
-    const power = Math.min(5, Math.max(0, Math.floor(Math.log10(Math.abs(value) || 1) / 3)));
-    return `${Number((value / 1000 ** power).toPrecision(4))} ${["", "k", "M", "G", "T", "P"][power]}${unit}`;
+    const power = Math.min(5, Math.max(0, Math.floor(Math.log10(Math.abs(most) || 1) / 3)));
+    return `${Number((value / 1000 ** power).toPrecision(Math.max(digits, 4)))} ${["", "k", "M", "G", "T", "P"][power]}${unit}`;
   }
   const size = Math.abs(value);
   const text = size >= 1e4 && size < 1e15
-    ? Math.round(value).toLocaleString("en-US")
-    : String(Number(value.toPrecision(5)));
+    ? Number(value.toPrecision(Math.max(digits, Math.ceil(Math.log10(size + 1)))))
+      .toLocaleString("en-US", { maximumFractionDigits: 12 })
+    : String(Number(value.toPrecision(Math.max(digits, 5))));
   return unit ? `${text} ${unit}` : text;
+}
+
+// The ticks of an axis, with as many digits as tell them apart.
+function amounts(values, unit = "") {
+  const most = Math.max(...values.map(Math.abs));
+  let texts = [];
+  for (let digits = 4; digits < 16; digits += 1) {
+    texts = values.map((value) => amount(value, unit, digits, most));
+    if (new Set(texts).size === values.length) break;
+  }
+  return texts;
 }
 
 // A part of the page that is made anew when its data changes; open folds, focus and scroll stay.

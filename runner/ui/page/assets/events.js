@@ -1,7 +1,7 @@
 // The table of a run's events: filtered, in pages, for keyboards and screen readers, too.
 
 const EVENTS_PER_PAGE = 50;
-const LEVEL_WORDS = ["", "warning", "failure"];
+const LEVEL_WORDS = ["", "stopped", "warning", "failure"];
 
 class EventTable {
   constructor(view, name) {
@@ -12,7 +12,7 @@ class EventTable {
     this.kind = h("select", { "aria-label": "Kind of event", onchange: again });
     this.node = h("select", { "aria-label": "Node", onchange: again });
     this.level = h("select", { "aria-label": "Severity", onchange: again },
-      ["all", "warnings and failures", "failures"].map((text, at) => h("option", { value: at }, text)));
+      [[0, "all"], [2, "warnings and failures"], [3, "failures"]].map(([value, text]) => h("option", { value }, text)));
     this.inView = h("input", { type: "checkbox", onchange: again });
     this.count = h("span", { role: "status" });
     this.earlier = button("← Back", "Page before", () => { this.page -= 1; this.show(); });

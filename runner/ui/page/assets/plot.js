@@ -85,8 +85,8 @@ class Chart {
     const [view, axis] = [this.view, this.axis];
     const grid = { stroke: COLOURS.line, width: 1 };
     const axes = { stroke: COLOURS.muted, grid, ticks: grid, font: FONT };
-    const spaced = (_plot, ticks) => ticks.map((tick, at) =>
-      axis === "time" ? tickText(tick, ticks.length > 1 ? ticks[1] - ticks[0] : 1) : amount(ticks[at]));
+    const spaced = (_plot, ticks) => (axis === "time"
+      ? ticks.map((tick) => tickText(tick, ticks.length > 1 ? ticks[1] - ticks[0] : 1)) : amounts(ticks));
     const incrs = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
       10800, 21600, 43200, 86400, 172800, 432000, 864000];
     const share = UNITS_0_TO_100.has(this.unit);
@@ -97,7 +97,7 @@ class Chart {
       scales: { x: { time: false }, y: share ? { range: [0, 100] } : {} },
       axes: [
         { ...axes, size: 26, space: 84, values: spaced, ...(axis === "time" ? { incrs } : {}) },
-        { ...axes, size: gutter(), values: (_plot, ticks) => ticks.map((tick) => amount(tick, this.shortUnit())) },
+        { ...axes, size: gutter(), values: (_plot, ticks) => this.tickTexts(ticks) },
       ],
       cursor: {
         sync: { key: axis },
@@ -117,6 +117,13 @@ class Chart {
         setCursor: [(plot) => this.read(plot)],
       },
     };
+  }
+
+  // A long number has its unit below it.
+  tickTexts(ticks) {
+    const texts = amounts(ticks, this.shortUnit());
+    const fitting = innerWidth < 600 ? 8 : 10;
+    return texts.map((text) => (text.length > fitting ? text.replace(" ", "\n") : text));
   }
 
   shortUnit() {

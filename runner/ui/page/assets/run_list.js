@@ -8,7 +8,7 @@ function runRow(run, token) {
   return h("tr", {},
     h("th", { scope: "row" }, h("a", { href: address }, run.id)),
     h("td", {}, badge({ ...run, state: run.state }, false)),
-    ...cells.map((cell) => h("td", {}, cell ?? "–")));
+    ...cells.map((cell) => h("td", { class: cell === run.task ? "task" : null }, cell ?? "–")));
 }
 
 class RunList {
@@ -30,7 +30,7 @@ class RunList {
     const runs = [...data.runs.filter((run) => run.is_on), ...data.runs.filter((run) => !run.is_on)];
     this.main.replaceChildren(
       h("h1", {}, `Runs on ${data.cluster}`),
-      h("section", {}, runs.length
+      h("section", { class: "run-list" }, runs.length
         ? table(`Runs on ${data.cluster}`, HEADS, runs.map((run) => runRow(run, this.live.token)))
         : h("p", {}, "No runs on the hosts that answered."),
       data.omitted ? h("p", { class: "hint" }, data.omitted) : null),

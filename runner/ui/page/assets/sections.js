@@ -30,7 +30,7 @@ function progress(run) {
   const { progress: at } = run;
   if (!at) return null;
   const texts = [at.steps ? `step ${at.step} of ${at.steps}` : `step ${at.step}`];
-  if (at.rate !== null) texts.push(`${amount(at.rate)} ${at.unit ? `${at.unit}/s` : "per s"}`);
+  if (at.rate !== null) texts.push(`${amount(at.rate)} ${at.unit}`);
   if (run.is_on && at.left_s !== null) texts.push(`${duration(at.left_s)} left`);
   const bar = at.steps ? h("progress", { max: at.steps, value: Math.min(at.step, at.steps), "aria-label": "Progress" }) : null;
   return h("p", { class: "progress" }, bar, " ", texts.join(", "));

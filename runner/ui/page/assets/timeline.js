@@ -5,7 +5,7 @@ const [NODE_ROW, RANK_ROW, AXIS_ROW, MOST_HEIGHT] = [26, 15, 36, 460];
 const STATE_WORDS = ["at work", "succeeded", "failed", "was stopped", "end not seen"];
 const STATE_MARKS = ["", "✓", "✗", "■", "?"];
 const STATE_COLOURS = ["on", "good", "bad", "warn", "unseen"];
-const LEVEL_COLOURS = ["text", "warn", "bad"];
+const LEVEL_COLOURS = ["text", "warn", "warn", "bad"];
 
 class Timeline {
   constructor(view, name) {

@@ -126,6 +126,6 @@ const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3], [10, 
 const FONT = "12px system-ui, sans-serif";
 
 function gutter() {
-  return innerWidth < 600 ? 56 : 92;
+  return innerWidth < 600 ? 76 : 92;
 }
 const RIGHT = 32;

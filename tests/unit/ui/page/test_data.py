@@ -11,8 +11,8 @@ import pytest
 
 from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.protocol import events
-from runner.core.protocol.events import EVENT_TYPES, Event
-from runner.ui.page import page_data
+from runner.core.protocol.events import EVENT_TYPES, Event, StopCause
+from runner.ui.page import event_words, page_data
 from runner.ui.page.columns import rounded, series_columns
 from runner.ui.page.event_words import KIND_NAMES, event_text
 from runner.ui.page.timeline import FAILED, ON, STOPPED, SUCCEEDED, UNSEEN
@@ -66,10 +66,47 @@ def test_the_timeline_has_attempts_nodes_ranks_and_events() -> None:
     assert "rank 3 on b exited with 1" in timeline["attempts"][0]["text"]
     bars = timeline["bars"]
     states = dict(zip(zip(bars["attempt"], bars["rank"], strict=True), bars["state"], strict=True))
-    assert states[0, 3] == states[1, 3] == states[1, -1] == FAILED
+    assert states[0, 3] == states[1, 3] == FAILED
     assert states[0, 0] == states[1, 2] == STOPPED
+    node_bars = dict(zip(zip(bars["node"], bars["rank"], strict=True), bars["state"], strict=True))
+    assert (node_bars[1, -1], node_bars[2, -1]) == (STOPPED, FAILED)
+    shown = timeline["events"]
+    levels = {
+        (r, a): lev
+        for r, a, lev in zip(shown["rank"], shown["attempt"], shown["level"], strict=True)
+    }
+    assert [levels[rank, 1] for rank in range(4)] == [event_words.STOPPED] * 3 + [event_words.BAD]
     assert len(timeline["events"]["t"]) == len(run.events)
     assert timeline["left_out"] == 0
+
+
+@pytest.mark.parametrize(
+    ("exited", "stop", "expected"),
+    [
+        (events.RankExited(0, 1, exception="ConnectionError: closed"), StopCause.PEER, STOPPED),
+        (events.RankExited(0, signal=9), StopCause.USER, STOPPED),
+        (events.RankExited(0, signal=9), StopCause.LOCAL, STOPPED),
+        (events.RankExited(0, 1), StopCause.LOCAL, FAILED),
+        (events.RankExited(0), StopCause.SCHEDULER, STOPPED),
+        (events.RankExited(0), None, UNSEEN),
+        (events.RankExited(0, signal=9), None, FAILED),
+        (events.RankExited(0, signal=11), None, FAILED),
+        (events.RankExited(0, signal=15), None, FAILED),
+    ],
+)
+def test_who_was_stopped_and_who_failed(
+    exited: events.RankExited, stop: StopCause | None, expected: int
+) -> None:
+    """The host's own clock tells: what ended after its stop, whatever other clocks say."""
+    bodies = [events.RankStarted(0, 7), *([events.Stopping("no", stop)] if stop else []), exited]
+    happened = tuple(
+        Event("r", "a", 0, n, LAUNCH + n, float(n), body) for n, body in enumerate(bodies)
+    )
+    run = RunData("r", "/r", plans=good_run().plans, events=happened)
+    assert only(run)["timeline"]["bars"]["state"] == [expected]
+    before = (*happened[:-1], replace(happened[-1], mono=0.5))
+    if stop and exited.code is not None:
+        assert only(replace(run, events=before))["timeline"]["bars"]["state"] == [FAILED]
 
 
 def test_bars_of_what_is_on_or_was_not_seen_to_end() -> None:
