@@ -28,6 +28,7 @@ def compare(
     from runner.ui.layout import terminal_width
     from runner.ui.reports import comparison_table
     from runner.workflows.history.compare import compared
+    from runner.workflows.history.unended import note_unended
 
     comparison = compared(named_records(run) if run else last_records(LAST), sort)
     if json_:
@@ -36,4 +37,5 @@ def compare(
         sys.stdout.write(comparison_table.as_csv(comparison))
     else:
         show(comparison_table.render_comparison(comparison, terminal_width()))
+    note_unended([each.run_id for each in comparison.runs if not each.state], "the table")
     return 0
