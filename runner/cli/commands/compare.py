@@ -6,6 +6,7 @@ import json
 import sys
 
 from runner.cli.verb import verb
+from runner.core.errors import ConfigError, Problem
 from runner.ui.output import show
 
 LAST = 10
@@ -30,6 +31,9 @@ def compare(
     from runner.workflows.history.compare import compared
     from runner.workflows.history.unended import note_unended
 
+    if csv and json_:
+        message = "goes not together with --json: both say how it is printed"
+        raise ConfigError([Problem("--csv", message, "leave one of them out")])
     comparison = compared(named_records(run) if run else last_records(LAST), sort)
     if json_:
         show(json.dumps(comparison_table.as_data(comparison)))

@@ -82,3 +82,34 @@ def test_nothing_is_claimed_of_what_is_on_hosts_alone(
         assert (code, "printed no metrics" in told.err) == (3, True)
     else:
         assert (code, "0 scalars" in told.out, told.err) == (0, True, "")
+
+
+def test_a_note_says_which_run_has_it(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its characters act upon nothing; one that begins with a dash comes after `--`."""
+    word, run_id = make(0), ID.format(0)
+
+    def said(*words: str) -> tuple[int, str]:
+        return main(["note", word, *words]), "".join(capsys.readouterr())
+
+    assert said("a\x1b[2J\x1b[31mb") == (0, f"run {run_id}: the note is kept\n")
+    assert said() == (0, "a\\x1b[2J\\x1b[31mb\n")
+    assert said("--", "-x", "bad") == (0, f"run {run_id}: the note is kept\n")
+    assert said() == (0, "-x bad\n")
+    code, text = said("-x", "bad")
+    assert (code, "a text that begins with a dash comes after `--`" in text) == (2, True)
+    assert said("") == (0, f"run {run_id}: it has no note now\n")
+    assert said() == (0, "")
+
+
+def test_flags_of_compare(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """The most first, and one format."""
+    words = [make(number, METRICS.replace("0.5", f"0.{number + 1}")) for number in range(2)]
+    assert main(["compare", "--sort", "-loss", "--csv", *words]) == 0
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert (first.split(",")[0], second.split(",")[0]) == (ID.format(1), ID.format(0))
+    assert main(["compare", "--csv", "--json", *words]) == 2
+    told = capsys.readouterr().err
+    assert "--csv" in told
+    assert "--json" in told
+    assert main(["compare", "--sort", "--csv", *words]) == 2
+    assert "expected one argument" in capsys.readouterr().err
