@@ -34,8 +34,8 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
     except ImportError as error:
         raise missing_extra("--tensorboard", "tensorboard") from error
     for each in exports:
-        if each.count or each.has_ended:
-            show(f"{Path(tensorboard, each.run_id)}: {counted(each.count, 'scalar')}")
+        if each.scalars or each.has_ended:
+            show(f"{Path(tensorboard, each.run_id)}: {counted(each.scalars, 'scalar')}")
     show(f"  {line(['tensorboard', '--logdir', tensorboard])}")
     note_unended([each.run_id for each in exports if not each.has_ended], "the export")
     return 0

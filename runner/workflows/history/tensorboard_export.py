@@ -38,7 +38,7 @@ class Export(NamedTuple):
     """What was written of a run."""
 
     run_id: str
-    count: int  # of its scalars
+    scalars: int
     has_ended: bool
 
 
@@ -63,7 +63,7 @@ def export_runs(records: list[Path], folder: Path) -> list[Export]:
         except OSError as error:
             message = f"cannot write in {folder}: {reason_of(error)}"
             raise ConfigError([Problem("--tensorboard", message)]) from error
-    if not any(export.count or export.has_ended for export in exports):
+    if not any(export.scalars or export.has_ended for export in exports):
         raise nothing_here("export", [export.run_id for export in exports])
     return exports
 
