@@ -118,7 +118,7 @@ class VerbParser(Parser):
 
         A word without a flag is an override, as in a launch, or else the verb's subject.
         """
-        flags = vars(self.parse(words))
+        flags = vars(self.parse(self._joined(words)))
         rest, values = flags.pop("words"), {}
         for option in self._verb.options:
             given = flags[option.name]
@@ -138,6 +138,18 @@ class VerbParser(Parser):
                     self.error(f"{self._verb.name} needs a {option.name}, such as: {example}")
                 values[option.name] = option.default
         return values
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """Return words with `--sort -loss` as one: a value may begin with a dash."""
+        takers = {option.flag for option in self._verb.options if option.default is not False}
+        joined: list[str] = []
+        for word in words:
+            is_value = re.match(r"-\w", word) and word not in self._option_string_actions
+            if is_value and joined and joined[-1] in takers:
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return joined
 
     def _place_word(self, word: str, values: dict[str, Any]) -> None:
         subject, takes_words = self._verb.subject, self._verb.takes_words
@@ -163,6 +175,8 @@ class VerbParser(Parser):
         if re.fullmatch(r"-[a-z]", flag):
             flag = next((f for f in self._option_string_actions if f.startswith(f"-{flag}")), flag)
         near = super().unknown_flag_hint(flag)
+        if self._verb.rest:
+            return f"a {self._verb.rest.name} that begins with a dash comes after `--`"
         return near or ("the command comes after `--`" if self._verb.takes_words else "")
 
 

@@ -15,7 +15,7 @@ from runner.control.record.files import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun
-from runner.core.model.spec import DryRun, LaunchRequest
+from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace
 from runner.core.shell import line, this_program
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
@@ -76,7 +76,7 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
     text = render_sweep(runs, is_planned=True) if is_planned else sweep_text(requests, runs)
     show(text, file=sys.stderr)
     left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
-    for command in commands_for(left):
+    for command in (*commands_for(left), *report_commands(requests)):
         show(f"  {command}", file=sys.stderr)
     codes = [swept.exit_code for swept in runs if swept.exit_code]
     return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
@@ -99,6 +99,18 @@ def commands_for(requests: Sequence[LaunchRequest]) -> list[str]:
     return [f"{this_program()} {line(words)}" for words in words_of_runs]
 
 
+def report_commands(requests: Sequence[LaunchRequest]) -> list[str]:
+    """Return what shows a sweep by its id, if it is on record."""
+    place = requests[0].sweep
+    if place is None or not (_sweep_folder(requests[0], place) / SWEEP_FILE).is_file():
+        return []
+    return [f"{this_program()} report {line([place.sweep])}"]
+
+
+def _sweep_folder(request: LaunchRequest, place: SweepPlace) -> Path:
+    return request.run_dir.parent / place.sweep
+
+
 def _runs_live_code(request: LaunchRequest) -> bool:
     spec = request.spec
     return request.dry_run is DryRun.OFF and not spec.pushes_code and not spec.task.shipped_file
@@ -108,7 +120,7 @@ def record_sweep(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
     """Record the sweep beside its runs, once one of them has a record."""
     if not (request.sweep and (request.run_dir / CONFIG_FILE).exists()):
         return
-    store = RunStore(request.run_dir.parent / request.sweep.sweep)
+    store = RunStore(_sweep_folder(request, request.sweep))
     with contextlib.suppress(ConfigError, OSError):  # a full disk ends no sweep
         if not store.folder.exists():
             store.reserve()

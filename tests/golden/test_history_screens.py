@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -92,6 +93,34 @@ def test_a_plot_in_a_pipe_and_on_a_terminal(check_screen: Callable[[str, str], N
     check_screen("plot", f"{plain}\n\n{timed}\n")
 
 
+@pytest.mark.parametrize(
+    ("span", "ticks"),
+    [(0.4, ["2.0 s", "2.1 s", "2.4 s"]), (2.0, ["2.0 s", "2.5 s", "4.0 s"]), (400.0, ["1 m 42 s"])],
+)
+def test_ticks_of_time_differ(span: float, ticks: list[str]) -> None:
+    """A short run has decimals."""
+    times = tuple(BEGAN + 2 + span * step / 999 for step in range(1000))
+    series = {0: Series(times, tuple(range(1000)), times)}
+    data = run(1, 0.1, metrics=(Metric("loss", by_attempt=series),))
+    lines = render_plot(make_chart([data], "loss", "time"), ["x"], 80, 16, colours=False)
+    (axis,) = (line for line in lines.splitlines() if ticks[0] in line)
+    shown = re.split(r"\s{2,}", axis.strip())
+    assert set(ticks) <= set(shown), shown
+    assert len(set(shown)) == len(shown)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"), [(456.6, "kB/s", 0.4566), (2e6, "MB/s", 2.0), (3e9, "GB/s", 3.0)]
+)
+def test_the_unit_fits_the_largest_rate(value: float, unit: str, shown: float) -> None:
+    """From kB/s to GB/s."""
+    series = Series((BEGAN + 1, BEGAN + 2), (), (0.0, value))
+    data = run(1, 0.1, loads=(NodeLoad("a", series={"net_received": series}),))
+    chart = make_chart([data], "net_received", "time")
+    assert chart.unit == unit
+    assert chart.curves[0].pieces[0][-1][1] == pytest.approx(shown)
+
+
 def test_hostile_names_and_notes_act_upon_nothing() -> None:
     """They come from programs, hosts and other users."""
     evil = "\x1b]0;x\x07\x1b[2J\r\n=1+1"
@@ -123,7 +152,8 @@ def test_runs_are_sorted_by_any_figure_and_the_unknown_comes_last() -> None:
 
 def test_what_differs_and_what_does_not() -> None:
     """Keys of no effect are left out; a key that one run lacks differs."""
-    other = run(2, 0.001, config={"task": {"args": {"lr": 0.001}}, "grace_s": 11, "ui": "plain"})
+    idle = {"debug": {"rank": 1, "port": 9}, "notify": ["x"], "sample_s": 9, "ui": "plain"}
+    other = run(2, 0.001, config={"task": {"args": {"lr": 0.001}}, "grace_s": 11, **idle})
     comparison = compare_runs([run(1, 0.001), other])
     first, second = comparison.runs
     assert comparison.keys == ("task.args.batch_size", "task.args.schedule")

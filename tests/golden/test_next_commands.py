@@ -69,6 +69,9 @@ RUN_BY = {
     "tests/lab/test_check.py::test_smoke_and_bandwidth_are_real_runs": (
         "cli/commands/check.py::_run_collectives",
     ),
+    "tests/lab/test_history.py::test_a_sweep_ends_with_the_comparison_of_its_runs": (
+        "workflows/sweep.py::report_commands",
+    ),
     "tests/lab/test_debugging.py::test_a_rank_waits_for_a_debugger": (
         "core/planning/debug_rank.py::debug_note",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(historian: Launcher, tmp_p
     args = [f'["3","{tmp_path / "go"}","{last}"]' for last in (4, 6)]
     swept = historian(*words(tmp_path, "4")[:3], f"task.args={args[0]},{args[1]}", "--multirun")
     assert swept.code == 0, swept
-    *_, header, first, second, end = swept.err.splitlines()
+    *_, header, first, second, end, printed = swept.err.splitlines()
     assert header.split()[:3] == ["run", "task.args", "loss"]
     assert end == "2 of 2 runs succeeded"
     (folder,) = (
@@ -120,7 +121,10 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(historian: Launcher, tmp_p
         for file in (historian.folder / "runs").glob("*/sweep.json")
         if not (file.parent / "plan.json").exists()
     )
-    for word in (folder.name, f"runs/{folder.name}"):
+    command = shlex.split(printed)
+    assert command[-2:] == ["report", folder.name]
+    assert "2 runs: " in ok(historian(*command[-2:]))
+    for word in (folder.name, folder.name[:-1], f"runs/{folder.name}"):
         assert ok(historian("compare", word)).splitlines()[1:] == [first, second]
 
 

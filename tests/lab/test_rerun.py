@@ -150,7 +150,7 @@ def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_p
     plans = [json.loads((run / "plan.json").read_text()) for run in runs]
     assert len({plan["release"] for plan in plans}) == 1
     assert whole(lab["node2"]) == [plans[0]["release"]]
-    assert done.err.splitlines()[-1] == "2 of 2 runs succeeded"
+    assert done.err.splitlines()[-2] == "2 of 2 runs succeeded"
 
     again = project(f"rerun={runs[1].name}")
     assert (again.code, again.log("node2", 0).strip()) == (0, "up"), again

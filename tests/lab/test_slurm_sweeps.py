@@ -52,8 +52,10 @@ def test_detached_sweep_is_a_chain(slurm: Slurm, hpc: Launcher) -> None:
     assert len(slurm.jobs()) == 4
     assert slurm.jobs("%r").count("Dependency") == 1
     assert "0 of 4 runs succeeded, 4 submitted" in done.err
-    (words,) = commands(done.err)
+    words, report = commands(done.err)
     assert hpc(*words).out.count("-rank-") == 4
+    shown = hpc(*report)
+    assert (shown.code, "4 runs: " in shown.out) == (0, True), shown
     wait_until(lambda: not slurm.jobs(), "the jobs to end", 60)
 
 
@@ -67,7 +69,7 @@ def test_ctrl_c_cancels_the_jobs_of_a_sweep(slurm: Slurm, hpc: Launcher) -> None
     assert done.code == 130, done
     wait_until(lambda: not slurm.jobs(), "the jobs to end", 20)
     assert "2 not started" in done.err, done
-    assert len(commands(done.err)) == 1, done
+    assert [words[0] for words in commands(done.err)] == ["-m", "report"], done
     results = [json.loads(path.read_text()) for path in hpc.folder.glob("runs/1*/result.json")]
     assert [result["state"] for result in results] == ["stopped"] * 2
 
@@ -83,7 +85,7 @@ def test_sweep_that_is_left_goes_on(slurm: Slurm, hpc: Launcher) -> None:
     assert len(slurm.jobs()) == 2
     printed = commands(left.err)
     assert sorted(words[0] for words in printed if words[0] != "-m") == [
-        *("attach", "attach", "ps", "stop", "stop"),
+        *("attach", "attach", "ps", "report", "stop", "stop"),
     ]
     for words in (words for words in printed if words[0] in ("ps", "stop")):
         done = hpc(*words)

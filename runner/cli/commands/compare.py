@@ -6,6 +6,7 @@ import json
 import sys
 
 from runner.cli.verb import verb
+from runner.core.errors import ConfigError, Problem
 from runner.ui.output import show
 
 LAST = 10
@@ -28,7 +29,11 @@ def compare(
     from runner.ui.layout import terminal_width
     from runner.ui.reports import comparison_table
     from runner.workflows.history.compare import compared
+    from runner.workflows.history.unended import note_unended
 
+    if csv and json_:
+        message = "goes not together with --json: both say how it is printed"
+        raise ConfigError([Problem("--csv", message, "leave one of them out")])
     comparison = compared(named_records(run) if run else last_records(LAST), sort)
     if json_:
         show(json.dumps(comparison_table.as_data(comparison)))
@@ -36,4 +41,5 @@ def compare(
         sys.stdout.write(comparison_table.as_csv(comparison))
     else:
         show(comparison_table.render_comparison(comparison, terminal_width()))
+    note_unended([each.run_id for each in comparison.runs if not each.state], "the table")
     return 0

@@ -24,15 +24,18 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
     from runner.cli.extras import missing_extra
     from runner.control.history.named_runs import named_records
     from runner.workflows.history.tensorboard_export import export_runs
+    from runner.workflows.history.unended import note_unended
 
     if not tensorboard:
         raise ConfigError([Problem("export", "needs a folder", "--tensorboard DIR")])
     records = named_records(run or ("latest",))
     try:
-        counts = export_runs(records, Path(tensorboard))
+        exports = export_runs(records, Path(tensorboard))
     except ImportError as error:
         raise missing_extra("--tensorboard", "tensorboard") from error
-    for run_id, count in counts.items():
-        show(f"{Path(tensorboard, run_id)}: {counted(count, 'scalar')}")
+    for each in exports:
+        if each.scalars or each.has_ended:
+            show(f"{Path(tensorboard, each.run_id)}: {counted(each.scalars, 'scalar')}")
     show(f"  {line(['tensorboard', '--logdir', tensorboard])}")
+    note_unended([each.run_id for each in exports if not each.has_ended], "the export")
     return 0

@@ -9,11 +9,10 @@ from pathlib import Path
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import ConfigError, Problem
-from runner.core.history.run_data import RunData
 from runner.core.protocol.paths import is_run_id
-from runner.core.shell import line, this_program
-from runner.core.text import counted, format_size, join_some
-from runner.ui.output import note, show
+from runner.core.shell import this_program
+from runner.core.text import counted, format_size
+from runner.ui.output import show
 
 MAX_PORT = 65535
 
@@ -39,6 +38,7 @@ def report(
     from runner.control.history.run_reader import read_run
     from runner.ui.page import page_data, render_page
     from runner.workflows.history.report_file import report_path, write_report
+    from runner.workflows.history.unended import note_unended
 
     words = run or ("",)
     if serve:
@@ -52,7 +52,7 @@ def report(
     size = write_report(path, render_page(page_data(runs)))
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
     show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
-    _note_unended(runs)
+    note_unended([each.run_id for each in runs if each.verdict is None], "the page")
     return 0
 
 
@@ -80,16 +80,6 @@ def _port_number(text: str) -> int:
         message = f"must be a port from 1 to {MAX_PORT}, not {text!r}"
         raise ConfigError([Problem("--port", message, "leave it out for a free one")])
     return int(text or 0)
-
-
-def _note_unended(runs: Sequence[RunData]) -> None:
-    """Say which runs may be on: their pages have what is here."""
-    names = [each.run_id for each in runs if each.verdict is None]
-    if names:
-        run_flags = line(["--run", names[0]])
-        what = "the page has what is here; this brings the rest"
-        note(f"no end of {join_some(names)} is on record here: {what}")
-        note(f"  {this_program()} pull {run_flags}")
 
 
 def _records(selection: Selection, word: str) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from runner.core.shell import quote, this_program
 from runner.core.text import join_some
 
 SUBJECT = "RUN"
+
+_SWEEP_ID = re.compile(r"^[0-9]{4}-[0-9]{4}-sweep-")
 
 
 def named_records(words: Sequence[str]) -> list[Path]:
@@ -53,15 +56,21 @@ def _records_of(word: str) -> list[Path]:
     if exact:
         return [exact]
     records = run_index.records()
-    sweep = _sweep_folder(word, records)
-    return _swept(sweep) if sweep else [_only_beginning(word, records)]
+    sweeps = _sweeps(word, records)
+    if word in sweeps:
+        return _swept(sweeps[word])
+    found = _only_beginning(word, records, sweeps)
+    return _swept(found) if found in sweeps.values() else [found]
 
 
-def _only_beginning(word: str, records: dict[Path, str]) -> Path:
-    """Return the record of the only run whose id begins so."""
-    found = {name: folder for folder, name in records.items() if name.startswith(word)}
+def _only_beginning(word: str, records: dict[Path, str], sweeps: dict[str, Path]) -> Path:
+    """Return the folder of the only run or sweep whose id begins so."""
+    runs = {name: folder for folder, name in records.items() if name.startswith(word)}
+    found = {**sweeps, **runs}
     if not found:
         hint = f"where hosts have it: {this_program()} pull --cluster NAME --run {word}"
+        if _SWEEP_ID.search(word):
+            hint = "a sweep is known where it was launched: ask there, or name its folder"
         raise _unknown(f"{word} is not on record on this machine", hint)
     if len(found) > 1:
         raise _unknown(f"{word} is no run; so begin {join_some([*found])}", "type more of it")
@@ -78,11 +87,15 @@ def _records_in(folder: Path, word: str) -> list[Path]:
     raise _unknown(f"{quote(word)} {why}", "such as runs/latest")
 
 
-def _sweep_folder(name: str, records: dict[Path, str]) -> Path | None:
-    """Return the folder of a sweep: it is beside the records of its runs."""
+def _sweeps(word: str, records: dict[Path, str]) -> dict[str, Path]:
+    """Return the folders of sweeps whose id begins so: they are beside the records of their runs.
+
+    The records of runs have a file of that name, too.
+    """
     places = dict.fromkeys([Path(run_index.RUNS_FOLDER).absolute(), *(f.parent for f in records)])
-    files = (place / name / SWEEP_FILE for place in places)
-    return next((file.parent for file in files if file.is_file()), None)
+    files = (file for place in places for file in place.glob(f"{word}*/{SWEEP_FILE}"))
+    found = {file.parent.name: file.parent for file in files}
+    return {name: folder for name, folder in found.items() if folder.resolve() not in records}
 
 
 def _swept(folder: Path) -> list[Path]:

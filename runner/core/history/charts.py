@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from runner.core.dataclass import dataclass
@@ -28,6 +28,8 @@ UNITS = {
 """The figures of samples, which belong to no step, and their units."""
 
 SCALES = {"GB": 1e9, "MB/s": 1e6}
+PER_SECOND = (("GB/s", 1e3), ("MB/s", 1.0), ("kB/s", 1e-3))
+"""Units of rates, and how many MB/s they are."""
 
 Point = Tuple[float, float]
 
@@ -63,12 +65,25 @@ def make_chart(runs: Sequence[RunData], name: str, x: str) -> Chart:
     if not metrics:
         curves = (Curve(run.run_id, _mean_piece(run, _sampled(run, name), name)) for run in runs)
         shown = tuple(curve for curve in curves if curve.pieces)
-        return Chart(name, UNITS.get(name, ""), TIME, shown)
+        return _in_fitting_unit(Chart(name, UNITS.get(name, ""), TIME, shown))
     units = {metric.unit for metric in metrics}
     unit = units.pop() if len(units) == 1 else ""
     curves = (Curve(run.run_id, _metric_pieces(run, name, x)) for run in runs)
     label = per_second(unit) if name == "rate" and unit else unit
     return Chart(name, label, x, tuple(curve for curve in curves if curve.pieces))
+
+
+def _in_fitting_unit(chart: Chart) -> Chart:
+    """Return a chart of MB/s in the unit in which its largest value reads best."""
+    if chart.unit != "MB/s" or not chart.curves:
+        return chart
+    largest = max(abs(y) for curve in chart.curves for piece in curve.pieces for _, y in piece)
+    unit, scale = next((each for each in PER_SECOND if largest >= each[1]), PER_SECOND[-1])
+    curves = (
+        Curve(c.run_id, tuple(tuple((x, y / scale) for x, y in piece) for piece in c.pieces))
+        for c in chart.curves
+    )
+    return replace(chart, unit=unit, curves=tuple(curves))
 
 
 def _metric_pieces(run: RunData, name: str, x: str) -> Tuple[Tuple[Point, ...], ...]:

@@ -13,7 +13,7 @@ ARGUMENTS = "task.args"
 
 WITHOUT_EFFECT = (
     *("run_id", "run_dir", "rerun", "dry_run", "ui", "detach", "console_ranks", "skip_checks"),
-    *("pull_outputs", "notify", "sweep", "deploy"),
+    *("pull_outputs", "notify", "sweep", "deploy", "debug", "sample_s"),
 )
 """Keys, or what their keys begin with, by which no run computes anything else."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -57,10 +59,19 @@ def _set_ticks(figure: Any, chart: Chart, width: int) -> None:
         if name == "x" and chart.x != TIME:
             steps = sorted({float(round(step)) for step in steps})
         is_time = name == "x" and chart.x == TIME
-        labels = [format_age(s) if is_time and s >= 0 else number_text(s) for s in steps]
+        labels = _time_labels(steps) if is_time else [number_text(step) for step in steps]
         figure.ruler(name).ticks(
             steps if high > low else [low], labels if high > low else labels[:1]
         )
+
+
+def _time_labels(times: Sequence[float]) -> list[str]:
+    """Return the labels of ticks: seconds with decimals where whole ones would not differ."""
+    gap = min((late - early for early, late in itertools.pairwise(times)), default=1.0)
+    if min(times) >= 0 and (gap >= 1 or gap <= 0):
+        return [format_age(at) for at in times]
+    decimals = min(6, max(0, math.ceil(-math.log10(gap)))) if gap > 0 else 0
+    return [f"{at:,.{decimals}f} s" for at in times]
 
 
 def _legend(labels: Sequence[str], *, colours: bool) -> Iterator[str]:

@@ -18,6 +18,7 @@ from runner.core.history.charts import (
 from runner.core.history.comparison import ARGUMENTS, compare_runs
 from runner.core.history.run_data import RunData
 from runner.core.text import counted, join_some, printable
+from runner.workflows.history.unended import nothing_here
 
 MAX_POINTS = 1000
 MAX_LABEL = 60  # characters of what differs
@@ -41,6 +42,8 @@ def charts_of(runs: Sequence[RunData], names: Sequence[str], x: str) -> list[Cha
         raise ConfigError([Problem("--x", f"must be {STEP} or {TIME}, not {x!r}")])
     known = figure_names(runs)
     if not known:
+        if unended := [run.run_id for run in runs if run.verdict is None]:
+            raise nothing_here("plot", unended)
         which = runs[0].run_id if len(runs) == 1 else f"{counted(len(runs), 'run')}"
         message = f"{which} printed no metrics, and no samples are on record"
         hint = f'a program makes them with lines such as {{"step": 1, "loss": 0.5}}: {PAGE}'

@@ -13,6 +13,7 @@ from runner.control.record.run_index import ignore_folder
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.history.charts import UNITS
 from runner.core.history.run_data import RunData, Series
+from runner.workflows.history.unended import nothing_here
 
 EVENT_FILE = "events.out.tfevents.0000000001.runner"
 """The name by which TensorBoard finds it, the same each time: an export replaces the one before."""
@@ -33,24 +34,38 @@ class Scalar(NamedTuple):
     value: float
 
 
-def export_runs(records: list[Path], folder: Path) -> dict[str, int]:
-    """Write the scalars of runs below a folder; return how many there are of each.
+class Export(NamedTuple):
+    """What was written of a run."""
+
+    run_id: str
+    scalars: int
+    has_ended: bool
+
+
+def export_runs(records: list[Path], folder: Path) -> list[Export]:
+    """Write the scalars of runs below a folder; nothing of one whose end and scalars are not here.
 
     Raises:
         ConfigError: The folder of a run has files of others, or cannot be written.
         ImportError: tensorboard is not installed.
+        NotReady: There is nothing of any run here yet.
     """
     import tensorboard.compat.proto.event_pb2  # noqa: F401 (before anything is written)
 
-    counts = {}
+    exports = []
     for record in records:
         run = read_run(record, max_points=MAX_POINTS, parts=frozenset({METRICS, LOADS}))
         try:
-            counts[run.run_id] = _export(run, folder / Path(run.run_id).name)
+            has_ended = run.verdict is not None
+            is_here = has_ended or any(True for _ in scalars_of(run))
+            count = _export(run, folder / Path(run.run_id).name) if is_here else 0
+            exports.append(Export(run.run_id, count, has_ended))
         except OSError as error:
             message = f"cannot write in {folder}: {reason_of(error)}"
             raise ConfigError([Problem("--tensorboard", message)]) from error
-    return counts
+    if not any(export.scalars or export.has_ended for export in exports):
+        raise nothing_here("export", [export.run_id for export in exports])
+    return exports
 
 
 def _export(run: RunData, folder: Path) -> int:

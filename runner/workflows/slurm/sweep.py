@@ -25,7 +25,7 @@ from runner.workflows.runs.discovery import RunFinder, open_run_finder
 from runner.workflows.runs.found_run import FoundRun
 from runner.workflows.slurm.queue import LoginLost, ask_login, asks_to_cancel, reconnect
 from runner.workflows.slurm.submission import submit
-from runner.workflows.sweep import STOPPING_CODES, commands_for, record_sweep
+from runner.workflows.sweep import STOPPING_CODES, commands_for, record_sweep, report_commands
 
 POLL_S, MAX_POLL_S = 1.0, 15.0
 
@@ -77,6 +77,8 @@ class JobSweep:
             show(f"  {command}", file=sys.stderr)
         if any(run.fate == SUBMITTED for run in self._runs if run.exit_code is None):
             show(f"  {this_program()} ps {self._requests[0].selector}".rstrip(), file=sys.stderr)
+        for command in report_commands(self._requests):
+            show(f"  {command}", file=sys.stderr)
         codes = [run.exit_code for run in self._runs if run.exit_code]
         return self._stopped_by or code or (codes[0] if codes else 0)
 
@@ -137,6 +139,7 @@ class JobSweep:
             self._job_ids.append(done.job_id)
             self._active.append(Job(index, done.request, time.monotonic()))
             self._runs[index] = replace(self._runs[index], fate=SUBMITTED)
+            record_sweep(done.request, self._runs)
             return SIGNAL_EXIT_BASE + done.late_signal if done.late_signal else 0
 
         code = self._guard(take)

@@ -1,0 +1,65 @@
+"""Words that name runs on record: beginnings of ids, of runs and of sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.control.history.named_runs import named_records
+from runner.control.record.run_store import RunStore
+from runner.core.errors import ConfigError
+from runner.core.model.spec import SweepPlace
+from tests.golden.builders import request
+
+SWEEP = "0101-1200-sweep-abcd"
+RUNS = ("0101-1200-train-aaaa", "0101-1200-train-bbbb")
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The records of the runs of a sweep."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for number, run_id in enumerate(RUNS, start=1):
+        store = RunStore(tmp_path / "runs" / run_id)
+        store.reserve()
+        place = SweepPlace(SWEEP, number, 2, ())
+        store.create(replace(request(store.folder, "{}\n"), sweep=place, launched_at=1.7e9))
+    sweep = RunStore(tmp_path / "runs" / SWEEP)
+    sweep.reserve()
+    sweep.write_json("sweep.json", {"sweep": SWEEP, "runs": [{"run_id": each} for each in RUNS]})
+    return [tmp_path / "runs" / run_id for run_id in RUNS]
+
+
+def test_the_beginning_of_a_sweeps_id_means_its_runs(folders: list[Path]) -> None:
+    """As that of a run means the run."""
+    assert all((folder / "sweep.json").is_file() for folder in folders)
+    for word in (SWEEP, SWEEP[:-1], SWEEP[:11]):
+        assert named_records([word]) == folders
+    assert named_records([RUNS[0][:-1]]) == folders[:1]
+
+
+@pytest.mark.usefixtures("folders")
+def test_a_beginning_of_several_and_of_none(refused: Callable[[str], str]) -> None:
+    """Both are told apart, and hosts are not asked for a sweep."""
+    assert SWEEP in refused("0101-1200")
+    assert "train-aaaa" in refused("0101-1200")
+    assert "pull" in refused("0101-1200-train-zzzz")
+    unknown = refused("0101-1200-sweep-zzzz")
+    assert "pull" not in unknown
+    assert "name its folder" in unknown
+
+
+@pytest.fixture
+def refused() -> Callable[[str], str]:
+    """What is said of a word."""
+
+    def said(word: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            named_records([word])
+        return str(caught.value) + caught.value.problems[0].hint
+
+    return said
