@@ -9,6 +9,7 @@ import pytest
 for signum, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
 ):
     signal.signal(signum, handler)  # nohup, and the "&" of a shell, have us ignore them
 

@@ -127,7 +127,7 @@ def test_records_stand_in_the_run_folder(plainly: Launcher) -> None:
     names = {path.name for path in done.folder.iterdir()}
     assert names - {".gitignore"} == {
         *("config.yaml", "overrides.yaml", "contact.json", "plan.json", "events.jsonl"),
-        *("result.json", "logs"),
+        *("result.json", "logs", "origins.json"),
     }
     assert "cluster.env.WHO=${oc.env:HOME}" in yaml.safe_load(
         (done.folder / "overrides.yaml").read_text()

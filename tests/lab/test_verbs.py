@@ -439,6 +439,10 @@ def test_explain_names_file_and_line(on_lab: Launcher) -> None:
     ]
 
 
+FOR_PEOPLE = ("attach", "export", "forward", "logs", "note", "plot", "report")
+"""Verbs that print as they go, or write files."""
+
+
 def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
     """In the repository itself, `fab -l` has all of them; each has help of its own."""
     env = {**launcher.env, "PYTHONPATH": ""}
@@ -449,6 +453,7 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
         done = launcher(each["name"], "--help")
         assert done.code == 0, done
         assert done.out.splitlines()[0] == each["help"]
-        assert re.search(r"^  --cluster=CLUSTER {2,}\S", done.out, re.MULTILINE), done
-        prints_as_it_goes = each["name"] in ("attach", "logs")
-        assert bool(re.search(r"^  --json {2,}\S", done.out, re.MULTILINE)) != prints_as_it_goes
+        has_hosts = each["name"] not in ("compare", "export", "note", "plot")
+        assert bool(re.search(r"^  --cluster=CLUSTER {2,}\S", done.out, re.MULTILINE)) == has_hosts
+        is_for_people = each["name"] in FOR_PEOPLE
+        assert bool(re.search(r"^  --json {2,}\S", done.out, re.MULTILINE)) != is_for_people
