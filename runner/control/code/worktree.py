@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from runner.control.code.code_store import STORE
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
+from runner.core.protocol.paths import EVENTS_FILE
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -130,7 +131,7 @@ def _is_of_record(tree: WorkTree, path: str) -> bool:
 def _is_record(folder: Path) -> bool:
     """Return whether a folder is the record of a run or sweep, or a code store, by its content."""
     if _begins(folder / "plan.json", PLAN_START):
-        has_log = (folder / "events.jsonl").is_file() or (folder / "logs").is_dir()
+        has_log = (folder / EVENTS_FILE).is_file() or (folder / "logs").is_dir()
         return has_log and (folder / "config.yaml").is_file()
     if folder.name == STORE:
         return (folder / "contents").is_dir() and (folder / "releases").is_dir()

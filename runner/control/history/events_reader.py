@@ -8,8 +8,8 @@ from pathlib import Path
 
 from runner.control.history.record_files import Problems, blocks_of_lines
 from runner.core.protocol.events import Event, parse
+from runner.core.protocol.paths import EVENTS_FILE
 
-EVENTS_FILE = "events.jsonl"
 MAX_EVENTS = 20_000
 MAX_SIZE = 256 << 20  # bytes of the file that are read
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from collections import defaultdict
@@ -82,14 +81,8 @@ class MetricsHistory:
 
     def read(self, folder: Path, problems: Problems) -> None:
         """Read the file of a record."""
-        is_collecting = gc.isenabled()
-        gc.disable()  # it would look at the tuples of a block again and again
-        try:
-            for block in blocks_of_lines(folder / METRICS_FILE, MAX_SIZE, problems):
-                self.take(block.decode(errors="replace"))
-        finally:
-            if is_collecting:
-                gc.enable()
+        for block in blocks_of_lines(folder / METRICS_FILE, MAX_SIZE, problems):
+            self.take(block.decode(errors="replace"))
         if self._bad_count:
             problems.add(METRICS_FILE, f"{self._bad_count:,} lines are no metrics")
         if self._omitted:

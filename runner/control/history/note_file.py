@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from pathlib import Path
 
 from runner.control.history.record_files import Problems, read_json
+from runner.control.record.files import replace_file
 
 NOTE_FILE = "note.json"
 VERSION = 1
@@ -39,11 +39,4 @@ def write_note(folder: Path, text: str) -> None:
             path.unlink()
         return
     content = {"v": VERSION, "text": text, "time": round(time.time(), 3)}
-    temp_path = folder / f".{NOTE_FILE}.{os.getpid()}"
-    try:
-        temp_path.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        temp_path.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temp_path.unlink()
-        raise
+    replace_file(path, f"{json.dumps(content)}\n".encode())

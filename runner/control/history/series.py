@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from runner.core.history.run_data import Series
@@ -78,10 +79,13 @@ class SeriesBuilder:
 
     def _take(self, count: int) -> None:
         """Make points of the first values that wait."""
-        for start in range(0, count, self._width):
-            end = min(start + self._width, count)
-            values = self._values[start:end]
-            self.points.append(summarize(self._times[end - 1], self._steps[end - 1], values))
+        times, steps, values = self._times[:count], self._steps[:count], self._values[:count]
+        if self._width == 1 and math.isfinite(sum(values)):
+            self.points += map(Summary, times, steps, values, repeat(1), values, values)
+        else:
+            for start in range(0, count, self._width):
+                last = min(start + self._width, count) - 1
+                self.points.append(summarize(times[last], steps[last], values[start : last + 1]))
         for column in (self._times, self._steps, self._values):
             del column[:count]
         while len(self.points) > 2 * self._max:

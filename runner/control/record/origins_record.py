@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from runner.control.record.files import ORIGINS_FILE
+from runner.control.record.files import ORIGINS_FILE, replace_file
 from runner.core.model.spec import LaunchRequest, Secret
 
 JOIN_S = 2.0
@@ -50,12 +49,7 @@ def write_origins(folder: Path, places: Mapping[str, str], secrets: Iterable[Sec
     """Write the file, whole or not at all; raise OSError. Words may have the value of a secret."""
     values = list(filter(None, (secret.reveal() for secret in secrets)))
     masked = {key: _mask(place, values) for key, place in places.items()}
-    temp_path = folder / f".{ORIGINS_FILE}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temp_path, flags, 0o600), "w", encoding="utf-8") as file:
-        json.dump(masked, file, indent=1)
-        file.write("\n")
-    temp_path.replace(folder / ORIGINS_FILE)
+    replace_file(folder / ORIGINS_FILE, f"{json.dumps(masked, indent=1)}\n".encode())
 
 
 def _mask(place: str, values: Iterable[str]) -> str:

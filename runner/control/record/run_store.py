@@ -20,6 +20,7 @@ from runner.control.record.files import (
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
+    replace_file,
 )
 from runner.control.record.metrics_record import MetricsRecord
 from runner.core.codec import decode, encode
@@ -29,7 +30,7 @@ from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
-from runner.core.protocol.paths import STACKS_LOG, local_log_name
+from runner.core.protocol.paths import EVENTS_FILE, STACKS_LOG, local_log_name
 from runner.core.shell import this_program
 
 MAX_AVG_LINE_BYTES = 200
@@ -140,7 +141,7 @@ class RunStore:
         self._known_events = set()
         self.metrics.forget_position()
         with contextlib.suppress(OSError):
-            for line in (self.folder / "events.jsonl").read_text(errors="replace").splitlines():
+            for line in (self.folder / EVENTS_FILE).read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
                     self._known_events.add(_event_key(parse(line)))
         return True
@@ -229,12 +230,12 @@ class RunStore:
                 return
             self._known_events.add(_event_key(event))
         line = b"\n" * self._has_torn_line + event.to_line().encode()
-        self._has_torn_line = not self._append(self.folder / "events.jsonl", line)
+        self._has_torn_line = not self._append(self.folder / EVENTS_FILE, line)
 
     def failed_notifications(self) -> list[str]:
         """Return, in words, which notifications did not reach whom they were for."""
         found = []
-        with contextlib.suppress(OSError), (self.folder / "events.jsonl").open("rb") as file:
+        with contextlib.suppress(OSError), (self.folder / EVENTS_FILE).open("rb") as file:
             for line in file:
                 if b'"kind":"notification_failed"' in line:
                     with contextlib.suppress(ValueError):
@@ -303,9 +304,7 @@ class RunStore:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the record, whole or not at all; raise OSError."""
-        temp_path = self.folder / f".{name}.new"
-        temp_path.write_text(text, encoding="utf-8")
-        temp_path.replace(self.folder / name)
+        replace_file(self.folder / name, text.encode())
 
 
 def _file_size(path: Path) -> int:

@@ -43,6 +43,8 @@ RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STRE
 SIZES_LOG, SIZES_STREAM = "sizes", "jsonl"
 """The log of an attempt's log sizes over time: a line of JSON every few seconds."""
 
+EVENTS_FILE = "events.jsonl"
+
 SAMPLES_FILE = "samples.jsonl"
 """The samples of a host's load in the folder of an attempt, and of all hosts in a record."""
 
@@ -106,7 +108,7 @@ class RunPaths:
         self.config = posixpath.join(self.root, "config.yaml")
         self.state = posixpath.join(self.root, "state.json")
         self.owner_file = posixpath.join(self.root, "owner.json")
-        self.events = posixpath.join(self.root, "events.jsonl")
+        self.events = posixpath.join(self.root, EVENTS_FILE)
         self.supervisor_log = posixpath.join(self.root, "supervisor.log")
         self.stop_marker = posixpath.join(self.root, "stop_requested")
         self.relaunch_marker = posixpath.join(self.root, "relaunch_pending")

@@ -12,18 +12,18 @@ import re
 from typing import Any, FrozenSet, Iterable, List, Optional, Set, Tuple
 
 from runner.core.dataclass import dataclass
-from runner.core.protocol.paths import SAMPLES_FILE
+from runner.core.protocol.paths import EVENTS_FILE, SAMPLES_FILE
 
 RECORD, LOG, SAMPLES, OUTPUT = "record", "log", "samples", "output"
 FILE_KINDS = (RECORD, LOG, SAMPLES, OUTPUT)
 
 RECORD_FILES = (
     *("format", "run.json", "plan.json", "config.yaml", "order.json"),
-    *("state.json", "events.jsonl", "supervisor.log"),
+    *("state.json", EVENTS_FILE, "supervisor.log"),
 )
 """Files of the run folder on a host that are downloaded."""
 
-APPEND_ONLY = ("events.jsonl", "supervisor.log")
+APPEND_ONLY = (EVENTS_FILE, "supervisor.log")
 """Those that are only appended to, like the logs; the others are replaced."""
 
 CHUNK = 256 << 10

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.control.record.files import replace_file
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import NotReady, Problem
 
 REPORT_FILE = "report.html"
-WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_NAMED = 3
 """Beyond so many runs, the name of their report has a hash of their ids."""
 
@@ -31,18 +29,12 @@ def report_path(records: Sequence[Path], run_ids: Sequence[str]) -> Path:
 
 def write_report(path: Path, page: str) -> int:
     """Write a page; return its size in bytes. Raise NotReady if it cannot be written there."""
-    temp_path = path.with_name(f".{path.name}.{os.getpid()}")
     data = page.encode()
     try:
         if path.exists() and not path.is_file():
             raise OSError(None, "it is no file")
-        descriptor = os.open(temp_path, WRITE_FLAGS, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        temp_path.replace(path)
+        replace_file(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temp_path.unlink()
         message = f"cannot write {path}: {error.strerror}"
         raise NotReady([Problem("--out", message, "--out FILE names another place")]) from error
     return len(data)

@@ -16,6 +16,7 @@ from runner.control.rpc.log_tail import is_own_event
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.protocol.events import Event, parse
+from runner.core.protocol.paths import EVENTS_FILE
 from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
 from runner.workflows.live.sample_updates import SampleUpdates
 from runner.workflows.runs.found_run import FoundRun
@@ -65,7 +66,7 @@ class RecordUpdates:
 
     def _add_events(self, run: FoundRun, node: str) -> None:
         position = self._events_read.get(node, 0)
-        data = _read(run.store.folder / HOSTS_FOLDER / node / "events.jsonl", position)
+        data = _read(run.store.folder / HOSTS_FOLDER / node / EVENTS_FILE, position)
         whole = data[: data.rfind(b"\n") + 1]
         for line in whole.splitlines():
             with contextlib.suppress(ValueError):
