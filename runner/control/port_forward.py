@@ -92,12 +92,13 @@ class PortForward:
         self._wake_write.setblocking(False)
         self._lock = threading.Lock()
         self._open: dict[_Connection, threading.Thread] = {}
+        self._stop_requested = False
         self._stopping = threading.Event()
         self._said: dict[str, float] = {}
 
     def stop(self) -> None:
-        """Have `run` return; may be called by a signal handler."""
-        self._stopping.set()
+        """Have `run` return; may be called by a signal handler, so it takes no lock."""
+        self._stop_requested = True
         self._wake()
 
     def run(self) -> None:
@@ -106,7 +107,7 @@ class PortForward:
         try:
             self._transport.connect(self._target.contact)
             keeper.start()
-            while not self._stopping.is_set():
+            while not self._stop_requested:
                 self._accept()
         finally:
             self._stopping.set()
@@ -136,7 +137,7 @@ class PortForward:
             try:
                 self._start(listener.accept()[0], port)
             except OSError:  # the other side has left, or there is no descriptor: it is still ready
-                self._stopping.wait(ACCEPT_PAUSE_S)
+                time.sleep(ACCEPT_PAUSE_S)
 
     def _start(self, client: socket.socket, port: int) -> None:
         client.setblocking(True)

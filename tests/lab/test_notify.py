@@ -16,6 +16,7 @@ import pytest
 
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
+from tests.lab.slurm import HPC, Slurm
 from tests.lab.waiting import wait_until, wait_until_idle
 
 pytestmark = [pytest.mark.documents("docs/notify.md")]
@@ -277,3 +278,17 @@ def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     wait_until_idle(lab)
     assert events_told(steps)[2:] == [("stall", "running", "node1"), ("failure", "failed", "node1")]
     assert told(steps)[2]["seconds"] > 8  # not while one rank had progress
+
+
+@pytest.mark.documents("docs/slurm.md")
+def test_a_job_of_slurm_is_told_of_by_its_first_node(
+    slurm: Slurm, hpc: Launcher, steps: Path
+) -> None:
+    """Slurm ends whatever outlives a job: that is not over before all are told."""
+    failed = hpc.run_ranks("fail=1:7 sleep=300", HPC, notify(f"sleep 2; {command(steps)}"))
+    assert failed.code == 1, failed
+    wait_until(lambda: told(steps), "the failure", 20)
+    wait_until(lambda: not slurm.jobs(), "the end of the job", 20)
+    assert events_told(steps) == [("failure", "failed", "node1")]
+    failure = told(steps)[0]["first_failure"]
+    assert (failure["node"], failure["rank"], failure["reason"]) == ("node2", 1, "exited with 7")

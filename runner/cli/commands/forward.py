@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.facts import MAX_PORT
 from runner.core.shell import this_program
 
 if TYPE_CHECKING:
     from runner.control.port_forward import PortPair
-
-MAX_PORT = 65535
 
 
 @verb(

@@ -9,12 +9,11 @@ from pathlib import Path
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.facts import MAX_PORT
 from runner.core.protocol.paths import is_run_id
 from runner.core.shell import this_program
 from runner.core.text import counted, format_size
 from runner.ui.output import show
-
-MAX_PORT = 65535
 
 
 @verb(

@@ -33,7 +33,8 @@ MANAGED_ENV = (
 )
 """Variables that the plan sets unless the user did."""
 
-PORT = bounded(0, 65535)
+MAX_PORT = 65535
+PORT = bounded(0, MAX_PORT)
 """Limits of a decoded port; 0 for none."""
 
 CORES = bounded(1, 1 << 20)

@@ -9,7 +9,7 @@ from typing import Dict, Optional, Tuple
 from runner.core.codec import abbreviate, bounded, parsed_by
 from runner.core.dataclass import dataclass
 from runner.core.model.container import Container
-from runner.core.model.facts import PORT
+from runner.core.model.facts import MAX_PORT, PORT
 from runner.core.model.line_pattern import check_pattern
 from runner.core.protocol.events import COUNT
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RANK, RUN_ID
@@ -56,7 +56,7 @@ class DebugRank:
     """A rank that debugpy starts, and the port of its node's loopback where a client is awaited."""
 
     rank: int = field(metadata=RANK)
-    port: int = field(default=5678, metadata=bounded(1, 65535))
+    port: int = field(default=5678, metadata=bounded(1, MAX_PORT))
 
 
 @dataclass(frozen=True)

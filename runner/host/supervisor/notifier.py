@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
@@ -93,6 +94,7 @@ class Notifier:
             from runner.core.notification.target import shown  # noqa: PLC0415
 
             procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a server that hangs up is an error
             os.environ.clear()
             os.environ.update(environ)  # with the proxies and certificates of the user
             secrets = [environ[name] for name in notify.secrets if name in environ]
