@@ -25,6 +25,7 @@ _WARNING = (
     *(events.EventsDropped, events.RelaunchPending, events.Relaunching, events.NotRelaunched),
     *(events.RanksSignalled,),
 )
+_ENDS = {State.SUCCEEDED: INFO, State.STOPPED: STOPPED}
 _SHOWN_APART = ("rank", "traceback")
 _BYTES = ("max_rss",)
 
@@ -35,8 +36,8 @@ def event_level(body: EventBody, *, was_stopped: bool = False) -> int:
         bad = STOPPED if was_stopped else BAD
         return INFO if body.code == 0 else bad
     if isinstance(body, events.Ended):
-        is_bad = body.state is not State.SUCCEEDED or body.survivors or not body.verified
-        return WARNING if is_bad else INFO
+        level = _ENDS.get(body.state, BAD)
+        return max(level, WARNING) if body.survivors or not body.verified else level
     if isinstance(body, _BAD):
         return BAD
     return WARNING if isinstance(body, _WARNING) else INFO

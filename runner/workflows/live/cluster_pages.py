@@ -20,7 +20,7 @@ from runner.ui.page.render import LiveAddress
 from runner.ui.page.run_list import list_data, render_list
 from runner.ui.reports import run_table
 from runner.workflows.host_pool import HostPool, enqueue_signal
-from runner.workflows.live.connections import are_certain, missing_nodes
+from runner.workflows.live.connections import are_certain, missing_nodes, reason_text
 from runner.workflows.live.document import Document, Status
 from runner.workflows.live.page_server import Busy
 from runner.workflows.live.run_follower import RunFollower
@@ -190,7 +190,7 @@ class ClusterPages(threading.Thread):
                 self._show(finder)
             except NotReady as error:
                 self.problem = self.problem if self.has_begun.is_set() else error
-                self._tell(f"out of reach; trying again: {_reason(error)}")
+                self._tell(f"out of reach; trying again: {reason_text(error)}")
             self.has_begun.set()
             self._wait(pool)
 
@@ -223,9 +223,3 @@ class ClusterPages(threading.Thread):
             waited_s = time.monotonic() - began
             if waited_s >= (POLL_S if self._list.is_viewed else UNVIEWED_POLL_S):
                 return
-
-
-def _reason(error: RunnerError) -> str:
-    problem = error.problems[0]
-    where = f"{problem.subject}: " if problem.subject else ""
-    return printable(f"{where}{problem.message}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from runner.core.errors import RunnerError
+from runner.core.text import printable
 from runner.workflows.host_pool import HostPool
 
 DOUBT_S = 1.5
@@ -22,3 +24,10 @@ def are_certain(pool: HostPool) -> bool:
     """Return whether each open connection works: facts are asked over them, too, and waited for."""
     open_sessions = (each for each in pool.sessions.values() if not each.closed)
     return all(session.idle_s < DOUBT_S for session in open_sessions)
+
+
+def reason_text(error: RunnerError) -> str:
+    """Return why hosts are out of reach, in one line."""
+    problem = error.problems[0]
+    where = f"{problem.subject}: " if problem.subject else ""
+    return printable(f"{where}{problem.message}")

@@ -28,6 +28,7 @@ from runner.workflows.live.event_streams import EventStreams
 
 ADDRESS = "127.0.0.1"
 MAX_CONNECTIONS = 256
+ACCEPT_PAUSE_S = 0.2  # after a connection that could not be accepted
 MAX_HEAD = 32 << 10  # bytes of a request
 HEAD_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 60.0
@@ -93,6 +94,15 @@ class PageServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def url(self) -> str:
         """The address to open, with the token."""
         return f"http://{ADDRESS}:{self.port}/?token={self.token}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; one that waits because of too many open files keeps no core busy."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                time.sleep(ACCEPT_PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, if there are not too many."""

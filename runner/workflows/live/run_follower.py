@@ -23,7 +23,7 @@ from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.workflows.host_pool import HostPool, enqueue_signal
-from runner.workflows.live.connections import are_certain, missing_nodes
+from runner.workflows.live.connections import are_certain, missing_nodes, reason_text
 from runner.workflows.live.document import Status
 from runner.workflows.live.record_updates import RecordUpdates
 from runner.workflows.pull import pull_run
@@ -95,7 +95,7 @@ class RunFollower(threading.Thread):
             self.problem = error
             if self._store and self._store.has_result:
                 return True
-            self._tell(f"not up to date; trying again: {_reason(error)}")
+            self._tell(f"not up to date; trying again: {reason_text(error)}")
             self.has_begun.set()
             self._closed.wait(self._retry_s)
             self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
@@ -206,12 +206,6 @@ def _wait(pool: HostPool, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (left_s := deadline - time.monotonic()) > 0:
         pool.poll_for_stop(min(TICK_S, left_s))
-
-
-def _reason(error: RunnerError) -> str:
-    problem = error.problems[0]
-    where = f"{problem.subject}: " if problem.subject else ""
-    return printable(f"{where}{problem.message}")
 
 
 def _recorded(request: LaunchRequest) -> RunStore | None:

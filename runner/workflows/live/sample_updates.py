@@ -19,7 +19,7 @@ from runner.core.protocol.timing import SPEEDUP
 from runner.workflows.runs.found_run import FoundRun
 
 ASK_S = 5.0 / SPEEDUP
-MERGE_S = 10.0
+MERGE_DUTY = 0.1  # the share of time that making the record of all samples anew may take
 TIMEOUT_S = 10.0
 
 
@@ -54,8 +54,8 @@ class SampleUpdates:
         now = time.monotonic()
         self._ask_at = now + ASK_S
         if now >= self._merge_at and (run.store.folder / SAMPLES_FILE).exists():
-            self._merge_at = now + MERGE_S
             merge(run.store.folder)
+            self._merge_at = now + (time.monotonic() - now) / MERGE_DUTY
 
     def _add(self, path: Path, samples: list[Sample]) -> None:
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from runner.core.shell import quote
 from runner.ui.console.quiet import QuietConsole
 from runner.ui.output import show
 from runner.ui.page.render import LiveAddress
-from runner.workflows.host_pool import SIGNALS
+from runner.workflows.host_pool import handling_signals
 from runner.workflows.live.cluster_pages import ClusterPages
 from runner.workflows.live.document import Builder, Document, Status
 from runner.workflows.live.event_streams import EventStreams
@@ -167,15 +167,8 @@ def say(text: str) -> None:
 def end_signals() -> Iterator[Callable[[], int]]:
     """Have signals end nothing by themselves; return what returns the first one, 0 for none."""
     received: list[int] = []
-    handled = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup
-    before = {
-        each: signal.signal(each, lambda number, _: received.append(number)) for each in handled
-    }
-    try:
+    with handling_signals(received.append):
         yield lambda: received[0] if received else 0
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def wait_for_end(ended: Callable[[], int]) -> int:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from types import FrameType
 
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.ui.layout import terminal_width
@@ -16,7 +12,7 @@ from runner.ui.output import note, show
 from runner.ui.problems import render_problems
 from runner.ui.top.screen import text_table
 from runner.ui.top.terminal import takes_blocks
-from runner.workflows.host_pool import SIGNALS
+from runner.workflows.host_pool import handling_signals
 from runner.workflows.top.host_watch import HostWatch
 from runner.workflows.top.subject import Subject
 
@@ -30,7 +26,7 @@ def look_once(subject: Subject, watch: HostWatch, *, as_json: bool) -> int:
     Raises:
         NotReady: No host answers.
     """
-    with watch.running(), _interrupted_by_signals():
+    with watch.running(), handling_signals(_interrupt):
         _wait_until_settled(watch)
         end = subject.ended(watch)
         view = watch.view(subject.title)
@@ -61,17 +57,6 @@ def _wait_until_settled(watch: HostWatch) -> None:
         watch.changed.clear()
 
 
-@contextlib.contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Have signals raise Interrupted: connections are closed then."""
-
-    def interrupt(signum: int, _: FrameType | None) -> None:
-        raise Interrupted(SIGNAL_EXIT_BASE + signum, "interrupted")
-
-    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
-    before = {signum: signal.signal(signum, interrupt) for signum in handled}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+def _interrupt(signum: int) -> None:
+    """Have connections closed."""
+    raise Interrupted(SIGNAL_EXIT_BASE + signum, "interrupted")

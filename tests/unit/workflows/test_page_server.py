@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
+import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,6 +239,23 @@ def test_connections_and_streams_are_bounded(site: Site, monkeypatch: pytest.Mon
     wait_until(lambda: site.document.stream_count == 1, "one stream less")
     streams.append(site.send("/events"))
     wait_until(lambda: site.document.stream_count == 2, "another stream")
+
+
+def test_too_many_open_files_keep_no_core_busy(site: Site) -> None:
+    """A connection that cannot be accepted waits, and is answered once there is room."""
+    with contextlib.ExitStack() as filled, socket.socket() as waiting:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 4, limits[1]))
+        filled.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        with contextlib.suppress(OSError):
+            while True:
+                filled.callback(os.close, os.dup(waiting.fileno()))
+        waiting.connect(("127.0.0.1", site.server.port))
+        began, used = time.monotonic(), time.process_time()
+        time.sleep(1.0)
+        assert time.process_time() - used < 0.15 * (time.monotonic() - began)
+    assert site.get("/")[0] == 200
 
 
 def test_a_viewer_that_stops_reading_is_dropped(site: Site) -> None:

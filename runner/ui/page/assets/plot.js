@@ -87,8 +87,7 @@ class Chart {
     const axes = { stroke: COLOURS.muted, grid, ticks: grid, font: FONT };
     const spaced = (_plot, ticks) => (axis === "time"
       ? ticks.map((tick) => tickText(tick, ticks.length > 1 ? ticks[1] - ticks[0] : 1)) : amounts(ticks));
-    const incrs = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
-      10800, 21600, 43200, 86400, 172800, 432000, 864000];
+    const incrs = [...SPACINGS, 864000];
     const share = UNITS_0_TO_100.has(this.unit);
     return {
       width: this.plot.clientWidth, height: HEIGHT, series, bands,
@@ -163,12 +162,6 @@ class Chart {
     if (!this.uplot || !this.visible || axis !== this.axis) return;
     const left = value === null ? -10 : this.uplot.valToPos(value, "x");
     this.uplot.setCursor({ left, top: value === null ? -10 : 20 });
-  }
-
-  remove() {
-    SEEN.unobserve(this.element);
-    if (this.uplot) this.uplot.destroy();
-    this.element.remove();
   }
 }
 

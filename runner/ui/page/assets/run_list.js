@@ -7,7 +7,7 @@ function runRow(run, token) {
   const cells = [progress(run), run.task, run.owner, run.age, run.nodes, run.gpus || "–", run.attempt];
   return h("tr", {},
     h("th", { scope: "row" }, h("a", { href: address }, run.id)),
-    h("td", {}, badge({ ...run, state: run.state }, false)),
+    h("td", {}, badge(run, false)),
     ...cells.map((cell) => h("td", { class: cell === run.task ? "task" : null }, cell ?? "–")));
 }
 

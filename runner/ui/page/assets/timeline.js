@@ -341,9 +341,7 @@ function eventLine(timeline, at) {
 }
 
 function niceSpacing(least) {
-  const steps = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
-    10800, 21600, 43200, 86400, 172800, 432000];
-  return steps.find((step) => step >= least) || Math.ceil(least / 864000) * 864000;
+  return SPACINGS.find((step) => step >= least) || Math.ceil(least / 864000) * 864000;
 }
 
 function fitted(pen, text, width) {

@@ -123,6 +123,8 @@ function themeChanged(view) {
 
 const COLOURS = { runs: [] };
 const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 4], [1, 3], [10, 2, 2, 2]];
+const SPACINGS = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
+  10800, 21600, 43200, 86400, 172800, 432000]; // of ticks, in seconds
 const FONT = "12px system-ui, sans-serif";
 
 function gutter() {

@@ -12,9 +12,10 @@ import pytest
 from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.protocol import events
 from runner.core.protocol.events import EVENT_TYPES, Event, StopCause
+from runner.core.protocol.states import State
 from runner.ui.page import event_words, page_data
 from runner.ui.page.columns import rounded, series_columns
-from runner.ui.page.event_words import KIND_NAMES, event_text
+from runner.ui.page.event_words import KIND_NAMES, event_level, event_text
 from runner.ui.page.timeline import FAILED, ON, STOPPED, SUCCEEDED, UNSEEN
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
 
@@ -124,6 +125,20 @@ def test_bars_of_what_is_on_or_was_not_seen_to_end() -> None:
 def test_every_kind_of_event_has_a_name(kind: str) -> None:
     """Its name in the record, in words."""
     assert KIND_NAMES[EVENT_TYPES[kind]] == kind.replace("_", " ")
+
+
+@pytest.mark.parametrize(
+    ("ended", "level"),
+    [
+        (events.Ended(State.SUCCEEDED), event_words.INFO),
+        (events.Ended(State.STOPPED), event_words.STOPPED),
+        (events.Ended(State.FAILED), event_words.BAD),
+        (events.Ended(State.SUCCEEDED, verified=False), event_words.WARNING),
+    ],
+)
+def test_the_level_of_an_end(ended: events.Ended, level: int) -> None:
+    """What failed is a failure, not a warning; what was stopped is neither."""
+    assert event_level(ended) == level
 
 
 def test_events_in_words() -> None:
