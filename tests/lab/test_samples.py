@@ -147,7 +147,7 @@ def test_a_driver_that_hangs_or_crashes_is_said(
     local_gpus: LocalGpus, sampler: Callable[[], Sampler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its child is replaced after a pause; there is never a second one, and none afterwards."""
-    monkeypatch.setattr("runner.host.sampling.sampler.ANSWER_S", 0.3)
+    monkeypatch.setattr("runner.host.sampling.device_sampler.ANSWER_S", 0.3)
     local_gpus.set(BUSY)
     mine = sampler()
     assert mine.take().gpus[0].utilization == 98

@@ -1,4 +1,4 @@
-"""GPU activity: do the GPUs of this host work, or only wait in a collective?
+"""GPU activity, for the hang watchdog: whether GPUs work, or only wait in a collective.
 
 NCCL's kernels poll: a collective that other ranks never join keeps a GPU at 100 %, and often the
 rank's threads, but accesses no memory. That is how NVML can tell it from work.

@@ -1,37 +1,21 @@
-"""Sampler: takes samples of the load of this host, and asks its drivers in a child.
+"""Sampler: takes samples of the load of this host, and of its devices.
 
-Nothing here waits for a driver: a sample is begun, and taken once the child has answered or its
-time is up. A child that hung or crashed is replaced, each time after a longer pause.
+Nothing here waits for a driver: a sample is begun, and taken once the drivers have answered or
+their time is up.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import Any, Dict, FrozenSet, Optional, Tuple
 
-from runner.core.codec import decode
-from runner.core.dataclass import dataclass
-from runner.core.model.samples import MAX_LINE, GpuSample, Sample
-from runner.host.process.asked_child import AskedChild
-from runner.host.sampling import device_child
+from runner.core.model.samples import MAX_LINE, Sample
+from runner.host.sampling.device_reader import has_devices
+from runner.host.sampling.device_sampler import DeviceAnswer, DeviceSampler
 from runner.host.sampling.load import LoadReader
 
-ANSWER_S = 3.0  # how long a driver may take
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
-"""How long after its child hung or crashed the driver is asked again, and at most."""
-
 _POLL_S = 0.01
-
-
-@dataclass(frozen=True)
-class DeviceAnswer:
-    """What the child says."""
-
-    gpus: Tuple[GpuSample, ...] = ()
-    error: str = ""
-    rdma: Optional[Tuple[int, ...]] = None  # bytes received and sent since the boot
 
 
 class Sampler:
@@ -41,7 +25,7 @@ class Sampler:
         """Begin to count; the rates of the first sample are from now on."""
         self._node, self._attempt = node, attempt
         self._load = LoadReader()
-        self._devices = DeviceSampler() if device_child.has_devices() else None
+        self._devices = DeviceSampler() if has_devices() else None
         self._rdma: Optional[Tuple[float, Tuple[int, ...]]] = None
 
     @property
@@ -60,7 +44,7 @@ class Sampler:
         return self._devices is None or self._devices.is_ready
 
     def take(self) -> Sample:
-        """Return the sample that was begun, or one of now; it waits up to `ANSWER_S`."""
+        """Return the sample that was begun, or one of now; drivers have `ANSWER_S`."""
         self.begin()
         while not self.is_ready:
             time.sleep(_POLL_S)
@@ -92,62 +76,6 @@ class Sampler:
         return round(rates[0], 1), round(rates[1], 1)
 
 
-class DeviceSampler:
-    """The child that is asked, and its successors; at most one is there at a time."""
-
-    def __init__(self) -> None:
-        self._pause_s, self._next_at = FIRST_PAUSE_S, 0.0
-        self._child: Optional[AskedChild] = None
-        self._answer: Optional[DeviceAnswer] = None  # to the last question
-        self._problem = ""
-
-    @property
-    def running_pids(self) -> FrozenSet[int]:
-        """The child, as long as it is there."""
-        return self._child.running_pids if self._child else frozenset()
-
-    def ask(self) -> None:
-        """Ask the child, if there is none a new one; or note why nobody can be asked."""
-        if self._answer is not None or (self._child and self._child.is_asked):
-            return
-        if self._child is None or self._child.problem:
-            if time.monotonic() < self._next_at or self.running_pids:
-                self._answer = DeviceAnswer(error=self._problem)
-                return
-            self._child = AskedChild(device_child.DeviceReader().answer, ANSWER_S)
-        self._child.ask()
-        self._note_problem()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the answer is there, or why there is none."""
-        if self._answer is None and self._child is not None:
-            line = self._child.poll()
-            if line is not None:
-                self._answer = _parse(line)
-                self._pause_s = FIRST_PAUSE_S
-            self._note_problem()
-        return self._answer is not None
-
-    def take(self) -> DeviceAnswer:
-        """Return the answer, once."""
-        answer, self._answer = self._answer, None
-        return answer or DeviceAnswer(error=self._problem)
-
-    def close(self) -> None:
-        """End the child."""
-        if self._child is not None:
-            self._child.close()
-
-    def _note_problem(self) -> None:
-        if self._child is not None and self._child.problem and self._answer is None:
-            who = "the driver" if self._child.is_late else "the process that asks the driver"
-            self._problem = f"{who} {self._child.problem}"
-            self._answer = DeviceAnswer(error=self._problem)
-            self._next_at = time.monotonic() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-
-
 def to_line(sample: Sample) -> bytes:
     """Return a sample as a line that is no longer than allowed: else without users, or GPUs."""
     line = sample.to_line().encode()
@@ -159,10 +87,3 @@ def to_line(sample: Sample) -> bytes:
             break
         line = shorter.to_line().encode()
     return line
-
-
-def _parse(line: bytes) -> DeviceAnswer:
-    try:
-        return decode(DeviceAnswer, json.loads(line))
-    except ValueError as error:  # a driver that reports nonsense
-        return DeviceAnswer(error=f"NVML: {error}"[:200])

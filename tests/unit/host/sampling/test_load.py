@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.sampling.device_child import rdma_bytes
+from runner.host.sampling.device_reader import rdma_bytes
 from runner.host.sampling.load import LoadReader
 
 GIB = 1 << 30

@@ -1,4 +1,4 @@
-"""Device child: what the drivers of GPUs and InfiniBand say, asked in a process of its own.
+"""Device reader: what the drivers of GPUs and InfiniBand say, asked in a process of its own.
 
 A driver may hang or crash whoever asks it. The rest of a sample comes without it.
 """

@@ -1,4 +1,4 @@
-"""The child that is asked: what becomes of it where a process has no descriptors left."""
+"""The worker process: what becomes of it where a process has no descriptors left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.host.process.asked_child import AskedChild
+from runner.host.process.worker_process import WorkerProcess
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -31,7 +31,7 @@ def test_it_says_that_it_cannot_be_started_and_can_be_closed() -> None:
     """One of its two pipes was made before; nothing of it stays open."""
     with descriptors_left(3):
         before = [*OPEN_FILES.iterdir()]
-        child = AskedChild(lambda: b"", 1.0)
+        child = WorkerProcess(lambda: b"", 1.0)
         after = [*OPEN_FILES.iterdir()]
         child.close()
 

@@ -1,4 +1,4 @@
-"""Asked child: a forked process that answers one question after the other, for what may hang.
+"""Worker process: a forked child that answers one question after the other, for what may hang.
 
 It is forked once. A question is one byte, an answer is one line; the parent never waits for it.
 It ends with its parent: by the kernel's signal, at the end of the pipe, and by an alarm while it
@@ -21,7 +21,7 @@ _ASK = b"?"
 _KILL_TRIES, _KILL_PAUSE_S = 20, 0.005
 
 
-class AskedChild:
+class WorkerProcess:
     """The process, while it lasts; `problem` says why it is of no more use.
 
     Attributes:
