@@ -57,7 +57,7 @@ from runner.workflows.host_pool import (
     forward_signals,
     signal_pending,
 )
-from runner.workflows.notifying import LaunchNotifier
+from runner.workflows.launch_notifier import LaunchNotifier
 from runner.workflows.preparation import Preparation, open_code_source
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending

@@ -100,7 +100,7 @@ RUN_BY = {
         "workflows/slurm/sweep.py::run",
     ),
     "tests/lab/test_notify.py::test_a_launch_tells_once_and_no_target_changes_its_end": (
-        "workflows/notifying.py::begin",
+        "workflows/launch_notifier.py::begin",
     ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",

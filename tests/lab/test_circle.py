@@ -20,7 +20,7 @@ from runner.host.peers.connection import MAX_UNAUTHENTICATED, Listener
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
-from runner.host.supervisor.peers import PeerGroup, join_peers
+from runner.host.supervisor.peer_exchange import PeerGroup, join_peers
 
 PATIENT = {"auth_timeout_s": 3600.0, "max_unauthenticated": MAX_UNAUTHENTICATED}
 

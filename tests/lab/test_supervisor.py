@@ -31,7 +31,7 @@ from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
-from runner.host.supervisor.peers import join_peers
+from runner.host.supervisor.peer_exchange import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.documents("docs/how-it-works.md")]

@@ -18,7 +18,7 @@ from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import Scheduled
 from runner.host.supervisor.command_file import CommandFile
-from runner.host.supervisor.peers import PeerExchange
+from runner.host.supervisor.peer_exchange import PeerExchange
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 

@@ -39,7 +39,7 @@ from runner.host.supervisor.attempt import (
 )
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.job_link import JobLink
-from runner.host.supervisor.peers import PeerExchange
+from runner.host.supervisor.peer_exchange import PeerExchange
 from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder

@@ -27,7 +27,7 @@ from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor import job_link
 from runner.host.supervisor.attempt import Scheduled
 from runner.host.supervisor.job_link import OWN_TERM_S, RECORD_S, TERM_SPREAD_S, JobLink
-from runner.host.supervisor.peers import PeerExchange
+from runner.host.supervisor.peer_exchange import PeerExchange
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder

@@ -10,7 +10,7 @@ import pytest
 from runner.core.model.plan import Hub, Order
 from runner.core.protocol.events import Detached, EventBody
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.peers import ControllerLease, PeerGroup
+from runner.host.supervisor.peer_exchange import ControllerLease, PeerGroup
 
 
 class Paper:
