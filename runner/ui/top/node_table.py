@@ -10,6 +10,15 @@ from rich.text import Text
 from runner.core.dataclass import dataclass
 from runner.core.model.samples import GpuSample, Sample
 from runner.ui.console.progress_bar import DONE, LEFT
+from runner.ui.top.anomalies import (
+    HOT_C,
+    Anomaly,
+    Severity,
+    describe_anomalies,
+    find_anomalies,
+    severity_of,
+)
+from runner.ui.top.cells import clean, user_text
 from runner.ui.top.cluster_view import (
     ClusterView,
     HostState,
@@ -19,16 +28,6 @@ from runner.ui.top.cluster_view import (
     memory_share,
 )
 from runner.ui.top.columns import Column, shorten, table_lines
-from runner.ui.top.oddities import (
-    HOT_C,
-    Oddity,
-    Weight,
-    clean,
-    describe_oddities,
-    find_oddities,
-    user_text,
-    weight_of,
-)
 
 SORTS = ("unusual", "name", "use", "memory")
 LEVELS = "\N{LOWER ONE EIGHTH BLOCK}▂▃▄▅▆▇█"
@@ -49,7 +48,7 @@ class NodeRow:
 
     node: NodeView
     gpus: tuple[GpuSample, ...]  # that the row is about
-    oddities: tuple[Oddity, ...]
+    anomalies: tuple[Anomaly, ...]
     is_first: bool = True  # of its node
     is_gpu: bool = False
 
@@ -58,10 +57,10 @@ def ordered_rows(
     view: ClusterView, sort: str, *, reverse: bool = False, by_gpu: bool = False
 ) -> list[NodeRow]:
     """Return the rows in an order of `SORTS`; nodes that are equal in it, by their names."""
-    oddities = find_oddities(view.nodes)
+    anomalies = find_anomalies(view.nodes)
     nodes = sorted(view.nodes, key=lambda node: _natural(node.name))
     keys: dict[str, Callable[[NodeView], float]] = {
-        "unusual": lambda node: weight_of(oddities[node.name]),
+        "unusual": lambda node: severity_of(anomalies[node.name]),
         "use": lambda node: -_known(mean_utilization(_gpus(node))),
         "memory": lambda node: -sum(map(memory_share, _gpus(node))),
     }
@@ -69,7 +68,7 @@ def ordered_rows(
         nodes.sort(key=keys[sort])
     if reverse:
         nodes.reverse()
-    return [row for node in nodes for row in _rows(node, oddities[node.name], by_gpu=by_gpu)]
+    return [row for node in nodes for row in _rows(node, anomalies[node.name], by_gpu=by_gpu)]
 
 
 def node_lines(
@@ -87,22 +86,22 @@ def node_lines(
 def _spanned(row: NodeRow, name_width: int, width: int) -> Text:
     """Return the line of a node that does not answer: the reason needs the room."""
     is_silent = row.node.state is HostState.SILENT
-    text = describe_oddities(row.oddities) if is_silent else row.node.state.value
+    text = describe_anomalies(row.anomalies) if is_silent else row.node.state.value
     name = shorten(Text(clean(row.node.name)), name_width)
     name.pad_right(name_width - name.cell_len)
     style = ERROR if is_silent else QUIET
     return shorten(Text.assemble(name, SPANNED_GAP, (text, style)), width)
 
 
-def _rows(node: NodeView, oddities: Sequence[Oddity], *, by_gpu: bool) -> list[NodeRow]:
+def _rows(node: NodeView, anomalies: Sequence[Anomaly], *, by_gpu: bool) -> list[NodeRow]:
     if not by_gpu or not _gpus(node):
-        return [NodeRow(node, _gpus(node), tuple(oddities))]
+        return [NodeRow(node, _gpus(node), tuple(anomalies))]
     rows = []
     for at, gpu in enumerate(_gpus(node)):
         own = tuple(
-            Oddity(oddity.weight, oddity.text)
-            for oddity in oddities
-            if gpu.index in oddity.gpus or (not oddity.gpus and at == 0)
+            Anomaly(anomaly.severity, anomaly.text)
+            for anomaly in anomalies
+            if gpu.index in anomaly.gpus or (not anomaly.gpus and at == 0)
         )
         rows.append(NodeRow(node, (gpu,), own, is_first=at == 0, is_gpu=True))
     return rows
@@ -261,8 +260,8 @@ def _who(row: NodeRow) -> Text:
 
 
 def _note(row: NodeRow) -> Text:
-    style = ERROR if weight_of(row.oddities) <= Weight.BROKEN else WARNING
-    return Text(describe_oddities(row.oddities), style)
+    style = ERROR if severity_of(row.anomalies) <= Severity.BROKEN else WARNING
+    return Text(describe_anomalies(row.anomalies), style)
 
 
 def summary(view: ClusterView) -> Mapping[str, str]:

@@ -11,8 +11,8 @@ from runner.core.text import counted, format_age
 from runner.ui.figures import rate_text, step_text
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import Row
+from runner.ui.top.cells import clean
 from runner.ui.top.columns import Column, table_lines
-from runner.ui.top.oddities import clean
 
 RUN_ID_WIDTH = 32
 """The columns of a run id that are kept: its end tells it from others of the same task."""

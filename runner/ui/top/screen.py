@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH
+from runner.ui.top.cells import clean
 from runner.ui.top.cluster_view import ClusterView
 from runner.ui.top.columns import shorten
 from runner.ui.top.node_table import SORTS, node_lines, ordered_rows, summary
-from runner.ui.top.oddities import clean
 from runner.ui.top.run_table import run_lines
 
 MAX_RUN_SHARE = 3  # a third of the window is for runs, or less

@@ -57,7 +57,7 @@ def test_a_gpu_is_idle_only_if_all_recent_samples_say_so() -> None:
     young = replace(idle, samples=idle.samples[:2])
     for each, notes in ((idle, 1), (blinking, 0), (young, 0)):
         rows = ordered_rows(ClusterView("lab", WALL, (each, nodes()["usual"])), "name")
-        assert len(rows[0].oddities) == notes, each
+        assert len(rows[0].anomalies) == notes, each
 
 
 @pytest.mark.parametrize(

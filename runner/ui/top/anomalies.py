@@ -1,4 +1,4 @@
-"""Oddities: what is unusual about a node, so that it is shown before the others, and said.
+"""Anomalies: what is unusual about a node, so that it is shown before the others, and said.
 
 One sample is no proof that a GPU is idle: all recent ones must agree.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from runner.core.dataclass import dataclass
 from runner.core.model.samples import GpuSample
-from runner.core.text import format_ranges, printable
+from runner.core.text import format_ranges
 from runner.ui.layout import group_names
+from runner.ui.top.cells import clean, user_text
 from runner.ui.top.cluster_view import HostState, NodeView, memory_share
 
 HOT_C = 85.0
@@ -20,11 +22,10 @@ IDLE_PERCENT, WORKING_PERCENT = 10, 50
 
 UNOWNED_SHARE = 0.05  # of a GPU's memory, in use without a process
 MIN_SAMPLES = 3  # before a GPU is called idle
-MAX_TEXT = 200  # characters of a host's word
 
 
-class Weight(enum.IntEnum):
-    """How much an oddity matters; the smaller, the more."""
+class Severity(enum.IntEnum):
+    """How much an anomaly matters; the smaller, the more."""
 
     SILENT = 0
     BROKEN = 1
@@ -37,10 +38,10 @@ class Weight(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Oddity:
+class Anomaly:
     """One thing that is unusual about some GPUs of a node, or about the node."""
 
-    weight: Weight
+    severity: Severity
     text: str
     gpus: tuple[int, ...] = ()
 
@@ -74,65 +75,53 @@ def _power_capped(gpu: GpuSample) -> str:
     return "power-limited" if "power" in gpu.throttled else ""
 
 
-RULES: tuple[tuple[Weight, Rule], ...] = (
-    (Weight.BROKEN, _broken),
-    (Weight.THROTTLED, _throttled),
-    (Weight.HOT, _hot),
-    (Weight.FOREIGN, _foreign),
-    (Weight.POWER_CAPPED, _power_capped),
+RULES: tuple[tuple[Severity, Rule], ...] = (
+    (Severity.BROKEN, _broken),
+    (Severity.THROTTLED, _throttled),
+    (Severity.HOT, _hot),
+    (Severity.FOREIGN, _foreign),
+    (Severity.POWER_CAPPED, _power_capped),
 )
 
 
-def find_oddities(nodes: Sequence[NodeView]) -> dict[str, list[Oddity]]:
+def find_anomalies(nodes: Sequence[NodeView]) -> dict[str, list[Anomaly]]:
     """Return what is unusual about each node, what matters most first."""
     working = _working_runs(nodes)
-    return {node.name: sorted(_of_node(node, working), key=_weight) for node in nodes}
+    return {
+        node.name: sorted(_of_node(node, working), key=attrgetter("severity")) for node in nodes
+    }
 
 
-def describe_oddities(oddities: Sequence[Oddity]) -> str:
+def describe_anomalies(anomalies: Sequence[Anomaly]) -> str:
     """Return them in words: "GPUs 0-1 throttled (thermal), hot; GPU 3 idle in RUN"."""
-    groups = group_names((oddity.text, oddity.gpus) for oddity in oddities)
+    groups = group_names((anomaly.text, anomaly.gpus) for anomaly in anomalies)
     prefixes = {gpus: f"{format_ranges(gpus, 'GPU')} " if gpus else "" for gpus in groups}
     return "; ".join(f"{prefixes[gpus]}{', '.join(texts)}" for gpus, texts in groups.items())
 
 
-def weight_of(oddities: Sequence[Oddity]) -> Weight:
+def severity_of(anomalies: Sequence[Anomaly]) -> Severity:
     """Return how much the first of them matters."""
-    return oddities[0].weight if oddities else Weight.NONE
+    return anomalies[0].severity if anomalies else Severity.NONE
 
 
-def clean(text: str) -> str:
-    """Return a host's word in short, and such that no terminal acts upon it."""
-    return printable(text[:MAX_TEXT])
-
-
-def user_text(user: str, command: str) -> str:
-    """Return whose process it is: "ada:python"."""
-    return clean(f"{user or '?'}:{command.rpartition('/')[2]}" if command else user or "?")
-
-
-def _weight(oddity: Oddity) -> int:
-    return oddity.weight
-
-
-def _of_node(node: NodeView, working: Iterable[str]) -> Iterator[Oddity]:
+def _of_node(node: NodeView, working: Iterable[str]) -> Iterator[Anomaly]:
     if node.state is HostState.SILENT:
-        yield Oddity(Weight.SILENT, f"not answering: {clean(node.reason)}")
+        yield Anomaly(Severity.SILENT, f"not answering: {clean(node.reason)}")
     sample = node.sample
     if sample is None:
         return
     if sample.gpu_error:
-        yield Oddity(Weight.BROKEN, clean(sample.gpu_error))
-    for weight, rule in RULES:
-        yield from _grouped(weight, ((gpu, rule(gpu)) for gpu in sample.gpus))
-    yield from _grouped(Weight.IDLE, ((gpu, _idle(node, gpu, working)) for gpu in sample.gpus))
+        yield Anomaly(Severity.BROKEN, clean(sample.gpu_error))
+    for severity, rule in RULES:
+        yield from _grouped(severity, ((gpu, rule(gpu)) for gpu in sample.gpus))
+    yield from _grouped(Severity.IDLE, ((gpu, _idle(node, gpu, working)) for gpu in sample.gpus))
 
 
-def _grouped(weight: Weight, found: Iterable[tuple[GpuSample, str]]) -> Iterator[Oddity]:
-    """Yield an oddity for each text, with all GPUs that have it."""
+def _grouped(severity: Severity, found: Iterable[tuple[GpuSample, str]]) -> Iterator[Anomaly]:
+    """Yield an anomaly for each text, with all GPUs that have it."""
     texts = group_names((str(gpu.index), text) for gpu, text in found if text)
     for text, indices in texts.items():
-        yield Oddity(weight, text, tuple(map(int, indices)))
+        yield Anomaly(severity, text, tuple(map(int, indices)))
 
 
 def _idle(node: NodeView, gpu: GpuSample, working: Iterable[str]) -> str:
