@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from runner.control.record.files import CONFIG_FILE, PLAN_FILE
+from runner.control.record.file_names import CONFIG_FILE, PLAN_FILE
 from runner.core.codec import encode
 from runner.core.model.plan import Plan
 from runner.core.model.samples import GpuSample, Sample

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.config.overrides import chosen_file, hydra_value, override_key
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
-from runner.control.record.files import SWEEP_FILE
+from runner.control.record.file_names import SWEEP_FILE
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.facts import FactsRequest

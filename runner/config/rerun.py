@@ -21,7 +21,7 @@ from runner.config.search_path import display_path
 from runner.config.task import PROGRAM_KEYS
 from runner.config.validation import suggest
 from runner.control.record import run_index
-from runner.control.record.files import (
+from runner.control.record.file_names import (
     CONFIG_FILE,
     ORIGIN_FILE,
     PLAN_FILE,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.control.code.code_store import STORE, CodeStore
 from runner.control.record import run_index
-from runner.control.record.files import PLAN_FILE
+from runner.control.record.file_names import PLAN_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode
 from runner.core.dataclass import dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeSource
-from runner.control.record.files import CONFIG_FILE, SWEEP_FILE
+from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun

@@ -21,8 +21,9 @@ def note(run: str, text: tuple[str, ...] = (), *, words: Sequence[str] = ()) -> 
     Without a text it is printed; "" removes it; one that begins with a dash comes after `--`.
     """
     from runner.control.history.named_runs import named_records
-    from runner.control.history.note_file import MAX_NOTE, read_note, write_note
+    from runner.control.history.note_reader import MAX_NOTE, read_note
     from runner.control.history.run_reader import read_run
+    from runner.control.record.note_record import write_note
 
     folders = named_records([run])
     if len(folders) != 1:

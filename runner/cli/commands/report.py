@@ -94,7 +94,7 @@ def _records(selection: Selection, word: str) -> list[Path]:
 
 def _fetched_record(selection: Selection, run: str) -> Path:
     """Return the record of a run, which is fetched from its hosts if it is not here."""
-    from runner.control.record.files import PLAN_FILE
+    from runner.control.record.file_names import PLAN_FILE
     from runner.workflows.pull import pull_run
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun

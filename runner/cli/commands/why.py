@@ -22,7 +22,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
     It reads the record here, or the hosts' if there is none here.
     """
-    from runner.control.record.files import RESULT_FILE
+    from runner.control.record.file_names import RESULT_FILE
     from runner.control.record.rerun_command import rerun_without_lost
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose

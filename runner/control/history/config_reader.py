@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.control.history.record_files import Problems, read_bytes
+from runner.control.history.bounded_reader import Problems, read_bytes
 
 MAX_SIZE = 4 << 20  # bytes
 MAX_VALUES, MAX_DEPTH = 200_000, 40

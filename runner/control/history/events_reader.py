@@ -6,7 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from runner.control.history.record_files import Problems, blocks_of_lines
+from runner.control.history.bounded_reader import Problems, blocks_of_lines
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE
 

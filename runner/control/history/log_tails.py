@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.control.history.record_files import Problems, open_file
+from runner.control.history.bounded_reader import Problems, open_file
 from runner.core.errors import reason_of
 from runner.core.history.run_data import LogTail
 from runner.core.outcome.verdict import Verdict

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runner.control.history.bounded_reader import MAX_TIME, Problems, blocks_of_lines
 from runner.control.history.line_times import LineTimes, RankKey
-from runner.control.history.record_files import MAX_TIME, Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder, SpreadBuilder
 from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.codec import parse_json

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.control.history.record_files import Problems, read_json
+from runner.control.history.bounded_reader import Problems, read_json
 from runner.control.record import run_index
-from runner.control.record.files import CONFIG_FILE, CONTACT_FILE, PLAN_FILE, SWEEP_FILE
+from runner.control.record.file_names import CONFIG_FILE, CONTACT_FILE, PLAN_FILE, SWEEP_FILE
 from runner.core.errors import ConfigError, Problem
 from runner.core.protocol.paths import is_run_id
 from runner.core.shell import quote, this_program

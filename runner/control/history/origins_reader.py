@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.control.history.record_files import Problems, read_json
-from runner.control.record.files import ORIGINS_FILE
+from runner.control.history.bounded_reader import Problems, read_json
+from runner.control.record.file_names import ORIGINS_FILE
 from runner.core.history.run_data import flat_config
 
 MAX_PLACE = 1000  # characters

@@ -13,17 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runner.control.history.bounded_reader import MAX_TIME, Problems, decoded, read_json
 from runner.control.history.config_reader import read_config, read_yaml
 from runner.control.history.events_reader import read_events
 from runner.control.history.line_times import starts_of_ranks
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
-from runner.control.history.note_file import read_note
+from runner.control.history.note_reader import read_note
 from runner.control.history.origins_reader import read_origins
-from runner.control.history.record_files import MAX_TIME, Problems, decoded, read_json
 from runner.control.history.samples_reader import read_loads
 from runner.control.record.contact_file import RecordedContact
-from runner.control.record.files import (
+from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
     HOSTS_FOLDER,

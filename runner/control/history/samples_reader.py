@@ -11,9 +11,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from runner.control.history.record_files import Problems, blocks_of_lines
+from runner.control.history.bounded_reader import Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder
-from runner.control.record.files import HOSTS_FOLDER
+from runner.control.record.file_names import HOSTS_FOLDER
 from runner.core.codec import parse_json
 from runner.core.history.run_data import GpuLoad, NodeLoad, Series
 from runner.core.model.samples import SAMPLES_VERSION, GpuSample, Sample

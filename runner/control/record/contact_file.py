@@ -10,7 +10,7 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
-from runner.control.record.files import CONTACT_FILE, PLAN_FILE
+from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE
 from runner.core.codec import decode
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, reason_of

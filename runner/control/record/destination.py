@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.control.record.files import HOSTS_FOLDER
+from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.run_store import try_lock_folder
 from runner.core.errors import NotReady, Problem
 from runner.core.protocol.paths import local_name

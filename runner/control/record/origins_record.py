@@ -12,7 +12,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from runner.control.record.files import ORIGINS_FILE, replace_file
+from runner.control.record.atomic_file import replace_file
+from runner.control.record.file_names import ORIGINS_FILE
 from runner.core.model.spec import LaunchRequest, Secret
 
 JOIN_S = 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.control.record.files import CONFIG_FILE
+from runner.control.record.file_names import CONFIG_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.model.plan import Plan
 from runner.core.outcome.verdict import LOST, Verdict

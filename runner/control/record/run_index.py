@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.control.record.contact_file import read_contact
-from runner.control.record.files import CONTACT_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE, RESULT_FILE
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.control.record import run_index
+from runner.control.record.atomic_file import replace_file
 from runner.control.record.contact_file import recorded_contact
-from runner.control.record.files import (
+from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
     ORIGIN_FILE,
@@ -20,7 +21,6 @@ from runner.control.record.files import (
     PLAN_FILE,
     RESULT_FILE,
     SWEEP_FILE,
-    replace_file,
 )
 from runner.control.record.metrics_record import MetricsRecord
 from runner.core.codec import decode, encode

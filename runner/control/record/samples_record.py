@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from runner.control.record.files import HOSTS_FOLDER
+from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.rpc.wait import Broadcast
 from runner.core.errors import Problem
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample

@@ -86,10 +86,8 @@ RULES: tuple[tuple[Severity, Rule], ...] = (
 
 def find_anomalies(nodes: Sequence[NodeView]) -> dict[str, list[Anomaly]]:
     """Return what is unusual about each node, what matters most first."""
-    working = _working_runs(nodes)
-    return {
-        node.name: sorted(_of_node(node, working), key=attrgetter("severity")) for node in nodes
-    }
+    runs = _working_runs(nodes)
+    return {node.name: sorted(_of_node(node, runs), key=attrgetter("severity")) for node in nodes}
 
 
 def describe_anomalies(anomalies: Sequence[Anomaly]) -> str:

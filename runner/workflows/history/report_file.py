@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.control.record.files import replace_file
+from runner.control.record.atomic_file import replace_file
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import NotReady, Problem
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from runner.control.record.download import pull
-from runner.control.record.files import HOSTS_FOLDER
+from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.rpc.log_tail import is_own_event
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult

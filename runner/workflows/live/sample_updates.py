@@ -10,7 +10,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from runner.control.record.files import HOSTS_FOLDER
+from runner.control.record.file_names import HOSTS_FOLDER
 from runner.control.record.samples_record import ask_recorded, merge
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample
 from runner.core.protocol.paths import SAMPLES_FILE

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from runner.control.history.bounded_reader import BLOCK, MAX_LINE, Problems, blocks_of_lines
 from runner.control.history.config_reader import read_config
 from runner.control.history.events_reader import read_events
-from runner.control.history.note_file import MAX_NOTE, NOTE_FILE, read_note, write_note
-from runner.control.history.record_files import BLOCK, MAX_LINE, Problems, blocks_of_lines
+from runner.control.history.note_reader import MAX_NOTE, read_note
 from runner.control.history.run_reader import read_run
+from runner.control.record.file_names import NOTE_FILE
+from runner.control.record.note_record import write_note
 from runner.control.record.run_store import RunStore
 from runner.core.history.run_data import Metric, RunData
 from runner.core.model.results import Failure

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.control.record.contact_file import read_contact, recorded_contact
-from runner.control.record.files import CONTACT_FILE
+from runner.control.record.file_names import CONTACT_FILE
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Node, Secret, Ssh

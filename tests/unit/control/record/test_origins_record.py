@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.control.history.bounded_reader import Problems
 from runner.control.history.origins_reader import read_origins
-from runner.control.history.record_files import Problems
 from runner.control.record import origins_record
 from runner.control.record.origins_record import OriginsRecorder
 from runner.core.model.spec import LaunchRequest, Secret

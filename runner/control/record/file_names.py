@@ -1,0 +1,21 @@
+"""File names in a run's record on the controller's machine."""
+
+CONFIG_FILE, OVERRIDES_FILE = "config.yaml", "overrides.yaml"
+CONTACT_FILE = "contact.json"
+PLAN_FILE = "plan.json"
+RESULT_FILE = "result.json"
+
+HOSTS_FOLDER = "hosts"
+"""Below it, a folder for each node with what its host has on record."""
+
+SWEEP_FILE = "sweep.json"
+"""In the record of a run, its place in a sweep; in the folder of a sweep, its runs."""
+
+ORIGIN_FILE = "origin.json"
+"""In a record whose configuration and plan came from hosts: which these are."""
+
+ORIGINS_FILE = "origins.json"
+"""In the record of a launch: the place that set each key of its configuration."""
+
+NOTE_FILE = "note.json"
+"""What the user has to say of the run."""
