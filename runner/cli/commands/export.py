@@ -23,8 +23,8 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
     """
     from runner.cli.extras import missing_extra
     from runner.control.history.named_runs import named_records
+    from runner.workflows.history.incomplete_records import note_incomplete
     from runner.workflows.history.tensorboard_export import export_runs
-    from runner.workflows.history.unended import note_unended
 
     if not tensorboard:
         raise ConfigError([Problem("export", "needs a folder", "--tensorboard DIR")])
@@ -37,5 +37,5 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
         if each.scalars or each.has_ended:
             show(f"{Path(tensorboard, each.run_id)}: {counted(each.scalars, 'scalar')}")
     show(f"  {line(['tensorboard', '--logdir', tensorboard])}")
-    note_unended([each.run_id for each in exports if not each.has_ended], "the export")
+    note_incomplete([each.run_id for each in exports if not each.has_ended], "the export")
     return 0

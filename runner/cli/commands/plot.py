@@ -34,8 +34,8 @@ def plot(
     Without a RUN, it is the latest one.
     """
     from runner.control.history.named_runs import named_records
+    from runner.workflows.history.incomplete_records import note_incomplete
     from runner.workflows.history.plot import charts_of, labels_of, load_runs
-    from runner.workflows.history.unended import note_unended
 
     if out and Path(out).suffix.lower() not in FORMATS:
         message = f"must end in {' or '.join(FORMATS)}, not {out!r}"
@@ -47,7 +47,7 @@ def plot(
         _write_image(charts, labels, Path(out))
     else:
         _draw(charts, labels)
-    note_unended([each.run_id for each in runs if each.verdict is None], "the plot")
+    note_incomplete([each.run_id for each in runs if each.verdict is None], "the plot")
     return 0
 
 

@@ -36,8 +36,8 @@ def report(
     """
     from runner.control.history.run_reader import read_run
     from runner.ui.page import page_data, render_page
+    from runner.workflows.history.incomplete_records import note_incomplete
     from runner.workflows.history.report_file import report_path, write_report
-    from runner.workflows.history.unended import note_unended
 
     words = run or ("",)
     if serve:
@@ -51,7 +51,7 @@ def report(
     size = write_report(path, render_page(page_data(runs)))
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
     show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
-    note_unended([each.run_id for each in runs if each.verdict is None], "the page")
+    note_incomplete([each.run_id for each in runs if each.verdict is None], "the page")
     return 0
 
 

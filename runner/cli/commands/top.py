@@ -29,7 +29,7 @@ def top(selection: Selection, run: str = "", once: bool = False, json_: bool = F
     from runner.ui.top.terminal import is_usable
     from runner.workflows.top.host_watch import HostWatch
     from runner.workflows.top.live_view import watch_live
-    from runner.workflows.top.one_look import look_once
+    from runner.workflows.top.snapshot import print_snapshot
     from runner.workflows.top.subject import Subject
 
     named = selection.cluster
@@ -39,5 +39,5 @@ def top(selection: Selection, run: str = "", once: bool = False, json_: bool = F
     subject = Subject(composed, is_run=bool(run))
     watch = HostWatch(composed.spec, composed.spec.run_id if run else "")
     if once or json_ or not is_usable():
-        return look_once(subject, watch, as_json=json_)
+        return print_snapshot(subject, watch, as_json=json_)
     return watch_live(subject, watch, colour=not os.environ.get("NO_COLOR"))

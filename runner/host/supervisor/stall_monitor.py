@@ -13,7 +13,7 @@ from runner.host.process.file_worker import Submit
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.log_sampler import LogSampler
+from runner.host.supervisor.log_size_recorder import LogSizeRecorder
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.sample_recorder import SampleRecorder
 
@@ -32,7 +32,7 @@ class StallMonitor:
         fail: Callable[[str], None],
     ) -> None:
         self._watchdog = Watchdog(folder, order, journal)
-        self._logs = LogSampler(folder, order.attempt, self._watchdog.interval_s)
+        self._logs = LogSizeRecorder(folder, order.attempt, self._watchdog.interval_s)
         self._samples = SampleRecorder(folder, order, submit)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
         self._is_standby, self._is_sampling = order.is_standby, False
@@ -62,7 +62,7 @@ class StallMonitor:
         """Take a sample of the logs and of the progress, unless one is being taken."""
 
         def take_sizes() -> Mapping[str, int]:
-            self._logs.sample()
+            self._logs.record()
             return self._watchdog.progress_sizes(self._logs.sizes)
 
         def take_sample(sizes: Mapping[str, int]) -> None:
@@ -101,6 +101,6 @@ class StallMonitor:
         self._watchdog.close()
         self._samples.close()
 
-    def sample_logs(self) -> None:
-        """Take the last sample of the logs."""
-        self._submit(self._logs.sample)
+    def record_log_sizes(self) -> None:
+        """Record the last sizes of the logs."""
+        self._submit(self._logs.record)

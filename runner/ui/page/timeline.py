@@ -19,8 +19,8 @@ from runner.core.protocol.events import (
 from runner.core.protocol.states import State
 from runner.core.text import counted, printable
 from runner.ui.page.columns import Number, relative
-from runner.ui.page.event_words import KIND_NAMES, event_level, event_rank, event_text
-from runner.ui.page.stopped_ends import EventKey, event_key, stopped_ends
+from runner.ui.page.event_texts import KIND_NAMES, event_level, event_rank, event_text
+from runner.ui.page.terminated_exits import EventKey, event_key, terminated_exits
 
 MAX_EVENTS = 20_000
 MAX_TEXT = 400  # characters of an event
@@ -47,7 +47,7 @@ class _Bar:
 
 def timeline(run: RunData, origin: float, end: float, *, is_on: bool) -> dict[str, Any]:
     """Return nodes with their ranks, attempts, bars and events, as the page draws them."""
-    stopped = stopped_ends(run.events, run.plans)
+    stopped = terminated_exits(run.events, run.plans)
     bars = _bars(run.events, stopped, end, is_on=is_on)
     ranks = _ranks_by_node(run, bars)
     index = {name: number for number, name in enumerate(ranks)}

@@ -18,7 +18,7 @@ from runner.core.history.charts import (
 from runner.core.history.comparison import ARGUMENTS, compare_runs
 from runner.core.history.run_data import RunData
 from runner.core.text import counted, join_some, printable
-from runner.workflows.history.unended import nothing_here
+from runner.workflows.history.incomplete_records import nothing_here
 
 MAX_POINTS = 1000
 MAX_LABEL = 60  # characters of what differs

@@ -13,7 +13,7 @@ from runner.control.record.run_index import ignore_folder
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.history.charts import UNITS
 from runner.core.history.run_data import RunData, Series
-from runner.workflows.history.unended import nothing_here
+from runner.workflows.history.incomplete_records import nothing_here
 
 EVENT_FILE = "events.out.tfevents.0000000001.runner"
 """The name by which TensorBoard finds it, the same each time: an export replaces the one before."""

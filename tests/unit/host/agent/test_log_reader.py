@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runner.core.protocol.paths import RunPaths
 from runner.host.agent import log_reader
 from runner.host.agent.log_reader import LogReader
-from runner.host.supervisor.log_sampler import LogSampler
+from runner.host.supervisor.log_size_recorder import LogSizeRecorder
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_what_came_since_a_moment(folder: RunPaths) -> None:
     """To within the pause between two looks at the lengths, and never half a line."""
     path = Path(folder.stream_log(0, "rank_0", "out"))
     path.write_bytes(b"old\nhalf")
-    sampler = LogSampler(folder, 0)
-    sampler.sample()
-    sampler.sample()  # nothing has grown: no other line
+    recorder = LogSizeRecorder(folder, 0)
+    recorder.record()
+    recorder.record()  # nothing has grown: no other line
     text = Path(folder.log_sizes(0)).read_text()
     (sample,) = [json.loads(line) for line in text.splitlines()]
     assert sample["sizes"] == {"rank_0.out": 8}

@@ -13,9 +13,9 @@ from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.protocol import events
 from runner.core.protocol.events import EVENT_TYPES, Event, StopCause
 from runner.core.protocol.states import State
-from runner.ui.page import event_words, page_data
+from runner.ui.page import event_texts, page_data
 from runner.ui.page.columns import rounded, series_columns
-from runner.ui.page.event_words import KIND_NAMES, event_level, event_text
+from runner.ui.page.event_texts import KIND_NAMES, event_level, event_text
 from runner.ui.page.timeline import FAILED, ON, STOPPED, SUCCEEDED, UNSEEN
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
 
@@ -76,7 +76,7 @@ def test_the_timeline_has_attempts_nodes_ranks_and_events() -> None:
         (r, a): lev
         for r, a, lev in zip(shown["rank"], shown["attempt"], shown["level"], strict=True)
     }
-    assert [levels[rank, 1] for rank in range(4)] == [event_words.STOPPED] * 3 + [event_words.BAD]
+    assert [levels[rank, 1] for rank in range(4)] == [event_texts.STOPPED] * 3 + [event_texts.BAD]
     assert len(timeline["events"]["t"]) == len(run.events)
     assert timeline["left_out"] == 0
 
@@ -130,10 +130,10 @@ def test_every_kind_of_event_has_a_name(kind: str) -> None:
 @pytest.mark.parametrize(
     ("ended", "level"),
     [
-        (events.Ended(State.SUCCEEDED), event_words.INFO),
-        (events.Ended(State.STOPPED), event_words.STOPPED),
-        (events.Ended(State.FAILED), event_words.BAD),
-        (events.Ended(State.SUCCEEDED, verified=False), event_words.WARNING),
+        (events.Ended(State.SUCCEEDED), event_texts.INFO),
+        (events.Ended(State.STOPPED), event_texts.STOPPED),
+        (events.Ended(State.FAILED), event_texts.BAD),
+        (events.Ended(State.SUCCEEDED, verified=False), event_texts.WARNING),
     ],
 )
 def test_the_level_of_an_end(ended: events.Ended, level: int) -> None:

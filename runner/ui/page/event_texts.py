@@ -1,4 +1,4 @@
-"""Events in words, for a table of them and the ticks of a timeline."""
+"""Texts of events, for a table of them and the ticks of a timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Note on unended runs: those whose end is not on record here, and what brings the rest of them."""
+"""Incomplete records: runs whose end is not on record here, and the command that brings it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.ui.output import note
 MAX_NAMED = 3
 
 
-def note_unended(run_ids: Sequence[str], what: str) -> None:
+def note_incomplete(run_ids: Sequence[str], what: str) -> None:
     """Say which runs may be on: `what` has what is here."""
     if not run_ids:
         return

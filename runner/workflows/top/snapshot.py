@@ -1,4 +1,4 @@
-"""One look: two samples of each host, a second apart, as a table or as JSON."""
+"""Snapshot of `top --once`: two samples of each host, a second apart, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNS_S = 30.0  # how long the list of a host's runs is waited for, when all else
 POLL_S = 0.05
 
 
-def look_once(subject: Subject, watch: HostWatch, *, as_json: bool) -> int:
+def print_snapshot(subject: Subject, watch: HostWatch, *, as_json: bool) -> int:
     """Print what is to be seen now; return the exit code.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Log sampler: how long the logs of an attempt are, over time."""
+"""Log size recorder: how long the logs of an attempt are, over time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.timing import SPEEDUP
 from runner.host.storage.run_folder import append
 
-SAMPLE_INTERVAL_S = 10.0 / SPEEDUP
+RECORD_INTERVAL_S = 10.0 / SPEEDUP
 
 
-class LogSampler:
+class LogSizeRecorder:
     """Records how long the logs are, so that `logs --since` finds where to begin."""
 
     def __init__(
-        self, folder: RunPaths, attempt: int, max_interval_s: float = SAMPLE_INTERVAL_S
+        self, folder: RunPaths, attempt: int, max_interval_s: float = RECORD_INTERVAL_S
     ) -> None:
-        self.sizes: Dict[str, int] = {}  # at the last sample, by file name
+        self.sizes: Dict[str, int] = {}  # at the last record, by file name
         self._folder, self._attempt = folder, attempt
-        self._interval_s = min(SAMPLE_INTERVAL_S, max_interval_s)
+        self._interval_s = min(RECORD_INTERVAL_S, max_interval_s)
         self._next_at = time.monotonic()
 
     def is_due(self) -> bool:
@@ -33,8 +33,8 @@ class LogSampler:
         self._next_at = now + self._interval_s
         return True
 
-    def sample(self) -> None:
-        """Record the size of each log that has grown since the last sample."""
+    def record(self) -> None:
+        """Record the size of each log that has grown since the last record."""
         sizes: Dict[str, int] = {}
         try:
             for entry in os.scandir(self._folder.attempt_folder(self._attempt)):

@@ -1,4 +1,4 @@
-"""Ends by a stop: exits of ranks and launchers that were ended, and did not fail."""
+"""Terminated exits: ranks and launchers that a stop or the end of others ended: no failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def event_key(event: Event) -> EventKey:
     return event.node, event.attempt, event.seq
 
 
-def stopped_ends(events: Sequence[Event], plans: Iterable[Plan]) -> set[EventKey]:
+def terminated_exits(events: Sequence[Event], plans: Iterable[Plan]) -> set[EventKey]:
     """Return the exits that are no failure: they followed a stop, or the end of a rank beside them.
 
     What exits in any way after a stop that came from elsewhere did not fail; a stop that is itself
