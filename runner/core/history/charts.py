@@ -1,4 +1,4 @@
-"""Charts of runs: the curves of one figure of several runs, over steps or over time."""
+"""Charts of `plot`: the curves of one figure of several runs, over steps or over time."""
 
 from __future__ import annotations
 

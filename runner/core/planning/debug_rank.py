@@ -1,4 +1,4 @@
-"""Debugged rank: the variable by which its shim knows it, and what a launch says of it."""
+"""Debugged rank, as planned: by its variable the shim (`host/ranks/shim.py`) starts debugpy."""
 
 from __future__ import annotations
 

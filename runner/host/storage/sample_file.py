@@ -1,7 +1,7 @@
-"""Sample file of an attempt: appended to, and thinned when it would grow past its bound.
+"""Sample file of an attempt and host, of 1 MiB at most (`remote_files.MAX_SAMPLE_FILE`).
 
-The newest samples stay; of the older ones those that stand too close in time are left out, so that
-what is kept covers the attempt from its start, evenly, however long it runs.
+Before it grows past that it is thinned: the newest samples stay; older ones that stand too close in
+time are left out, so that what is kept covers the attempt from its start, evenly.
 """
 
 from __future__ import annotations

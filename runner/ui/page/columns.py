@@ -1,4 +1,4 @@
-"""Columns of numbers in a page: short, relative to the launch, and no more than can be seen."""
+"""Columns of numbers on the page's time axis, seconds since the launch; few enough to be drawn."""
 
 from __future__ import annotations
 

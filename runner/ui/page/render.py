@@ -1,6 +1,7 @@
 """Renderer of a page: one HTML file with its styles, scripts and data, and a policy for each.
 
-Nothing but these very scripts can run in it, and nothing can be loaded into it.
+Nothing but these very scripts can run in it, and nothing can be loaded into it. The server of a
+live page adds a policy of its own (`workflows/live/page_server.py`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ SEND_TIMEOUT_S = 60.0
 
 POLICY = (
     "default-src 'none'",
-    "script-src 'unsafe-inline'",  # the page itself names its scripts by their hashes
+    "script-src 'unsafe-inline'",  # ui/page/render.py names the hashes of the scripts
     "style-src 'unsafe-inline'",
     "img-src data: blob:",
     "font-src data:",
