@@ -7,16 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.schema.fields import (
-    MOUNTS,
-    PATH,
-    SECONDS,
-    SIZE,
-    TEXT,
-    TEXTS,
-    choice,
-    doc,
-)
+from runner.config.schema.fields import MOUNTS, PATH, SECONDS, SIZE, TEXT, TEXTS, choice, doc
 from runner.core.planning.container.base import ENGINES
 
 

@@ -20,13 +20,7 @@ from typing import Any, NamedTuple
 
 import runner
 from runner.control.rpc import bootloader
-from runner.core.protocol.code_archive import (
-    FOLDER,
-    SOURCE,
-    Archive,
-    Blobs,
-    code_blob,
-)
+from runner.core.protocol.code_archive import FOLDER, SOURCE, Archive, Blobs, code_blob
 from runner.core.protocol.paths import PRELOAD_MODULES, USUAL_WORKDIR
 
 KEY = MAGIC_NUMBER.hex()

@@ -25,13 +25,7 @@ from runner.host.process import bounded_child, cgroup, procfs
 from runner.host.process.bounded_child import BoundedChild
 from runner.host.process.event_loop import Steps
 from runner.host.storage import image_records, release_store, run_owner
-from runner.host.storage.run_folder import (
-    EventLog,
-    mtime,
-    read_events,
-    read_order,
-    read_state,
-)
+from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders, is_in_job
 from runner.host.storage.shared_record import remove_job
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from runner.core.protocol.events import (
-    ENDED_BY_SCHEDULER,
-    LIMIT_REASON,
-    RanksSignalled,
-    StopCause,
-)
+from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, RanksSignalled, StopCause
 from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import Submit

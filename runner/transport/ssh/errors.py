@@ -14,12 +14,7 @@ from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.transport.base import PortRefused
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import (
-    BastionDenied,
-    LoginDenied,
-    LoginFailure,
-    RefusedForNow,
-)
+from runner.transport.ssh.deadline import BastionDenied, LoginDenied, LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey
 from runner.transport.ssh.login_budget import MAX_WAIT_S
 

@@ -26,13 +26,7 @@ from runner.core.outcome.stacks import (
 )
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
-from runner.core.text import (
-    counted,
-    format_duration,
-    format_ranges,
-    format_size,
-    printable,
-)
+from runner.core.text import counted, format_duration, format_ranges, format_size, printable
 from runner.ui.layout import align, fold_names, group_names
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import describe_run

@@ -18,7 +18,6 @@ from runner.ui.top.node_table import SORTS, node_lines, ordered_rows, summary
 from runner.ui.top.run_table import run_lines
 
 MAX_RUN_SHARE = 3  # a third of the window is for runs, or less
-FIXED_LINES = 3  # the header, the table's head and the footer
 HELP = (
     ("s", "sort by: unusual, name, use, memory"),
     ("r", "reverse the order"),
