@@ -121,8 +121,6 @@ class Ending:
         if kinds:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
-        limit_s = HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S
-        has_samples = self._fetch_samples(plan, limit_s)
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
@@ -142,7 +140,8 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
-        if has_samples:  # last: those of many hosts take seconds
+        # Last: a host that hangs takes seconds, and merging those of many hosts as well.
+        if self._fetch_samples(plan, HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S):
             samples_record.merge(self.store.folder)
         return diagnosis
 

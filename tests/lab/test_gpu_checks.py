@@ -67,7 +67,12 @@ def test_trainings(launch: LocalLauncher, task: str) -> None:
     [
         SMOKE,
         (*BANDWIDTH, "task.args.min_bytes=1M", "task.args.max_bytes=1M"),
-        (*RESNET18, "task.args.batch_size=480", "task.args.target_accuracy=0"),
+        (
+            *RESNET18,
+            "task.args.batch_size=480",
+            "task.args.epochs=2",
+            "task.args.target_accuracy=0",
+        ),
         program("devices"),
     ],
     ids=["nccl", "bandwidth", "resnet18", "devices"],

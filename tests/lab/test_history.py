@@ -108,10 +108,12 @@ def scalars(folder: Path) -> list[tuple[int, float]]:
 
 
 def test_a_sweep_ends_with_the_comparison_of_its_runs(historian: Launcher, tmp_path: Path) -> None:
-    """Its id names them all, as the folder does."""
+    """Its id names them all, as the folder does; each of its runs is told of."""
     (tmp_path / "go").touch()
+    tell = f'notify=["echo $RUNNER_RUN_ID $RUNNER_STATE >> {tmp_path}/told"]'
     args = [f'["3","{tmp_path / "go"}","{last}"]' for last in (4, 6)]
-    swept = historian(*words(tmp_path, "4")[:3], f"task.args={args[0]},{args[1]}", "--multirun")
+    these = (*words(tmp_path, "4")[:3], tell)
+    swept = historian(*these, f"task.args={args[0]},{args[1]}", "--multirun")
     assert swept.code == 0, swept
     *_, header, first, second, end, printed = swept.err.splitlines()
     assert header.split()[:3] == ["run", "task.args", "loss"]
@@ -121,6 +123,10 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(historian: Launcher, tmp_p
         for file in (historian.folder / "runs").glob("*/sweep.json")
         if not (file.parent / "plan.json").exists()
     )
+    told = (tmp_path / "told").read_text().splitlines()
+    assert len(told) == 2
+    for run_id, state in map(str.split, told):
+        assert (state, (historian.folder / "runs" / run_id).is_dir()) == ("succeeded", True)
     command = shlex.split(printed)
     assert command[-2:] == ["report", folder.name]
     assert "2 runs: " in ok(historian(*command[-2:]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import threading
@@ -81,28 +81,23 @@ def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[
 
 def _run(command: str, payload: bytes, place: Place, deadline: float) -> str:
     """Run a command with the message as its standard input; return why it failed, or ""."""
-    read_fd, write_fd = os.pipe()
-    try:
-        os.write(write_fd, payload)  # which fits into a pipe
-    finally:
-        os.close(write_fd)
     try:
         process = subprocess.Popen(  # noqa: S603 (as the user wrote it)
             ["/bin/sh", "-c", command],
-            stdin=read_fd,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            bufsize=0,
             cwd=place.cwd,
             env=dict(place.environ),
             start_new_session=True,
         )
     except OSError as error:
         return f"cannot be started: {error.strerror}"
-    finally:
-        os.close(read_fd)
     with process:
-        is_over = place.cancelled
-        output, has_ended = _read_to_end(process, lambda: is_over() or time.monotonic() >= deadline)
+        output, has_ended = _exchange(
+            process, payload, lambda: place.cancelled() or time.monotonic() >= deadline
+        )
         with contextlib.suppress(OSError):  # before it is reaped: its group is ours till then
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
@@ -115,25 +110,46 @@ def _run(command: str, payload: bytes, place: Place, deadline: float) -> str:
     )
 
 
-def _read_to_end(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> Tuple[str, bool]:
-    """Return the end of what a process prints, as part of a reason, and whether it ended."""
-    output, is_open, has_ended = b"", True, False
-    assert process.stdout is not None  # noqa: S101 (it is a pipe)
-    descriptor = process.stdout.fileno()
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    while not has_ended and not is_over():
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        has_ended = os.waitid(os.P_PID, process.pid, flags) is not None
-        if not is_open:
-            time.sleep(_POLL_S)
-        while is_open and poll.poll(0 if has_ended else 1000 * _POLL_S):
-            chunk = os.read(descriptor, 1 << 16)
-            is_open, output = bool(chunk), (output + chunk)[-MAX_OUTPUT:]
-            if is_over():
+def _exchange(
+    process: subprocess.Popen[bytes], payload: bytes, is_over: Callable[[], bool]
+) -> Tuple[str, bool]:
+    """Write its input to a process, as far as it reads that.
+
+    Return the end of what it prints, as part of a reason, and whether it ended.
+    """
+    stdin, stdout, output = process.stdin, process.stdout, b""
+    assert stdin is not None  # noqa: S101 (both are pipes)
+    assert stdout is not None  # noqa: S101
+    os.set_blocking(stdin.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdin, selectors.EVENT_WRITE)
+        selector.register(stdout, selectors.EVENT_READ)
+        while True:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            has_ended = os.waitid(os.P_PID, process.pid, flags) is not None
+            ready = {key.fileobj for key, _ in selector.select(0 if has_ended else _POLL_S)}
+            if stdin in ready:
+                payload = payload[_write(stdin.fileno(), payload) :]
+                if not payload:
+                    selector.unregister(stdin)
+                    stdin.close()
+            if stdout in ready:
+                chunk = os.read(stdout.fileno(), 1 << 16)
+                output = (output + chunk)[-MAX_OUTPUT:]
+                if not chunk:
+                    selector.unregister(stdout)
+            if is_over() or (has_ended and not ready):
                 break
     text = " ".join(output.decode(errors="replace").split())
     return f": {text}" if text else "", has_ended
+
+
+def _write(fd: int, data: bytes) -> int:
+    """Write what fits; all counts as written where nobody reads it any more."""
+    try:
+        return os.write(fd, data)
+    except BrokenPipeError:
+        return len(data)
 
 
 def _post(url: str, payload: bytes, environ: Mapping[str, str], deadline: float) -> str:

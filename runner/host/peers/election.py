@@ -116,7 +116,7 @@ class LeaderElection:
 
     @property
     def leads(self) -> bool:
-        """Whether this supervisor decides, or did."""
+        """Whether this supervisor decides, or did: no other led when it was decided."""
         return self._end is not None and self._leader_search.exhausted
 
     def start(self, end: AttemptEnd) -> None:
@@ -136,6 +136,7 @@ class LeaderElection:
             self._followers.broadcast(type="cancel", reason=reason)
             if self._leader_search.leader is not None:
                 self._leader_search.leader.send(type="cancel", reason=reason)
+                self._leader_search.is_over = True
             self.refusal = reason
 
     def tick(self) -> None:
@@ -227,6 +228,7 @@ class LeaderElection:
             self._adopt(_unpack(NextAttempt, message.next_attempt))
         elif isinstance(message, Cancel):
             self.refusal = message.reason
+        self._leader_search.is_over = self.is_decided
 
     # As the leader
 

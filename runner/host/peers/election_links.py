@@ -96,6 +96,7 @@ class LeaderSearch:
     ) -> None:
         self.leader: Optional[PeerConnection] = None
         self.leader_lost = False  # there was one, and there is none now
+        self.is_over = False  # another has led: we do not, even when it is gone
         self._identity, self._loop, self._on_message = identity, loop, on_message
         self._candidates = list(candidates)
         self._dialler: Optional[Dialler] = None
@@ -103,7 +104,7 @@ class LeaderSearch:
     @property
     def exhausted(self) -> bool:
         """Whether all voters before us are gone, so that we lead."""
-        return self.leader is None and not self._candidates
+        return self.leader is None and not self._candidates and not self.is_over
 
     def tick(
         self, heartbeat: Optional[Dict[str, Any]], timeout_s: float, lost_nodes: Collection[str]

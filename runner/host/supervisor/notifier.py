@@ -6,10 +6,12 @@ for none, and a message about the end may outlive it, by no more than its own de
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import time
+import traceback
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
 from runner.core.model.plan import Notify, Order
@@ -53,7 +55,17 @@ class Notifier:
         self._folder, self._order, self._environ = folder, order, environ
         self._began_at = time.monotonic()
         self._children: List[BoundedChild] = []
-        self._has_told_stall = False
+        self._has_told_stall = self._has_failed = False
+
+    def guard(self, part: Callable[[], None]) -> None:
+        """Do a part of the telling, which must not harm the run: what it raises is in our log."""
+        try:
+            part()
+        except Exception:  # noqa: BLE001
+            if not self._has_failed:
+                self._has_failed = True
+                with contextlib.suppress(OSError):
+                    traceback.print_exc()
 
     @property
     def pids(self) -> Set[int]:

@@ -64,7 +64,8 @@ class PeerExchange(PeerObserver):
             tick = functools.partial(self.group.tick, lease.renewed_at, detached=lease.detached)
             run_stalled_s = tick(stalled_s=stalled_s)
         may_tell = self._is_teller and not self._ladder.is_stopping
-        self.notifier.watch(run_stalled_s, may_tell=may_tell)
+        notifier = self.notifier
+        notifier.guard(functools.partial(notifier.watch, run_stalled_s, may_tell=may_tell))
         return run_stalled_s
 
     @property
@@ -74,8 +75,9 @@ class PeerExchange(PeerObserver):
 
     def tell_outcome(self, end: events.Ended, election: Optional[LeaderElection]) -> None:
         """Tell of the end of the run, or of its next attempt, if that is up to this host."""
-        is_teller, ladder = self._is_teller, self._ladder
-        self.notifier.tell_outcome(self._args, end, ladder, election, is_teller=is_teller)
+        args, ladder, tell = self._args, self._ladder, self.notifier.tell_outcome
+        tell = functools.partial(tell, args, end, ladder, election, is_teller=self._is_teller)
+        self.notifier.guard(tell)
 
     def stop(self, reason: str, cause: StopCause) -> None:
         """Tell the others to stop."""

@@ -89,9 +89,8 @@ def check_threads() -> None:
             continue
         library = library_of(task)
         if not library.startswith(("libc.", "libc-")):
-            raise ForkRefusal(
-                f"an imported module has started a thread, {name}, in {library or '?'}"
-            )
+            where = f"in {library}" if library else "which does not wait"
+            raise ForkRefusal(f"an imported module has started a thread, {name}, {where}")
         waiting += 1
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         pools = {line.rpartition(" ")[2] for line in file if "openblas" in line}
@@ -100,8 +99,11 @@ def check_threads() -> None:
 
 
 def library_of(task: str) -> str:
-    """Return the file name of the library in which a thread of ours waits, "" if unknown."""
-    deadline = time.monotonic() + 0.05
+    """Return the file name of the library in which a thread of ours waits, "" if it does not.
+
+    Those of OpenMP run for a while before they wait, on a busy machine for longer.
+    """
+    deadline = time.monotonic() + 0.5
     while True:
         with open(f"/proc/self/task/{task}/syscall", encoding="ascii") as file:
             words = file.read().split()

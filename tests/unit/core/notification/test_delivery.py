@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -29,3 +30,16 @@ def test_a_command_is_killed_once_nobody_waits_for_it(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
     assert failed == [(command, "it was killed, as nobody waits for it any more")]
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_message_may_be_larger_than_a_pipe(tmp_path: Path) -> None:
+    """Such as one of many nodes; whether the command reads it, and prints meanwhile, or not."""
+    data = {**DATA, "text": "x" * (1 << 20)}
+    place = Place(os.environ, str(tmp_path), ())
+    commands = ["tee /dev/stderr | wc -c > size", "exec >&- 2>&-; cat > whole", "exec 0<&-; true"]
+
+    assert deliver(commands, data, place) == []
+
+    length = len(json.dumps(data)) + 1
+    assert int((tmp_path / "size").read_text()) == length
+    assert len((tmp_path / "whole").read_bytes()) == length

@@ -134,6 +134,18 @@ def test_all_hear_of_one_plan(scene: Callable[..., Scene]) -> None:
     assert not kept.kept.is_standby
 
 
+def test_who_was_told_does_not_lead_when_the_leader_has_gone(scene: Callable[..., Scene]) -> None:
+    """The leader goes on with the next attempt, perhaps before the others do."""
+    made = scene("abc")
+    for name in "abc":
+        made.end(name)
+    made.until_decided("abc")
+    assert [made.parts[name].leads for name in "abc"] == [True, False, False]
+    made.parts.pop("a").close()
+    made.until(lambda: made.parts["b"]._leader_search.leader_lost)
+    assert not made.parts["b"].leads
+
+
 def test_without_the_first_voter_the_next_one_leads(scene: Callable[..., Scene]) -> None:
     """It refuses connections, since its supervisor is gone."""
     made = scene("abc", "d")
