@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import FrameType
 
 from runner.control.port_forward import ForwardTarget, PortForward, PortPair, listen
 from runner.control.rpc.session import Connector
@@ -17,7 +15,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.text import join_some
 from runner.ui.output import note
-from runner.workflows.host_pool import SIGNALS
+from runner.workflows.host_pool import handling_signals
 from runner.workflows.runs.discovery import open_run_finder
 
 
@@ -87,21 +85,15 @@ def forward(
     port_forward = PortForward(transport, target, listeners, note)
     received: list[int] = []
 
-    def stop(signum: int, _: FrameType | None) -> None:
+    def stop(signum: int) -> None:
         received.append(signum)
         port_forward.stop()
 
-    handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
-    previous = {signum: signal.signal(signum, stop) for signum in handled}
-    try:
+    with handling_signals(stop), contextlib.closing(connector):
         transport.connect(target.contact)
         for line in _announcement(destination, listeners):
             show(line)
         port_forward.run()
-    finally:
-        connector.close()
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
     return SIGNAL_EXIT_BASE + received[0] if received else 0
 
 

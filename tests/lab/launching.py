@@ -30,6 +30,10 @@ PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 """Whether ranks without torch are forks of one process wherever torchrun starts them."""
 
 PLAIN_ENTRY = "task.entry=plain"
+SECRET = "S3cr3t-of-the-launch"
+USE_OF_SECRET = ("cluster.secrets=[TOKEN]", "notify=['echo told $TOKEN >&2; exit 7']")
+"""Overrides by which the value of $TOKEN gets into what a run is told by, and says."""
+
 VERBS = [
     *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
     *("forward", "init", "logs", "note", "plot", "ps", "pull", "report", "stacks", "stop"),

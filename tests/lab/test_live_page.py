@@ -15,7 +15,7 @@ import pytest
 
 from tests.lab.browser import open_browser, open_page
 from tests.lab.lab import Lab
-from tests.lab.launching import Controller, Launcher
+from tests.lab.launching import SECRET, USE_OF_SECRET, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
 if TYPE_CHECKING:
@@ -199,9 +199,15 @@ def test_a_browser_follows_the_runs_of_a_cluster(
 def test_ten_viewers_and_a_hundred_reloads_leave_nothing_behind(
     user: Launcher, browser: Browser
 ) -> None:
-    """The server has as many threads and descriptors as before."""
-    assert user("cluster=lab", "grace_s=1", *user.rank_overrides(STEP.format(3))).code == 0
+    """The server has as many threads and descriptors as before; a secret is in no page."""
+    user.env["TOKEN"] = SECRET
+    ranks = user.rank_overrides(STEP.format(3))
+    assert user("cluster=lab", "grace_s=1", *USE_OF_SECRET, *ranks).code == 0
     served = Served(user.start("report", "--serve"))
+    for place in ("", "data.json"):
+        with served.get(served.path(place)) as answer:
+            text = answer.read().decode()
+        assert ("told ***" in text, SECRET in text) == (True, False), place
     with ExitStack() as stack:
         viewers = [
             stack.enter_context(open_page(browser, served.url, messages=TOLD)) for _ in range(10)

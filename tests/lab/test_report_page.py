@@ -23,7 +23,7 @@ from runner.ui.page.run_list import render_list
 from tests.big_record import write_big_record
 from tests.lab.browser import open_browser, open_page
 from tests.lab.forkserver import RUNNER_ARGV
-from tests.lab.launching import ROOT, Launcher, Result
+from tests.lab.launching import ROOT, SECRET, USE_OF_SECRET, Launcher, Result
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
 
 if TYPE_CHECKING:
@@ -415,7 +415,8 @@ def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
     """Of the latest run, of several, where it is told to; the commands in it run as printed."""
     refused = plainly("report")
     assert (refused.code, "no run was launched from this folder" in refused.err) == (2, True)
-    words = ("cluster=lab", "cluster.only=[node1]", "run_id=first-run")
+    plainly.env["TOKEN"] = SECRET
+    words = ("cluster=lab", "cluster.only=[node1]", "run_id=first-run", *USE_OF_SECRET)
     done = plainly.run_ranks("print=up exit=3", *words)
     assert done.code == 1, done
     told = plainly("report")
@@ -424,7 +425,9 @@ def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
     assert told.out.startswith(f"run first-run: {file}, ")
     assert f"  {file.as_uri()}\n" in told.out
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert SECRET not in file.read_text()
     (run,) = data_of(file)["runs"]
+    assert "told ***" in json.dumps(run["timeline"]), "the secret was in what was told"
     assert (run["state"], run["failure"]["title"]) == ("failed", "rank 0 on node1 exited with 3")
     assert "up\n" in "".join(log["text"] for log in run["logs"])
     assert run["timeline"]["bars"]["rank"] == [0, -1]

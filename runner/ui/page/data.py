@@ -9,12 +9,11 @@ from typing import Any
 from runner.core.history.comparison import value_text
 from runner.core.history.run_data import LogTail, RunData, flat_config
 from runner.core.protocol.events import Event
-from runner.core.text import format_size, per_second, printable, printable_lines
+from runner.core.text import format_size, printable, printable_lines
 from runner.ui.page import summary
-from runner.ui.page.columns import rounded
 from runner.ui.page.differences import differences
 from runner.ui.page.load import load
-from runner.ui.page.metric_data import metrics, time_left
+from runner.ui.page.metric_data import metrics, progress, time_left
 from runner.ui.page.timeline import timeline
 
 DATA_VERSION = 1
@@ -90,13 +89,8 @@ def _progress(run: RunData) -> dict[str, Any] | None:
     if run.step is None:
         return None
     rate = next((metric for metric in run.metrics if metric.name == "rate"), None)
-    return {
-        "step": run.step,
-        "steps": run.steps,
-        "rate": rounded(rate.last) if rate else None,
-        "unit": per_second(printable(rate.unit)) if rate and rate.unit else "per s",
-        "left_s": rounded(time_left(run)),
-    }
+    last, unit = (rate.last, rate.unit) if rate else (None, "")
+    return progress(run.step, run.steps, last, unit, time_left(run))
 
 
 def _logs(logs: Sequence[LogTail], run_count: int) -> list[dict[str, Any]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runner.core.history.comparison import differing_values, gpu_hours
+from runner.core.history.comparison import code_text, differing_values
 from runner.core.history.run_data import RunData
-from runner.core.text import counted, format_duration, printable
+from runner.core.text import counted, printable
+from runner.ui.page.summary import duration_text, gpu_hours_text
 
 ABSENT = "-"
 
@@ -28,22 +29,13 @@ def _row(kind: str, name: str, values: Sequence[str]) -> dict[str, Any]:
     return {"kind": kind, "name": printable(name), "values": shown, "differs": len({*shown}) > 1}
 
 
-def _duration(run: RunData) -> str:
-    return "" if run.seconds is None else format_duration(run.seconds)
-
-
-def _hours(run: RunData) -> str:
-    hours = gpu_hours(run)
-    return "" if not hours else f"{hours:.3g}"
-
-
 def _of_plan(text: Callable[[Any], str]) -> Callable[[RunData], str]:
     return lambda run: text(run.plans[-1]) if run.plans else ""
 
 
 _RESULTS: tuple[tuple[str, Callable[[RunData], str]], ...] = (
-    ("duration", _duration),
-    ("GPU hours", _hours),
+    ("duration", duration_text),
+    ("GPU hours", gpu_hours_text),
     ("last step", lambda run: "" if run.step is None else str(run.step)),
     ("note", lambda run: run.note),
 )
@@ -54,8 +46,7 @@ _CODE: tuple[tuple[str, Callable[[RunData], str]], ...] = (
     ("ranks", _of_plan(lambda plan: str(plan.world_size))),
     ("GPUs", lambda run: str(run.gpu_count)),
     ("attempts", lambda run: str(len(run.plans))),
-    ("commit", _of_plan(lambda plan: plan.commit[:12] + plan.commit[40:])),
-    ("release", _of_plan(lambda plan: plan.release)),
+    ("code", code_text),
     ("image", _of_plan(lambda plan: plan.image)),
     ("backend", _of_plan(lambda plan: plan.backend)),
 )

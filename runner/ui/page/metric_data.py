@@ -50,6 +50,19 @@ def _metric(metric: Metric, origin: float, limit: int) -> dict[str, Any]:
     }
 
 
+def progress(
+    step: int, steps: int | None, rate: float | None, unit: str, left_s: float | None
+) -> dict[str, Any]:
+    """Return how far a run is, and how fast."""
+    return {
+        "step": step,
+        "steps": steps,
+        "rate": rounded(rate),
+        "unit": per_second(printable(unit)) if unit else "per s",
+        "left_s": rounded(left_s),
+    }
+
+
 def time_left(run: RunData) -> float | None:
     """Return the seconds that the steps to come take, by the pace of the last attempt's end."""
     if run.step is None or run.steps is None or run.verdict is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.core.text import counted, format_age, per_second, printable
+from runner.core.text import counted, format_age, printable
+from runner.ui.page.metric_data import progress
 from runner.ui.page.render import LiveAddress, render_html
 from runner.ui.reports.run_table import Row
 
@@ -30,13 +31,6 @@ def render_list(data: Mapping[str, Any], live: LiveAddress) -> str:
 
 def _run(row: Row) -> dict[str, Any]:
     at = row.progress
-    progress = at and {
-        "step": at.step,
-        "steps": at.steps,
-        "rate": at.rate,
-        "unit": per_second(printable(at.unit)) if at.unit else "per s",
-        "left_s": at.left_s,
-    }
     return {
         "id": printable(row.run_id),
         "task": printable(row.task),
@@ -47,5 +41,5 @@ def _run(row: Row) -> dict[str, Any]:
         "nodes": f"{len(row.nodes)} of {row.of}" if len(row.nodes) != row.of else str(row.of),
         "gpus": row.gpus,
         "attempt": row.attempt + 1,
-        "progress": progress,
+        "progress": at and progress(at.step, at.steps, at.rate, at.unit, at.left_s),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.core.history.comparison import gpu_hours
+from runner.core.history.comparison import code_text, gpu_hours
 from runner.core.history.run_data import RunData
 from runner.core.model.plan import Plan
 from runner.core.outcome.first_failure import failure_text
@@ -30,20 +30,30 @@ def state_of(run: RunData) -> str:
     return run.verdict.state if run.verdict else NO_END
 
 
+def duration_text(run: RunData) -> str:
+    """Return how long a run lasted, "" if that is not known."""
+    return "" if run.seconds is None else format_duration(run.seconds)
+
+
+def gpu_hours_text(run: RunData) -> str:
+    """Return the GPU hours that a run took, "" for none or if they are not known."""
+    hours = gpu_hours(run)
+    return f"{hours:.3g}" if hours else ""
+
+
 def facts(run: RunData) -> list[list[str]]:
     """Return what a run was, as pairs of a name and a text, without what is not known."""
     plan = run.plans[-1] if run.plans else None
-    hours = gpu_hours(run)
     pairs = [
         ("task", run.task),
         ("cluster", run.cluster),
         ("size", _size(plan) if plan else ""),
         ("GPUs", str(run.gpu_count or "")),
-        ("duration", "" if run.seconds is None else format_duration(run.seconds)),
-        ("GPU hours", f"{hours:.3g}" if hours else ""),
+        ("duration", duration_text(run)),
+        ("GPU hours", gpu_hours_text(run)),
         ("launched by", run.launched_by),
         ("exit code", str(run.verdict.exit_code) if run.verdict else ""),
-        ("code", _code(plan) if plan else ""),
+        ("code", code_text(run)),
         ("image", plan.image if plan else ""),
         ("backend", plan.backend if plan else ""),
         ("sweep", run.sweep_id),
@@ -58,13 +68,6 @@ def _size(plan: Plan) -> str:
     names = [node.node for node in plan.nodes]
     folded = fold_names(names) if len(names) <= MAX_NAMES else join_some(names)
     return f"{counted(len(names), 'node')} ({folded}), {counted(plan.world_size, 'rank')}"
-
-
-def _code(plan: Plan) -> str:
-    commit = f"commit {plan.commit[:12]}" if plan.commit else ""
-    changes = " and later changes" if plan.commit.endswith("+") else ""
-    release = f"release {plan.release}" if plan.release else ""
-    return ", ".join(filter(None, (f"{commit}{changes}", release)))
 
 
 def first_failure(run: RunData) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,21 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from runner.control.record import run_index
-from runner.control.rpc.session import BoundedInbox
-from runner.core.errors import InternalFault, Interrupted, NotReady, Problem, RunnerError
+from runner.core.errors import NotReady
 from runner.core.model.spec import LaunchRequest
-from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.ui.page.render import LiveAddress
 from runner.ui.page.run_list import list_data, render_list
 from runner.ui.reports import run_table
-from runner.workflows.host_pool import HostPool, enqueue_signal
-from runner.workflows.live.connections import are_certain, missing_nodes, reason_text
-from runner.workflows.live.document import Document, Status
+from runner.workflows.host_pool import HostPool
+from runner.workflows.live.document import Document
 from runner.workflows.live.page_server import Busy
-from runner.workflows.live.run_follower import RunFollower
-from runner.workflows.live.run_source import RunSource
+from runner.workflows.live.polling import PollingThread, are_certain, missing_nodes, reason_text
+from runner.workflows.live.run_page import RunPage
 from runner.workflows.runs.discovery import RunFinder
 
 POLL_S, UNVIEWED_POLL_S = 10.0, 60.0
@@ -66,28 +62,7 @@ class ListSource:
         return render_list(data, self._address())
 
 
-class OpenRun:
-    """A run whose page was opened, with its follower."""
-
-    def __init__(
-        self,
-        request: LaunchRequest,
-        console: Console,
-        adopt: Callable[[Document], Document],
-        address: Callable[[], LiveAddress],
-    ) -> None:
-        self.follower = RunFollower(request, console, self._report)
-        source = RunSource(lambda: self.follower.folder, address)
-        self.document = adopt(Document(source))
-        self.document.touch()
-        self.follower.start()
-
-    def _report(self, status: Status) -> None:
-        self.document.status = status
-        self.document.wake()
-
-
-class ClusterPages(threading.Thread):
+class ClusterPages(PollingThread):
     """The thread that asks the hosts of a cluster for their runs."""
 
     def __init__(
@@ -97,16 +72,12 @@ class ClusterPages(threading.Thread):
         adopt: Callable[[Document], Document],
         address: Callable[[str], LiveAddress],
     ) -> None:
-        super().__init__(daemon=True, name="runs")
-        self.problem: RunnerError | None = None  # why there was no first answer
-        self.has_begun = threading.Event()
-        self._request, self._console, self._adopt = request, console, adopt
-        self._run_address = lambda: address(HOME)
-        self._names = [node.name for node in request.spec.nodes]
         self._source = ListSource(request.spec.cluster, lambda: address(""))
         self._list = adopt(Document(self._source))
-        self._inbox, self._closed = BoundedInbox(), threading.Event()
-        self._open: dict[str, OpenRun] = {}
+        super().__init__("runs", request, console, self._list.report)
+        self._adopt, self._run_address = adopt, lambda: address(HOME)
+        self._names = [node.name for node in request.spec.nodes]
+        self._open: dict[str, RunPage] = {}
         self._lock = threading.Lock()
 
     def documents(self) -> list[Document]:
@@ -131,8 +102,10 @@ class ClusterPages(threading.Thread):
                 request = replace(self._request, spec=spec)
                 folder = run_index.record_folder(run_id)
                 request = replace(request, run_dir=folder) if folder else request
-                adopt, address = self._adopt, self._run_address
-                self._open[run_id] = OpenRun(request, self._console, adopt, address)
+                page = RunPage(request, self._console, self._adopt, self._run_address)
+                page.document.touch()
+                page.follower.start()
+                self._open[run_id] = page
             return self._open[run_id].document
 
     def _make_room(self) -> None:
@@ -155,26 +128,14 @@ class ClusterPages(threading.Thread):
 
     def close(self) -> None:
         """End this thread and all followers soon."""
-        self._closed.set()
-        enqueue_signal(self._inbox, signal.SIGTERM)
+        super().close()
         with self._lock:
             for each in self._open.values():
                 each.follower.close()
 
-    def run(self) -> None:
-        """Ask again and again, until it is closed."""
-        pool = HostPool(self._request.spec, self._console, self._inbox)
-        try:
+    def _poll(self) -> None:
+        with self._open_pool() as pool:
             self._ask_on(pool)
-        except Interrupted:
-            pass
-        except Exception as error:  # noqa: BLE001 (said where the runs are looked at)
-            text = printable(f"{type(error).__name__}: {error}")
-            self.problem = InternalFault([Problem("", text, "this is a bug of the runner")])
-            self._tell(f"not followed any more: {text}, a bug of the runner")
-        finally:
-            pool.close()
-            self.has_begun.set()
 
     def _ask_on(self, pool: HostPool) -> None:
         finder: RunFinder | None = None
@@ -188,10 +149,10 @@ class ClusterPages(threading.Thread):
                         finder.reconnect_all()
                     connected_at = time.monotonic()
                 self._show(finder)
+                self._begin()
             except NotReady as error:
-                self.problem = self.problem if self.has_begun.is_set() else error
                 self._tell(f"out of reach; trying again: {reason_text(error)}")
-            self.has_begun.set()
+                self._begin(error)
             self._wait(pool)
 
     def _show(self, finder: RunFinder) -> None:
@@ -206,13 +167,8 @@ class ClusterPages(threading.Thread):
         )
         gone = missing_nodes(finder.pool, self._names)
         missing = [name for name in self._names if name in gone or name in finder.unreachable]
-        text = f"not heard of {fold_names(missing)}; trying again" if missing else ""
-        self._tell(text, time.time())
-
-    def _tell(self, text: str, fresh_at: float | None = None) -> None:
-        fresh_at = self._list.status.fresh_at if fresh_at is None else fresh_at
-        self._list.status = Status(text, fresh_at)
-        self._list.wake()
+        self._fresh_at = time.time()
+        self._tell(f"not heard of {fold_names(missing)}; trying again" if missing else "")
 
     def _wait(self, pool: HostPool) -> None:
         """Wait for the next poll, which is sooner while somebody looks."""

@@ -113,6 +113,11 @@ class Document:
         if is_news:
             self.on_change()
 
+    def report(self, status: Status) -> None:
+        """Take a status that may come with new data: look for them, too."""
+        self.status = status
+        self.wake()
+
     @property
     def is_viewed(self) -> bool:
         """Whether anybody looks at it."""

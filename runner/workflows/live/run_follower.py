@@ -6,25 +6,21 @@ It polls the hosts, so that a host or a laptop that was away for hours is no spe
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from runner.control.record.run_store import RunStore
-from runner.control.rpc.session import BoundedInbox
-from runner.core.errors import InternalFault, Interrupted, NotReady, Problem, RunnerError
+from runner.core.errors import NotReady
 from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
 from runner.core.protocol.timing import SPEEDUP
-from runner.core.text import printable
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
-from runner.workflows.host_pool import HostPool, enqueue_signal
-from runner.workflows.live.connections import are_certain, missing_nodes, reason_text
+from runner.workflows.host_pool import HostPool
 from runner.workflows.live.document import Status
+from runner.workflows.live.polling import PollingThread, are_certain, missing_nodes, reason_text
 from runner.workflows.live.record_updates import RecordUpdates
 from runner.workflows.pull import pull_run
 from runner.workflows.runs.discovery import RunFinder
@@ -37,66 +33,39 @@ RETRY_S, MAX_RETRY_S = 4.0 / SPEEDUP, 60.0 / SPEEDUP
 """The pause before hosts are contacted again, at first and at most."""
 
 
-class RunFollower(threading.Thread):
-    """Follows one run until it has ended; `folder` is its record here, once there is one.
-
-    `report` takes the status whenever that is known anew, from this thread.
-    """
+class RunFollower(PollingThread):
+    """Follows one run until it has ended; `folder` is its record here, once there is one."""
 
     def __init__(
         self, request: LaunchRequest, console: Console, report: Callable[[Status], None]
     ) -> None:
-        super().__init__(daemon=True, name=f"follow {request.spec.run_id}")
-        self.problem: RunnerError | None = None  # why it is not followed now
-        self.has_begun = threading.Event()  # it has a folder, or a problem
-        self._request, self._console, self._report = request, console, report
-        self._inbox = BoundedInbox()
-        self._closed = threading.Event()
-        self._fresh_at: float | None = None
+        super().__init__(f"follow {request.spec.run_id}", request, console, report)
         self._reconnect_at, self._retry_s = 0.0, RETRY_S
         self._store = _recorded(request)
+        if self._store:
+            self._begin()
 
     @property
     def folder(self) -> Path | None:
         """The record here, None while there is none."""
         return self._store.folder if self._store else None
 
-    def close(self) -> None:
-        """End the thread soon; the run goes on."""
-        self._closed.set()
-        enqueue_signal(self._inbox, signal.SIGTERM)
-
-    def run(self) -> None:
-        """Follow the run."""
-        try:
-            is_over = self._is_whole()
-            while not is_over and not self._closed.is_set():
-                is_over = self._try_to_follow()
-            if is_over:
-                self._tell_end()
-        except Interrupted:
-            pass
-        except Exception as error:  # noqa: BLE001 (said where the run is looked at)
-            self._fail(error)
-        self.has_begun.set()
-
-    def _fail(self, error: Exception) -> None:
-        """Tell of a fault of ours, which ends the following and not the page."""
-        text = printable(f"{type(error).__name__}: {error}")
-        self.problem = InternalFault([Problem("", text, "this is a bug of the runner")])
-        self._tell(f"not followed any more: {text}, a bug of the runner")
+    def _poll(self) -> None:
+        is_over = self._is_whole()
+        while not is_over and not self._closed.is_set():
+            is_over = self._try_to_follow()
+        if is_over:
+            self._tell_end()
 
     def _try_to_follow(self) -> bool:
         """Follow the run as long as hosts answer; return whether it is over."""
         try:
             self._follow()
-            self.problem = None
         except NotReady as error:
-            self.problem = error
             if self._store and self._store.has_result:
                 return True
             self._tell(f"not up to date; trying again: {reason_text(error)}")
-            self.has_begun.set()
+            self._begin(error)
             self._closed.wait(self._retry_s)
             self._retry_s = min(MAX_RETRY_S, 2 * self._retry_s)
             return False
@@ -123,22 +92,16 @@ class RunFollower(threading.Thread):
                 end = self._store.read_result()[1].state
         self._tell(end, ended=True)
 
-    def _tell(self, text: str, *, ended: bool = False) -> None:
-        self._report(Status(text, self._fresh_at, ended))
-
     def _follow(self) -> None:
         """Follow it until it has ended; raise NotReady if nothing more is heard of it."""
-        pool = HostPool(self._request.spec, self._console, self._inbox)
-        try:
+        with self._open_pool() as pool:
             finder = RunFinder(pool, self._request.selector)
-            while True:
+            is_on = True
+            while is_on:
                 run = FoundRun(self._request, finder)
                 self._store = run.store
-                self.has_begun.set()
-                if not self._follow_attempt(run):
-                    return
-        finally:
-            pool.close()
+                self._begin()
+                is_on = self._follow_attempt(run)
 
     def _follow_attempt(self, run: FoundRun) -> bool:
         """Add to the record while this attempt is on; return whether another has followed it."""

@@ -20,8 +20,8 @@ from runner.workflows.live.cluster_pages import ClusterPages
 from runner.workflows.live.document import Builder, Document, Status
 from runner.workflows.live.event_streams import EventStreams
 from runner.workflows.live.page_server import ADDRESS, PageServer
-from runner.workflows.live.run_follower import RunFollower
-from runner.workflows.live.run_source import RunSource
+from runner.workflows.live.polling import PollingThread
+from runner.workflows.live.run_page import RunPage
 
 CLOSE_TIMEOUT_S = 3.0
 ACCEPT_TICK_S = 0.1
@@ -91,30 +91,11 @@ def serve_run(request: LaunchRequest, port: int) -> int:
     Raises:
         NotReady: The port cannot be had, or nothing of the run is on record or can be reached.
     """
-    site, console, announce = Site(port), QuietConsole(), Announcer()
-
-    def report(status: Status) -> None:
-        document.status = status
-        announce(status)
-
-    follower = RunFollower(request, console, report)
-    source = RunSource(lambda: follower.folder, site.address)
-    document = site.adopt(Document(source))
-    site.builder.documents = lambda: [document]
-    site.server.find = {"": document}.get
-    with end_signals() as ended, site.serving():
-        follower.start()
-        while follower.folder is None and not follower.has_begun.wait(0.1) and not ended():
-            pass
-        if follower.folder is None and follower.problem:
-            raise follower.problem
-        if not ended():
-            say_address(site.server, "the run")
-            announce.begin()
-        code = wait_for_end(ended)
-        follower.close()
-        follower.join(CLOSE_TIMEOUT_S)
-    return code
+    site, announce = Site(port), Announcer()
+    page = RunPage(request, QuietConsole(), site.adopt, site.address, announce)
+    site.builder.documents = lambda: [page.document]
+    site.server.find = {"": page.document}.get
+    return _serve(site, page.follower, "the run", announce.begin)
 
 
 def serve_cluster(request: LaunchRequest, port: int) -> int:
@@ -126,17 +107,25 @@ def serve_cluster(request: LaunchRequest, port: int) -> int:
     site = Site(port)
     pages = ClusterPages(request, QuietConsole(), site.adopt, site.address)
     site.builder.documents, site.server.find = pages.documents, pages.find
+    return _serve(site, pages, "all runs")
+
+
+def _serve(
+    site: Site, poller: PollingThread, what: str, begin: Callable[[], None] = lambda: None
+) -> int:
+    """Serve what a thread polls until a signal comes; `begin` is called after the address."""
     with end_signals() as ended, site.serving():
-        pages.start()
-        while not pages.has_begun.wait(0.1) and not ended():
+        poller.start()
+        while not poller.has_begun.wait(0.1) and not ended():
             pass
-        if pages.problem:
-            raise pages.problem
+        if poller.problem:
+            raise poller.problem
         if not ended():
-            say_address(site.server, "all runs")
+            say_address(site.server, what)
+            begin()
         code = wait_for_end(ended)
-        pages.close()
-        pages.join(CLOSE_TIMEOUT_S)
+        poller.close()
+        poller.join(CLOSE_TIMEOUT_S)
     return code
 
 

@@ -18,7 +18,7 @@ from runner.workflows.live import cluster_pages, serve
 from runner.workflows.live.cluster_pages import ClusterPages
 from runner.workflows.live.document import Document, Status
 from runner.workflows.live.page_server import Busy
-from runner.workflows.live.run_source import RunSource
+from runner.workflows.live.run_page import RunSource
 from tests.golden.builders import request
 
 pytestmark = pytest.mark.documents("docs/report.md")
@@ -83,6 +83,9 @@ class Opened:
         self.follower = self
         self.is_closed = False
 
+    def start(self) -> None:
+        """Follow nothing."""
+
     def close(self) -> None:
         """Note that it was let go of."""
         self.is_closed = True
@@ -90,7 +93,7 @@ class Opened:
 
 def test_few_runs_are_followed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that nobody looks at makes room; a run that is not listed has no page."""
-    monkeypatch.setattr(cluster_pages, "OpenRun", Opened)
+    monkeypatch.setattr(cluster_pages, "RunPage", Opened)
     monkeypatch.setattr(cluster_pages, "MAX_OPEN", 2)
     pages = ClusterPages(
         request(tmp_path), QuietConsole(), lambda document: document, lambda _: ADDRESS

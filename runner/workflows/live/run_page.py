@@ -1,4 +1,4 @@
-"""Run source: the page of one run, made of its record on this machine."""
+"""Page of one run: made of its record on this machine, which a follower keeps up to date."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import Any
 
 from runner.control.history.run_reader import read_run
 from runner.core.errors import NotReady, Problem
+from runner.core.model.spec import LaunchRequest
+from runner.ui.console.plain import Console
 from runner.ui.page.data import page_data
 from runner.ui.page.render import LiveAddress, render_page
+from runner.workflows.live.document import Document, Status
+from runner.workflows.live.run_follower import RunFollower
 
 NOT_SHOWN = frozenset(
     {"sizes.jsonl", "supervisor.log", "state.json", "order.json", "outputs", "report.html"}
@@ -19,6 +23,26 @@ NOT_SHOWN = frozenset(
 """Files and folders that the page shows nothing of."""
 
 MAX_ENTRIES, MAX_DEPTH = 50_000, 4
+
+
+class RunPage:
+    """The page of a run, and what follows the run; `announce` takes each status, too."""
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        console: Console,
+        adopt: Callable[[Document], Document],
+        address: Callable[[], LiveAddress],
+        announce: Callable[[Status], None] = lambda _: None,
+    ) -> None:
+        self.follower = RunFollower(request, console, self._report)
+        self.document = adopt(Document(RunSource(lambda: self.follower.folder, address)))
+        self._announce = announce
+
+    def _report(self, status: Status) -> None:
+        self.document.report(status)
+        self._announce(status)
 
 
 class RunSource:
