@@ -78,7 +78,7 @@ def runs(count: int = 12) -> tuple[Row, ...]:
         progress=progress,
     )
     other = replace(told, run_id="1124-0540-ddp-9x9x", task="ddp", age=3.0, state="starting")
-    return told, replace(other, progress=None, nodes=("gpu11",), gpus=8)
+    return told, replace(other, progress=None, nodes=("gpu11",), of=1, gpus=8)
 
 
 def view() -> ClusterView:

@@ -245,13 +245,18 @@ def _note(header: str, cell: str) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    names = fold_names(row.nodes) or "none"
-    nodes = names if len(row.nodes) == row.of else f"{names} of {row.of}"
     age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
     gpus = str(row.gpus) if row.gpus else "-"
     progress = _progress_text(row.progress) if row.progress else "-"
-    cells = (row.run_id, row.task, row.owner, row.state, age, nodes, gpus, str(row.attempt + 1))
-    return (*map(printable, (*cells, progress)), printable(display_folder(row.folder)) or "-")
+    told = (row.run_id, row.task, row.owner, row.state, age)
+    cells = (*told, nodes_text(row), gpus, str(row.attempt + 1), progress)
+    return (*map(printable, cells), printable(display_folder(row.folder)) or "-")
+
+
+def nodes_text(row: Row) -> str:
+    """Return the nodes that answered, and of how many where that is not all."""
+    names = fold_names(row.nodes) or "none"
+    return names if len(row.nodes) == row.of else f"{names} of {row.of}"
 
 
 def _progress_text(progress: RankProgress) -> str:

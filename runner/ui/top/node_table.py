@@ -136,8 +136,8 @@ def _columns(rows: Sequence[NodeRow], width: int, *, ascii_only: bool) -> list[C
         number("TEMP", _temperature, 6),
         host("CPU", lambda sample: _percent(sample.cpu), 7),
         host("RAM", _ram, 9),
-        host("NET IN/OUT", lambda each: _rates(each.net_received, each.net_sent), 10),
-        host("DISK R/W", lambda each: _rates(each.disk_read, each.disk_written), 11),
+        host("NET IN/OUT B/s", lambda each: _rates(each.net_received, each.net_sent), 10),
+        host("DISK R/W B/s", lambda each: _rates(each.disk_read, each.disk_written), 11),
         Column("WHO", cells(_who), 4, least=10, good=max(12, width // 5)),
         Column("NOTE", cells(_note), 3, least=12, good=max(14, width // 3)),
     ]

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from runner.core.model.run_info import BROKEN
-from runner.core.text import counted, format_age
+from runner.core.text import counted, format_age, printable
 from runner.ui.figures import rate_text, step_text
-from runner.ui.layout import fold_names
-from runner.ui.reports.run_table import Row
+from runner.ui.reports.run_table import Row, nodes_text
 from runner.ui.top.cells import clean
 from runner.ui.top.columns import Column, table_lines
 
@@ -38,7 +37,6 @@ def _columns(runs: Sequence[Row]) -> list[Column]:
         return Column(header, [*map(Text, texts)], priority, is_number=right, least=least)
 
     states = [Text(clean(run.state), _state_style(run.state)) for run in runs]
-    nodes = [fold_names(map(clean, run.nodes)) for run in runs]
     return [
         column("RUN", [clean(run.run_id) for run in runs], 0, RUN_ID_WIDTH),
         Column("STATE", states, 4, least=10),
@@ -48,7 +46,7 @@ def _columns(runs: Sequence[Row]) -> list[Column]:
         column("RATE", [rate_text(run.progress) if run.progress else "-" for run in runs], 5, 12),
         column("AGE", [format_age(run.age) for run in runs], 6, right=True),
         column("GPUS", [str(run.gpus or "-") for run in runs], 8, right=True),
-        column("NODES", nodes, 7, 8),
+        column("NODES", [printable(nodes_text(run)) for run in runs], 7, 8),
         column("BY", [clean(run.owner) for run in runs], 9, 8),
     ]
 

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from runner.core.model.samples import GpuSample, GpuUser
 from runner.ui.top.cluster_view import ClusterView, is_in_use
 from runner.ui.top.node_table import ordered_rows, short_size, summary
+from runner.ui.top.run_table import run_lines
 from runner.ui.top.screen import Screen, encode_frame
 from runner.ui.top.terminal import KeyDecoder
 from tests.golden.cluster_views import WALL, gpu, large_view, node, nodes, view
@@ -191,3 +192,11 @@ def test_keys(pieces: list[bytes], keys: list[str]) -> None:
     decoder = KeyDecoder()
     found = [key for piece in pieces for key in decoder.feed(piece)]
     assert [*found, *decoder.flush()] == keys
+
+
+def test_a_run_of_which_a_host_is_gone_is_on_some_of_its_nodes() -> None:
+    """As in `ps`: those that answered, of how many."""
+    told = view().runs[0]
+    for names_of_run, shown in ((("gpu1", "gpu2"), "gpu[1-2] of 12"), ((), "none of 12")):
+        lines = run_lines([replace(told, nodes=names_of_run)], 200, 9)
+        assert f"  {shown}  " in lines[1].plain
