@@ -82,6 +82,7 @@ RUN_BY = {
         "workflows/sweep.py::commands_for",
     ),
     "tests/lab/test_top.py::test_a_view_of_a_run_ends_with_it": (
+        "cli/commands/top.py::contact",
         "workflows/top/subject.py::_not_found",
     ),
     "tests/golden/test_rerun.py::test_runs_that_are_not_there": ("config/request.py::_validate",),

@@ -8,6 +8,10 @@ from dataclasses import replace
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
+from runner.control.record import run_index
+from runner.core.errors import ConfigError, Problem
+from runner.core.model.spec import LaunchRequest
+from runner.core.shell import this_program
 
 LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
 """What run ids begin with, which no cluster is called: a mistyped one is told as such."""
@@ -25,7 +29,6 @@ def top(selection: Selection, run: str = "", once: bool = False, json_: bool = F
 
     What is unusual comes first. Keys: s sorts, g shows each GPU, ? helps, q quits.
     """
-    from runner.control.record import run_index
     from runner.ui.top.terminal import is_usable
     from runner.workflows.top.host_watch import HostWatch
     from runner.workflows.top.live_view import watch_live
@@ -35,9 +38,39 @@ def top(selection: Selection, run: str = "", once: bool = False, json_: bool = F
     named = selection.cluster
     if not run and named and (run_index.record_folder(named) or LIKE_A_RUN.match(named)):
         run, selection = named, replace(selection, cluster="")
-    composed = selection.contact_for_run(run) if run else selection.contact_latest()
-    subject = Subject(composed, is_run=bool(run))
-    watch = HostWatch(composed.spec, composed.spec.run_id if run else "")
+    composed, is_run = contact(selection, run)
+    subject = Subject(composed, is_run=is_run)
+    watch = HostWatch(composed.spec, composed.spec.run_id if is_run else "")
     if once or json_ or not is_usable():
         return print_snapshot(subject, watch, as_json=json_)
     return watch_live(subject, watch, colour=not os.environ.get("NO_COLOR"))
+
+
+def contact(selection: Selection, run: str) -> tuple[LaunchRequest, bool]:
+    """Return how the hosts are reached, and whether a run is meant.
+
+    A word that is no cluster, and how a run on record begins, is that run.
+    """
+    if run:
+        return selection.contact_for_run(run), True
+    try:
+        return selection.contact_latest(), False
+    except ConfigError as error:
+        word = selection.cluster
+        if not word or _is_cluster(selection):
+            raise
+        if any(name.startswith(word) for name in run_index.records().values()):
+            return replace(selection, cluster="").contact_for_run(word), True
+        first, *others = error.problems
+        if first.subject != f"cluster={word}":
+            raise
+        message = f"no run on record begins so, and {first.message}"
+        hint = f"{first.hint}\n`{this_program()} ps --all` lists the runs"
+        raise ConfigError([Problem(first.subject, message, hint), *others]) from error
+
+
+def _is_cluster(selection: Selection) -> bool:
+    from runner.config.search_path import ConfigFiles, conf_folders
+
+    files = ConfigFiles(conf_folders(selection.config_dirs))
+    return bool(files.find(f"cluster/{selection.cluster}"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.commands.ps import others_from_here
+from runner.cli.commands.top import contact
 from runner.cli.main import main
 from runner.cli.selection import Selection
 from runner.control.record.contact_file import read_contact
@@ -204,3 +205,16 @@ def test_ps_names_clusters_with_other_runs_of_this_folder(project: Path) -> None
     ]
     (project / "runs" / "first" / "result.json").write_text("{}")
     assert others_from_here("local") == []
+
+
+def test_a_word_of_top_is_a_cluster_or_how_a_run_begins(project: Path) -> None:
+    """The cluster if there is one; where it is neither, both are named."""
+    assert project.is_dir()
+    run, is_run = contact(Selection("fi"), "")
+    assert (run.spec.run_id, run.spec.cluster, is_run) == ("first", "gone", True)
+    (project / "conf" / "cluster" / "fi.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
+    cluster, is_run = contact(Selection("fi"), "")
+    assert (cluster.spec.cluster, is_run) == ("fi", False)
+    neither = "cluster=no: no run on record begins so, and there is no cluster 'no'; "
+    with pytest.raises(ConfigError, match=neither):
+        contact(Selection("no"), "")
