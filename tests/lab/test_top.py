@@ -169,7 +169,7 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
 
 
 def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
-    assert data.keys() == {"v", "time", "nodes", "runs", "unreachable", "notes"}
+    assert data.keys() == {"v", "time", "nodes", "runs", "unreachable", "notes", "ended"}
     assert data["nodes"].keys() == {"node1", "node2", "node4"}
     assert [*data["unreachable"]] == ["node3"]
     first, _ = data["nodes"]["node1"]["gpus"]
@@ -229,9 +229,34 @@ def test_a_view_of_a_run_ends_with_it(plainly: Launcher, running: str) -> None:
     assert (again.code, again.out.split("\n")[0]) == (0, f"run {running} has ended: stopped")
     command = again.out.split("runner ", 1)[1].split()
     assert plainly(*command).code == 0, command
+    begun = plainly("top", running[:-2], "--json")
+    ended = json.loads(begun.out)["ended"]
+    assert ended == {"run_id": running, "state": "stopped", "silent": []}, begun
+    assert f"{running[:-2]} is {running}" in begun.err
+    neither = plainly("top", "nosuch")
+    assert neither.code == 2, neither
+    assert "no run on record begins so, and there is no cluster 'nosuch'" in neither.err
+    listing = plainly(*neither.err.split("`")[-2].rpartition("runner ")[2].split())
+    assert listing.code == 0, listing
     absent = plainly("top", "--cluster", "lab", "--run", f"{running[:-4]}none")
     assert absent.code == 3, absent
     assert plainly(*absent.err.rpartition("runner ")[2].split()).code == 0, absent
+
+
+def test_a_view_of_a_run_ends_when_it_is_lost_with_a_host(lab: Lab, plainly: Launcher) -> None:
+    """That host cannot say so: the others do, and it is named."""
+    three = ("cluster=lab", "cluster.only=[node1,node2,node3]", "lost_s=3", "detach=true")
+    run_id = plainly.run_ranks("sleep=600", *three).folder.name
+    with viewing(plainly, "latest", QUICK) as view:
+        view.until("3 of 3 hosts answer", "node[1-3]")
+        lab["node3"].power_off()
+        view.until("has ended")
+        assert view.end() == 0
+        end = view.shown.rpartition(LEAVE.encode())[2].decode()
+    assert f"run {run_id} has ended: lost; not answering: node3" in end
+    once = json.loads(plainly("top", run_id, QUICK, "--json").out)
+    assert once["ended"] == {"run_id": run_id, "state": "lost", "silent": ["node3"]}
+    lab["node3"].power_on()
 
 
 def test_the_nodes_of_a_job_are_shown_by_what_they_record(slurm: Slurm, hpc: Launcher) -> None:

@@ -9,6 +9,7 @@ from typing import Dict, List, Optional, Set, Tuple
 from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
+from runner.core.protocol.states import State
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,19 @@ class RemoteRun:
     def is_complete(self) -> bool:
         """Whether all hosts of its last attempt answered."""
         return len(current_hosts(self.by_host)) >= self.info.nnodes
+
+    @property
+    def may_go_on_elsewhere(self) -> bool:
+        """Whether it may be on where no answer comes from: elastic, in a job, or relaunched."""
+        statuses = current_hosts(self.by_host).values()
+        left = (status.info.relaunches_left or status.job for status in statuses)
+        return bool(self.info.min_nodes or any(left))
+
+    @property
+    def tells_end(self) -> bool:
+        """Whether a host tells the end of all: one that succeeded tells nothing of the others."""
+        statuses = current_hosts(self.by_host).values()
+        return any(status.state in (State.FAILED, State.STOPPED) for status in statuses)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from runner.core.model.run_info import current_hosts
 from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
-from runner.core.protocol.states import State
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.slurm.queue import QueuedJob
 
@@ -77,13 +76,11 @@ class FoundRun:
         that is known is that members have succeeded: the hub alone waits for the others.
         """
         by_host = current_hosts(self.reported.by_host)
-        statuses, order = by_host.values(), self.plan.nodes[0].order
-        left = (status.info.relaunches_left or status.job for status in statuses)
-        may_go_on = bool(self.plan.min_nodes or order.relaunches_left or any(left))
-        is_told = order.node in by_host or any(
-            status.state in (State.FAILED, State.STOPPED) for status in statuses
-        )
-        is_active = any(status.is_active for status in statuses)
+        order, reported = self.plan.nodes[0].order, self.reported
+        is_planned = self.plan.min_nodes or order.relaunches_left
+        may_go_on = bool(is_planned or reported.may_go_on_elsewhere)
+        is_told = order.node in by_host or reported.tells_end
+        is_active = any(status.is_active for status in by_host.values())
         return self.already_ended or (is_told and not (may_go_on or is_active))
 
     @property

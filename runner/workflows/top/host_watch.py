@@ -22,9 +22,11 @@ from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.results import RemoteRun
+from runner.core.model.run_info import aggregate_state
 from runner.core.model.samples import Sample
 from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import Frame
+from runner.ui.layout import fold_names
 from runner.ui.reports import run_table
 from runner.ui.top.cluster_view import ClusterView, HostState
 from runner.workflows.top.job_samples import JobSamples
@@ -90,15 +92,15 @@ class HostWatch(WaitLoop):
         return all(host.is_sampled for host in self._hosts.values())
 
     @property
-    def has_silent(self) -> bool:
-        """Whether some host does not answer."""
-        return bool(self.problems)
+    def silent(self) -> tuple[str, ...]:
+        """The hosts that do not answer."""
+        hosts = self._hosts.items()
+        return tuple(name for name, host in hosts if host.state is HostState.SILENT)
 
     @property
     def problems(self) -> list[Problem]:
         """Why hosts do not answer."""
-        silent = HostState.SILENT
-        return [host.problem for host in self._hosts.values() if host.state is silent]
+        return [self._hosts[name].problem for name in self.silent]
 
     def view(self, title: str) -> ClusterView:
         """Return what is known now; raise the fault that ended the watch, if one did."""
@@ -129,11 +131,19 @@ class HostWatch(WaitLoop):
         return {n for n, host in self._hosts.items() if n in on_it or host.runs is None}
 
     def _notes(self) -> tuple[str, ...]:
-        return tuple(
+        unknown = (
             f"{host.node.name}: its runs are not known: {host.has_no_runs}"
             for host in self._hosts.values()
             if host.has_no_runs
         )
+        ended = [run for run in self.remote_runs if self.run_id and not run.is_active]
+        may_be_on = (
+            f"{run.run_id}: {aggregate_state(run.by_host)} on {fold_names(run.asked.values())}; "
+            f"it may be on elsewhere: not answering: {fold_names(self.silent)}"
+            for run in ended
+            if not run.is_complete and self.silent
+        )
+        return (*unknown, *may_be_on)
 
     def _loop(self) -> None:
         try:

@@ -10,7 +10,7 @@ from runner.ui.output import show
 from runner.ui.top.screen import Screen, encode_frame
 from runner.ui.top.terminal import Terminal, takes_blocks
 from runner.workflows.top.host_watch import HostWatch
-from runner.workflows.top.subject import Subject
+from runner.workflows.top.subject import RunEnd, Subject
 
 DRAW_S = 0.5  # how often news are shown
 QUIT = ("q", "Q", "escape", "\x03")
@@ -22,7 +22,7 @@ def watch_live(subject: Subject, watch: HostWatch, *, colour: bool) -> int:
     with watch.running(), Terminal() as terminal:
         end = _draw_until_left(subject, watch, screen, terminal, colour=colour)
     if end:
-        show(end)
+        show(subject.end_text(end))
     if terminal.signum in (0, signal.SIGINT):
         return 0
     return SIGNAL_EXIT_BASE + terminal.signum
@@ -30,20 +30,20 @@ def watch_live(subject: Subject, watch: HostWatch, *, colour: bool) -> int:
 
 def _draw_until_left(
     subject: Subject, watch: HostWatch, screen: Screen, terminal: Terminal, *, colour: bool
-) -> str:
-    """Return how the run of the view has ended, "" if the reader left before."""
+) -> RunEnd | None:
+    """Return how the run of the view has ended, None if the reader left before."""
     view, next_look = watch.view(subject.title), 0.0
     while not terminal.signum:
         now = time.monotonic()
         if now >= next_look:
             next_look = now + DRAW_S
-            if end := subject.ended(watch):
+            if end := subject.end(watch):
                 return end
             view = watch.view(subject.title)
         columns, lines = terminal.size()
         terminal.draw(encode_frame(screen.lines(view, columns, lines), columns, colour=colour))
         for key in terminal.keys(next_look - time.monotonic()):
             if key in QUIT:
-                return ""
+                return None
             screen.on_key(key)
-    return ""
+    return None

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 
+from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.ui.layout import terminal_width
 from runner.ui.output import note, show
@@ -28,7 +29,7 @@ def print_snapshot(subject: Subject, watch: HostWatch, *, as_json: bool) -> int:
     """
     with watch.running(), handling_signals(_interrupt):
         _wait_until_settled(watch)
-        end = subject.ended(watch)
+        end = subject.end(watch)
         view = watch.view(subject.title)
     for text in watch.notes:
         note(text)
@@ -37,9 +38,9 @@ def print_snapshot(subject: Subject, watch: HostWatch, *, as_json: bool) -> int:
     if problems := watch.problems:
         show(render_problems(problems), file=sys.stderr)
     if as_json:
-        show(json.dumps(view.as_data()))
+        show(json.dumps({**view.as_data(), "ended": encode(end) if end else None}))
     elif end:
-        show(end)
+        show(subject.end_text(end))
     else:
         lines = text_table(view, terminal_width(), ascii_only=not takes_blocks())
         show("\n".join(line.plain.rstrip() for line in lines))

@@ -9,7 +9,17 @@ from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state
 from runner.core.model.spec import LaunchRequest
 from runner.core.shell import this_program
+from runner.ui.layout import fold_names
 from runner.workflows.top.host_watch import HostWatch
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run has ended, as the hosts say that answer."""
+
+    run_id: str
+    state: str
+    silent: tuple[str, ...] = ()  # hosts that do not answer, and may have had a part in it
 
 
 @dataclass(frozen=True)
@@ -40,20 +50,25 @@ class Subject:
         if runs and (watch.run_id or watch.is_settled):
             watch.run_id = runs[-1].run_id
             return runs[-1]
-        if watch.is_settled and not watch.has_silent:
+        if watch.is_settled and not watch.silent:
             raise NotReady([self._not_found()])
         return None
 
-    def ended(self, watch: HostWatch) -> str:
-        """Return that the run has ended, and what to type next; "" while it may be on."""
+    def end(self, watch: HostWatch) -> RunEnd | None:
+        """Return how the run has ended, None while it may be on."""
         run = self.choose(watch)
         if run is None or run.is_active or not watch.is_settled:
-            return ""
-        if not run.is_complete and watch.has_silent:
-            return ""
-        flags = self.request.run_flags(run.run_id)
-        state = aggregate_state(run.by_host)
-        return f"run {run.run_id} has ended: {state}\n  {this_program()} why {flags}"
+            return None
+        silent = () if run.is_complete else watch.silent
+        if silent and (run.may_go_on_elsewhere or not run.tells_end):
+            return None
+        return RunEnd(run.run_id, aggregate_state(run.by_host), silent)
+
+    def end_text(self, end: RunEnd) -> str:
+        """Return that the run has ended, and what to type next."""
+        silent = f"; not answering: {fold_names(end.silent)}" if end.silent else ""
+        flags = self.request.run_flags(end.run_id)
+        return f"run {end.run_id} has ended: {end.state}{silent}\n  {this_program()} why {flags}"
 
     def _not_found(self) -> Problem:
         spec = self.request.spec

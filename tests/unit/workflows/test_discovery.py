@@ -174,7 +174,7 @@ def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(
     found: Any = SimpleNamespace(
         already_ended=False,
         plan=replace(builders.plan(1, 1, 1), min_nodes=min_nodes),
-        reported=SimpleNamespace(by_host=by_host),
+        reported=RemoteRun(replace(info, min_nodes=min_nodes), by_host, {n: n for n in by_host}),
     )
     known = cast("property", FoundRun.has_ended_where_known)
     assert known.fget is not None
