@@ -101,7 +101,7 @@ RUN_BY = {
         "workflows/slurm/sweep.py::run",
     ),
     "tests/lab/test_notify.py::test_a_launch_tells_once_and_no_target_changes_its_end": (
-        "workflows/launch_notifier.py::begin",
+        "config/spec_builder.py::build_spec",
     ),
     "tests/lab/test_command_lines.py::test_theirs_typed_here_names_ours": (
         "cli/translation.py::translated",
