@@ -43,6 +43,7 @@ class RunSummary:
     config: Mapping[str, Optional[str]] = field(
         default_factory=dict
     )  # keys that differ; None: unset
+    problems: Tuple[str, ...] = ()  # what of the record could not be read
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def _summary(run: RunData, config: Mapping[str, Optional[str]]) -> RunSummary:
         metrics={metric.name: metric.last for metric in run.metrics},
         least_loss=loss.least if loss else None,
         config=config,
+        problems=run.problems,
     )
 
 
