@@ -74,7 +74,7 @@ def test_a_flag_without_its_value_is_shown_one(name: str, flag: str) -> None:
     assert example.startswith(f"{parser.prog} -")
     words = shlex.split(example.removeprefix(parser.prog))
     assert words[1] != "VALUE"
-    assert parser.parse(words)
+    assert words[1] in str(parser.parse(words))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
