@@ -53,6 +53,7 @@ ssh:
   #port: null
   key: {key}
   #jump: null              # a host to go through, or a list of them
+  #config: ~/.ssh/config   # your ssh configuration, where it is another file
   #known_hosts: ~/.ssh/known_hosts
   #host_keys: strict       # strict: unknown hosts are refused; accept-new: they are learnt
 

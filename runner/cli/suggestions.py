@@ -60,9 +60,10 @@ SETTINGS_HINT = "a setting is KEY=VALUE; words for the program come after `--`"
 def unknown_verb(words: Sequence[str], verbs: Collection[str]) -> Problem:
     """Return the problem of a first word that is no verb."""
     word = words[0]
-    message = f"{word!r} is neither KEY=VALUE nor a verb; the verbs are {', '.join(verbs)}"
+    message = f"{word!r} is neither KEY=VALUE nor a verb"
     meant = _meant_setting(word, words[1] if len(words) > 1 else "") or MEANINGS.get(word)
     hint = f"did you mean {meant}?" if meant else _near_verb(word, verbs)
+    message += "" if hint else f"; the verbs are {', '.join(verbs)}"
     return Problem("command line", message, hint or f"`{this_program()} --help` explains them")
 
 

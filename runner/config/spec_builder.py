@@ -36,6 +36,7 @@ from runner.core.model.spec import (
 )
 from runner.core.planning.container.base import ENGINES, engine_of
 from runner.core.planning.container.extra import extra_problems
+from runner.core.shell import this_program
 
 ULIMITS = (
     *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
@@ -94,6 +95,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         debug=read_debug(validator, values["debug"], task, slurm),
         detach=bool(values["detach"]),
         notify=check_targets(validator, top["notify"], secrets, values["cluster"]["secrets"]),
+        program=this_program(),
     )
     _check_relaunch(validator, spec)
     check_slurm(validator, spec)

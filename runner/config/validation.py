@@ -261,7 +261,8 @@ class Validator:
         items = value if isinstance(value, list) else [] if value is None else [value]
         texts = [scalar_text(item) for item in items]
         if not all(texts) or any("\0" in str(text) for text in texts):
-            self.add(where, f"must be a list of texts, not {value!r}")
+            empty = "names an empty text" if "" in items else ""
+            self.add(where, empty or f"must be a list of texts, not {value!r}")
         return tuple(filter(None, texts))
 
     def outputs(self, where: str, value: object) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.control.record.run_store import RunStore
-from runner.core.model.plan import Notify, Plan
+from runner.core.model.plan import Plan
 from runner.core.model.spec import Spec
 from runner.core.notification.delivery import Place, deliver
 from runner.core.notification.message import Message, Subject
@@ -24,7 +25,6 @@ from runner.core.planning.build_plan import notify_part
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
-from runner.core.shell import this_program
 
 POLL_S = 0.05
 MARGIN_S = 2.0
@@ -58,11 +58,8 @@ class LaunchNotifier:
         if notify is None:
             return
         nodes = tuple(node_plan.node for node_plan in plan.nodes)
-        notify = Notify(notify.targets, notify.cluster, notify.task, nodes, notify.secrets)
-        program = this_program()
-        self._subject = Subject(
-            plan.run_id, plan.attempt, notify, program=program, run_flags=self._run_flags
-        )
+        notify = replace(notify, nodes=nodes)
+        self._subject = Subject(plan.run_id, plan.attempt, notify, run_flags=self._run_flags)
         self._tellers = nodes[:2]
         self._hosts_tell = not plan.nodes[0].order.disconnect_s
         self._is_stalled = self._teller_ended = False
@@ -91,7 +88,7 @@ class LaunchNotifier:
             return
         known = self._subject.notify
         nodes = tuple(node_plan.node for node_plan in upcoming.nodes)
-        notify = Notify(known.targets, known.cluster, known.task, nodes, known.secrets)
+        notify = replace(known, nodes=nodes)
         self._send(self._subject.relaunched(notify, reason, self._seconds))
 
     def ended(

@@ -114,6 +114,8 @@ def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
     ]
     first, second, third = told(steps)
     assert (first["exit_code"], first["first_failure"]) == (0, None)
+    assert first["hint"] == f"python -m runner why --run {ended.folder.name}"
+    assert "  notify: node1 tells, and runs the commands\n" in ended.err
     failure = second["first_failure"]
     assert (failure["node"], failure["rank"], failure["reason"]) == ("node3", 2, "exited with 9")
     assert third["exit_code"] == 1

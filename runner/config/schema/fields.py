@@ -49,10 +49,12 @@ SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
 
 
 def _sample_interval(validator: Validator, where: str, value: object) -> float:
-    seconds = validator.seconds_or(where, value, "off")
-    if seconds and not 1 <= seconds <= MAX_SAMPLE_S:
-        validator.add(where, f"must be 1 to {MAX_SAMPLE_S} seconds, or off, not {value!r}")
-    return seconds
+    if value in ("off", False, None):  # YAML reads off as false
+        return 0.0
+    if isinstance(value, (int, float)) and 1 <= value <= MAX_SAMPLE_S:
+        return float(value)
+    validator.add(where, f"must be 1 to {MAX_SAMPLE_S} seconds, or off, not {value!r}")
+    return 1.0
 
 
 MAX_SAMPLE_S = 3600

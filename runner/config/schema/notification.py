@@ -28,18 +28,19 @@ def check_targets(
     names = named if isinstance(named, list) else [named]
     if len(targets) > MAX_TARGETS:
         validator.add(WHERE, f"names {len(targets)} targets; {MAX_TARGETS} are the most")
-    for target in targets:
+    for index, target in enumerate(targets):
+        where = f"{WHERE}[{index}]" if len(targets) > 1 else WHERE
         if problem := target_problem(target):
-            validator.add(WHERE, problem, HINT)
+            validator.add(where, problem, HINT)
             continue
         for name in references(target):
             if name not in names:
                 message = f"${name} in {shown(target)} is not in cluster.secrets"
                 hint = f"cluster.secrets=[{name}]: hosts need its value where no launch is left"
-                validator.add(WHERE, message, hint)
+                validator.add(where, message, hint)
         for name, secret in secrets.items():
             text = secret.reveal()
             if len(text) >= MIN_HIDDEN_CHARS and text in target:
                 message = f"holds the value of {name}, a secret, and would be recorded"
-                validator.add(WHERE, message, f"write ${name} in its place, in single quotes")
+                validator.add(where, message, f"write ${name} in its place, in single quotes")
     return tuple(targets)

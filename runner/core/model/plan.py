@@ -79,6 +79,7 @@ class Notify:
     task: str
     nodes: Tuple[str, ...]  # in rank order
     secrets: Tuple[str, ...] = ()  # names of variables whose values are not told
+    program: str = "runner"  # what starts this program where the run was launched
 
 
 @dataclass(frozen=True)

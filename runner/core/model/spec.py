@@ -251,6 +251,7 @@ class Spec:
     stacks: bool = True  # whether ranks are prepared to dump their Python stacks
     detach: bool = False  # whether the launch exits once every rank runs
     notify: Tuple[str, ...] = ()  # commands and URLs that are told of the end, as they are written
+    program: str = "runner"  # what starts this program, as it was typed
 
     @property
     def pushes_code(self) -> bool:

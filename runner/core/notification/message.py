@@ -84,7 +84,6 @@ class Subject:
     attempt: int
     notify: Notify
     told_by: str = LAUNCH
-    program: str = "python -m runner"
     run_flags: str = ""  # the words that find the run; "" for its id alone
 
     @property
@@ -107,7 +106,7 @@ class Subject:
             told_by=self.told_by,
             text=line,
             content=line,
-            hint=f"{self.program} {verb} {self.run_flags or f'--run {self.run_id}'}",
+            hint=f"{self.notify.program} {verb} {self.run_flags or f'--run {self.run_id}'}",
             exit_code=fields.get("exit_code"),
             seconds=round(fields["seconds"], 3),
             first_failure=fields.get("first_failure"),

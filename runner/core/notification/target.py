@@ -41,15 +41,15 @@ def _url_problem(url: str) -> str:
         host = parts.hostname or ""
         _ = parts.port
     except ValueError as error:
-        return f"its URL cannot be read: {error}"
+        return f"the URL cannot be read: {error}"
     if parts.scheme not in ("https", "http"):
-        return f"its URL begins with {parts.scheme}://, not https://"
+        return f"the URL begins with {parts.scheme}://, not https://"
     if "@" in parts.netloc:
-        return "its URL has a user or a password, which would be on record"
+        return "the URL has a user or a password, which would be on record"
     if not host or not url.isprintable() or " " in url:
-        return "its URL names no host, or has blanks"
+        return "the URL names no host, or has blanks"
     if parts.scheme == "http" and not _is_loopback(host):
-        return "its URL begins with http://, which anyone on the way can read"
+        return "the URL begins with http://, which anyone on the way can read"
     return ""
 
 

@@ -256,7 +256,7 @@ def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Optional[Notify]:
         return None
     nodes = tuple(node.name for node in spec.nodes)
     names = tuple(dict.fromkeys((*spec.secrets, *secrets)))
-    return Notify(spec.notify, spec.cluster, spec.task.name, nodes, names)
+    return Notify(spec.notify, spec.cluster, spec.task.name, nodes, names, spec.program)
 
 
 def _cwd(spec: Spec, run_paths: RunPaths, facts: Facts, code: CodeRef) -> str:

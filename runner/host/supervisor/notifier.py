@@ -12,6 +12,7 @@ import re
 import signal
 import time
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Set, Tuple
 
 from runner.core.model.plan import Notify, Order
@@ -142,7 +143,7 @@ class Notifier:
         upcoming = election.next_attempt if election is not None else None
         if upcoming is not None:
             nodes = tuple(node.name for node in upcoming.context.spec.nodes)
-            on_nodes = Notify(notify.targets, notify.cluster, notify.task, nodes)
+            on_nodes = replace(notify, nodes=nodes)
             self.tell(notify, lambda subject: subject.relaunched(on_nodes, reason, seconds))
             return
         state, code = _outcome(end, ladder)

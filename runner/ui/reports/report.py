@@ -169,7 +169,10 @@ def detach_notice(
     if not is_detached and not is_stopping:
         time_left = format_duration(plan.nodes[0].order.disconnect_s)
         lines[0] += f", for {time_left} unless you attach"
-    if is_detached and not is_stopping and plan.nodes[0].order.relaunches_left:
+    first = plan.nodes[0]
+    if is_detached and not is_stopping and first.order.notify:
+        lines.append(f"  notify: {first.node} tells, and runs the commands")
+    if is_detached and not is_stopping and first.order.relaunches_left:
         lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
     lines += [
         f"  {this_program()} {verb:7}{run_flags}{flag}"

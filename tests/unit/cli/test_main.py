@@ -219,7 +219,7 @@ def test_words_that_other_tools_have(capsys: pytest.CaptureFixture[str]) -> None
         "restart": "rerun=latest",
     }.items():
         said = refused(capsys, word)
-        assert said.startswith(f"error: command line: {word!r} is neither KEY=VALUE nor a verb; ")
+        assert said.startswith(f"error: command line: {word!r} is neither KEY=VALUE nor a verb\n")
         assert said.endswith(f"\n    did you mean {meant}?\n")
 
 

@@ -37,7 +37,7 @@ def test_an_end(state: str, code: int, event: str) -> None:
     data = SUBJECT.ended(state, code, 62.0, None, "").as_data(())
     assert (data["event"], data["state"], data["exit_code"]) == (event, state, code)
     assert data["text"] == f"run 0101-0000-x-abcd (resnet18 on lab3) {state} after 1 m 02 s"
-    assert data["hint"] == "python -m runner why --run 0101-0000-x-abcd"
+    assert data["hint"] == "runner why --run 0101-0000-x-abcd"
     assert data["first_failure"] is None
 
 
