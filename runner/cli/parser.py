@@ -18,6 +18,39 @@ from runner.core.shell import this_program
 EXAMPLES = {"key": "cluster.python --cluster lab3", "run": "latest"}
 """Values of the options that a verb needs."""
 
+FLAG_EXAMPLES = {
+    "--cfg": "job",
+    "--cluster": "lab3",
+    "--command": "nvidia-smi",
+    "--config-dir": "~/conf",
+    "--grep": "loss",
+    "--hosts": "gpu[01-16]",
+    "--key": "cluster.nodes",
+    "--metric": "loss",
+    "--node": "gpu2",
+    "--older-than": "7d",
+    "--out": "loss.png",
+    "--package": "task",
+    "--port": "8000",
+    "--python": "~/venv/bin/python",
+    "--rank": "0,4-7",
+    "--run": "latest",
+    "--script": "train.py",
+    "--set": "task=train",
+    "--since": "10m",
+    "--skip": "gpus",
+    "--sort": "loss",
+    "--tail": "100",
+    "--task": "train",
+    "--tensorboard": "tb",
+    "--text": "'lr too small'",
+    "--timeout": "10m",
+    "--user": "me",
+    "--x": "time",
+    "report --out": "run.html",
+}
+"""A value of each flag that takes one, by the flag, or by its verb and the flag."""
+
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -30,6 +63,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to."""
         hint = f"`{self.prog} --help` lists the flags"
+        if match := re.match(r"argument (?:-\S+?/)?(--[\w-]+)\S*: expected one argument", message):
+            flag = match[1]
+            example = FLAG_EXAMPLES.get(flag, "VALUE")
+            example = FLAG_EXAMPLES.get(f"{self.prog.split()[-1]} {flag}", example)
+            message = f"{flag} needs a value, such as: {self.prog} {flag} {example}"
         raise ConfigError([Problem("command line", message, hint)])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:

@@ -80,6 +80,38 @@ def test_the_table_fits_the_terminal(check_screen: Callable[[str, str], None], w
     check_screen(f"compare-{width}", text)
 
 
+def mixed_runs() -> list[RunData]:
+    """Ten runs of four tasks, whose arguments and settings are different ones."""
+    made = []
+    for number in range(10):
+        task = ("train", "train", "sleep", "bench")[number % 4]
+        args = {
+            "train": {"lr": (10 - number) / 100, "fail-rank": 1 if number == 5 else None},
+            "sleep": {"secs": 30 * number},
+            "bench": None,
+        }[task]
+        script = None if task == "bench" else f"{task}.py"
+        config = {"task": {"args": args, "script": script, "entry": "bp:main"}}
+        if script:
+            del config["task"]["entry"]
+        each = run(number, 0.001 * (number + 1), task=task, config={**config, "grace_s": 10})
+        made.append(each if task == "train" else replace(each, metrics=()))
+    return made
+
+
+def test_the_results_stay_and_what_tells_the_least_goes(
+    check_screen: Callable[[str, str], None],
+) -> None:
+    """Columns that are empty for most runs, or have one value, are the first to be left out."""
+    comparison = compare_runs(mixed_runs())
+    assert "task.args" not in comparison.keys, "null, or not set: it says nothing"
+    text = render_comparison(comparison, 80)
+    header, *_ = text.splitlines()
+    assert {"loss", "end", "took", "task", "lr"} <= {*header.split()}
+    assert not {"fail-rank", "entry", "task.entry"} & {*header.split()}
+    check_screen("compare-mixed", f"{text}\n\n{render_comparison(comparison, 120)}\n")
+
+
 def test_a_plot_in_a_pipe_and_on_a_terminal(check_screen: Callable[[str, str], None]) -> None:
     """Without colours each run has a sign of its own; with them it is drawn finer."""
     chart = make_chart(runs()[:2], "loss", "step")

@@ -29,7 +29,7 @@ def compare(
     from runner.ui.layout import terminal_width
     from runner.ui.reports import comparison_table
     from runner.workflows.history.compare import compared
-    from runner.workflows.history.incomplete_records import note_incomplete
+    from runner.workflows.history.incomplete_records import note_damaged, note_incomplete
 
     if csv and json_:
         message = "goes not together with --json: both say how it is printed"
@@ -41,5 +41,6 @@ def compare(
         sys.stdout.write(comparison_table.as_csv(comparison))
     else:
         show(comparison_table.render_comparison(comparison, terminal_width()))
+    note_damaged(comparison.runs)
     note_incomplete([each.run_id for each in comparison.runs if not each.state], "the table")
     return 0

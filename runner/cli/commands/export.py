@@ -8,7 +8,7 @@ from runner.cli.verb import verb
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import line
 from runner.core.text import counted
-from runner.ui.output import show
+from runner.ui.output import note, show
 
 
 @verb(
@@ -23,7 +23,7 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
     """
     from runner.cli.extras import missing_extra
     from runner.control.history.named_runs import named_records
-    from runner.workflows.history.incomplete_records import note_incomplete
+    from runner.workflows.history.incomplete_records import NO_FIGURES, note_incomplete
     from runner.workflows.history.tensorboard_export import export_runs
 
     if not tensorboard:
@@ -34,8 +34,10 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
     except ImportError as error:
         raise missing_extra("--tensorboard", "tensorboard") from error
     for each in exports:
-        if each.scalars or each.has_ended:
+        if each.scalars:
             show(f"{Path(tensorboard, each.run_id)}: {counted(each.scalars, 'scalar')}")
+        elif each.has_ended:
+            note(f"{each.run_id} {NO_FIGURES}")
     show(f"  {line(['tensorboard', '--logdir', tensorboard])}")
     note_incomplete([each.run_id for each in exports if not each.has_ended], "the export")
     return 0

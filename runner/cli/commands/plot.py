@@ -44,7 +44,8 @@ def plot(
     charts = charts_of(runs, metric, x)
     labels = labels_of(runs, charts)
     if out:
-        _write_image(charts, labels, Path(out))
+        title = f"{runs[0].run_id}  {runs[0].task}".rstrip() if len(runs) == 1 else ""
+        _write_image(charts, labels, Path(out), title)
     else:
         _draw(charts, labels)
     note_incomplete([each.run_id for each in runs if each.verdict is None], "the plot")
@@ -64,12 +65,14 @@ def _draw(charts: Sequence[Chart], labels: Sequence[Sequence[str]]) -> None:
         print(render_plot(chart, names, width, height, colours=colours))
 
 
-def _write_image(charts: Sequence[Chart], labels: Sequence[Sequence[str]], path: Path) -> None:
+def _write_image(
+    charts: Sequence[Chart], labels: Sequence[Sequence[str]], path: Path, title: str
+) -> None:
     from runner.cli.extras import missing_extra
     from runner.ui.reports.image_plot import write_image
 
     try:
-        write_image(charts, labels, path)
+        write_image(charts, labels, path, title)
     except ImportError as error:
         raise missing_extra("--out", "matplotlib") from error
     except OSError as error:

@@ -48,7 +48,7 @@ def report(
     records = list(dict.fromkeys(chain.from_iterable(_records(selection, each) for each in words)))
     runs = [read_run(folder) for folder in records]
     path = Path(out).absolute() if out else report_path(records, [each.run_id for each in runs])
-    size = write_report(path, render_page(page_data(runs)))
+    size = write_report(path, render_page(page_data(runs)), is_named=bool(out))
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
     show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
     note_incomplete([each.run_id for each in runs if each.verdict is None], "the page")

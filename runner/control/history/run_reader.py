@@ -37,7 +37,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.paths import is_run_id
+from runner.core.protocol.paths import EVENTS_FILE, is_run_id
 
 DAY_S = 86_400
 MAX_PLANS = 200
@@ -143,6 +143,8 @@ def _read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
             plans.append(plan)
         elif plan:
             problems.add(name, "it has no nodes")
+    if PLAN_FILE not in names and (files or {EVENTS_FILE, RESULT_FILE} & {*names}):
+        problems.add(PLAN_FILE, "it is missing, so nodes and GPUs of the run are unknown")
     return tuple(plans)
 
 

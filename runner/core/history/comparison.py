@@ -10,6 +10,7 @@ from runner.core.dataclass import dataclass
 from runner.core.history.run_data import RunData, flat_config
 
 ARGUMENTS = "task.args"
+NOTHING = "null"
 
 WITHOUT_EFFECT = (
     *("run_id", "run_dir", "rerun", "dry_run", "ui", "detach", "console_ranks", "skip_checks"),
@@ -42,6 +43,7 @@ class RunSummary:
     config: Mapping[str, Optional[str]] = field(
         default_factory=dict
     )  # keys that differ; None: unset
+    problems: Tuple[str, ...] = ()  # what of the record could not be read
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,15 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
 def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], ...]]:
     """Return the values of each key that differs, in the order of the runs; None: it is not set.
 
-    The arguments of the task come first. A run whose configuration is unknown differs in nothing.
+    The arguments of the task come first. A key that is null in one run and not set in another one
+    does not differ, and a run whose configuration is unknown differs in nothing.
     """
     flats = [_flat(run.config) for run in runs]
     known = [flat for flat in flats if flat]
     keys = dict.fromkeys(key for flat in known for key in flat if _has_effect(key))
     differing: Dict[str, Tuple[Optional[str], ...]] = {}
     for key in sorted(keys, key=lambda key: (not _is_argument(key), not key.startswith("task."))):
-        if len({flat.get(key) for flat in known}) > 1:
+        if len({flat.get(key, NOTHING) for flat in known}) > 1:
             differing[key] = tuple(flat.get(key) for flat in flats)
     return differing
 
@@ -98,7 +101,7 @@ def _is_argument(key: str) -> bool:
 def value_text(value: Any) -> str:
     """Return a value of the configuration as it is written in YAML."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return {None: NOTHING, True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):
@@ -142,6 +145,7 @@ def _summary(run: RunData, config: Mapping[str, Optional[str]]) -> RunSummary:
         metrics={metric.name: metric.last for metric in run.metrics},
         least_loss=loss.least if loss else None,
         config=config,
+        problems=run.problems,
     )
 
 

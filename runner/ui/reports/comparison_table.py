@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,9 @@ from runner.ui.layout import COLUMN_GAP, fitting_columns, render_table, wrap
 
 MAX_CELL = 40  # characters
 MISSING = "-"
+RESULTS = ("run", "end", "loss", "took")
+"""The columns that no other one drives out."""
+
 WRAPPED = ("note", "differs in")
 
 Columns = dict[str, list[str]]
@@ -36,8 +42,10 @@ def render_comparison(comparison: Comparison, width: int) -> str:
         lines = _rows({"run": [*map(str, headers[1:])], **turned}, width) if is_unique else None
     left_out: list[str] = []
     if lines is None:
-        widths = fitting_columns(columns, width, WRAPPED)
-        left_out = [header for header in columns if header not in widths]
+        ranked = _by_information(columns)
+        fitting = fitting_columns(ranked, width, WRAPPED)
+        left_out = [header for header in ranked if header not in fitting]
+        widths = {header: fitting[header] for header in columns if header in fitting}
         cells = zip(*(columns[header] for header in widths), strict=True)
         lines = [line for block in render_table(widths, [*cells]) for line in block]
     hidden = len(comparison.keys) - len(shown_keys(comparison))
@@ -55,6 +63,32 @@ def _rows(columns: Mapping[str, Sequence[str]], width: int) -> list[str] | None:
         return None
     rows = [*zip(*columns.values(), strict=True)]
     return [line for block in render_table(widths, rows) for line in block]
+
+
+def _by_information(columns: Columns) -> Columns:
+    """Return the columns by what they tell: the results, and what differs the most of the keys.
+
+    A column that has nothing of most runs, or one value alone, tells the least.
+    """
+    causes = {*itertools.takewhile(lambda header: header not in RESULTS[1:], columns)}
+
+    def rank(header: str) -> tuple[int, float]:
+        if header in RESULTS:
+            return 0, RESULTS.index(header)
+        cells = columns[header]
+        known = [cell for cell in cells if cell not in (MISSING, "null")]
+        share = len(known) / len(cells)
+        if share < 1 / 2 or len({*known}) == 1:
+            return 3, -share * _entropy(cells)
+        return (1, -share * _entropy(cells)) if header in causes else (2, 0)
+
+    return {header: columns[header] for header in sorted(columns, key=rank)}
+
+
+def _entropy(cells: Sequence[str]) -> float:
+    """Return the entropy of cells, in bits: how much one of them tells of which run it is."""
+    shares = (count / len(cells) for count in Counter(cells).values())
+    return -sum(share * math.log2(share) for share in shares)
 
 
 def shown_keys(comparison: Comparison) -> list[str]:

@@ -11,8 +11,10 @@ from runner.core.text import printable
 WIDTH, HEIGHT, DPI = 9.0, 3.2, 150  # of each chart, in inches
 
 
-def write_image(charts: Sequence[Chart], labels: Sequence[Sequence[str]], path: Path) -> None:
-    """Write charts; `labels` say what the curves of each are. Raise OSError, ImportError."""
+def write_image(
+    charts: Sequence[Chart], labels: Sequence[Sequence[str]], path: Path, title: str = ""
+) -> None:
+    """Write charts; `labels` or a title say whose curves they are. Raise OSError, ImportError."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -31,5 +33,8 @@ def write_image(charts: Sequence[Chart], labels: Sequence[Sequence[str]], path: 
             axes.set_ylabel(printable(f"{chart.name}{unit}"))
             axes.set_xlabel("seconds since the launch" if chart.x == TIME else "step")
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
+            if not title:
+                axes.legend(fontsize="small")
+        if title:
+            figure.suptitle(printable(title), fontsize="medium")
         figure.savefig(path, dpi=DPI, format=path.suffix[1:].lower())

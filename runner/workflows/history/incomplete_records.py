@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.core.errors import NotReady, Problem
+from runner.core.history.comparison import RunSummary
+from runner.core.history.run_data import RunData
 from runner.core.shell import line, this_program
-from runner.core.text import join_some
+from runner.core.text import counted, join_some
 from runner.ui.output import note
 
 MAX_NAMED = 3
+NO_FIGURES = "printed no metrics, and no samples are on record"
+PAGE = "docs/progress.md"
 
 
 def note_incomplete(run_ids: Sequence[str], what: str) -> None:
@@ -22,7 +26,22 @@ def note_incomplete(run_ids: Sequence[str], what: str) -> None:
         note(f"  {command}")
 
 
-def nothing_here(verb: str, run_ids: Sequence[str]) -> NotReady:
+def note_damaged(runs: Sequence[RunSummary]) -> None:
+    """Say what of the records of runs could not be read."""
+    for run in [run for run in runs if run.problems][:MAX_NAMED]:
+        note(f"the record of {run.run_id} is damaged: {join_some(run.problems, 1)}")
+
+
+def no_figures(verb: str, runs: Sequence[RunData]) -> NotReady:
+    """Return the error where runs have neither metrics nor samples on record."""
+    if unended := [run.run_id for run in runs if run.verdict is None]:
+        return _nothing_here(verb, unended)
+    which = runs[0].run_id if len(runs) == 1 else counted(len(runs), "run")
+    hint = f'a program makes them with lines such as {{"step": 1, "loss": 0.5}}: {PAGE}'
+    return NotReady([Problem(verb, f"{which} {NO_FIGURES}", hint)])
+
+
+def _nothing_here(verb: str, run_ids: Sequence[str]) -> NotReady:
     """Return the error where runs whose end is not on record have nothing on record besides."""
     message = f"nothing of what {join_some(run_ids, MAX_NAMED)} printed is here yet"
     return NotReady([Problem(verb, message, "\n".join(_pull_commands(run_ids)))])

@@ -17,12 +17,11 @@ from runner.core.history.charts import (
 )
 from runner.core.history.comparison import ARGUMENTS, compare_runs
 from runner.core.history.run_data import RunData
-from runner.core.text import counted, join_some, printable
-from runner.workflows.history.incomplete_records import nothing_here
+from runner.core.text import join_some, printable
+from runner.workflows.history.incomplete_records import no_figures
 
 MAX_POINTS = 1000
 MAX_LABEL = 60  # characters of what differs
-PAGE = "docs/progress.md"
 
 
 def load_runs(folders: Sequence[Path]) -> list[RunData]:
@@ -42,12 +41,7 @@ def charts_of(runs: Sequence[RunData], names: Sequence[str], x: str) -> list[Cha
         raise ConfigError([Problem("--x", f"must be {STEP} or {TIME}, not {x!r}")])
     known = figure_names(runs)
     if not known:
-        if unended := [run.run_id for run in runs if run.verdict is None]:
-            raise nothing_here("plot", unended)
-        which = runs[0].run_id if len(runs) == 1 else f"{counted(len(runs), 'run')}"
-        message = f"{which} printed no metrics, and no samples are on record"
-        hint = f'a program makes them with lines such as {{"step": 1, "loss": 0.5}}: {PAGE}'
-        raise NotReady([Problem("plot", message, hint)])
+        raise no_figures("plot", runs)
     if unknown := [name for name in names if name not in known]:
         legal = join_some([printable(name) for name in known], 30)
         raise ConfigError([Problem("--metric", f"no run has {unknown[0]!r}", f"they have {legal}")])

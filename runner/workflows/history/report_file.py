@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.control.record.atomic_file import replace_file
 from runner.control.record.run_index import RUNS_FOLDER
-from runner.core.errors import NotReady, Problem
+from runner.core.errors import ConfigError, NotReady, Problem
 
 REPORT_FILE = "report.html"
 MAX_NAMED = 3
@@ -27,8 +27,13 @@ def report_path(records: Sequence[Path], run_ids: Sequence[str]) -> Path:
     return (here if here.is_dir() else records[0].parent) / f"report-{name}.html"
 
 
-def write_report(path: Path, page: str) -> int:
-    """Write a page; return its size in bytes. Raise NotReady if it cannot be written there."""
+def write_report(path: Path, page: str, *, is_named: bool) -> int:
+    """Write a page; return its size in bytes.
+
+    Raises:
+        ConfigError: It cannot be written where the user named a file.
+        NotReady: It cannot be written in the record.
+    """
     data = page.encode()
     try:
         if path.exists() and not path.is_file():
@@ -36,5 +41,8 @@ def write_report(path: Path, page: str) -> int:
         replace_file(path, data)
     except OSError as error:
         message = f"cannot write {path}: {error.strerror}"
-        raise NotReady([Problem("--out", message, "--out FILE names another place")]) from error
+        if is_named:
+            raise ConfigError([Problem("--out", message)]) from error
+        hint = "--out FILE names another place"
+        raise NotReady([Problem("report", message, hint)]) from error
     return len(data)

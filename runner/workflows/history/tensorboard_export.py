@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from runner.control.record.run_index import ignore_folder
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.history.charts import UNITS
 from runner.core.history.run_data import RunData, Series
-from runner.workflows.history.incomplete_records import nothing_here
+from runner.workflows.history.incomplete_records import no_figures
 
 EVENT_FILE = "events.out.tfevents.0000000001.runner"
 """The name by which TensorBoard finds it, the same each time: an export replaces the one before."""
@@ -43,28 +44,29 @@ class Export(NamedTuple):
 
 
 def export_runs(records: list[Path], folder: Path) -> list[Export]:
-    """Write the scalars of runs below a folder; nothing of one whose end and scalars are not here.
+    """Write the scalars of runs below a folder; of a run without any, nothing.
 
     Raises:
         ConfigError: The folder of a run has files of others, or cannot be written.
         ImportError: tensorboard is not installed.
-        NotReady: There is nothing of any run here yet.
+        NotReady: No run has any here.
     """
     import tensorboard.compat.proto.event_pb2  # noqa: F401 (before anything is written)
 
-    exports = []
+    exports, without = list[Export](), list[RunData]()
     for record in records:
         run = read_run(record, max_points=MAX_POINTS, parts=frozenset({METRICS, LOADS}))
         try:
-            has_ended = run.verdict is not None
-            is_here = has_ended or any(True for _ in scalars_of(run))
+            is_here = any(True for _ in scalars_of(run))
             count = _export(run, folder / Path(run.run_id).name) if is_here else 0
-            exports.append(Export(run.run_id, count, has_ended))
+            exports.append(Export(run.run_id, count, run.verdict is not None))
+            if not is_here:
+                without.append(replace(run, metrics=(), loads=()))
         except OSError as error:
             message = f"cannot write in {folder}: {reason_of(error)}"
             raise ConfigError([Problem("--tensorboard", message)]) from error
-    if not any(export.scalars or export.has_ended for export in exports):
-        raise nothing_here("export", [export.run_id for export in exports])
+    if len(without) == len(exports):
+        raise no_figures("export", without)
     return exports
 
 

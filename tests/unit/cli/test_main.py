@@ -17,7 +17,7 @@ import pytest
 from runner import verbs
 from runner.cli.completion.query import candidates
 from runner.cli.main import main
-from runner.cli.parser import VerbParser
+from runner.cli.parser import VerbParser, launch_parser
 from runner.cli.translation import NO_COUNTERPART, on_the_page
 from runner.cli.verb import load_verb, verb_names
 from runner.config.overrides import is_override
@@ -49,6 +49,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def values(name: str, *words: str) -> dict[str, Any]:
     """What a verb's function is given for these words."""
     return VerbParser(load_verb(name)).values(words)
+
+
+def takers() -> list[tuple[str, str]]:
+    """Each flag that takes a value, and its verb; "" for those of a launch."""
+    found = [
+        (name, option.flag)
+        for name in verb_names()
+        for option in load_verb(name).options
+        if option.default is not False
+    ]
+    return [*found, ("", "--cfg"), ("", "-c"), ("", "--config-dir"), ("", "--package")]
+
+
+@pytest.mark.parametrize(("name", "flag"), takers())
+def test_a_flag_without_its_value_is_shown_one(name: str, flag: str) -> None:
+    """An example that the verb's parser takes, in our words."""
+    parser = VerbParser(load_verb(name)) if name else launch_parser()
+    with pytest.raises(ConfigError) as caught:
+        parser.parse([flag])
+    (problem,) = caught.value.problems
+    needs, _, example = problem.message.partition(", such as: ")
+    assert needs == f"{'--cfg' if flag == '-c' else flag} needs a value"
+    assert example.startswith(f"{parser.prog} -")
+    words = shlex.split(example.removeprefix(parser.prog))
+    assert words[1] != "VALUE"
+    assert words[1] in str(parser.parse(words))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

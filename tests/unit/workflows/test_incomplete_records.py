@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import main
+from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
 from runner.core.outcome.verdict import Verdict
 from tests.golden.builders import plan, request
@@ -76,12 +77,65 @@ def test_nothing_is_claimed_of_what_is_on_hosts_alone(
     assert first == f"error: {argv[0]}: nothing of what {ID.format(0)} printed is here yet"
     assert hint.endswith(f" pull --run {ID.format(0)}")
     assert not (tmp_path / "tb").exists()
-    code = main([*argv, make(1, has_ended=True)])
+    assert main([*argv, make(1, has_ended=True)]) == 3
+    first, hint = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"{ID.format(1)} printed no metrics, and no samples are on record")
+    assert "lines such as" in hint
+    assert not (tmp_path / "tb").exists()
+
+
+def test_an_export_names_the_runs_that_have_nothing(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below a folder that has other files, which stay."""
+    words = [make(0, METRICS, has_ended=True), make(1, has_ended=True)]
+    (tmp_path / "train.py").touch()
+    assert main(["export", *words, "--tensorboard", "."]) == 0
     told = capsys.readouterr()
-    if argv[0] == "plot":
-        assert (code, "printed no metrics" in told.err) == (3, True)
-    else:
-        assert (code, "0 scalars" in told.out, told.err) == (0, True, "")
+    assert told.out.startswith(f"{ID.format(0)}: 1 scalar\n")
+    assert told.err == f"note: {ID.format(1)} printed no metrics, and no samples are on record\n"
+    assert not (tmp_path / ID.format(1)).exists()
+    assert (tmp_path / "train.py").exists()
+
+
+def test_a_record_without_its_plan_is_said_to_be_damaged(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the page and by the table; a run that has none yet has no damage."""
+    ended, begun = make(0, METRICS, has_ended=True), make(1)
+    for word in (ended, begun):
+        (tmp_path / word / "plan.json").unlink()
+    told = "plan.json: it is missing, so nodes and GPUs of the run are unknown"
+    assert read_run(tmp_path / ended).problems == (told,)
+    assert read_run(tmp_path / begun).problems == ()
+    assert main(["report", ended]) == 0
+    assert told in (tmp_path / ended / "report.html").read_text()
+    capsys.readouterr()
+    assert main(["compare", ended]) == 0
+    assert capsys.readouterr().err == f"note: the record of {ID.format(0)} is damaged: {told}\n"
+
+
+def test_a_file_that_cannot_be_written(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that was named is an error of the command line; that of the record has a way out."""
+    word = make(0, METRICS, has_ended=True)
+    for verb, name in (("plot", "none/x.png"), ("report", "none/x.html")):
+        assert main([verb, word, "--out", name]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: --out: cannot write ")
+    Path(word, "report.html").mkdir()
+    assert main(["report", word]) == 3
+    _, hint = capsys.readouterr().err.splitlines()
+    assert hint.strip() == "--out FILE names another place"
+
+
+def test_an_image_of_one_run_has_a_title(make: Make, tmp_path: Path) -> None:
+    """Its id and its task; of several runs, a legend names each."""
+    one, other = (make(number, METRICS, has_ended=True) for number in range(2))
+    assert main(["plot", one, "--out", "one.svg"]) == 0
+    assert f">{ID.format(0)}  train<" in (tmp_path / "one.svg").read_text()
+    assert main(["plot", one, other, "--out", "two.svg"]) == 0
+    both = (tmp_path / "two.svg").read_text()
+    assert [f">{ID.format(number)}<" in both for number in range(2)] == [True, True]
 
 
 def test_a_note_says_which_run_has_it(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,4 +166,6 @@ def test_flags_of_compare(make: Make, capsys: pytest.CaptureFixture[str]) -> Non
     assert "--csv" in told
     assert "--json" in told
     assert main(["compare", "--sort", "--csv", *words]) == 2
-    assert "expected one argument" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "--sort needs a value, such as: " in told
+    assert " compare --sort loss\n" in told
