@@ -47,7 +47,7 @@ def test_sweep_has_a_few_jobs_at_once(slurm: Slurm, hpc: Launcher) -> None:
 
 def test_detached_sweep_is_a_chain(slurm: Slurm, hpc: Launcher) -> None:
     """All jobs are submitted; those beyond the limit wait for others."""
-    done = sweep(hpc, "sweep.parallel=3", "detach=true").wait()
+    done = sweep(hpc, "sweep.parallel=3", "detach=true", seconds=12).wait()
     assert done.code == 0, done
     assert len(slurm.jobs()) == 4
     assert slurm.jobs("%r").count("Dependency") == 1

@@ -1048,7 +1048,7 @@ def test_login_that_stays_refused_is_told(place: Place, way: str) -> None:
     with unfinished_logins(gate if way in ("jump", "proxy") else sshd, 2):
         start = time.monotonic()
         problem = place.problem(sshd.node(), **settings)
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 5
     host, hop = (f"{each.address} port {each.port}" for each in (sshd, gate))
     if way == "proxy":
         assert problem.message.startswith("the jump host of the ProxyCommand `ssh -F /dev/null ")

@@ -274,7 +274,11 @@ def test_the_nodes_of_a_job_are_shown_by_what_they_record(slurm: Slurm, hpc: Lau
 
     wait_until(is_sampled, "samples of both nodes", 60, detail=lambda: shown)
     assert f"\n{run_id} " in shown
-    only = json.loads(hpc("top", "--run", run_id, "--json").out)
-    assert {"node1", "node2"} <= only["nodes"].keys()
+
+    def knows_both() -> bool:
+        only = json.loads(hpc("top", "--run", run_id, "--json").out)
+        return {"node1", "node2"} <= only["nodes"].keys()
+
+    wait_until(knows_both, "both nodes in a look at the run", 30)
     assert hpc("stop", "--run", run_id).code == 0
     assert slurm.nodes
