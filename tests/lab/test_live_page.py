@@ -126,6 +126,7 @@ def test_a_run_is_followed_through_a_relaunch_and_a_lost_connection(
     served.controller.until(lambda: not served.event()["note"], "both again")
     ends.touch()
     served.controller.until(lambda: served.event()["ended"], "the end")
+    served.controller.until(lambda: not served.run()["is_on"], "the page of the end")
     served.until_step(3)
     run = served.run()
     assert (run["is_on"], run["state"]) == (False, "succeeded")
