@@ -276,8 +276,8 @@ def test_the_nodes_of_a_job_are_shown_by_what_they_record(slurm: Slurm, hpc: Lau
     assert f"\n{run_id} " in shown
 
     def knows_both() -> bool:
-        only = json.loads(hpc("top", "--run", run_id, "--json").out)
-        return {"node1", "node2"} <= only["nodes"].keys()
+        nodes: dict[str, object] = json.loads(hpc("top", "--run", run_id, "--json").out)["nodes"]
+        return {"node1", "node2"} <= nodes.keys()
 
     wait_until(knows_both, "both nodes in a look at the run", 30)
     assert hpc("stop", "--run", run_id).code == 0
