@@ -75,9 +75,9 @@ class PeerExchange(PeerObserver):
 
     def tell_outcome(self, end: events.Ended, election: Optional[LeaderElection]) -> None:
         """Tell of the end of the run, or of its next attempt, if that is up to this host."""
-        args, ladder, tell = self._args, self._ladder, self.notifier.tell_outcome
-        tell = functools.partial(tell, args, end, ladder, election, is_teller=self._is_teller)
-        self.notifier.guard(tell)
+        notifier = self.notifier
+        tell = functools.partial(notifier.tell_outcome, self._args, end, self._ladder, election)
+        notifier.guard(functools.partial(tell, is_teller=self._is_teller))
 
     def stop(self, reason: str, cause: StopCause) -> None:
         """Tell the others to stop."""
