@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 from runner.config.nodes import expand_range
 from runner.core.errors import ConfigError, Problem
+from runner.core.model.facts import MAX_PORT
 
-LAST_PORT = 65535
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -60,8 +60,8 @@ def _split_address(word: str) -> tuple[str, str, str]:
             raise input_error("--hosts", f"{word!r} names no port after the colon")
     if user or word.startswith("@"):
         check_user(user, "--hosts")
-    if port and not (port.isascii() and port.isdecimal() and 1 <= int(port) <= LAST_PORT):
-        raise input_error("--hosts", f"{word!r}: {port!r} is no port from 1 to {LAST_PORT}")
+    if port and not (port.isascii() and port.isdecimal() and 1 <= int(port) <= MAX_PORT):
+        raise input_error("--hosts", f"{word!r}: {port!r} is no port from 1 to {MAX_PORT}")
     if re.fullmatch(r"[\d.]+", address) or ":" in address:
         try:
             ipaddress.ip_address(address)

@@ -14,6 +14,7 @@ from typing import Any
 from runner.control.record.run_index import LATEST
 from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
+from runner.core.model.facts import MAX_PORT
 from runner.core.model.line_pattern import EXAMPLE, check_pattern
 from runner.core.model.spec import USUAL_PRELOAD, PortRange
 from runner.core.protocol.paths import is_run_id
@@ -397,4 +398,4 @@ def _parse_int(value: object) -> int | None:
 
 
 def _is_port(number: int) -> bool:
-    return 1 <= number <= 65535  # noqa: PLR2004 (what TCP has)
+    return 1 <= number <= MAX_PORT
