@@ -165,7 +165,7 @@ class Validator:
     def port(self, where: str, value: object) -> int | None:
         """Read a TCP port, or null."""
         number = _parse_int(value)
-        if value is not None and (number is None or not _is_port(number)):
+        if value is not None and not (number and 1 <= number <= MAX_PORT):
             self.add(where, f"must be a port from 1 to 65535, not {value!r}")
         return number
 
@@ -175,7 +175,7 @@ class Validator:
             return PortRange()
         first, dash, last = str(value).partition("-")
         low, high = _parse_int(first.strip()), _parse_int((last if dash else first).strip())
-        if low is None or high is None or not (_is_port(low) and _is_port(high)) or low > high:
+        if not (low and high and 1 <= low <= high <= MAX_PORT):
             legal = "must be auto, a port such as 29500 or a range such as 29500-29600"
             hint = "ports go from 1 to 65535, the first before the last"
             self.add(where, f"{legal}, not {value!r}", hint)
@@ -204,7 +204,7 @@ class Validator:
         text = self.text(where, value)
         host_port = r"(\[[0-9A-Fa-f:]+\]|[^\s:\[\]-][^\s:\[\]]*):([0-9]{1,5})"
         match = re.fullmatch(host_port, text)
-        if text and not (match and _is_port(int(match[2]))):
+        if text and not (match and 1 <= int(match[2]) <= MAX_PORT):
             self.add(where, f"must be HOST:PORT such as etcd1:2379, not {text!r}")
         return text
 
@@ -395,7 +395,3 @@ def _parse_int(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else None
-
-
-def _is_port(number: int) -> bool:
-    return 1 <= number <= MAX_PORT
