@@ -6,15 +6,16 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 # Each worker has a lab of its own, and an idle worker takes tests from the others. A test that
-# fails once has failed: nothing is run again. Half of the time is waiting, hence four workers on two
-# cores.
-WORKERS := --numprocesses 4 --dist worksteal
-ONCE    := -m "not all"
+# fails once has failed: nothing is run again.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+ONCE   := not all and (smoke or not (slurm or containers or tasks or chaos))
+# Tests that shorten a limit of the product run after the others. Exit code 5: ARGS chose none of them.
+OR_NONE := || [ $$? = 5 ]
 
 # Where it is set (some images do), each of the suite's thousand controllers would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-all check unit lab gpu bench chaos clean system
+.PHONY: help run test test-all check unit lab slurm containers tasks chaos gpu bench clean system
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -26,23 +27,35 @@ run: $(VENV)/.run  ## train ResNet-18 on this machine (ARGS="task.args.epochs=2"
 	@printf '  %s init\n' '$(abspath $(BIN))/runner'
 
 test: check system  ## checks, and every promise and documented behaviour once
-	$(BIN)/python -m pytest $(WORKERS) $(ONCE) $(ARGS)
+	$(PYTEST) -m "not timing and $(ONCE)" $(ARGS)
+	$(PYTEST) -m "timing and $(ONCE)" $(ARGS) $(OR_NONE)
 
-test-all: check system $(VENV)/.libraries  ## checks, and all tests: all combinations, chaos, every page of the docs
-	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+test-all: check system $(VENV)/.libraries  ## checks, and all tests: all combinations, Slurm, containers, trainings, chaos
+	$(PYTEST) -m "not timing" $(ARGS)
+	$(PYTEST) -m timing $(ARGS) $(OR_NONE)
 
-check: $(VENV)/.test  ## ruff, mypy, import rules, Python 3.8 of the code for hosts
+slurm: $(VENV)/.test system  ## tests on Slurm's own daemons
+	$(PYTEST) -m slurm $(ARGS)
+
+containers: $(VENV)/.test system  ## tests with docker and podman
+	$(PYTEST) -m containers $(ARGS)
+
+tasks: $(VENV)/.test system  ## trainings of the shipped tasks, preload, and libraries on top of torch
+	$(PYTEST) -m tasks $(ARGS)
+
+check: $(VENV)/.test  ## ruff, mypy, import rules, rules of style, Python 3.8 of the code for hosts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	.ci/style
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- --eval-annotations runner/core runner/host
 
 unit: $(VENV)/.test  ## the fast tests only
 	$(BIN)/python -m pytest tests/unit tests/golden $(ARGS)
 
 lab: $(VENV)/.test system  ## make test's tests on real hosts only (ARGS="tests/lab/test_stop.py -k ctrl_c" for one)
-	$(BIN)/python -m pytest $(WORKERS) $(ONCE) $(if $(filter tests/%,$(ARGS)),,tests/lab) $(ARGS)
+	$(PYTEST) -m "$(ONCE)" $(if $(filter tests/%,$(ARGS)),,tests/lab) $(ARGS)
 
 gpu: $(VENV)/.test  ## what needs NVIDIA GPUs; prints a table to paste into an issue (docs/gpu.md)
 	@$(BIN)/python -m tests.gpu $(ARGS)

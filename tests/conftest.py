@@ -13,15 +13,8 @@ for signum, handler in (
 ):
     signal.signal(signum, handler)  # nohup, and the "&" of a shell, have us ignore them
 
-USUAL_LIMIT_S = 180
-
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest tests first, those with a higher limit: none is to be left at the end."""
-    items.sort(key=lambda item: not _is_long(item))
-
-
-def _is_long(item: pytest.Item) -> bool:
-    limit = item.get_closest_marker("timeout")
-    return limit is not None and limit.args[0] > USUAL_LIMIT_S
+    """Put slow tests first: none is to be left alone at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

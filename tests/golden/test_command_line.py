@@ -455,7 +455,6 @@ def test_any_key_of_the_schema_can_be_left_out(here: Here) -> None:
         assert composer.compose(env).spec.env == {"A": "1", "B": "1"}
 
 
-@pytest.mark.documents("docs/configuration.md", "docs/elastic.md", "docs/tasks.md")
 @pytest.mark.parametrize("page", ["configuration", "elastic", "tasks"])
 def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
     """Each launch on the pages whose commands the lab does not run."""

@@ -18,8 +18,6 @@ from runner.core.planning.container.base import ENGINES
 from tests.golden.builders import SHIPPED, facts, spec
 from tests.golden.conftest import Check
 
-pytestmark = [pytest.mark.documents("docs/containers.md")]
-
 NODES = (Node("gpu1", "gpu1", gpu_count=2), Node("gpu2", "gpu2", gpu_ids=(1, 3)))
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANATIONS, explain
 
-pytestmark = [pytest.mark.documents("docs/failures.md")]
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failures.md"
 WROTE = ROOT / "tests" / "fixtures" / "failures"

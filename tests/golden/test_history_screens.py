@@ -25,8 +25,6 @@ from runner.workflows.history.compare import sorted_runs
 from runner.workflows.history.plot import labels_of
 from tests.golden.builders import facts, spec
 
-pytestmark = pytest.mark.documents("docs/history.md")
-
 BEGAN = 1.7e9
 STEPS = tuple(range(0, 1000, 10))
 

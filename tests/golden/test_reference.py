@@ -20,8 +20,6 @@ from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import join_or
 from runner.core.model.spec import DryRun, LaunchRequest
 
-pytestmark = [pytest.mark.documents("docs/configuration.md")]
-
 ROOT = Path(__file__).parents[2]
 FIELDS = [
     (f"{section}.{field.name}".lstrip("."), field)

@@ -24,8 +24,6 @@ from tests.gpu.machine import PROGRAMS, Machine, host_facts
 from tests.lab.launching import Result
 from tests.lab.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-
 Figure = Callable[[str, object], None]
 LOG_EACH = "task.args.log_every=1"
 DIGITS = ("task.args.epochs=2", LOG_EACH)

@@ -53,7 +53,7 @@ def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFact
 
 @pytest.fixture(scope="session")
 def lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Four plain hosts that most tests share.
+    """Four plain hosts that most tests share, and of which most launch on two.
 
     Each test finds them on, plugged in and idle, with nothing in /dev/shm, and its accounts' homes
     as on the first day.
@@ -118,16 +118,10 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def on_lab(lab: Lab, launcher: Launcher) -> Launcher:
-    """A user whose conf/ names the shared lab."""
-    lab.write_cluster(launcher.conf)
+    """A user whose `cluster=lab` is two hosts, and `cluster=lab4` all four."""
+    lab.write_cluster(launcher.conf, names=["node1", "node2"])
+    lab.write_cluster(launcher.conf, name="lab4")
     return launcher
-
-
-@pytest.fixture
-def plainly(on_lab: Launcher) -> Launcher:
-    """The same, for what is not about torch: its ranks are started by the supervisors."""
-    on_lab.entry = "plain"
-    return on_lab
 
 
 @pytest.fixture
@@ -164,7 +158,6 @@ def slurm(slurm_for_session: Slurm) -> Iterator[Slurm]:
 
 @pytest.fixture
 def hpc(slurm: Slurm, launcher: Launcher) -> Launcher:
-    """A user whose YAML names the cluster; ranks are started by the supervisors."""
+    """A user whose YAML names the cluster."""
     slurm.write_cluster(launcher.conf)
-    launcher.entry = "plain"
     return launcher

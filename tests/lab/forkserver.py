@@ -31,7 +31,6 @@ RUNNER_ARGV = [sys.executable, "-m", "runner"]
 """What a command line begins with for which a fork will do."""
 
 ROOT = str(Path(__file__).parents[2])
-SPEEDUP_VARIABLE = "RUNNER_TEST_SPEEDUP"
 LENGTH = 8
 """Bytes of the length before each request."""
 SKIPPED = ("runner.host", "runner.tasks", "runner.verbs", "runner.__main__")
@@ -102,7 +101,7 @@ class ForkedController:
 def fork_controller(
     argv: list[str], cwd: Path, env: Mapping[str, str], output: tuple[int, int]
 ) -> ForkedController:
-    """Start `python -m runner ARGV`, forked from a server that was imported with this speed-up.
+    """Start `python -m runner ARGV`, forked from a server that has imported it.
 
     Args:
         argv: The words after `runner`.
@@ -111,18 +110,14 @@ def fork_controller(
         output: The descriptors of its standard output and error.
     """
     with Path(os.devnull).open("rb") as nothing:
-        return _server(env.get(SPEEDUP_VARIABLE, "")).start(
-            argv, cwd, env, (nothing.fileno(), *output)
-        )
+        return _server().start(argv, cwd, env, (nothing.fileno(), *output))
 
 
 @functools.cache
-def _server(speedup: str) -> ForkServer:
-    """Return the server whose modules were imported with this speed-up of internal times."""
+def _server() -> ForkServer:
     env = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-    server = ForkServer(
-        {**env, "PYTHONPATH": ROOT, **({SPEEDUP_VARIABLE: speedup} if speedup else {})}
-    )
+    env["PYTHONPATH"] = ROOT
+    server = ForkServer(env)
     atexit.register(server.close)
     return server
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from tests.lab import forkserver
 from tests.lab.forkserver import RUNNER_ARGV, ForkedController
-from tests.lab.waiting import TimedOut, wait_until
+from tests.lab.waiting import PATIENCE, TimedOut, wait_until
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -139,12 +139,12 @@ class Controller:
         self.until(lambda: self.out.count(text) >= times, f"{times} × {text!r}", seconds)
 
     def wait(self, seconds: float = 90) -> Result:
-        """Return how it ended; it is killed when that takes longer."""
+        """Return how it ended; it is killed when that takes longer than `seconds` × PATIENCE."""
         try:
-            code = self.process.wait(seconds)
+            code = self.process.wait(seconds * PATIENCE)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise TimedOut(f"no end in {seconds} s:\n{self._printed()}") from None
+            raise TimedOut(f"no end in {seconds * PATIENCE:g} s:\n{self._printed()}") from None
         return Result(code, self.out, self.err, time.monotonic() - self.started_at, self.folder)
 
     def _printed(self) -> str:
@@ -169,16 +169,16 @@ class Launcher:
     Attributes:
         folder: Where that user stands.
         conf: Their configuration.
-        entry: What starts the ranks of `rank_overrides`; "plain" costs each host no import of
-            torch.
+        entry: What starts the ranks of `rank_overrides`: "plain", which costs each host no import
+            of torch, or "torchrun".
         env: The environment.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.conf = folder / "conf"
+        self.entry = "plain"
         (self.conf / "cluster").mkdir(parents=True)
-        self.entry = "torchrun"
         home = folder.parent / "home"
         home.mkdir(exist_ok=True)
         self.env = {
@@ -209,10 +209,6 @@ class Launcher:
     def rank_overrides(self, *words: str) -> list[str]:
         """The overrides for ranks without torch, started as `entry` says."""
         return rank_overrides(*words, entry=self.entry)
-
-    def shorten_timeouts(self, factor: int = 4) -> None:
-        """Divide the internal times of what is started from now on (`core/protocol/timing`)."""
-        self.env["RUNNER_TEST_SPEEDUP"] = str(factor)
 
     def in_folder(self, folder: Path) -> Launcher:
         """The same user, standing in another folder."""

@@ -14,7 +14,7 @@ from tests.lab.lab import FreezableDisk, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(2, 6), pytest.mark.documents("docs/chaos.md")]
+pytestmark = [pytest.mark.chaos, pytest.mark.promise(2, 6)]
 
 QUICK = (
     "agent killed",

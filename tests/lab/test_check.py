@@ -14,10 +14,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, ROOT, Launcher, Result
 
-pytestmark = [
-    pytest.mark.promise(8),
-    pytest.mark.documents("docs/troubleshooting.md", "docs/commands.md"),
-]
+pytestmark = [pytest.mark.promise(8)]
 
 SETUP = "cluster.setup=['if [ -d /dev/shm/other ]; then export PYTHONPATH=/dev/shm/other; fi']"
 
@@ -191,7 +188,6 @@ def test_the_release_that_a_launch_would_push(lab: Lab, on_lab: Launcher) -> Non
     assert lab.wait_idle() == {}
 
 
-@pytest.mark.torch
 def test_smoke_and_bandwidth_are_real_runs(lab: Lab, on_lab: Launcher) -> None:
     """On the nodes that were chosen, whatever the task; not where something is wrong already."""
     shipped = (ROOT / "conf" / "task" / "collectives.yaml").read_text()

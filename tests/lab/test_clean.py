@@ -9,7 +9,7 @@ import pytest
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher, Result
 
-pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+pytestmark = [pytest.mark.promise(10)]
 
 NOW = ("--older-than", "0")
 
@@ -26,9 +26,9 @@ def clean(launcher: Launcher, *words: str) -> Result:
     return done
 
 
-def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, plainly: Launcher) -> None:
+def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, on_lab: Launcher) -> None:
     """However old it is said to be: a run that is on, and the release it works with."""
-    user = plainly
+    user = on_lab
     (user.folder / "frozen").mkdir()
     (user.folder / "frozen" / "file").write_text("x" * 100_000)
     (user.folder / "frozen").chmod(0o555)
@@ -63,18 +63,18 @@ def test_ended_runs_go_and_what_is_in_use_stays(lab: Lab, plainly: Launcher) -> 
     (user.folder / "frozen").chmod(0o755)
 
 
-def test_a_run_that_died_without_a_word_goes_when_it_is_old(lab: Lab, plainly: Launcher) -> None:
+def test_a_run_that_died_without_a_word_goes_when_it_is_old(lab: Lab, on_lab: Launcher) -> None:
     """After a power cut no record has an end; a young one may be about to start."""
-    running = plainly.start(
-        "cluster=lab", "cluster.only=[node1]", *plainly.rank_overrides("print=up", "sleep=600")
+    running = on_lab.start(
+        "cluster=lab", "cluster.only=[node1]", *on_lab.rank_overrides("print=up", "sleep=600")
     )
     running.until_printed("up")
     lab["node1"].power_off()
     running.kill()
     lab["node1"].power_on()
-    assert f"in use: {running.run_id}" in clean(plainly, *NOW).out
+    assert f"in use: {running.run_id}" in clean(on_lab, *NOW).out
     lab["node1"].sh(f"touch -d '2 hours ago' ~/.runner/runs/{running.run_id}/node1/state.json")
-    assert "node1: 1 run and " in clean(plainly, *NOW).out
+    assert "node1: 1 run and " in clean(on_lab, *NOW).out
     assert runs(lab, "node1") == set()
 
 

@@ -24,8 +24,6 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launch_lines import LaunchLine, read_filter, read_line
 from tests.lab.launching import ROOT, Launcher
 
-pytestmark = [pytest.mark.documents("docs/command-lines.md")]
-
 PAGE = (ROOT / "docs" / "command-lines.md").read_text(encoding="utf-8")
 SUBMITS = "cluster=hpc"
 """How lines of ours begin that submit a job; `test_slurm_scripts.py` runs them."""
@@ -364,8 +362,7 @@ ALSO_CALLED = {
 """Variables of other launchers, by those that say the same here."""
 
 
-@pytest.mark.torch
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     [pytest.param(part, marks=() if now else pytest.mark.all) for part, now in TRIED.items()],

@@ -18,8 +18,6 @@ import pytest
 
 from tests.lab.launching import ROOT
 
-pytestmark = [pytest.mark.documents("docs/commands.md")]
-
 BIN = Path(sys.executable).parent
 OWN = {
     "bash": "_mine() { COMPREPLY=(own-completion); }; complete -F _mine python\n",

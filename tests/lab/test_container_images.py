@@ -26,7 +26,7 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/containers.md")]
+pytestmark = pytest.mark.containers
 
 BOTH = "cluster=lab"
 BUILD = "container.build=docker"

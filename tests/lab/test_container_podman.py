@@ -26,7 +26,7 @@ from tests.lab.podman import (
     write_program,
 )
 
-pytestmark = [pytest.mark.documents("docs/containers.md")]
+pytestmark = pytest.mark.containers
 
 SECRET = "s3cret\nand more"
 LOGINS = pytest.mark.parametrize("login", ["root", LOGIN_USER])

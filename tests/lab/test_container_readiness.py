@@ -19,7 +19,7 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PROGRAMS, TORCHLESS, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/containers.md")]
+pytestmark = [pytest.mark.containers, pytest.mark.promise(8)]
 
 PORT = 5000
 REGISTRY = f"127.0.0.1:{PORT}"

@@ -20,7 +20,7 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/containers.md")]
+pytestmark = pytest.mark.containers
 
 PLAIN = ("cluster=lab", "task.entry=plain", "grace_s=1")
 TWO = "cluster.only=[node1,node2]"
@@ -269,7 +269,6 @@ def test_a_host_off_the_network_ends_its_container(
     user: Launcher, docker_lab: Lab, docker: dict[str, Daemon]
 ) -> None:
     """After the lease, without a word from anybody; once back it takes part again."""
-    user.shorten_timeouts()
     short = ("lost_s=3", "disconnect_s=3", "cluster.ssh.connect_timeout=2")
     controller = begin(user, "deaf", "daemon", more=short)
     docker_lab["node2"].unplug()

@@ -22,10 +22,8 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import PROGRAMS, Launcher, Result
 from tests.lab.test_command_lines import ROWS, Row, write_project
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.documents("docs/containers.md", "docs/command-lines.md"),
-]
+pytestmark = pytest.mark.containers
+
 
 GRADIENTS = str(PROGRAMS / "gradients.py")
 TORCHLESS_PYTHON = "/usr/bin/python3"

@@ -15,7 +15,7 @@ from tests.lab.lab.host import Host
 from tests.lab.lab.processes import Process
 from tests.lab.launching import TORCHLESS, Controller, Launcher
 
-pytestmark = [pytest.mark.documents("docs/containers.md")]
+pytestmark = pytest.mark.containers
 
 BOTH = "cluster=lab"
 GRACE = "grace_s=2"

@@ -11,7 +11,7 @@ from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/failures.md")]
+pytestmark = [pytest.mark.promise(8)]
 
 ON_ONE = ("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY)
 
@@ -131,26 +131,25 @@ def test_a_full_disk_has_a_cure(
     ],
 )
 def test_a_start_that_failed_has_a_cure(
-    cause: str, breaking: str, lab: Lab, plainly: Launcher
+    cause: str, breaking: str, lab: Lab, on_lab: Launcher
 ) -> None:
     """A work folder elsewhere."""
     assert LOGIN_USER != "root"
     lab["node1"].sh(breaking)
-    words = (*ON_ONE, "run_id=once", *plainly.rank_overrides("print=up"))
-    failed = plainly(*words)
+    words = (*ON_ONE, "run_id=once", *on_lab.rank_overrides("print=up"))
+    failed = on_lab(*words)
     lab["node1"].sh("chmod u+w ~/.runner/runs; rm -f ~/.runner/runs/once")
     assert failed.code == 3, failed
     assert failed.result["diagnosis"]["cause"] == cause, failed
     assert re.search(r"cluster\.workdir", printed_cure(failed)), failed
     lab["node1"].sh(breaking)
     other = (word for word in words if word != "run_id=once")
-    done = plainly(*other, "run_id=again", "cluster.workdir=~/elsewhere")
+    done = on_lab(*other, "run_id=again", "cluster.workdir=~/elsewhere")
     lab["node1"].sh("chmod u+w ~/.runner/runs; rm -f ~/.runner/runs/once")
     assert done.code == 0, done
 
 
 @pytest.mark.all
-@pytest.mark.torch
 def test_a_loopback_address_has_a_cure(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Of hosts that know their own name as 127.0.1.1, as Debian's do."""
     lab_factory(2, own_name="loopback").write_cluster(launcher.conf)

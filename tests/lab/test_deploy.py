@@ -18,7 +18,7 @@ from tests.lab.lab import Host, Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(5), pytest.mark.documents("docs/how-it-works.md")]
+pytestmark = [pytest.mark.promise(5)]
 
 RELEASES = "~/.runner/releases"
 
@@ -50,11 +50,11 @@ def whole(host: Host) -> list[str]:
 
 
 @pytest.fixture
-def project(plainly: Launcher) -> Launcher:
+def project(on_lab: Launcher) -> Launcher:
     """A user who stands in a git repository."""
-    shutil.copy(PROGRAMS / "tree.py", plainly.folder / "tree.py")
-    git(plainly.folder, "init", "-q")
-    return plainly
+    shutil.copy(PROGRAMS / "tree.py", on_lab.folder / "tree.py")
+    git(on_lab.folder, "init", "-q")
+    return on_lab
 
 
 def awkward(folder: Path) -> None:

@@ -14,8 +14,6 @@ import pytest
 from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import ROOT, TORCHLESS
 
-pytestmark = [pytest.mark.documents("README.md")]
-
 PAGES = ("README.md", "docs/commands.md", "docs/programs.md", "docs/troubleshooting.md")
 AS_CONFIGURED = 'mount --bind ~/ssh_config /etc/ssh/ssh_config && exec bash -c "$0"'
 """OpenSSH takes no other home than that of the passwd file, so the names stand in /etc, for us."""
@@ -69,7 +67,7 @@ def commands(page: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [PAGES[0], *(pytest.param(page, marks=pytest.mark.all) for page in PAGES[1:])]
 )

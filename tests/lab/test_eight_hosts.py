@@ -30,7 +30,7 @@ def eight(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
         pytest.param(
             program_args("hanging.py", "raise", "5"),
             id="in a collective",
-            marks=[pytest.mark.torch, pytest.mark.all],
+            marks=[pytest.mark.all],
         ),
         pytest.param(program_args("faulty.py", "5", "raise"), id="asleep, and would never notice"),
     ],

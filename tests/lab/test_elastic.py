@@ -14,8 +14,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/elastic.md")]
-
 STEPS = 100
 QUICK = [
     "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",

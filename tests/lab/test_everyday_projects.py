@@ -14,7 +14,7 @@ from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until_idle
 
-pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+pytestmark = [pytest.mark.promise(10)]
 
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 
@@ -26,7 +26,6 @@ def printed_commands(text: str) -> dict[str, list[str]]:
 
 def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Launch and ps take a key with `gpu-01` in it; the printed commands need none."""
-    launcher.entry = "plain"
     lab = lab_factory(names=["gpu-01", "gpu-02"])
     lab.write_cluster(launcher.conf)
     address = f"cluster.nodes.gpu-02.host={lab['gpu-02'].address}"
@@ -70,44 +69,44 @@ def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: L
     wait_until_idle(lab)
 
 
-def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, plainly: Launcher) -> None:
+def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """Those of a new project, of hosts out of reach, and where there is nothing to look at."""
-    lab.write_cluster(plainly.conf, "mine", names=["node1"])
-    lab.write_cluster(plainly.conf, "cut", names=["node1"], ssh={"port": 9})
-    lab.write_cluster(plainly.conf, "bare", names=["node1"], host_python="/no/python")
-    (plainly.conf / "task").mkdir()
+    lab.write_cluster(on_lab.conf, "mine", names=["node1"])
+    lab.write_cluster(on_lab.conf, "cut", names=["node1"], ssh={"port": 9})
+    lab.write_cluster(on_lab.conf, "bare", names=["node1"], host_python="/no/python")
+    (on_lab.conf / "task").mkdir()
     task = "defaults: [base]\ncommand: 'true'\nentry: plain\n"
-    (plainly.conf / "task" / "train.yaml").write_text(task)
-    begun = plainly("init")
+    (on_lab.conf / "task" / "train.yaml").write_text(task)
+    begun = on_lab("init")
     assert begun.code == 0, begun
     commands = next_commands(begun.out)
     assert commands == ["dry_run=offline", "dry_run=true", ""]
     for verb in ("check", "clean", "ps"):
-        said = plainly(verb, "--cluster", "cut")
+        said = on_lab(verb, "--cluster", "cut")
         assert (said.code, "node1" in said.out + said.err) == (3, True), said
         commands += next_commands(said.out + said.err)
-    commands += next_commands(plainly("ps", "--cluster", "bare").err)
+    commands += next_commands(on_lab("ps", "--cluster", "bare").err)
     assert commands[-1] == "explain cluster.host_python --cluster bare", commands
     ends = (["why"], ["stacks", "--cluster", "mine"], ["stop", "--run", "latest"])
     for words in (*ends, ["task=valuation"], ["cluster=other"]):
-        said = plainly(*words)
+        said = on_lab(*words)
         assert said.code in (2, 3), said
         commands += next_commands(said.err)
     assert len(commands) > 6, commands
     for words_ in dict.fromkeys(commands):
-        done = plainly(*shlex.split(words_))
+        done = on_lab(*shlex.split(words_))
         assert done.code == 0, (words_, done)
-    (plainly.folder / "runs" / "latest" / "plan.json").write_text("{")
-    damaged = plainly("why")
+    (on_lab.folder / "runs" / "latest" / "plan.json").write_text("{")
+    damaged = on_lab("why")
     (pull,) = next_commands(damaged.err)
     assert (damaged.code, pull.split()[0]) == (3, "pull"), damaged
-    assert [plainly(*shlex.split(words_)).code for words_ in (pull, "why")] == [0, 0]
+    assert [on_lab(*shlex.split(words_)).code for words_ in (pull, "why")] == [0, 0]
 
 
-def test_next_commands_of_a_check_run_as_printed(lab: Lab, plainly: Launcher) -> None:
+def test_next_commands_of_a_check_run_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """With a full disk, little memory, and pushed code that somebody changed."""
     for name in ("one", "more"):
-        lab.write_cluster(plainly.conf, name, names=["node1"])
+        lab.write_cluster(on_lab.conf, name, names=["node1"])
     both, host = ("--cluster", "[one,more]"), lab["node1"]
     host.sh("mkdir ~/.runner")
     options = f"size=24M,mode=755,uid=$(id -u {LOGIN_USER})"
@@ -118,68 +117,68 @@ def test_next_commands_of_a_check_run_as_printed(lab: Lab, plainly: Launcher) ->
         user="root",
     )
     try:
-        (plainly.folder / "train.py").write_text("print('hello')\n")
-        assert plainly("deploy", *both).code == 0
+        (on_lab.folder / "train.py").write_text("print('hello')\n")
+        assert on_lab("deploy", *both).code == 0
         host.sh("cd ~/.runner/releases/*/code && chmod -R u+w . && echo 'print(1)' >> train.py")
         words = ("cluster=[one,more]", "task.script=train.py")
-        commands = next_commands(plainly("check", *words).out)
-        (plainly.folder / "large").write_bytes(bytes(40 << 20))
-        commands += next_commands(plainly("deploy", *both).err)
-        (plainly.folder / "large").unlink()
+        commands = next_commands(on_lab("check", *words).out)
+        (on_lab.folder / "large").write_bytes(bytes(40 << 20))
+        commands += next_commands(on_lab("deploy", *both).err)
+        (on_lab.folder / "large").unlink()
         expected = ["clean", "clean", "deploy", "exec"]
         assert sorted(words_.split()[0] for words_ in commands) == expected, commands
         for words_ in commands:
-            done = plainly(*shlex.split(words_))
+            done = on_lab(*shlex.split(words_))
             assert done.code == 0, (words_, done)
     finally:
         host.sh(f"umount /proc/meminfo ~{LOGIN_USER}/.runner", user="root", check=False)
 
 
-def test_two_projects_on_one_cluster(lab: Lab, plainly: Launcher) -> None:
+def test_two_projects_on_one_cluster(lab: Lab, on_lab: Launcher) -> None:
     """Each has records of its own, and an id names, shows and ends that run and no other."""
-    other = plainly.in_folder(plainly.folder.parent / "other project")
+    other = on_lab.in_folder(on_lab.folder.parent / "other project")
     other.folder.mkdir()
-    find = ("--cluster", "lab", "--config-dir", str(plainly.conf))
+    find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
     words = (*TWO, "detach=true", "grace_s=1")
-    first = plainly(*words, "run_id=first", *plainly.rank_overrides("print=first", "sleep=600"))
+    first = on_lab(*words, "run_id=first", *on_lab.rank_overrides("print=first", "sleep=600"))
     ranks = other.rank_overrides("print=second", "sleep=600")
     second = other(*words, "run_id=second", *find[2:], *ranks)
     assert (first.code, second.code) == (0, 0), (first, second)
-    for user, run in ((plainly, "first"), (other, "second")):
+    for user, run in ((on_lab, "first"), (other, "second")):
         records = {path.parent.resolve().name for path in user.folder.glob("runs/*/plan.json")}
         assert records == {run}
         assert (user.folder / "runs" / "latest").resolve().name == run
         logs = user("logs", "--run", run, *find)
         assert sorted(logs.out.splitlines()) == [f"[node1:0] {run}", f"[node2:1] {run}"], logs
-    stopped = plainly("stop", "--run", "first", "--cluster", "lab")
+    stopped = on_lab("stop", "--run", "first", "--cluster", "lab")
     assert stopped.code == 0, stopped
-    listed = json.loads(plainly("ps", "--cluster", "lab", "--json").out)["runs"]
+    listed = json.loads(on_lab("ps", "--cluster", "lab", "--json").out)["runs"]
     states = {row["run_id"]: row["state"] for row in listed}
     assert states.get("second") == "running", states
     assert "first" not in states
-    why = plainly("why", "--run", "first")
+    why = on_lab("why", "--run", "first")
     assert "run first " in why.out, why
     assert other("stop", "--run", "second", *find).code == 0
     wait_until_idle(lab)
 
 
-def test_a_runs_folder_that_was_there_before(plainly: Launcher) -> None:
+def test_a_runs_folder_that_was_there_before(on_lab: Launcher) -> None:
     """Our records there are not pushed, and git shows none of them but the link `latest`."""
 
     def git(*words: str) -> str:
         argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(
-            argv, cwd=plainly.folder, check=True, capture_output=True, text=True
+            argv, cwd=on_lab.folder, check=True, capture_output=True, text=True
         ).stdout
 
-    events = plainly.folder / "runs" / "tb" / "events"
+    events = on_lab.folder / "runs" / "tb" / "events"
     events.parent.mkdir(parents=True)
     events.write_text("scalars")
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")
-    words = [*TWO, *plainly.rank_overrides("print=hi")]
-    launches = [plainly(*words) for _ in range(2)]
+    words = [*TWO, *on_lab.rank_overrides("print=hi")]
+    launches = [on_lab(*words) for _ in range(2)]
     assert [done.code for done in launches] == [0, 0], launches
     assert git("status", "--porcelain").splitlines() == ["?? runs/latest"]
     releases = {json.loads((done.folder / "plan.json").read_text())["release"] for done in launches}

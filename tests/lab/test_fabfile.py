@@ -12,8 +12,6 @@ import pytest
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Launcher, Result
 
-pytestmark = [pytest.mark.documents("docs/commands.md")]
-
 FAB = str(Path(sys.executable).with_name("fab"))
 TOUCH = ["exec", "cluster=lab", "--", "touch", "/tmp/was-here"]
 OWN_TASK = """

@@ -1044,7 +1044,6 @@ def test_a_listener_on_a_reserved_port_is_found(
         assert reservation.release_if_listening() is None
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("backend", ["libuv", "sockets"])
 def test_torchs_store_listens_on_a_reserved_port(held: socket.socket, backend: str) -> None:
     """While we hold it, and keeps it after we let go; whoever comes later is refused."""

@@ -22,23 +22,23 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
-pytestmark = [pytest.mark.promise(2, 4), pytest.mark.documents("docs/how-it-works.md")]
+pytestmark = [pytest.mark.promise(2, 4)]
 
 HUB_OR_MEMBER = ["node1", pytest.param("node3", marks=pytest.mark.all)]
 """The hub's host, or another; the pure tests of the hub have both sides of everything."""
 
 
 @pytest.fixture
-def begin(plainly: Launcher) -> Callable[..., Controller]:
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
     """Start ranks that wait for a file before they do as told, and wait until all of them run."""
 
     def start(
         *words: str, overrides: tuple[str, ...] = (), entry: str = "plain", ranks: int = 4
     ) -> Controller:
-        plainly.entry = entry
-        controller = plainly.start(
+        on_lab.entry = entry
+        controller = on_lab.start(
             *("cluster=lab", "grace_s=1", *overrides),
-            *plainly.rank_overrides("print=up", *words, "sleep=600"),
+            *on_lab.rank_overrides("print=up", *words, "sleep=600"),
         )
         controller.until_printed("] up", ranks)
         controller.until(
@@ -72,7 +72,7 @@ def test_the_first_failure_is_the_same_at_once_and_at_the_end(
 
 
 def test_tracebacks_that_follow_from_the_first_failure_are_folded(
-    begin: Callable[..., Controller], plainly: Launcher, tmp_path: Path
+    begin: Callable[..., Controller], on_lab: Launcher, tmp_path: Path
 ) -> None:
     """On the console: its own is whole there, and all of them are in the logs.
 
@@ -90,7 +90,7 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     (folded,) = consequences
     assert "lines of a traceback: RuntimeError: Connection closed by peer (whole in" in folded
     assert "Traceback" in done.log("node1", 0, "err")
-    again = plainly("attach", "--run", controller.run_id)
+    again = on_lab("attach", "--run", controller.run_id)
     assert (again.code, [line for line in again.err.splitlines() if "[node1:0]" in line]) == (
         1,
         consequences,
@@ -134,7 +134,7 @@ def test_a_killed_guardian_or_supervisor_ends_all_without_a_controller(
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_powered_off_host_ends_all_without_a_controller(
-    lab: Lab, plainly: Launcher, begin: Callable[..., Controller], node: str
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], node: str
 ) -> None:
     """Nobody says farewell: after `lost_s` the others end, name it, and `why` knows by them."""
     controller = begin(overrides=("lost_s=3",))
@@ -147,23 +147,22 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     for name, record in events_by_node(lab, controller.run_id):
         if name != node:
             assert f"lost {node}: nothing was heard" in str(record), name
-    why = plainly("why")
+    why = on_lab("why")
     assert why.code == 0, why
     assert f"first failure: {node}: nothing was heard from it for 3 s" in why.out
     assert f"{node}: could not verify that all processes ended" in why.out
     rerun, stop = (shlex.split(words) for words in reversed(next_commands(why.out)))
     assert stop[:3] == ["stop", "--run", controller.run_id]
-    dry_run = plainly(*rerun, "dry_run=true")
+    dry_run = on_lab(*rerun, "dry_run=true")
     assert dry_run.code == 0, dry_run
     assert " ".join(rerun[1:]) in dry_run.err
     assert node not in re.split("[^a-z0-9]+", dry_run.out)
 
 
 def test_a_host_that_stalls_for_a_while_is_not_lost(
-    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """A supervisor that gets no CPU for less than `lost_s` ends nothing."""
-    plainly.shorten_timeouts()
     controller = begin(overrides=("lost_s=6",))
     for node in ("node1", "node3"):
         supervisor = guardian_and_supervisor(lab, node)[1]
@@ -204,13 +203,12 @@ def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., C
     assert proven_nodes(done.err) == 4
 
 
-def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, plainly: Launcher) -> None:
+def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, on_lab: Launcher) -> None:
     """Its port takes connections and says nothing: a warning, and a failure still ends all."""
-    plainly.shorten_timeouts()
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
-    controller = plainly.start(
+    controller = on_lab.start(
         *("cluster=lab", "grace_s=1", "lost_s=3"),
-        *plainly.rank_overrides("print=up", "wait=/dev/shm/fail", "exit=3"),
+        *on_lab.rank_overrides("print=up", "wait=/dev/shm/fail", "exit=3"),
     )
     controller.until_printed("] up", 4)
     controller.until(lambda: controller.err.count(" cannot reach node1 at ") == 3, "the warnings")

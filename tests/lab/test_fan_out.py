@@ -15,20 +15,20 @@ from tests.lab.lab import Host, Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(5), pytest.mark.documents("docs/commands.md")]
+pytestmark = [pytest.mark.promise(5)]
 
 SIZE = 40_000_000
 DEPLOY = ("deploy", "--cluster", "lab", "--json")
 
 
 @pytest.fixture
-def project(plainly: Launcher) -> Launcher:
+def project(on_lab: Launcher) -> Launcher:
     """A user with a big file, an empty one, and two of the same content."""
-    (plainly.folder / "big").write_bytes(os.urandom(SIZE))
-    (plainly.folder / "empty").touch()
+    (on_lab.folder / "big").write_bytes(os.urandom(SIZE))
+    (on_lab.folder / "empty").touch()
     for name in ("one", "twin"):
-        (plainly.folder / name).write_text("twin")
-    return plainly
+        (on_lab.folder / name).write_text("twin")
+    return on_lab
 
 
 @pytest.fixture

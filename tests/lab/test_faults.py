@@ -12,7 +12,7 @@ from tests.lab.faults import FAULTS
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/faults.md", "docs/failures.md")]
+pytestmark = [pytest.mark.promise(8)]
 
 LINES = 25
 MEMORY = Path("/sys/fs/cgroup/memory")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TWO = "cluster.only=[node1,node2]"
 
 
-def test_setup_brings_the_python(lab: Lab, plainly: Launcher) -> None:
+def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
     """`source …/activate` and `python: python` is enough, for the agent as for the task."""
     python = f'#!/bin/sh\\nexec {sys.executable} "$@"\\n'
     for name in ("node1", "node2"):
@@ -36,12 +36,12 @@ def test_setup_brings_the_python(lab: Lab, plainly: Launcher) -> None:
         )
     words = ("cluster=lab", TWO, "cluster.python=env-python")
     setup = "cluster.setup=['source ~/env/activate']"
-    ranks = plainly.rank_overrides("print=up")
+    ranks = on_lab.rank_overrides("print=up")
 
-    without = plainly(*words, *ranks)
-    checked = plainly("check", *words, setup, *ranks)
-    done = plainly(*words, setup, *ranks)
-    elsewhere = plainly("logs", "--run", done.folder.name)
+    without = on_lab(*words, *ranks)
+    checked = on_lab("check", *words, setup, *ranks)
+    done = on_lab(*words, setup, *ranks)
+    elsewhere = on_lab("logs", "--run", done.folder.name)
 
     assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
     assert checked.code == 0, checked
@@ -50,12 +50,12 @@ def test_setup_brings_the_python(lab: Lab, plainly: Launcher) -> None:
 
 
 @pytest.mark.promise(8)
-def test_a_start_that_failed_names_what_there_is(lab: Lab, plainly: Launcher) -> None:
+def test_a_start_that_failed_names_what_there_is(lab: Lab, on_lab: Launcher) -> None:
     """No files of ranks that never ran, nothing to pull, and a cure."""
-    ranks = plainly.rank_overrides("print=up")
+    ranks = on_lab.rank_overrides("print=up")
     lab["node2"].sh("mkdir -p ~/.runner/runs && touch ~/.runner/runs/no-room")
 
-    done = plainly("cluster=lab", TWO, "run_id=no-room", "task.outputs=[out/**]", *ranks)
+    done = on_lab("cluster=lab", TWO, "run_id=no-room", "task.outputs=[out/**]", *ranks)
     lab["node2"].sh("rm ~/.runner/runs/no-room")
 
     assert done.code == 3, done
@@ -94,14 +94,14 @@ def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str, code: int
 
 
 @pytest.mark.all
-def test_a_rank_can_be_debugged(plainly: Launcher) -> None:
+def test_a_rank_can_be_debugged(on_lab: Launcher) -> None:
     """The cure of a breakpoint gives its debugger a terminal."""
-    (plainly.folder / "bp.py").write_text("x = 41\nbreakpoint()\nprint('x is', x)\n")
+    (on_lab.folder / "bp.py").write_text("x = 41\nbreakpoint()\nprint('x is', x)\n")
     words = ("cluster=local", "cluster.nproc_per_node=1", "task.script=bp.py")
 
-    failed = plainly(*words)
-    printed = plainly(*words, "dry_run=true")
-    shown = typed_into(plainly, ["sh", "-c", printed.out], "x = x + 1", "c")
+    failed = on_lab(*words)
+    printed = on_lab(*words, "dry_run=true")
+    shown = typed_into(on_lab, ["sh", "-c", printed.out], "x = x + 1", "c")
 
     cure = " ".join(failed.err.partition("cure: ")[2].split())
     assert "with cluster=local cluster.nproc_per_node=1 dry_run=true the launch prints" in cure
@@ -110,25 +110,24 @@ def test_a_rank_can_be_debugged(plainly: Launcher) -> None:
     assert "x is 42" in shown, shown
 
 
-@pytest.mark.timeout(120)
-def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
+def test_init_tries_the_first_host(lab: Lab, on_lab: Launcher) -> None:
     """It says why there is no login, and offers the environment that has torch."""
     lab["node1"].sh(
         "python3 -m venv --without-pip ~/env && cd ~/env/lib/python3*/site-packages "
         "&& mkdir torch && echo '__version__ = \"2.9.1\"' > torch/version.py"
     )
-    ssh = plainly.folder.parent / "home" / ".ssh"
+    ssh = on_lab.folder.parent / "home" / ".ssh"
     ssh.mkdir()
     (ssh / "known_hosts").write_text(lab.known_hosts.read_text())
     host = f"node1={lab['node1'].address}"
-    cluster = plainly.folder / "conf/cluster/mine.yaml"
+    cluster = on_lab.folder / "conf/cluster/mine.yaml"
 
     init = [*RUNNER_ARGV, "init"]
-    refused = typed_into(plainly, init, host, LOGIN_USER, str(lab.wrong_key), "", "", "")
+    refused = typed_into(on_lab, init, host, LOGIN_USER, str(lab.wrong_key), "", "", "")
     assert "\npython: python3\n" in cluster.read_text()
-    for path in (cluster, plainly.folder / "conf/runner.yaml"):
+    for path in (cluster, on_lab.folder / "conf/runner.yaml"):
         path.unlink()
-    reached = typed_into(plainly, init, host, LOGIN_USER, str(lab.key), "", "")
+    reached = typed_into(on_lab, init, host, LOGIN_USER, str(lab.key), "", "")
 
     assert re.search(r"^node1: .*refuse", refused, re.MULTILINE), refused
     assert f"node1: reached as {LOGIN_USER}, 0 GPUs\n" in reached
@@ -143,9 +142,9 @@ def test_init_tries_the_first_host(lab: Lab, plainly: Launcher) -> None:
 @pytest.mark.parametrize(
     ("words", "code"), [("frobnicate", 2), ("logs --run no-such-run", 3), ("task=nope", 2)]
 )
-def test_messages_are_broken_at_blanks(plainly: Launcher, words: str, code: int) -> None:
+def test_messages_are_broken_at_blanks(on_lab: Launcher, words: str, code: int) -> None:
     """At 80x24 no line but a command is longer, and nothing is lost."""
-    shown = typed_into(plainly, [*RUNNER_ARGV, *words.split()], code=code)
+    shown = typed_into(on_lab, [*RUNNER_ARGV, *words.split()], code=code)
     lines = [line for line in shown.splitlines() if not line.startswith("\x1b")]
     assert any(line.startswith("error: ") for line in lines), shown
     too_long = [line for line in lines if len(line) > 80]

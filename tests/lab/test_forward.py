@@ -14,8 +14,6 @@ from tests.lab.lab import LOGIN_USER, LabFactory
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = pytest.mark.documents("docs/commands.md")
-
 HTTP, ECHO, SILENT = 6006, 6007, 6008
 
 

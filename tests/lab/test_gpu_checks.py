@@ -12,8 +12,6 @@ import pytest
 from tests.gpu.launching import LocalLauncher, plan_backend, progress
 from tests.gpu.test_gpu import BANDWIDTH, RESNET18, SMOKE, TRAININGS, program, worst_difference
 
-pytestmark = pytest.mark.documents("docs/gpu.md")
-
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[LocalLauncher]:
@@ -51,7 +49,6 @@ def test_a_loss_that_is_no_number_fails(wrong: float) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
 @pytest.mark.parametrize("task", TRAININGS)
 def test_trainings(launch: LocalLauncher, task: str) -> None:
     """Their losses are on record step by step, as the rows compare them."""
@@ -61,7 +58,6 @@ def test_trainings(launch: LocalLauncher, task: str) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "words",
     [

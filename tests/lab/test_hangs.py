@@ -12,7 +12,7 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(4), pytest.mark.documents("docs/troubleshooting.md")]
+pytestmark = [pytest.mark.promise(4)]
 
 HANGING = str(PROGRAMS / "hanging.py")
 STALL = ("watch.stall_s=2", "grace_s=1")
@@ -74,21 +74,21 @@ def all_reduce(busy_s):
 """
 
 
-def test_nobody_is_accused_while_the_ranks_move(lab: Lab, plainly: Launcher) -> None:
+def test_nobody_is_accused_while_the_ranks_move(lab: Lab, on_lab: Launcher) -> None:
     """Of two runs in the same call one computes, the other hangs; which one is meant is said."""
-    package = plainly.folder / "torch" / "distributed"
+    package = on_lab.folder / "torch" / "distributed"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     (package / "distributed_c10d.py").write_text(C10D)
-    (plainly.folder / "reduce.py").write_text(
+    (on_lab.folder / "reduce.py").write_text(
         "import sys\nfrom torch.distributed.distributed_c10d import all_reduce\n"
         "all_reduce(float(sys.argv[1]))\n"
     )
     task = ["task.script=reduce.py", "task.args_style=raw", PLAIN_ENTRY, "detach=true"]
     where = ["cluster=lab", "cluster.only=[node1,node2]"]
     for run_id, busy_s in ("hung", "0"), ("healthy", "0.02"):
-        started = plainly(*where, *task, f"task.args=['{busy_s}']", f"run_id={run_id}")
+        started = on_lab(*where, *task, f"task.args=['{busy_s}']", f"run_id={run_id}")
         assert started.code == 0, started
 
     def each_rank_is_up() -> bool:
@@ -96,12 +96,12 @@ def test_nobody_is_accused_while_the_ranks_move(lab: Lab, plainly: Launcher) -> 
         return all(lab[name].sh(count) == "2\n" for name in ("node1", "node2"))
 
     wait_until(each_rank_is_up, "both runs")
-    healthy = plainly("stacks", "--cluster", "lab")
+    healthy = on_lab("stacks", "--cluster", "lab")
     assert healthy.out.startswith("ranks 0-1 are moving, in all_reduce\n"), healthy
     assert "note: this is run healthy (reduce), the latest; also running: --run hung (reduce)" in (
         healthy.err
     )
-    hung = plainly("stacks", "--cluster", "lab", "--run", "hung")
+    hung = on_lab("stacks", "--cluster", "lab", "--run", "hung")
     assert hung.out.startswith("ranks 0-1 wait in all_reduce, all at the same place"), hung
     assert "note: this is" not in hung.err
     go(lab, "node1", "node2")

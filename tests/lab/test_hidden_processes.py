@@ -28,7 +28,6 @@ def hiding(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
 def leave(hiding: Lab, launcher: Launcher) -> Iterator[Callable[[str], Result]]:
     """Run, as an ordinary user, a rank that leaves a process behind."""
     hiding.write_cluster(launcher.conf)
-    launcher.shorten_timeouts()
 
     def run(left_behind: str) -> Result:
         command = f"task.command=[sh,-c,'{left_behind} >/dev/null 2>&1 & sleep 1; echo up']"

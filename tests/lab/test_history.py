@@ -16,16 +16,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, RANK_SCRIPT, ROOT, Launcher, Result
 
-pytestmark = pytest.mark.documents("docs/history.md")
-
 NODES = ("node1", "node2")
 
 
 @pytest.fixture
-def historian(lab: Lab, plainly: Launcher) -> Launcher:
+def historian(lab: Lab, on_lab: Launcher) -> Launcher:
     """A user whose cluster has two nodes."""
-    lab.write_cluster(plainly.conf, names=NODES)
-    return plainly
+    lab.write_cluster(on_lab.conf, names=NODES)
+    return on_lab
 
 
 def words(tmp_path: Path, last: str) -> list[str]:

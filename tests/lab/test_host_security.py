@@ -73,7 +73,6 @@ def test_a_work_folder_of_a_group_gives_each_user_their_own(lab: Lab, on_lab: La
     """The line that is printed is the one that works."""
     make = "mkdir -p -m 1777 /home/shared && mkdir -m 2775 /home/shared/w && chgrp users"
     ranks = on_lab.rank_overrides("print=up")
-    on_lab.entry = "plain"
     with (
         changed_by_root(
             lab["node1"], f"{make} /home/shared/w && chown {LOGIN_USER} /home/shared/w", UNDO

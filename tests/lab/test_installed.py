@@ -24,7 +24,7 @@ from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Result
 
-pytestmark = [pytest.mark.promise(3), pytest.mark.documents("README.md")]
+pytestmark = [pytest.mark.promise(3)]
 
 NODES = ["node1", "node2"]
 WAYS = [

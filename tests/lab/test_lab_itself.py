@@ -23,8 +23,6 @@ from tests.lab.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = pytest.mark.timeout(60)
-
 REPOSITORY = Path(__file__).parents[2]
 
 

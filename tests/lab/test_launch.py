@@ -12,8 +12,6 @@ import yaml
 from tests.lab.lab import LOGIN_USER, Lab, LabFactory
 from tests.lab.launching import PLAIN_ENTRY, RANK_SCRIPT, Launcher
 
-pytestmark = [pytest.mark.documents("README.md")]
-
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
@@ -52,8 +50,7 @@ def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
     assert "[node2:1] " in done.out
 
 
-@pytest.mark.torch
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_resnet18_trains_on_two_hosts(on_lab: Launcher) -> None:
     """The shipped task learns over gloo on hosts that have no copy of our code."""
     limits = ("task.args.epochs=2", "task.args.target_accuracy=60")  # a guess has 10
@@ -107,9 +104,9 @@ def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise(1)
-def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> None:
+def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> None:
     """2 ranks × 100,000 lines of 100 bytes: on the console and in the files."""
-    done = plainly.run_ranks("lines=100000", *TWO, seconds=150)
+    done = on_lab.run_ranks("lines=100000", *TWO, seconds=150)
     done = done if done.code == 0 else pytest.fail(str(done))
     for rank in range(2):
         want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(100_000)]
@@ -120,9 +117,9 @@ def test_every_line_of_a_flood_arrives_whole_and_in_order(plainly: Launcher) -> 
 
 
 @pytest.mark.promise(5)
-def test_records_stand_in_the_run_folder(plainly: Launcher) -> None:
+def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
     """Configuration, plan, events, result and logs; `latest` points to it; no more."""
-    done = plainly.run_ranks("print=hi", *TWO, "cluster.env.WHO=${oc.env:HOME}")
+    done = on_lab.run_ranks("print=hi", *TWO, "cluster.env.WHO=${oc.env:HOME}")
     assert done.code == 0, done
     names = {path.name for path in done.folder.iterdir()}
     assert names - {".gitignore"} == {
@@ -137,7 +134,7 @@ def test_records_stand_in_the_run_folder(plainly: Launcher) -> None:
     assert [node["node"] for node in plan["nodes"]] == ["node1", "node2"]
     assert done.result["run_id"] == plan["run_id"] == done.folder.name
     assert (done.folder.parent / "latest").resolve() == done.folder
-    assert {path.name for path in plainly.folder.iterdir()} == {"conf", "runs"}
+    assert {path.name for path in on_lab.folder.iterdir()} == {"conf", "runs"}
     kinds = [event["kind"] for event in done.events]
     assert kinds.count("rank_exited") == kinds.count("rank_started") == 2
 
@@ -174,12 +171,12 @@ def test_offline_contacts_nobody(on_lab: Launcher) -> None:
 
 
 @pytest.mark.promise(7)
-def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, plainly: Launcher) -> None:
+def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, on_lab: Launcher) -> None:
     """A secret is in the ranks' environment: on no disk, in no argv, log or record."""
     secret = "s3cr3t-\"'$x"
-    done = plainly.start(
+    done = on_lab.start(
         *("cluster=lab", "cluster.only=[node1,node2]", "cluster.secrets=[TOKEN]"),
-        *plainly.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
+        *on_lab.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
         env={"TOKEN": secret},
     )
     for name in ("node1", "node2"):
@@ -255,9 +252,9 @@ def test_a_node_says_its_own_interface_when_it_has_several(
     assert f"master={second}:" in done.out
 
 
-def test_setup_lines_make_the_environment(plainly: Launcher) -> None:
+def test_setup_lines_make_the_environment(on_lab: Launcher) -> None:
     """Their exports are kept for the ranks."""
-    done = plainly.run_ranks(
+    done = on_lab.run_ranks(
         "env=FROM_SETUP",
         *("cluster=lab", "cluster.only=[node1]", 'cluster.setup=["export FROM_SETUP=yes"]'),
     )
@@ -265,9 +262,9 @@ def test_setup_lines_make_the_environment(plainly: Launcher) -> None:
     assert "FROM_SETUP=yes" in done.out
 
 
-def test_rank_files_are_shown_by_filter(plainly: Launcher) -> None:
+def test_rank_files_are_shown_by_filter(on_lab: Launcher) -> None:
     """`console_ranks` chooses what the console shows; the files are complete."""
-    done = plainly.run_ranks("print=hi", "cluster=lab", "console_ranks=[0,3]")
+    done = on_lab.run_ranks("print=hi", "cluster=lab", "console_ranks=[0,3]")
     assert done.code == 0, done
     assert sorted(done.out.splitlines()) == ["[node1:0] hi", "[node4:3] hi"]
     assert done.log("node2", 1) == "hi\n"

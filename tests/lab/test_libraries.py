@@ -16,6 +16,8 @@ import yaml
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Launcher, Result
 
+pytestmark = pytest.mark.tasks
+
 PAGES = ROOT / "docs" / "bring"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NODES = ("gpu1", "gpu2")
@@ -111,9 +113,7 @@ def assert_falling(numbers: list[float]) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(400)
-@pytest.mark.documents("docs/bring/argparse.md")
+@pytest.mark.slow
 def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
     """It trains on all ranks; a second run goes on from its checkpoint, of one host alone."""
     first, second = [*lab.hosts.values()][:2]
@@ -127,9 +127,7 @@ def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(400)
-@pytest.mark.documents("docs/bring/hydra.md")
+@pytest.mark.slow
 def test_a_hydra_program(follow: Follow) -> None:
     """Beside our YAML in one conf/; each rank's output folder comes home."""
     trained, planned, swept = follow("hydra.md")
@@ -144,13 +142,6 @@ def test_a_hydra_program(follow: Follow) -> None:
 
 
 @pytest.mark.parametrize("page", [path.name for path in sorted(PAGES.glob("*.md"))])
-@pytest.mark.documents(
-    "docs/bring/argparse.md",
-    "docs/bring/hydra.md",
-    "docs/bring/lightning.md",
-    "docs/bring/accelerate.md",
-    "docs/bring/trainer.md",
-)
 def test_the_plan_of_a_page(page: str, launcher: Launcher, shared: Path) -> None:
     """Each of its commands has a plan, with the files of the page; also without the library."""
     write_files(page, launcher, shared)
@@ -165,9 +156,7 @@ def test_the_plan_of_a_page(page: str, launcher: Launcher, shared: Path) -> None
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(500)
-@pytest.mark.documents("docs/bring/lightning.md")
+@pytest.mark.slow
 def test_lightning(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need("lightning")
@@ -178,9 +167,7 @@ def test_lightning(follow: Follow, shared: Path) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(300)
-@pytest.mark.documents("docs/bring/lightning.md")
+@pytest.mark.slow
 def test_lightning_resumes_by_itself_after_a_failure(
     cluster: Launcher, lab: Lab, shared: Path
 ) -> None:
@@ -208,9 +195,7 @@ def test_lightning_resumes_by_itself_after_a_failure(
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(500)
-@pytest.mark.documents("docs/bring/lightning.md", "docs/failures.md")
+@pytest.mark.slow
 def test_lightning_with_other_sizes_than_the_run(cluster: Launcher, shared: Path) -> None:
     """It is a known failure, and what it says to do cures it."""
     need("lightning")
@@ -229,9 +214,7 @@ def test_lightning_with_other_sizes_than_the_run(cluster: Launcher, shared: Path
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(500)
-@pytest.mark.documents("docs/bring/accelerate.md")
+@pytest.mark.slow
 def test_accelerate(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need("accelerate")
@@ -243,9 +226,7 @@ def test_accelerate(follow: Follow, shared: Path) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(300)
-@pytest.mark.documents("docs/bring/accelerate.md")
+@pytest.mark.slow
 def test_accelerate_without_gpus_or_a_word(cluster: Launcher, shared: Path) -> None:
     """As its page warns, each rank trains by itself."""
     need("accelerate")
@@ -257,9 +238,7 @@ def test_accelerate_without_gpus_or_a_word(cluster: Launcher, shared: Path) -> N
 
 
 @pytest.mark.all
-@pytest.mark.torch
-@pytest.mark.timeout(500)
-@pytest.mark.documents("docs/bring/trainer.md")
+@pytest.mark.slow
 def test_the_trainer_of_hugging_face(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, and goes on from its checkpoint."""
     need("transformers")

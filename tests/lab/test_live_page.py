@@ -21,8 +21,6 @@ from tests.lab.waiting import wait_until, wait_until_idle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = [pytest.mark.documents("docs/report.md")]
-
 NODES = ("node1", "node2")
 QUICKLY = ("lost_s=2", "cluster.ssh.connect_timeout=1", "grace_s=1")
 STEP = 'print={{"step":{0},"steps":3,"loss":0.5}}'
@@ -85,10 +83,10 @@ class Served:
 
 
 @pytest.fixture
-def user(lab: Lab, plainly: Launcher) -> Launcher:
+def user(lab: Lab, on_lab: Launcher) -> Launcher:
     """A user with two of the lab's hosts."""
-    lab.write_cluster(plainly.conf, names=NODES)
-    return plainly
+    lab.write_cluster(on_lab.conf, names=NODES)
+    return on_lab
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +100,6 @@ def test_a_run_is_followed_through_a_relaunch_and_a_lost_connection(
     user: Launcher, lab: Lab, tmp_path: Path
 ) -> None:
     """Then to its end, which is on record like that of any run that was followed."""
-    user.shorten_timeouts()
     fails, ends = tmp_path / "fails", tmp_path / "ends"
     words = [STEP.format(1), f"wait={fails}", f"once=0:{tmp_path}/failed", STEP.format(2)]
     done = user(
@@ -145,7 +142,6 @@ def test_a_launch_that_writes_the_record_is_followed_from_beside_it(
     user: Launcher, tmp_path: Path
 ) -> None:
     """Nothing is taken from it: its record is whole, and Ctrl-C here ends the page alone."""
-    user.shorten_timeouts()
     go = tmp_path / "go"
     ranks = user.rank_overrides(STEP.format(1), f"wait={go}", STEP.format(3))
     launch = user.start("cluster=lab", "grace_s=1", *ranks)
@@ -176,7 +172,6 @@ def test_a_browser_follows_the_runs_of_a_cluster(
     user: Launcher, browser: Browser, tmp_path: Path
 ) -> None:
     """It draws what is new without a reload, and says so when the server has ended."""
-    user.shorten_timeouts()
     go = tmp_path / "go"
     ranks = user.rank_overrides(STEP.format(1), f"wait={go}", STEP.format(2), f"wait={go}-on")
     done = user("cluster=lab", "detach=true", "grace_s=1", *ranks)

@@ -15,7 +15,7 @@ from tests.lab.lab import LOGIN_USER, Host, Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.test_lab_itself import ssh_options
 
-pytestmark = [pytest.mark.promise(4, 8), pytest.mark.documents("docs/troubleshooting.md")]
+pytestmark = [pytest.mark.promise(4, 8)]
 
 HOSTS = [f"in{number}" for number in range(1, 13)]
 

@@ -37,11 +37,11 @@ def is_printable(done: Result) -> bool:
 
 
 def test_events_of_another_node_or_run_are_not_believed(
-    plainly: Launcher, lying: Callable[[str], str]
+    on_lab: Launcher, lying: Callable[[str], str]
 ) -> None:
     """They are counted and said once; the run is what the other events say."""
-    ranks = plainly.rank_overrides("print=ran")
-    done = plainly(*TWO, *RUN, lying("others"), *ranks)
+    ranks = on_lab.rank_overrides("print=ran")
+    done = on_lab(*TWO, *RUN, lying("others"), *ranks)
     assert done.code == 0, done
     assert done.err.count("node2: 3 lines of its events ignored: torn, or about another node") == 1
     assert {event["node"] for event in done.events} <= {"", "node1", "node2"}
@@ -50,50 +50,48 @@ def test_events_of_another_node_or_run_are_not_believed(
 
 
 def test_what_a_host_words_does_not_act_upon_a_terminal(
-    plainly: Launcher, lying: Callable[[str], str]
+    on_lab: Launcher, lying: Callable[[str], str]
 ) -> None:
     """In the list of runs: as text or as data; its sequences are shown, not sent."""
-    assert plainly(*TWO, *RUN, *plainly.rank_overrides("print=ran")).code == 0
+    assert on_lab(*TWO, *RUN, *on_lab.rank_overrides("print=ran")).code == 0
     for words in (("ps", "--all"), ("ps", "--all", "--json"), ("why",)):
-        told = plainly(*words, "--cluster", "lab", TWO[1], lying("escapes"))
+        told = on_lab(*words, "--cluster", "lab", TWO[1], lying("escapes"))
         assert told.code == 0, told
         assert is_printable(told), told
     for flags in ((), ("--quiet-equal",)):
-        told = plainly("exec", *flags, "--cluster", "lab", TWO[1], lying("escapes"), "--", "true")
+        told = on_lab("exec", *flags, "--cluster", "lab", TWO[1], lying("escapes"), "--", "true")
         assert "node2: odd\\x1b]0;owned" in told.out + told.err, told
         assert is_printable(told), told
-    shown = plainly("ps", "--all", "--cluster", "lab", "cluster.only=[node2]", lying("escapes"))
+    shown = on_lab("ps", "--all", "--cluster", "lab", "cluster.only=[node2]", lying("escapes"))
     assert "\\x1b]0;owned\\x07" in shown.out, shown
 
 
 @pytest.mark.promise(2)
 def test_no_host_proves_that_nothing_is_left_on_another(
-    lab: Lab, plainly: Launcher, lying: Callable[[str], str]
+    lab: Lab, on_lab: Launcher, lying: Callable[[str], str]
 ) -> None:
     """One says that it is node1, to which no packet goes: node1 is named, by code 5."""
-    ranks = plainly.rank_overrides("print=up", "wait=/tmp/go")
-    assert plainly(*TWO, *RUN, "detach=true", *ranks).code == 0
-    plainly.shorten_timeouts(20)
+    ranks = on_lab.rank_overrides("print=up", "wait=/tmp/go")
+    assert on_lab(*TWO, *RUN, "detach=true", *ranks).code == 0
     lab["node1"].unplug()
     try:
-        told = plainly("stop", "--run", "liars", "--cluster", "lab", TWO[1], lying("steals"))
+        told = on_lab("stop", "--run", "liars", "--cluster", "lab", TWO[1], lying("steals"))
     finally:
         lab["node1"].plug()
     assert told.code == 5, told
     assert "not believed: that node2 is the node node1 of liars" in told.out + told.err, told
-    assert plainly("stop", "--run", "liars").code == 0
+    assert on_lab("stop", "--run", "liars").code == 0
 
 
 @pytest.mark.all
 @pytest.mark.promise(4)
 @pytest.mark.parametrize(("verb", "code"), [("pull", 3), ("logs", 3), ("stop", 5)])
 def test_host_that_answers_pings_alone_is_named(
-    verb: str, code: int, plainly: Launcher, lying: Callable[[str], str]
+    verb: str, code: int, on_lab: Launcher, lying: Callable[[str], str]
 ) -> None:
     """After `ANSWER_TIMEOUT_S`; what the other host has is had."""
-    assert plainly(*TWO, *RUN, *plainly.rank_overrides("print=ran")).code == 0
-    plainly.shorten_timeouts(60)
-    told = plainly(verb, "--run", "liars", "--cluster", "lab", TWO[1], lying("mute"))
+    assert on_lab(*TWO, *RUN, *on_lab.rank_overrides("print=ran")).code == 0
+    told = on_lab(verb, "--run", "liars", "--cluster", "lab", TWO[1], lying("mute"))
     assert told.code == code, told
     assert "node2" in told.out + told.err, told
     assert "it answers pings and nothing else for 5 s; its disk may hang" in told.out + told.err

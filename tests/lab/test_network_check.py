@@ -13,7 +13,7 @@ from tests.lab.lab import Host, Lab
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/troubleshooting.md")]
+pytestmark = [pytest.mark.promise(8)]
 
 NOWHERE = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
 PORT = 29555

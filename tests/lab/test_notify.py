@@ -19,8 +19,6 @@ from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.slurm import HPC, Slurm
 from tests.lab.waiting import wait_until, wait_until_idle
 
-pytestmark = [pytest.mark.documents("docs/notify.md")]
-
 TOKEN = "T0k3n-of-the-web-hook"
 
 
@@ -53,13 +51,12 @@ def events_told(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def test_a_launch_tells_once_and_no_target_changes_its_end(
-    lab: Lab, plainly: Launcher, steps: Path
+    lab: Lab, on_lab: Launcher, steps: Path
 ) -> None:
     """Of two targets one fails, the other hangs and is cut off; the verdict stays."""
-    plainly.shorten_timeouts(8)
     hanging = f"echo $$ > {steps}/pid; sleep 600"
     targets = notify(command(steps), "echo no such channel; exit 3", hanging)
-    failed = plainly.run_ranks("fail=1:7 sleep=30", "cluster=lab", "grace_s=1", targets)
+    failed = on_lab.run_ranks("fail=1:7 sleep=30", "cluster=lab", "grace_s=1", targets)
     assert failed.code == 1, failed
     (message,) = told(steps)
     assert message["v"] == 1
@@ -80,29 +77,28 @@ def test_a_launch_tells_once_and_no_target_changes_its_end(
     assert not Path(f"/proc/{(steps / 'pid').read_text().strip()}").exists()
     recorded = [event for event in failed.events if event["kind"] == "notification_failed"]
     assert [(event["node"], event["event"]) for event in recorded] == [("", "failure")] * 2
-    assert "no such channel" in plainly(*message["hint"].split()[3:]).err
-    ended = plainly.run_ranks("print=x", "cluster=lab", notify(command(steps), "false"))
+    assert "no such channel" in on_lab(*message["hint"].split()[3:]).err
+    ended = on_lab.run_ranks("print=x", "cluster=lab", notify(command(steps), "false"))
     assert ended.code == 0, ended
     assert events_told(steps)[1:] == [("end", "succeeded", "launch")]
-    dry = plainly.run_ranks("print=x", "cluster=lab", "dry_run=true", notify(command(steps)))
+    dry = on_lab.run_ranks("print=x", "cluster=lab", "dry_run=true", notify(command(steps)))
     assert dry.code == 0
     assert len(told(steps)) == 2
 
 
 def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
-    lab: Lab, plainly: Launcher, steps: Path
+    lab: Lab, on_lab: Launcher, steps: Path
 ) -> None:
     """Detached, or left by a launch that died: once, by the master, which goes on record."""
-    plainly.shorten_timeouts(4)
     targets = notify(command(steps), "exit 5")
     where = ("cluster=lab", "grace_s=1", targets)
-    ended = plainly.run_ranks("sleep=2", *where, "detach=true")
+    ended = on_lab.run_ranks("sleep=2", *where, "detach=true")
     assert ended.code == 0, ended
     wait_until(lambda: told(steps), "the end")
-    failing = plainly.run_ranks("sleep=2 fail=2:9 sleep=60", *where, "detach=true")
+    failing = on_lab.run_ranks("sleep=2 fail=2:9 sleep=60", *where, "detach=true")
     wait_until(lambda: len(told(steps)) > 1, "the failure")
-    words = plainly.rank_overrides("print=up", "sleep=60")
-    left = plainly.start(*words, *where, "disconnect_s=5")
+    words = on_lab.rank_overrides("print=up", "sleep=60")
+    left = on_lab.start(*words, *where, "disconnect_s=5")
     left.until_printed("up", 4)
     left.process.send_signal(signal.SIGKILL)
     wait_until(lambda: len(told(steps)) > 2, "the end for want of a controller", 40)
@@ -122,7 +118,7 @@ def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
     run_id = failing.folder.name
     record = f"~/.runner/runs/{run_id}/node1/events.jsonl"
     wait_until(lambda: "notification_failed" in lab["node1"].sh(f"cat {record}"), "its failure")
-    said = plainly("why", "--cluster", "lab", "--run", run_id)
+    said = on_lab("why", "--cluster", "lab", "--run", run_id)
     assert said.code == 0, said
     assert 'node1: the notification "exit 5" failed: exited with 5' in said.err
 
@@ -168,28 +164,28 @@ def hook(lab: Lab, tmp_path: Path) -> Iterator[tuple[str, list[tuple[str, Any]],
 
 
 def test_a_web_hook_is_told_and_its_secret_is_on_no_record(
-    lab: Lab, plainly: Launcher, hook: tuple[str, list[tuple[str, Any]], Path]
+    lab: Lab, on_lab: Launcher, hook: tuple[str, list[tuple[str, Any]], Path]
 ) -> None:
     """By the launch, then by the hub; a certificate that nobody vouches for is refused."""
     address, received, cert = hook
-    plainly.env["HOOK"] = TOKEN
+    on_lab.env["HOOK"] = TOKEN
     url = f"{address}/services/$HOOK"
     where = ("cluster=lab", "cluster.only=[node1,node2]", "cluster.secrets=[HOOK]", notify(url))
     trusted = {"SSL_CERT_FILE": str(cert)}
-    ended = plainly.run_ranks("print=x", *where, env=trusted)
+    ended = on_lab.run_ranks("print=x", *where, env=trusted)
     assert ended.code == 0, ended
     assert "notification" not in ended.err
     path = f"/services/{TOKEN}"
     assert [(path, "launch")] * 2 == [(at, body["told_by"]) for at, body in received]
     setup = f'cluster.setup=["export SSL_CERT_FILE={cert}"]'
-    detached = plainly.run_ranks("env=HOOK sleep=2 fail=1:3", *where, setup, "detach=true")
+    detached = on_lab.run_ranks("env=HOOK sleep=2 fail=1:3", *where, setup, "detach=true")
     assert detached.code == 0, detached
     wait_until(lambda: len(received) > 2, "the hub's")
     wait_until_idle(lab)
     at, body = received[-1]
     assert (at, body["told_by"], body["state"]) == (path, "node1", "failed")
     assert TOKEN not in json.dumps(body)
-    refused = plainly.run_ranks("print=x", *where)
+    refused = on_lab.run_ranks("print=x", *where)
     assert refused.code == 0, refused
     assert f'the notification "{address}/…" failed: ' in refused.err
     assert "certificate" in refused.err.lower()
@@ -202,7 +198,6 @@ def test_a_web_hook_is_told_and_its_secret_is_on_no_record(
         assert [each for each in there if "/attempt_0/rank_" not in each] == []
 
 
-@pytest.mark.documents("docs/relaunch.md")
 def test_the_hosts_tell_of_their_relaunch(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     """Who leads tells, here the second node: of the relaunch, and as the hub of the end."""
     words = json.dumps([str(steps), "30", "0.3/0.1"])
@@ -253,7 +248,6 @@ def test_a_launch_tells_of_its_relaunch_and_a_survivor_of_a_lost_hub(
     assert told(steps)[2]["exit_code"] == 4
 
 
-@pytest.mark.documents("docs/troubleshooting.md")
 def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     """By the launch, and where nobody watches by the hub, whose own rank has ended."""
     hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", PLAIN_ENTRY)
@@ -282,7 +276,6 @@ def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     assert told(steps)[2]["seconds"] > 8  # not while one rank had progress
 
 
-@pytest.mark.documents("docs/slurm.md")
 def test_a_job_of_slurm_is_told_of_by_its_first_node(
     slurm: Slurm, hpc: Launcher, steps: Path
 ) -> None:

@@ -18,31 +18,31 @@ from tests.lab.waiting import wait_until
 pytestmark = [pytest.mark.promise(4)]
 
 
-def test_a_run_id_is_used_once(plainly: Launcher) -> None:
+def test_a_run_id_is_used_once(on_lab: Launcher) -> None:
     """A host that knows it already refuses it, so that no old record is taken for a new one."""
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=same")
-    assert plainly.run_ranks("print=hi", *words, "run_dir=first").code == 0
-    done = plainly.run_ranks("exit=7", *words, "run_dir=second")
+    assert on_lab.run_ranks("print=hi", *words, "run_dir=first").code == 0
+    done = on_lab.run_ranks("exit=7", *words, "run_dir=second")
     assert done.code == 3, done
     assert "run_id: there is a run same" in done.err
-    assert not (plainly.folder / "second").exists()
+    assert not (on_lab.folder / "second").exists()
 
 
 @pytest.mark.promise(13)
-def test_fast_hosts_wait_for_a_slow_one(plainly: Launcher) -> None:
+def test_fast_hosts_wait_for_a_slow_one(on_lab: Launcher) -> None:
     """The silence that makes a host lost is not that in which it had nothing to do."""
     slow = 'cluster.setup=["case $(hostname) in node2) sleep 5;; esac"]'
     words = ("lost_s=2", "disconnect_s=2", "cluster.only=[node1,node2]")
-    done = plainly.run_ranks("print=hi", "cluster=lab", slow, *words)
+    done = on_lab.run_ranks("print=hi", "cluster=lab", slow, *words)
     assert done.code == 0, done
 
 
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("override", ["", "cluster.host_python=brought"], ids=["task", "boot"])
-def test_ctrl_c_ends_a_setup(override: str, lab: Lab, plainly: Launcher) -> None:
+def test_ctrl_c_ends_a_setup(override: str, lab: Lab, on_lab: Launcher) -> None:
     """Nothing was started, and nothing goes on, also where the setup is to bring our Python."""
-    words = [*plainly.rank_overrides("print=hi"), *filter(None, [override])]
-    controller = plainly.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
+    words = [*on_lab.rank_overrides("print=hi"), *filter(None, [override])]
+    controller = on_lab.start("cluster=lab", 'cluster.setup=["sleep 88"]', *words)
     for host in lab.hosts.values():
         wait_until(lambda host=host: host.processes("sleep 88"), "the setup", 20)  # type: ignore[misc]
     controller.send()
@@ -58,18 +58,18 @@ def test_ctrl_c_ends_a_setup(override: str, lab: Lab, plainly: Launcher) -> None
     [pytest.param(9000, "exit=0", 0, marks=pytest.mark.all), (99_000, "exit=9", 1)],
 )
 def test_a_console_nobody_reads_keeps_no_verdict_back(
-    lines: int, word: str, code: int, lab: Lab, plainly: Launcher
+    lines: int, word: str, code: int, lab: Lab, on_lab: Launcher
 ) -> None:
     """The result is on disk, our own words are on standard error, and a signal ends the wait."""
     reading, writing = os.pipe()
-    words = plainly.rank_overrides(f"lines={lines}", word)
+    words = on_lab.rank_overrides(f"lines={lines}", word)
     argv = [sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
     process = subprocess.Popen(
-        argv, cwd=plainly.folder, env=plainly.env, stdout=writing, stderr=subprocess.PIPE, text=True
+        argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing, stderr=subprocess.PIPE, text=True
     )
     os.close(writing)
     try:
-        result = plainly.folder / "runs" / "latest" / "result.json"
+        result = on_lab.folder / "runs" / "latest" / "result.json"
         wait_until(lambda: code or result.exists(), "the result", 40)
         assert process.stderr is not None
         if code == 0:
@@ -78,7 +78,7 @@ def test_a_console_nobody_reads_keeps_no_verdict_back(
             process.send_signal(signal.SIGINT)
         assert process.wait(40) == code
         assert result.exists()
-        log = plainly.folder / "runs" / "latest" / "logs" / "node1" / "rank_0.out"
+        log = on_lab.folder / "runs" / "latest" / "logs" / "node1" / "rank_0.out"
         assert log.read_text().count("\n") == lines
     finally:
         os.close(reading)
@@ -104,14 +104,14 @@ def test_output_that_is_cut_off_is_no_traceback(launcher: Launcher) -> None:
         assert "Traceback" not in done.stderr, (tail, done)
 
 
-def test_nohup_keeps_a_run(lab: Lab, plainly: Launcher) -> None:
+def test_nohup_keeps_a_run(lab: Lab, on_lab: Launcher) -> None:
     """Where SIGHUP was ignored when we came, it stays ignored."""
-    words = plainly.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
+    words = on_lab.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "print=done")
     argv = ["nohup", sys.executable, "-m", "runner", "cluster=lab", "cluster.only=[node1]", *words]
     process = subprocess.Popen(
         argv,
-        cwd=plainly.folder,
-        env=plainly.env,
+        cwd=on_lab.folder,
+        env=on_lab.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -15,7 +15,7 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, RANK_SCRIPT, TORCHLESS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/preload.md")]
+pytestmark = pytest.mark.tasks
 
 STATE = PROGRAMS / "process_state.py"
 ONE_NODE = ("cluster=lab", "cluster.only=[node1]", "cluster.nproc_per_node=2")
@@ -65,7 +65,6 @@ def found(done: Result, rank: int) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("form", "method"),
     [
@@ -101,7 +100,6 @@ def test_a_forked_rank_is_like_an_executed_one(
         assert len({str(number) for number in numbers}) == len(numbers), numbers
 
 
-@pytest.mark.torch
 def test_a_program_that_sets_what_torch_reads_while_it_is_imported(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
@@ -140,7 +138,7 @@ print("debug", torch.distributed.get_debug_level().name, os.getpid())
         pytest.param(
             "computing",
             "an imported module has started a thread, python, in libgomp",
-            marks=(pytest.mark.torch, pytest.mark.all),
+            marks=(pytest.mark.all),
         ),
     ],
 )
@@ -297,7 +295,6 @@ def test_stacks_of_a_forked_rank(on_lab: Launcher, torchless: Callable[..., Cont
     controller.wait()
 
 
-@pytest.mark.torch
 def test_a_training_run_has_the_same_results(on_lab: Launcher) -> None:
     """Bit for bit: the loss of each step that it prints."""
     words = (*ONE_NODE, "task=resnet18", "task.args.epochs=1")

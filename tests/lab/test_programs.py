@@ -19,8 +19,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/programs.md")]
-
 TUTORIALS = PROGRAMS / "tutorials"
 TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
@@ -41,7 +39,6 @@ def shown(done: Result, names: Mapping[str, int]) -> dict[int, dict[str, str]]:
     }
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "form",
     ["script", *(pytest.param(form, marks=pytest.mark.all) for form in ("module", "command"))],
@@ -227,7 +224,6 @@ def test_a_plain_program_in_a_session_of_its_own_is_told_to_end(on_lab: Launcher
     assert time.monotonic() - began < 15
 
 
-@pytest.mark.torch
 def test_remote_procedure_calls(on_lab: Launcher) -> None:
     """torch's RPC finds its peers by `env://`, over the interface that reaches them."""
     done = on_lab(*TWO, ONE_CORE, PLAIN_ENTRY, f"task.script={PROGRAMS / 'remote_calls.py'}")
@@ -274,8 +270,7 @@ SAID = {
 }
 
 
-@pytest.mark.torch
-@pytest.mark.timeout(200)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

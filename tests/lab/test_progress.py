@@ -17,17 +17,15 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
 from tests.lab.waiting import read_until, wait_until, wait_until_ended
 
-pytestmark = pytest.mark.documents("docs/progress.md")
-
 MEASURED = f"task.script={PROGRAMS / 'measured.py'}"
 NODES = ("node1", "node2")
 FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
 
 
 @pytest.fixture
-def measured(lab: Lab, plainly: Launcher, tmp_path: Path) -> list[str]:
+def measured(lab: Lab, on_lab: Launcher, tmp_path: Path) -> list[str]:
     """Overrides: two ranks that take 3 steps, wait for `tmp_path/go`, and take 7 more."""
-    lab.write_cluster(plainly.conf, names=NODES)
+    lab.write_cluster(on_lab.conf, names=NODES)
     words = f'["3","{tmp_path / "go"}","10"]'
     raw = ("task.args_style=raw", f"task.args={words}", "task.entry=plain")
     return ["cluster=lab", MEASURED, *raw, "grace_s=1"]
@@ -51,11 +49,11 @@ def expected() -> list[tuple[Any, ...]]:
 
 
 def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
-    plainly: Launcher, measured: list[str], tmp_path: Path
+    on_lab: Launcher, measured: list[str], tmp_path: Path
 ) -> None:
     """Each line is on record once, with its rank and a time; a pipe has the lines as they are."""
     (tmp_path / "go").touch()
-    done = plainly(*measured)
+    done = on_lab(*measured)
     assert done.code == 0, done
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
@@ -67,38 +65,38 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
 
 
 def test_ps_shows_the_progress_of_a_run_nobody_follows(
-    lab: Lab, plainly: Launcher, measured: list[str], tmp_path: Path
+    lab: Lab, on_lab: Launcher, measured: list[str], tmp_path: Path
 ) -> None:
     """Later `why` makes its record whole: the same metrics, nothing twice after an attach."""
-    done = plainly(*measured, "detach=true")
+    done = on_lab(*measured, "detach=true")
     assert done.code == 0, done
     run_id = done.folder.name
 
     def progress() -> Any:
-        listed = plainly("ps", "--cluster", "lab", "--json").out
+        listed = on_lab("ps", "--cluster", "lab", "--json").out
         (row,) = (row for row in json.loads(listed)["runs"] if row["run_id"] == run_id)
         return row["progress"]
 
     wait_until(lambda: (progress() or {}).get("step") == 3, "the third step")
     shown = progress()
     assert (shown["rank"], shown["steps"], shown["rate"], shown["unit"]) == (0, 10, 64.0, "samples")
-    assert "3/10" in plainly("ps", "--cluster", "lab").out
-    follower = plainly.start("attach", "--run", run_id)
+    assert "3/10" in on_lab("ps", "--cluster", "lab").out
+    follower = on_lab.start("attach", "--run", run_id)
     follower.until_printed('"step": 3,')
     follower.send()
     follower.wait()
     (tmp_path / "go").touch()
     assert len([*wait_until_ended(lab, run_id, NODES)]) == len(NODES)
-    assert plainly("why", "--run", run_id).code == 0
+    assert on_lab("why", "--run", run_id).code == 0
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
     assert all(isinstance(each["time"], float) for each in kept)
-    assert plainly("pull", "--run", run_id).code == 0
+    assert on_lab("pull", "--run", run_id).code == 0
     assert records(done.folder) == kept
 
 
 def test_a_terminal_has_a_bar_in_place_of_the_lines(
-    plainly: Launcher, measured: list[str], tmp_path: Path
+    on_lab: Launcher, measured: list[str], tmp_path: Path
 ) -> None:
     """The lines do not scroll; what else a rank prints does, and the last figures stay."""
     terminal, theirs = pty.openpty()
@@ -107,8 +105,8 @@ def test_a_terminal_has_a_bar_in_place_of_the_lines(
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        cwd=plainly.folder,
-        env={**plainly.env, "TERM": "xterm"},
+        cwd=on_lab.folder,
+        env={**on_lab.env, "TERM": "xterm"},
     )
     os.close(theirs)
     try:

@@ -27,15 +27,15 @@ LINES = 3000
 
 
 @pytest.fixture
-def begin(plainly: Launcher) -> Callable[..., Controller]:
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
     """Start ranks that print numbered lines for some seconds, and wait for the first ones."""
 
     def start(*overrides: str, words: tuple[str, ...] = ()) -> Controller:
-        controller = plainly.start(
+        controller = on_lab.start(
             "cluster=lab",
             "grace_s=2",
             *overrides,
-            *plainly.rank_overrides("print=up", *words, f"count={LINES}/0.003", "print=done"),
+            *on_lab.rank_overrides("print=up", *words, f"count={LINES}/0.003", "print=done"),
         )
         controller.until_printed("] up", 4)
         controller.until(lambda: "every rank started" in controller.err, "the controller to see it")
@@ -151,14 +151,13 @@ def test_kept_runs_go_on_without_anybody(lab: Lab, begin: Callable[..., Controll
         assert record[-1]["state"] == "succeeded"
 
 
-@pytest.mark.documents("docs/commands.md", "docs/run-folder.md")
-def test_a_fault_of_the_controller_ends_no_run(plainly: Launcher, tmp_path: Path) -> None:
+def test_a_fault_of_the_controller_ends_no_run(on_lab: Launcher, tmp_path: Path) -> None:
     """One line says so, that the run goes on, and the command that follows it to its end."""
     gate = tmp_path / "gate"
-    ranks = plainly.rank_overrides("print=up", f"wait={gate}", "print=done")
+    ranks = on_lab.rank_overrides("print=up", f"wait={gate}", "print=done")
     argv = [sys.executable, str(PROGRAMS / "faulty_controller.py"), "rank"]
     words = ["cluster=lab", "cluster.only=[node1,node2]", "run_id=faulty", *ranks]
-    with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
+    with closing(Controller([*argv, *words], on_lab.folder, on_lab.env)) as controller:
         done = controller.wait()
     assert done.code == 70, done
     assert "Traceback" not in done.err
@@ -167,34 +166,33 @@ def test_a_fault_of_the_controller_ends_no_run(plainly: Launcher, tmp_path: Path
         "its traceback is in runs/faulty/crash.txt\n"
         "    run faulty goes on without this terminal, for 10 m 00 s unless you attach\n"
     ) in done.err
-    crash = (plainly.folder / "runs/faulty/crash.txt").read_text()
+    crash = (on_lab.folder / "runs/faulty/crash.txt").read_text()
     assert crash.startswith("runner ")
     assert crash.rstrip().endswith("KeyError: 'a bug'")
     attach = next(line for line in done.err.splitlines() if " runner attach" in line)
 
     words = shlex.split(attach)[1:]
-    with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
+    with closing(Controller([*argv, *words], on_lab.folder, on_lab.env)) as controller:
         again = controller.wait()
     assert again.code == 70, again
     assert f"this ends no run; to go on: {attach.strip()}" in again.err
 
-    followed = plainly.start(*shlex.split(attach)[1:])
+    followed = on_lab.start(*shlex.split(attach)[1:])
     followed.until_printed("] up", 2)
     gate.touch()
     assert followed.wait().code == 0
-    result = json.loads((plainly.folder / "runs/faulty/result.json").read_text())
+    result = json.loads((on_lab.folder / "runs/faulty/result.json").read_text())
     assert result["exit_code"] == 0
 
 
-@pytest.mark.documents("docs/commands.md")
-def test_a_fault_after_the_end_leaves_a_record_to_complete(plainly: Launcher) -> None:
+def test_a_fault_after_the_end_leaves_a_record_to_complete(on_lab: Launcher) -> None:
     """The command that does so is printed."""
     argv = [sys.executable, str(PROGRAMS / "faulty_controller.py"), "end"]
-    words = ["cluster=local", "cluster.nproc_per_node=1", *plainly.rank_overrides("print=up")]
-    with closing(Controller([*argv, *words], plainly.folder, plainly.env)) as controller:
+    words = ["cluster=local", "cluster.nproc_per_node=1", *on_lab.rank_overrides("print=up")]
+    with closing(Controller([*argv, *words], on_lab.folder, on_lab.env)) as controller:
         done = controller.wait()
     notice = "its attempt had ended; to complete the record: "
     assert (done.code, notice in done.err) == (70, True), done
     printed = shlex.split(done.err.partition(notice)[2])
-    completed = plainly(*printed[printed.index("attach") :])
+    completed = on_lab(*printed[printed.index("attach") :])
     assert (completed.code, done.result["exit_code"]) == (0, 0), completed

@@ -17,7 +17,7 @@ import pytest
 from tests.lab.lab import LOGIN_USER, Lab
 from tests.lab.launching import Launcher
 
-pytestmark = [pytest.mark.promise(8), pytest.mark.documents("docs/troubleshooting.md")]
+pytestmark = [pytest.mark.promise(8)]
 
 
 @dataclass(frozen=True)

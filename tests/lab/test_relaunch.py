@@ -15,8 +15,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/relaunch.md")]
-
 STEPS = 80
 QUICK = ("grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunch.backoff_s=0.5")
 

@@ -16,8 +16,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
-pytestmark = [pytest.mark.documents("docs/relaunch.md")]
-
 STEPS = 12
 
 
@@ -231,7 +229,6 @@ def test_without_a_port_for_the_hub_that_is_said(
     lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
     """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
-    on_lab.shorten_timeouts()
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     run_id, said = detached("fail=1:24:7", count=32)
     assert "it is not relaunched" in said, said

@@ -15,8 +15,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
 from tests.lab.ways import ENDINGS, RENDEZVOUS_CASES, EndingCase, RendezvousCase
 
-pytestmark = [pytest.mark.documents("docs/rendezvous.md")]
-
 
 def combinations() -> Iterator[ParameterSet]:
     """Every way with every ending; `make test` takes each way to success, and the others once.

@@ -29,8 +29,6 @@ from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.documents("docs/report.md")]
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -385,7 +383,7 @@ def test_a_live_page_takes_what_is_new_and_stays_as_it_is(browser: Browser) -> N
 
 
 @pytest.mark.all
-@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_big_run_opens_and_stays_usable(browser: Browser, tmp_path: Path) -> None:
     """1,000 ranks, a million lines of metrics, 10,000 events; figures: `benchmarks.report`."""
     write_big_record(tmp_path / "run")
@@ -411,17 +409,17 @@ def data_of(file: Path) -> dict[str, Any]:
     return data
 
 
-def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
+def test_the_verb_writes_the_page_of_runs(on_lab: Launcher) -> None:
     """Of the latest run, of several, where it is told to; the commands in it run as printed."""
-    refused = plainly("report")
+    refused = on_lab("report")
     assert (refused.code, "no run was launched from this folder" in refused.err) == (2, True)
-    plainly.env["TOKEN"] = SECRET
+    on_lab.env["TOKEN"] = SECRET
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=first-run", *USE_OF_SECRET)
-    done = plainly.run_ranks("print=up exit=3", *words)
+    done = on_lab.run_ranks("print=up exit=3", *words)
     assert done.code == 1, done
-    told = plainly("report")
+    told = on_lab("report")
     assert (told.code, told.err) == (0, ""), told
-    file = plainly.folder / "runs" / "first-run" / "report.html"
+    file = on_lab.folder / "runs" / "first-run" / "report.html"
     assert told.out.startswith(f"run first-run: {file}, ")
     assert f"  {file.as_uri()}\n" in told.out
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -432,7 +430,7 @@ def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
     assert "up\n" in "".join(log["text"] for log in run["logs"])
     assert run["timeline"]["bars"]["rank"] == [0, -1]
     places = {key: place for key, _, place in run["config"]}
-    lines = (plainly.conf / "cluster" / "lab.yaml").read_text().splitlines()
+    lines = (on_lab.conf / "cluster" / "lab.yaml").read_text().splitlines()
     (number,) = (n for n, line in enumerate(lines, 1) if line.startswith("python:"))
     assert places["cluster.python"] == f"conf/cluster/lab.yaml:{number}"
     assert places["cluster.only"] == "command line: cluster.only=[node1]"
@@ -444,46 +442,46 @@ def test_the_verb_writes_the_page_of_runs(plainly: Launcher) -> None:
     origins = file.with_name("origins.json")
     assert stat.S_IMODE(origins.stat().st_mode) == 0o600
     assert list(json.loads(origins.read_text())) == list(places)
-    planned = plainly.run_ranks("print=up", *words[:2], "run_id=planned", "dry_run=true")
+    planned = on_lab.run_ranks("print=up", *words[:2], "run_id=planned", "dry_run=true")
     assert planned.code == 0, planned
-    assert not (plainly.folder / "runs" / "planned").exists()
+    assert not (on_lab.folder / "runs" / "planned").exists()
     for _, command in run["commands"]:
-        again = run_command(plainly, command)
+        again = run_command(on_lab, command)
         expected = 1 if "rerun=" in command else 0
         assert again.code == expected, again
-    last = plainly("report", "first-run", "latest")
+    last = on_lab("report", "first-run", "latest")
     assert last.code == 0, last
-    (both,) = plainly.folder.glob("runs/report-first-run-*.html")
+    (both,) = on_lab.folder.glob("runs/report-first-run-*.html")
     assert len(data_of(both)["runs"]) == 2
-    port = plainly("report", "--port", "8000")
+    port = on_lab("report", "--port", "8000")
     assert port.code == 2
     assert port.err.endswith("report --serve --port 8000\n")
-    cannot = plainly("report", "first-run", "--out", "no/folder/x.html")
+    cannot = on_lab("report", "first-run", "--out", "no/folder/x.html")
     assert cannot.code == 2
     assert cannot.err == (
-        f"error: --out: cannot write {plainly.folder}/no/folder/x.html: No such file or directory\n"
+        f"error: --out: cannot write {on_lab.folder}/no/folder/x.html: No such file or directory\n"
     )
 
 
-def test_the_page_of_a_run_that_is_on(plainly: Launcher) -> None:
+def test_the_page_of_a_run_that_is_on(on_lab: Launcher) -> None:
     """It has what is here and says so; what it says comes next works then, too."""
     words = ("cluster=lab", "cluster.only=[node1]", "run_id=a-run", "detach=true", "grace_s=1")
-    begun = plainly.run_ranks("print=up sleep=600", *words)
+    begun = on_lab.run_ranks("print=up sleep=600", *words)
     assert begun.code == 0, begun
-    assert (plainly.folder / "runs" / "a-run" / "origins.json").exists()
-    told = plainly("report")
+    assert (on_lab.folder / "runs" / "a-run" / "origins.json").exists()
+    told = on_lab("report")
     assert told.code == 0, told
     assert told.err.startswith("note: no end of a-run is on record here: ")
-    (run,) = data_of(plainly.folder / "runs" / "a-run" / "report.html")["runs"]
+    (run,) = data_of(on_lab.folder / "runs" / "a-run" / "report.html")["runs"]
     assert (run["state"], run["is_on"]) == ("no end on record", True)
     by_verb = {shlex.split(command)[3]: command for _, command in run["commands"]}
     assert list(by_verb) == ["report", "attach", "why", "stacks", "stop"]
     assert shlex.split(by_verb["report"])[3:] == ["report", "a-run", "--serve"]
-    assert run_command(plainly, told.err.splitlines()[1].removeprefix("note: ")).code == 0
+    assert run_command(on_lab, told.err.splitlines()[1].removeprefix("note: ")).code == 0
     for verb, code in (("why", 3), ("stacks", 0), ("stop", 0)):
-        done = run_command(plainly, by_verb[verb])
+        done = run_command(on_lab, by_verb[verb])
         assert done.code == code, done
-    followed = run_command(plainly, by_verb["attach"])
+    followed = run_command(on_lab, by_verb["attach"])
     assert "had ended" in followed.err, followed
 
 

@@ -12,7 +12,7 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher, Result
 from tests.lab.test_deploy import git, whole
 
-pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+pytestmark = [pytest.mark.promise(10)]
 
 ON = ("cluster=lab", "cluster.only=[node1,node2]")
 NODES = ("node1", "node2")
@@ -117,7 +117,6 @@ def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) ->
     assert len(list((project.folder / "runs").glob("run-*/plan.json"))) == 5, "it left a record"
 
 
-@pytest.mark.documents("docs/configuration.md", "docs/run-folder.md")
 def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_path: Path) -> None:
     """An edit during the first run reaches no later one, on another host neither."""
     gate = tmp_path / "gate"
@@ -206,7 +205,6 @@ def test_launching_does_not_change_the_code(lab: Lab, project: Launcher) -> None
 
 
 @pytest.mark.promise(12)
-@pytest.mark.documents("docs/run-folder.md")
 def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> None:
     """Another machine has it from hosts alone: no verb follows it, and a launch asks first."""
     words = (PLAIN_ENTRY, "task.script=train.py", "task.args.lr=0.1", "run_id=first")

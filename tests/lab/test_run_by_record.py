@@ -22,7 +22,7 @@ from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
 from tests.lab.waiting import read_until, wait_until
 
-pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+pytestmark = [pytest.mark.promise(10)]
 
 NODES = ("node1", "node2")
 SHELL = {"API_KEY": "s3cret", "PASSED": "p", "PLACE": "somewhere"}
@@ -30,10 +30,10 @@ SHELL = {"API_KEY": "s3cret", "PASSED": "p", "PLACE": "somewhere"}
 
 
 @pytest.fixture
-def user(lab: Lab, plainly: Launcher) -> Launcher:
+def user(lab: Lab, on_lab: Launcher) -> Launcher:
     """A user with two hosts; none of this is about torch."""
-    lab.write_cluster(plainly.conf, names=NODES)
-    return plainly
+    lab.write_cluster(on_lab.conf, names=NODES)
+    return on_lab
 
 
 def detached(

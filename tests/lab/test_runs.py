@@ -21,7 +21,7 @@ from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Launcher
 from tests.lab.waiting import read_until, wait_until, wait_until_ended, wait_until_idle
 
-pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/commands.md")]
+pytestmark = [pytest.mark.promise(10)]
 
 Start = Callable[..., str]
 NODES = ("node1", "node2")
@@ -29,10 +29,10 @@ ALL = pytest.mark.all
 
 
 @pytest.fixture
-def on_lab(lab: Lab, plainly: Launcher) -> Launcher:
+def on_lab(lab: Lab, on_lab: Launcher) -> Launcher:
     """A user with two hosts; none of this is about torch."""
-    lab.write_cluster(plainly.conf, names=NODES)
-    return plainly
+    lab.write_cluster(on_lab.conf, names=NODES)
+    return on_lab
 
 
 @pytest.fixture
@@ -147,7 +147,6 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
 @pytest.mark.all
 def test_ps_warns_of_a_run_without_a_controller(lab: Lab, on_lab: Launcher) -> None:
     """With the time that is left, until somebody attaches."""
-    on_lab.shorten_timeouts(10)
     ranks = on_lab.rank_overrides("print=up", "sleep=600")
     run = on_lab.start("cluster=lab", "disconnect_s=90", *ranks)
     run.until_printed("] up", 2)
@@ -233,7 +232,6 @@ def test_stop_names_silent_hosts_and_finishes_later(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
     """Exit 5 while one is unplugged; the same command finishes the work when it is back."""
-    on_lab.shorten_timeouts()
     run_id = detached("deaf", "sleep=600", overrides=("lost_s=60",))
     words = ("stop", "--run", run_id, "--cluster", "lab", "cluster.ssh.connect_timeout=2")
     lab["node2"].unplug()

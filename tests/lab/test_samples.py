@@ -19,7 +19,7 @@ from tests.lab.lab import Lab
 from tests.lab.launching import RANK_SCRIPT, Controller, Launcher
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(1), pytest.mark.documents("docs/samples.md")]
+pytestmark = [pytest.mark.promise(1)]
 
 GIB = 1 << 30
 BUSY = FakeGpu(98, 70 * GIB, 80 * GIB, 612.5, 700.0, 71, clock_reasons=0x4 | 0x1)
@@ -66,7 +66,6 @@ def recorded(folder: Path) -> list[Sample]:
 
 def begin(launcher: Launcher, *overrides: str) -> Controller:
     """Start ranks that run until they are told to end, on two hosts."""
-    launcher.entry = "plain"
     words = launcher.rank_overrides("print=up", "wait=/dev/shm/go")
     only = "cluster.only=[node1,node2]"
     controller = launcher.start("cluster=lab", only, "sample_s=1", *overrides, *words)

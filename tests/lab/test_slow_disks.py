@@ -21,7 +21,7 @@ from tests.lab.supervising import RunStarter, SupervisedRun
 from tests.lab.test_serving import serving
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.promise(11), pytest.mark.documents("docs/how-it-works.md")]
+pytestmark = [pytest.mark.promise(11)]
 
 LOST_S = 2.0
 FROZEN_S = 3 * LOST_S
@@ -44,7 +44,6 @@ def disks(request: pytest.FixtureRequest, lab_factory_for_session: LabFactory) -
 def user(disks: Lab, launcher: Launcher) -> Iterator[Launcher]:
     """A user of these hosts; in the end their disks answer, and nothing is left on them."""
     disks.write_cluster(launcher.conf)
-    launcher.entry = "plain"
     yield launcher
     disks.repair()
     assert disks.wait_idle(5) == {}
@@ -69,7 +68,6 @@ def begin(user: Launcher) -> Begin:
 @pytest.fixture
 def begin_soon(user: Launcher, begin: Begin) -> Begin:
     """The same with short times: `LOST_S` makes a silent host lost."""
-    user.shorten_timeouts()
     return lambda *overrides: begin(f"lost_s={LOST_S}", "sample_s=1", *overrides)
 
 
@@ -135,7 +133,6 @@ def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin_soon: Begin) -> Non
 
 def _launch_into(disks: Lab, user: Launcher, frozen: Sequence[str]) -> Controller:
     """Launch a run, and freeze these disks while the hosts make its folder."""
-    user.shorten_timeouts()
     (user.folder / "data").mkdir()
     for number in range(300):
         (user.folder / f"data/{number}").write_text(str(number))

@@ -13,6 +13,8 @@ from tests.lab.launching import Launcher
 from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
 from tests.lab.waiting import wait_until
 
+pytestmark = pytest.mark.slurm
+
 
 def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
     """Compute nodes are never logged in to; the job ends with the run's own exit code."""
@@ -30,7 +32,6 @@ def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
     assert "secrets.json" not in files
 
 
-@pytest.mark.torch
 def test_torchrun_trains(slurm: Slurm, hpc: Launcher) -> None:
     """A shipped task, with torchrun on two nodes."""
     done = hpc(HPC, "task=ddp", "task.args.epochs=1", seconds=120)
@@ -290,7 +291,6 @@ def test_two_users_at_once(slurm: Slurm, hpc: Launcher) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.torch
 def test_range_of_nodes(hpc: Launcher) -> None:
     """A job of two to four nodes gets what is there."""
     begun(hpc, "sleep=600", "detach=true", "cluster.nodes=1", EXCLUSIVE)

@@ -10,6 +10,8 @@ from tests.lab.lab import LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.slurm import BY_CGROUP, HPC, Slurm, begun, slurm_lab
 
+pytestmark = pytest.mark.slurm
+
 NODES = ("acct1", "acct2")
 """Cgroups are the machine's: the nodes of another lab must have other names."""
 
@@ -28,7 +30,6 @@ def slurm(
 def hpc(slurm: Slurm, launcher: Launcher) -> Iterator[Launcher]:
     """A user whose YAML names the cluster."""
     slurm.write_cluster(launcher.conf)
-    launcher.entry = "plain"
     yield launcher
     slurm.clear()
 

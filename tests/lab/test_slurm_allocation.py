@@ -11,6 +11,8 @@ from tests.lab.launching import Launcher
 from tests.lab.slurm import PYTHON, ROOT, Slurm
 from tests.lab.waiting import wait_until
 
+pytestmark = pytest.mark.slurm
+
 
 def script_in(project: Path, slurm: Slurm, body: str) -> Path:
     """Write a project, and a script in it; `$R` is our program, `words` are those of a run."""

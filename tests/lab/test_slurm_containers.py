@@ -15,7 +15,7 @@ from tests.lab.slurm import HPC, Slurm, slurm_lab
 from tests.lab.slurm import missing as slurm_missing
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/slurm.md")]
+pytestmark = [pytest.mark.containers, pytest.mark.slurm]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,6 @@ def left(docker: dict[str, Daemon]) -> list[str]:
 def test_run_in_containers(slurm: Slurm, docker: dict[str, Daemon], launcher: Launcher) -> None:
     """The ranks are inside, the first failure is told, and a stop leaves no container."""
     slurm.write_cluster(launcher.conf)
-    launcher.entry = "plain"
     done = launcher.run_ranks("print=inside env=RANK", HPC, *overrides())
     assert done.code == 0, done
     assert done.out.count("inside\n") == 2

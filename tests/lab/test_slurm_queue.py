@@ -11,6 +11,8 @@ from tests.lab.launching import Launcher
 from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
 from tests.lab.waiting import wait_until
 
+pytestmark = pytest.mark.slurm
+
 
 def test_connection_lost_in_the_queue(slurm: Slurm, hpc: Launcher) -> None:
     """It is opened again: a job may wait for days, and its user's network does not last so long."""

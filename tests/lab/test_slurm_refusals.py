@@ -9,6 +9,8 @@ import pytest
 from tests.lab.launching import Launcher
 from tests.lab.slurm import HPC, Slurm
 
+pytestmark = pytest.mark.slurm
+
 
 @pytest.mark.parametrize(
     ("word", "message"),

@@ -14,7 +14,8 @@ from tests.lab.launching import ROOT, Launcher, Result
 from tests.lab.slurm import Slurm
 from tests.lab.test_command_lines import ROWS, SUBMITS, Row, write_project
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/slurm.md", "docs/command-lines.md")]
+pytestmark = pytest.mark.slurm
+
 
 SCRIPT = """\
 #!/bin/bash

@@ -11,6 +11,8 @@ from tests.lab.launching import Launcher
 from tests.lab.slurm import HPC, Slurm, begun, slurm_lab
 from tests.lab.waiting import wait_until
 
+pytestmark = pytest.mark.slurm
+
 LAG_S = 5
 """For as long a machine takes a size, a time and the absence of a file as they were (NFS: 3 to 60
 seconds). What it opens it asks the server about, as NFS does (close-to-open consistency)."""
@@ -45,7 +47,6 @@ def slurm(
 def hpc(slurm: Slurm, launcher: Launcher) -> Iterator[Launcher]:
     """A user whose YAML names the cluster."""
     slurm.write_cluster(launcher.conf)
-    launcher.entry = "plain"
     yield launcher
     slurm.clear()
 

@@ -13,6 +13,8 @@ from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.slurm import HPC, Slurm
 from tests.lab.waiting import wait_until
 
+pytestmark = pytest.mark.slurm
+
 
 def commands(text: str) -> list[list[str]]:
     """Return the words of the commands that are printed at the end of a sweep."""

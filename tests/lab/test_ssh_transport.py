@@ -35,7 +35,7 @@ from runner.transport.ssh import transport as ssh_transport
 from runner.transport.ssh.transport import SshTransport
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.promise(7)]
+pytestmark = [pytest.mark.promise(7)]
 
 USER = getpass.getuser()
 MEGABYTE = 1_000_000

@@ -28,18 +28,18 @@ GRACE = "grace_s=2"
 
 
 @pytest.fixture
-def begin(plainly: Launcher) -> Callable[..., Controller]:
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
     """Start ranks that do as told and then sleep, and wait until all of them run.
 
     Four hosts take part, or three with torchrun.
     """
 
     def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
-        plainly.entry = entry
-        ranks = plainly.rank_overrides(*words, "print=up", "sleep=600")
+        on_lab.entry = entry
+        ranks = on_lab.rank_overrides(*words, "print=up", "sleep=600")
         hosts = 3 if entry == "torchrun" else 4
         only = f"cluster.only=[node[1-{hosts}]]"
-        controller = plainly.start("cluster=lab", only, GRACE, *overrides, *ranks)
+        controller = on_lab.start("cluster=lab", only, GRACE, *overrides, *ranks)
         controller.until_printed("] up", hosts)
         return controller
 
@@ -98,12 +98,12 @@ def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> 
 
 @pytest.mark.promise(12)
 def test_stopping_one_run_leaves_another_alone(
-    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """Two runs side by side on the same hosts."""
     first = begin("daemon", "deaf")
     words = ("touch=/dev/shm/second", "wait=/dev/shm/go", "print=done")
-    second = plainly.start("cluster=lab", *plainly.rank_overrides(*words))
+    second = on_lab.start("cluster=lab", *on_lab.rank_overrides(*words))
     for host in lab.hosts.values():
         second.until(lambda host=host: host.sh("ls /dev/shm/second", check=False), "the second")  # type: ignore[misc]
     first.send()
@@ -167,10 +167,9 @@ def test_one_failing_rank_stops_everybody(lab: Lab, on_lab: Launcher) -> None:
 
 
 def test_an_unplugged_host_is_named_and_the_others_are_stopped(
-    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """After `lost_s` of silence: exit 4, and what there is no proof is said."""
-    plainly.shorten_timeouts()
     controller = begin(
         "daemon", "deaf", overrides=("lost_s=3", "disconnect_s=3", "cluster.ssh.connect_timeout=2")
     )
@@ -185,10 +184,9 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
 
 @pytest.mark.promise(4)
 def test_an_unplugged_host_is_asked_once_more_over_a_new_connection(
-    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """That costs `connect_timeout` after the loss, not another one for the silent connection."""
-    plainly.shorten_timeouts()
     lost_s, answer_s = 3.0, 4.0
     limits = (f"lost_s={lost_s:g}", f"cluster.ssh.connect_timeout={answer_s:g}")
     controller = begin(overrides=(*limits, "disconnect_s=3", "grace_s=8"))
@@ -213,10 +211,9 @@ def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) ->
 
 
 def test_ctrl_c_with_a_silent_host_is_5(
-    lab: Lab, plainly: Launcher, begin: Callable[..., Controller]
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """A stop that cannot be proven names the host."""
-    plainly.shorten_timeouts()
     controller = begin(overrides=("lost_s=30", "disconnect_s=3", "cluster.ssh.connect_timeout=2"))
     lab["node2"].unplug()
     controller.send()
@@ -240,13 +237,13 @@ def test_a_short_stall_is_no_loss(lab: Lab, begin: Callable[..., Controller]) ->
 
 
 @pytest.mark.promise(1)
-def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, plainly: Launcher) -> None:
+def test_a_console_nobody_reads_holds_up_nothing(lab: Lab, on_lab: Launcher) -> None:
     """With a full pipe the ranks finish and the supervisors still hear their controller."""
     reading, writing = os.pipe()
     argv = [sys.executable, "-m", "runner", "cluster=lab", "disconnect_s=3", GRACE]
-    argv += plainly.rank_overrides("lines=100000", "touch=/dev/shm/RANK.done", "sleep=6")
+    argv += on_lab.rank_overrides("lines=100000", "touch=/dev/shm/RANK.done", "sleep=6")
     process = subprocess.Popen(
-        argv, cwd=plainly.folder, env=plainly.env, stdout=writing, stderr=subprocess.DEVNULL
+        argv, cwd=on_lab.folder, env=on_lab.env, stdout=writing, stderr=subprocess.DEVNULL
     )
     os.close(writing)
     try:
@@ -295,11 +292,11 @@ def test_a_fixed_master_port_that_is_taken_is_refused_before_the_start(
     assert "http.server" in done.err
 
 
-def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, plainly: Launcher) -> None:
+def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, on_lab: Launcher) -> None:
     """What could not be seen before (here, a file where the runs' folder should be): exit 3."""
     lab["node3"].sh("mkdir ~/.odd; touch ~/.odd/runs")
-    words = plainly.rank_overrides("deaf", "sleep=600")
-    done = plainly("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words, seconds=60)
+    words = on_lab.rank_overrides("deaf", "sleep=600")
+    done = on_lab("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words, seconds=60)
     assert done.code == 3, done
     assert "first failure: node3: could not start: " in done.err
     assert done.result["exit_code"] == 3

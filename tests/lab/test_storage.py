@@ -29,13 +29,12 @@ def noexec_workdir(lab: Lab) -> Iterator[str]:
 
 
 @pytest.mark.promise(3)
-@pytest.mark.documents("docs/how-it-works.md")
 @pytest.mark.parametrize(
     "entry",
     [
         pytest.param("plain", id="plain"),
-        pytest.param("torchrun", id="torchrun", marks=pytest.mark.torch),
-        pytest.param("launch", id="launch", marks=[pytest.mark.torch, pytest.mark.all]),
+        pytest.param("torchrun", id="torchrun"),
+        pytest.param("launch", id="launch", marks=[pytest.mark.all]),
     ],
 )
 def test_workdir_may_be_on_a_mount_that_executes_nothing(
@@ -52,13 +51,12 @@ def test_workdir_may_be_on_a_mount_that_executes_nothing(
 
 
 @pytest.mark.promise(11)
-@pytest.mark.documents("docs/how-it-works.md")
-def test_host_with_a_slow_disk_answers_while_it_copies(plainly: Launcher, tmp_path: Path) -> None:
+def test_host_with_a_slow_disk_answers_while_it_copies(on_lab: Launcher, tmp_path: Path) -> None:
     """Whatever file its agent touches between two requests takes 5 ms; `lost_s` is 5 s."""
     for number in range(900):
-        (plainly.folder / f"part{number}.py").write_text(f"x = {number}\n")
+        (on_lab.folder / f"part{number}.py").write_text(f"x = {number}\n")
     where = ("cluster=lab", "cluster.only=[node1,node2]")
-    assert plainly("deploy", *where).code == 0
+    assert on_lab("deploy", *where).code == 0
     slow_python = tmp_path / "slow-python"
     calls = "openat,fchmod,lstat,newfstatat,mkdir,rename,unlink,link,fsync"
     delay = f"-e trace={calls} -e inject={calls}:delay_enter=5000"
@@ -68,7 +66,7 @@ def test_host_with_a_slow_disk_answers_while_it_copies(plainly: Launcher, tmp_pa
     )
     slow_python.chmod(0o755)
     slow = f"cluster.host_python={slow_python}"
-    done = plainly(*where, slow, "lost_s=5", *plainly.rank_overrides("print=ran"))
+    done = on_lab(*where, slow, "lost_s=5", *on_lab.rank_overrides("print=ran"))
     assert done.code == 0, done
     assert done.out.count("ran") == 2, done
     assert "nothing was heard" not in done.err, done
@@ -77,7 +75,6 @@ def test_host_with_a_slow_disk_answers_while_it_copies(plainly: Launcher, tmp_pa
 
 
 @pytest.mark.promise(5)
-@pytest.mark.documents("docs/run-folder.md")
 def test_hosts_with_one_home_have_the_plan_on_it_once(
     lab_factory: LabFactory, launcher: Launcher
 ) -> None:
@@ -96,7 +93,6 @@ def test_hosts_with_one_home_have_the_plan_on_it_once(
 
 
 @pytest.mark.promise(8)
-@pytest.mark.documents("docs/troubleshooting.md")
 def test_program_of_the_code_that_cannot_be_executed_is_refused(
     on_lab: Launcher, noexec_workdir: str
 ) -> None:

@@ -34,7 +34,7 @@ from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.peer_exchange import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 
-pytestmark = [pytest.mark.promise(2), pytest.mark.documents("docs/how-it-works.md")]
+pytestmark = [pytest.mark.promise(2)]
 
 
 def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:

@@ -13,7 +13,8 @@ import pytest
 from tests.lab.by_hand import TASKS, python, torchrun
 from tests.lab.launching import Launcher
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 SCRIPT = str(TASKS / "char_gpt.py")
 SMALL = {"layers": 1, "heads": 2, "width": 32, "context": 32, "batch_size": 8, "sample": 20}
@@ -105,7 +106,7 @@ def test_the_shipped_settings_learn_to_write() -> None:
 
 
 @pytest.mark.all
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_ranks_and_nodes_share_one_batch(on_lab: Launcher) -> None:
     """Four ranks on one, two and four hosts print the same losses and the same text."""
     args = [f"task.args.{name}={value}" for name, value in {**SMALL, "steps": 20}.items()]

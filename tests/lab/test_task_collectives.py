@@ -17,7 +17,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.test_launch import ONE_CORE
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 SCRIPT = str(Path(runner.__file__).parent / "tasks" / "collectives.py")
 Everything = tuple[str, dict[str, Any]]

@@ -16,7 +16,8 @@ from tests.lab.launching import PROGRAMS
 if TYPE_CHECKING:
     from torch import Tensor
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 EPOCHS = "--epochs=2"
 STEPS = 58

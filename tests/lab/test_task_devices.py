@@ -11,8 +11,7 @@ import pytest
 from tests.lab.by_hand import TASKS, TORCHRUN, python
 
 pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.documents("docs/tasks.md"),
+    pytest.mark.tasks,
     # torch's distributed optimizers use it as they are imported.
     pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning"),
 ]

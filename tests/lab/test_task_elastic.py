@@ -17,7 +17,8 @@ from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.test_elastic import ELASTIC
 from tests.lab.test_launch import ONE_CORE
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/elastic.md", "docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 10, 29, 48, 5
 STEPS = EPOCHS * PER_EPOCH
@@ -35,7 +36,7 @@ def begins(training: Controller) -> list[tuple[int, int]]:
     return [(int(ranks), int(step)) for ranks, step in told]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_every_step_counts_once_while_nodes_leave_and_come_back(
     lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:

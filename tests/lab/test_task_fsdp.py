@@ -14,7 +14,8 @@ from tests.lab.by_hand import TASKS, assert_same, python, torchrun
 from tests.lab.launching import PROGRAMS
 from tests.lab.training import ROUNDING, progress, train
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 SCRIPT = str(TASKS / "fsdp.py")
 PROGRAM = str(PROGRAMS / "mesh_gradients.py")

@@ -10,7 +10,8 @@ import pytest
 
 from tests.lab.by_hand import TASKS, python
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 LACKS = "error: this torch, {torch}, "
 NO_SUM = "distributed.fsdp.FSDPModule.set_force_sum_reduction_for_comms"

@@ -13,7 +13,8 @@ import pytest
 from tests.lab.by_hand import TASKS, assert_same, python, torchrun
 from tests.lab.launching import PROGRAMS
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 SCRIPT = str(TASKS / "resnet18.py")
 FEW = (str(PROGRAMS / "few_digits.py"), SCRIPT)

@@ -11,8 +11,7 @@ from tests.lab.by_hand import TASKS, torchrun
 from tests.lab.training import ROUNDING, progress, train
 
 pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.documents("docs/tasks.md"),
+    pytest.mark.tasks,
     # torch's distributed optimizers use it as they are imported.
     pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning"),
 ]

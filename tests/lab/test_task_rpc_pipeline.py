@@ -12,8 +12,7 @@ from tests.lab.launching import PROGRAMS
 from tests.lab.training import ROUNDING, progress, train
 
 pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.documents("docs/tasks.md"),
+    pytest.mark.tasks,
     # torch's distributed optimizers use it as they are imported.
     pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning"),
 ]

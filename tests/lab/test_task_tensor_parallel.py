@@ -11,7 +11,8 @@ from tests.lab.by_hand import python, torchrun
 from tests.lab.launching import PROGRAMS, ROOT
 from tests.lab.training import ROUNDING, progress, train
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 PROGRAM = str(PROGRAMS / "mesh_gradients.py")
 OTHERS = [

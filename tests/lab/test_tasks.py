@@ -18,7 +18,8 @@ from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 from tests.lab.test_launch import ONE_CORE
 
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/tasks.md")]
+pytestmark = pytest.mark.tasks
+
 
 ACCURACY = r"test loss \d\.\d{4}, test accuracy \d+\.\d\d % after \d+ steps"
 LOSS = r"loss \d\.\d{4} after \d+ steps"
@@ -96,7 +97,7 @@ def by_hand(lab: Lab, training: Training, hosts: int) -> str:
     return printed[0]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 @pytest.mark.parametrize(("training", "hosts"), list(cases()))
 def test_by_hand_and_by_the_runner(
     training: Training, hosts: int, lab: Lab, on_lab: Launcher

@@ -15,6 +15,8 @@ from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import ROOT
 from tests.lab.test_docs import AS_CONFIGURED, at_home
 
+pytestmark = pytest.mark.tasks
+
 PAGE = ROOT / "docs" / "ten-steps.md"
 BLOCK = re.compile(
     r"^```sh\n(?P<lines>.*?)^```\n(?:```\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL
@@ -29,8 +31,6 @@ ADDING_UP = 2e-4
 processors add the same numbers up in another order. The losses of char_gpt, whose model is larger
 and which trains longer, may be apart by ten times that.
 """
-
-pytestmark = [pytest.mark.torch, pytest.mark.documents("docs/ten-steps.md")]
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_page_says_one_result_of_ten_epochs() -> None:
 
 
 @pytest.mark.all
-@pytest.mark.timeout(2400)
+@pytest.mark.slow
 def test_the_page_is_true(two_hosts: Lab, tmp_path: Path) -> None:
     """In order, each with exit code 0, but for `diff`."""
     env = at_home(two_hosts, tmp_path / "home")

@@ -27,8 +27,6 @@ from tests.lab.launching import Launcher
 from tests.lab.slurm import Slurm, begun
 from tests.lab.waiting import wait_until
 
-pytestmark = pytest.mark.documents("docs/top.md", "docs/commands.md")
-
 ONLY, QUICK = "cluster.only=[node1,node2]", "cluster.ssh.connect_timeout=2"
 THERMAL = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown
 GB = 10**9
@@ -112,13 +110,13 @@ def gpus(lab: Lab, tmp_path: Path) -> Iterator[dict[str, HostGpus]]:
 
 
 @pytest.fixture
-def running(plainly: Launcher) -> Iterator[str]:
+def running(on_lab: Launcher) -> Iterator[str]:
     """The id of a run on these two hosts, that says how far it is."""
     words = 'print={"step":3,"steps":10,"rate":64.0,"unit":"samples"} sleep=600'
-    done = plainly.run_ranks(words, "cluster=lab", ONLY, "detach=true")
+    done = on_lab.run_ranks(words, "cluster=lab", ONLY, "detach=true")
     assert done.code == 0, done
     yield done.folder.name
-    plainly("stop", "--run", done.folder.name)
+    on_lab("stop", "--run", done.folder.name)
 
 
 def rank_pid(lab: Lab, name: str) -> int:
@@ -135,17 +133,17 @@ def rank_pid(lab: Lab, name: str) -> int:
 
 
 def test_one_look_tells_gpus_whose_they_are_and_runs(
-    lab: Lab, plainly: Launcher, gpus: dict[str, HostGpus], running: str
+    lab: Lab, on_lab: Launcher, gpus: dict[str, HostGpus], running: str
 ) -> None:
     """As a table in a pipe, as JSON for a program; what does not answer is named on stderr."""
     mine = ((rank_pid(lab, "node1"), 40 * GB),)
     gpus["node1"].set(FakeGpu(93, 40 * GB, processes=mine), FakeGpu(95, 41 * GB, processes=mine))
     gpus["node2"].set(FakeGpu(97, 60 * GB, temperature_c=91, clock_reasons=THERMAL), FakeGpu())
     lab["node3"].power_off()
-    table = plainly("top", "lab", QUICK)
-    data = plainly("top", "lab", QUICK, "--json")
-    one = plainly("top", "lab", "cluster.only=[node3]", QUICK, "--once")
-    run = plainly("top", running)
+    table = on_lab("top", "lab", QUICK)
+    data = on_lab("top", "lab", QUICK, "--json")
+    one = on_lab("top", "lab", "cluster.only=[node3]", QUICK, "--once")
+    run = on_lab("top", running)
 
     assert table.code == 0, table
     lines = table.out.splitlines()
@@ -182,10 +180,10 @@ def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
 
 
 def test_a_view_follows_its_hosts_and_leaves_no_trace(
-    lab: Lab, plainly: Launcher, gpus: dict[str, HostGpus]
+    lab: Lab, on_lab: Launcher, gpus: dict[str, HostGpus]
 ) -> None:
     """A host that is unplugged, a driver that hangs; keys, and the ends of a view."""
-    with viewing(plainly, "lab", ONLY, QUICK) as view:
+    with viewing(on_lab, "lab", ONLY, QUICK) as view:
         view.until("connecting", "2 of 2 hosts answer  ", "0 of 4 GPUs in use")
         gpus["node1"].set(mode="hang")
         view.until("driver did not answer")
@@ -201,11 +199,11 @@ def test_a_view_follows_its_hosts_and_leaves_no_trace(
         assert view.end() == 0
     endings = {"\x03": 0, "\x1b": 0, "\x1c": 128 + signal.SIGQUIT}
     for key, code in endings.items():
-        with viewing(plainly, "lab", ONLY, QUICK) as view:
+        with viewing(on_lab, "lab", ONLY, QUICK) as view:
             view.until("2 of 2 hosts answer")
             view.press(key)
             assert view.end() == code, repr(key)
-    with viewing(plainly, "lab", ONLY, QUICK) as view:
+    with viewing(on_lab, "lab", ONLY, QUICK) as view:
         view.until("NODE")
         view.process.send_signal(signal.SIGTERM)
         assert view.end() == 128 + signal.SIGTERM
@@ -217,44 +215,44 @@ def _agents(lab: Lab) -> list[str]:
     return [each.cmdline for each in processes if " top " in each.cmdline]
 
 
-def test_a_view_of_a_run_ends_with_it(plainly: Launcher, running: str) -> None:
+def test_a_view_of_a_run_ends_with_it(on_lab: Launcher, running: str) -> None:
     """It says so, and what to type next; later, that is all it says."""
-    with viewing(plainly, "--run", running) as view:
+    with viewing(on_lab, "--run", running) as view:
         view.until(f"{running}", "3/10")
-        assert plainly("stop", "--run", running).code == 0
+        assert on_lab("stop", "--run", running).code == 0
         assert view.end() == 0
         end = view.shown.rpartition(LEAVE.encode())[2].decode()
     assert f"run {running} has ended: stopped" in end
-    again = plainly("top", "--run", running)
+    again = on_lab("top", "--run", running)
     assert (again.code, again.out.split("\n")[0]) == (0, f"run {running} has ended: stopped")
     command = again.out.split("runner ", 1)[1].split()
-    assert plainly(*command).code == 0, command
-    begun = plainly("top", running[:-2], "--json")
+    assert on_lab(*command).code == 0, command
+    begun = on_lab("top", running[:-2], "--json")
     ended = json.loads(begun.out)["ended"]
     assert ended == {"run_id": running, "state": "stopped", "silent": []}, begun
     assert f"{running[:-2]} is {running}" in begun.err
-    neither = plainly("top", "nosuch")
+    neither = on_lab("top", "nosuch")
     assert neither.code == 2, neither
     assert "no run on record begins so, and there is no cluster 'nosuch'" in neither.err
-    listing = plainly(*neither.err.split("`")[-2].rpartition("runner ")[2].split())
+    listing = on_lab(*neither.err.split("`")[-2].rpartition("runner ")[2].split())
     assert listing.code == 0, listing
-    absent = plainly("top", "--cluster", "lab", "--run", f"{running[:-4]}none")
+    absent = on_lab("top", "--cluster", "lab", "--run", f"{running[:-4]}none")
     assert absent.code == 3, absent
-    assert plainly(*absent.err.rpartition("runner ")[2].split()).code == 0, absent
+    assert on_lab(*absent.err.rpartition("runner ")[2].split()).code == 0, absent
 
 
-def test_a_view_of_a_run_ends_when_it_is_lost_with_a_host(lab: Lab, plainly: Launcher) -> None:
+def test_a_view_of_a_run_ends_when_it_is_lost_with_a_host(lab: Lab, on_lab: Launcher) -> None:
     """That host cannot say so: the others do, and it is named."""
     three = ("cluster=lab", "cluster.only=[node1,node2,node3]", "lost_s=3", "detach=true")
-    run_id = plainly.run_ranks("sleep=600", *three).folder.name
-    with viewing(plainly, "latest", QUICK) as view:
+    run_id = on_lab.run_ranks("sleep=600", *three).folder.name
+    with viewing(on_lab, "latest", QUICK) as view:
         view.until("3 of 3 hosts answer", "node[1-3]")
         lab["node3"].power_off()
         view.until("has ended")
         assert view.end() == 0
         end = view.shown.rpartition(LEAVE.encode())[2].decode()
     assert f"run {run_id} has ended: lost; not answering: node3" in end
-    once = json.loads(plainly("top", run_id, QUICK, "--json").out)
+    once = json.loads(on_lab("top", run_id, QUICK, "--json").out)
     assert once["ended"] == {"run_id": run_id, "state": "lost", "silent": ["node3"]}
     lab["node3"].power_on()
 

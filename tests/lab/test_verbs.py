@@ -19,8 +19,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
-pytestmark = [pytest.mark.documents("docs/commands.md")]
-
 FAB = str(Path(sys.executable).with_name("fab"))
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
 REFUSED = {

@@ -9,7 +9,7 @@ from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.model.spec import Spec
 from runner.core.protocol.frames import PROTOCOL
-from runner.core.protocol.timing import SETUP_TIMEOUT_S, SPEEDUP, SPEEDUP_VARIABLE
+from runner.core.protocol.timing import SETUP_TIMEOUT_S
 
 BOOT_TIMEOUT_S = 20.0
 """How long a host may take from login to our code running (Python may be on slow NFS)."""
@@ -66,10 +66,9 @@ def boot_command(spec: Spec, node: str) -> str:
     """
     python = shell.path(spec.host_python)
     ps_words = shell.line([spec.run_id, node])
-    speedup = f"env {SPEEDUP_VARIABLE}={SPEEDUP:g} " if SPEEDUP != 1 else ""
     start = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {speedup}{boot_words(spec.host_python)} runner {ps_words} v{PROTOCOL}"
+        f"exec {boot_words(spec.host_python)} runner {ps_words} v{PROTOCOL}"
     )
     if not spec.setup:
         return f"exec /bin/sh -c {shell.quote(start)}"

@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
-import os
-
-SPEEDUP_VARIABLE = "RUNNER_TEST_SPEEDUP"
-"""For tests: divides the times below, none that a user may set; every agent gets it, too."""
-
-SPEEDUP = float(os.environ.get(SPEEDUP_VARIABLE) or 1)
-
-PING_S = 2.0 / SPEEDUP
+PING_S = 2.0
 """The longest time between two pings of a controller; a short `lost_s` makes it shorter."""
 
-CONTROLLER_TIMEOUT_S = 60.0 / SPEEDUP
+CONTROLLER_TIMEOUT_S = 60.0
 """An agent that receives nothing for this long has lost its controller, whatever TCP says."""
 
-HEARTBEAT_S = 2.0 / SPEEDUP
+HEARTBEAT_S = 2.0
 """The longest time between two heartbeats of supervisors; a short `lost_s` makes it shorter."""
 
-HUB_TIMEOUT_S = 10.0 / SPEEDUP
+HUB_TIMEOUT_S = 10.0
 """A supervisor reports that it cannot reach the hub after this long; it keeps trying."""
 
-HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0 / SPEEDUP
+HUB_REPORT_TIMEOUT_S = HUB_TIMEOUT_S + 5.0
 """The controller waits this long for every supervisor to report whether it reached the hub."""
 
-JOIN_TIMEOUT_S = 60.0 / SPEEDUP
+JOIN_TIMEOUT_S = 60.0
 """Hosts that relaunch a run without a controller have this long to meet in the new attempt."""
 
-DISK_TIMEOUT_S = 5.0 / SPEEDUP
+DISK_TIMEOUT_S = 5.0
 """A host that waits for its disk for this long says so."""
 
-SETUP_TIMEOUT_S = 120.0 / SPEEDUP
+SETUP_TIMEOUT_S = 120.0
 """The lines of `cluster.setup` have this long, each time they run."""
 
-KILL_TIMEOUT_S = 10.0 / SPEEDUP
+KILL_TIMEOUT_S = 10.0
 """Processes that survive SIGKILL for this long (a wedged driver) are reported."""
 
-UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0 / SPEEDUP
+UNRESPONSIVE_S = KILL_TIMEOUT_S + 3.0
 """An agent takes a supervisor for hung when its stop takes this long beyond the grace period."""
 
-ANSWER_TIMEOUT_S = 300.0 / SPEEDUP
+ANSWER_TIMEOUT_S = 300.0
 """A host that answers pings has this long for the next part of an answer: its disk may be slow."""
 
-WORK_TIMEOUT_S = 3600.0 / SPEEDUP
+WORK_TIMEOUT_S = 3600.0
 """And this long if it reports that it works on it."""
 
-STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0 / SPEEDUP
+STOP_TIMEOUT_S = UNRESPONSIVE_S + 3.0
 """The controller waits this long, beyond the grace period, for a host to prove its stop."""
 
-COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0 / SPEEDUP
+COMMAND_KILL_TIMEOUT_S = KILL_TIMEOUT_S + 2.0
 """The controller waits this long for hosts to end a command after Ctrl-C."""
 
-DECISION_TIMEOUT_S = 90.0 / SPEEDUP
+DECISION_TIMEOUT_S = 90.0
 """The controller waits this long for the hosts to decide on a relaunch among themselves."""
 
-NOTIFICATION_TIMEOUT_S = 30.0 / SPEEDUP
+NOTIFICATION_TIMEOUT_S = 30.0
 """A notification, to all of its targets, has this long; a command that takes longer is killed."""

@@ -8,10 +8,9 @@ import time
 from typing import Dict
 
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.timing import SPEEDUP
 from runner.host.storage.run_folder import append
 
-RECORD_INTERVAL_S = 10.0 / SPEEDUP
+RECORD_INTERVAL_S = 10.0
 
 
 class LogSizeRecorder:

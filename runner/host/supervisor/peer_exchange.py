@@ -17,7 +17,6 @@ from runner.core.failure_detector import FailureDetector
 from runner.core.model.plan import Order
 from runner.core.protocol import events
 from runner.core.protocol.events import StopCause
-from runner.core.protocol.timing import SPEEDUP
 from runner.host.peers.election import LeaderElection
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
@@ -27,7 +26,7 @@ from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.notifier import Notifier, is_first_alive
 from runner.host.supervisor.stop_ladder import StopLadder
 
-UNATTENDED_S = 10.0 / SPEEDUP  # agents renew the lease of a controller more often
+UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
 
 PeerGroup = Union[HubServer, HubClient]
 

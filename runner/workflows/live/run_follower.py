@@ -15,7 +15,6 @@ from runner.core.errors import NotReady
 from runner.core.model.run_info import BROKEN, aggregate_state
 from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
-from runner.core.protocol.timing import SPEEDUP
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 from runner.workflows.host_pool import HostPool
@@ -29,7 +28,7 @@ from runner.workflows.runs.found_run import FoundRun
 POLL_S = 2.0
 TICK_S = 1.0
 MAX_DUTY = 0.2  # the share of time that polls may take
-RETRY_S, MAX_RETRY_S = 4.0 / SPEEDUP, 60.0 / SPEEDUP
+RETRY_S, MAX_RETRY_S = 4.0, 60.0
 """The pause before hosts are contacted again, at first and at most."""
 
 

@@ -15,10 +15,9 @@ from runner.control.record.samples_record import ask_recorded, merge
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample
 from runner.core.protocol.paths import SAMPLES_FILE
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
-from runner.core.protocol.timing import SPEEDUP
 from runner.workflows.runs.found_run import FoundRun
 
-ASK_S = 5.0 / SPEEDUP
+ASK_S = 5.0
 MERGE_DUTY = 0.1  # the share of time that making the record of all samples anew may take
 TIMEOUT_S = 10.0
 

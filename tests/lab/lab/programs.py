@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab.waiting import wait_until
+from tests.lab.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,19 +56,19 @@ def run(
     Args:
         argv: The program and its arguments.
         stdin: What it can read.
-        timeout: In seconds.
+        timeout: In seconds, on an idle machine.
         check: Whether an exit code other than 0 is an error.
         kind: The class that starts it.
         description: What an error calls it, if not by its arguments.
 
     Raises:
         LabError: It failed, and `check` is set; the text has all it said.
-        subprocess.TimeoutExpired: It was still running after `timeout` seconds, and got killed.
+        subprocess.TimeoutExpired: It still ran after `timeout` × PATIENCE seconds, and got killed.
     """
     pipe = subprocess.PIPE
     with kind(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace") as program:
         try:
-            out, err = program.communicate(stdin, timeout)
+            out, err = program.communicate(stdin, timeout * PATIENCE)
         except BaseException:
             program.kill()
             raise

@@ -797,7 +797,7 @@ def test_every_kind_of_reply_becomes_a_lie(world: World) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.timeout(1800)
+@pytest.mark.slow
 def test_a_hundred_thousand_lies(world: World) -> None:
     """As above, with so many frames of the liar."""
     Host.spoken = seed = 0

@@ -13,8 +13,6 @@ import pytest
 
 import runner
 
-pytestmark = pytest.mark.torch
-
 TASKS = Path(runner.__file__).parent / "tasks"
 TRAININGS = ("ddp", "elastic", "char_gpt", "resnet18")
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "DIST_BACKEND")

@@ -21,8 +21,6 @@ from runner.workflows.live.page_server import Busy
 from runner.workflows.live.run_page import RunSource
 from tests.golden.builders import request
 
-pytestmark = pytest.mark.documents("docs/report.md")
-
 ADDRESS = LiveAddress("secret")
 ROW = Row(
     "1127-0900-train-abcd", "train", "ann@desk", "running", 61.0, ("gpu1",), 2, 8, 0, ended=False

@@ -23,8 +23,6 @@ from runner.workflows.live.event_streams import EventStreams
 from runner.workflows.live.page_server import PageServer
 from tests.lab.waiting import wait_until
 
-pytestmark = pytest.mark.documents("docs/report.md")
-
 
 class Counter:
     """A source whose data is a number that the test sets."""

@@ -267,7 +267,6 @@ def test_many_names_and_attempts_are_bounded(store: RunStore) -> None:
     assert len(metrics(store, *lines)["loss"].by_attempt) == 256
 
 
-@pytest.mark.timeout(120)
 def test_many_lines_of_many_ranks_are_read_in_little_memory(store: RunStore) -> None:
     """A hundred thousand lines, in blocks: no list of lines is ever made."""
     with (store.folder / "metrics.jsonl").open("w") as file:

@@ -16,8 +16,6 @@ PAGE = Path(__file__).parents[4] / "docs" / "notify.md"
 NOTIFY = Notify(("true",), "lab3", "resnet18", ("gpu1", "gpu2"), ("KEY",))
 SUBJECT = Subject("0101-0000-x-abcd", 0, NOTIFY, run_flags="--run 0101-0000-x-abcd")
 
-pytestmark = [pytest.mark.documents("docs/notify.md")]
-
 
 @pytest.mark.parametrize(
     ("state", "code", "event"),

@@ -6,8 +6,6 @@ import pytest
 
 from runner.core.notification.target import expand, hide, is_url, references, shown, target_problem
 
-pytestmark = [pytest.mark.documents("docs/notify.md")]
-
 
 @pytest.mark.parametrize(
     "target",

@@ -6,15 +6,11 @@ import dataclasses
 import re
 from pathlib import Path, PurePosixPath
 
-import pytest
-
 from runner.core.protocol.events import EVENT_TYPES
 from runner.core.protocol.paths import FORMAT_VERSION, RunPaths
 from runner.core.protocol.remote_files import RECORD_FILES
 
 PAGE = Path(__file__).parents[4] / "docs" / "run-folder.md"
-
-pytestmark = [pytest.mark.documents("docs/run-folder.md")]
 
 
 def rows(title: str) -> list[list[str]]:

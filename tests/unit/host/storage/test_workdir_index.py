@@ -24,7 +24,7 @@ from runner.host.storage import run_owner, workdir_index
 from runner.host.storage.run_list import list_runs
 from runner.host.storage.workdir_index import INDEX, MAX_LINKS, list_elsewhere, remember
 
-pytestmark = [pytest.mark.promise(10), pytest.mark.documents("docs/run-folder.md")]
+pytestmark = [pytest.mark.promise(10)]
 
 Launch = Callable[..., str]
 

@@ -23,7 +23,7 @@ from runner.transport.ssh.errors import FailureMessages, Timeout
 from runner.transport.ssh.known_hosts import HostKey
 from runner.transport.ssh.login_budget import LoginBudget
 
-pytestmark = [pytest.mark.promise(4), pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.promise(4)]
 
 
 class Attempts:
