@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Host, Lab, LabFactory
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(5)]
 
 RELEASES = "~/.runner/releases"
+NODES = ("node1", "node2")
 
 
 def git(folder: Path, *words: str) -> None:
@@ -110,14 +111,14 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
         if not re.match(r"(sub/)?\.git(/|$)|runs|data|model\.ckpt|sub/\.git", str(row[0]))
     ]
     assert {"sub/untracked.txt", "empty/nested", "tracked"} <= {str(row[0]) for row in here}
-    for rank, node in enumerate(lab.hosts):
+    for rank, node in enumerate(NODES):
         assert json.loads(done.log(node, rank)) == here
     plan = json.loads((done.folder / "plan.json").read_text())
     assert plan["release"] == whole(lab["node1"])[0]
     assert re.fullmatch(r"[0-9a-f]{40}\+", plan["commit"])
     again = project("deploy", "--cluster", "lab", "--json")
     assert again.code == 0, again
-    assert json.loads(again.out)["sent"] == dict.fromkeys(lab.hosts)
+    assert json.loads(again.out)["sent"] == dict.fromkeys(NODES)
     (project.folder / "frozen").chmod(0o755)
 
 
@@ -131,14 +132,15 @@ def test_only_what_is_new_is_sent(lab: Lab, project: Launcher) -> None:
     (project.folder / "new").write_text("new")
     second = project("deploy", "--cluster", "lab", "--json")
     assert first.code == second.code == 0, second
-    for node in lab.hosts:
-        assert json.loads(first.out)["sent"][node] > 300_000
-    sent = json.loads(second.out)["sent"]
-    assert all(sent[node] > 0 for node in lab.hosts)
+    sent = json.loads(first.out)["sent"]
+    assert min(sent.values()) > 300_000
+    for few in json.loads(second.out)["sent"].values():
+        assert 0 < few < 100_000
     path = f"{RELEASES}/{json.loads(second.out)['release']}/code/renamed"
-    assert all(host.sh(f"cat {path}") == big for host in lab.hosts.values())
+    assert all(lab[node].sh(f"cat {path}") == big for node in NODES)
 
 
+@pytest.mark.all
 def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) -> None:
     """A run works in a copy: it may write there, and a later deploy changes nothing for it."""
     (project.folder / "value.txt").write_text("one")
@@ -150,26 +152,22 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
         "print(open('value.txt').read(), flush=True)\n"
     )
     run = project.start("cluster=lab", PLAIN_ENTRY, "task.script=train.py")
-    run.until_printed("ready", times=4)
+    run.until_printed("ready", times=2)
     (project.folder / "value.txt").write_text("two")
     for number in range(3):
         (project.folder / "more").write_text(str(number))
         done = project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
         assert done.code == 0, done
-    for host in lab.hosts.values():
-        host.sh("touch /dev/shm/go")
+    for node in NODES:
+        lab[node].sh("touch /dev/shm/go")
     ended = run.wait()
     assert ended.code == 0, ended
-    assert ended.out.count("one+") == 4
+    assert ended.out.count("one+") == 2
     used = json.loads((ended.folder / "plan.json").read_text())["release"]
-    for host in lab.hosts.values():
+    for host in (lab[node] for node in NODES):
         assert used in whole(host), "a release in use was removed"
         assert host.sh(f"cat {RELEASES}/{used}/code/value.txt") == "one"
         assert "written" not in host.sh(f"ls {RELEASES}/{used}/code")
-    project("deploy", "--cluster", "lab", "--set", "deploy.keep=0")
-    (project.folder / "more").write_text("last")
-    assert project("deploy", "--cluster", "lab", "--set", "deploy.keep=1").code == 0
-    assert all(len(whole(host)) == 2 for host in lab.hosts.values())
 
 
 @pytest.mark.all
@@ -213,19 +211,6 @@ def finished(host: Host) -> bool:
     return not [name for name in releases(host) if name.endswith("new")]
 
 
-def begin_push(lab: Lab, project: Launcher, *words: str) -> tuple[Controller, list[str]]:
-    """Start a long push beside an earlier release; return once it is on its way everywhere."""
-    (project.folder / "small").write_text("small")
-    assert project("deploy", "--cluster", "lab").code == 0
-    before = whole(lab["node1"])
-    (project.folder / "big").write_bytes(os.urandom(100_000_000))
-    pushing = project.start("deploy", "--cluster", "lab", *words)
-    pushing.until(
-        lambda: not any(finished(host) for host in lab.hosts.values()), "the push to begin", 30
-    )
-    return pushing, before
-
-
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.all)]
 )
@@ -233,34 +218,21 @@ def test_a_controller_that_ends_leaves_no_half_release(
     lab: Lab, project: Launcher, how: signal.Signals
 ) -> None:
     """Killed or interrupted: the hosts are as before, and the next deploy completes."""
-    pushing, before = begin_push(lab, project)
+    (project.folder / "small").write_text("small")
+    assert project("deploy", "--cluster", "lab").code == 0
+    hosts = [lab[node] for node in NODES]
+    before = whole(hosts[0])
+    (project.folder / "big").write_bytes(os.urandom(100_000_000))
+    pushing = project.start("deploy", "--cluster", "lab")
+    pushing.until(lambda: not any(finished(host) for host in hosts), "the push to begin")
     pushing.send(how)
-    assert pushing.process.wait(20) == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    for name, host in lab.hosts.items():
-        wait_until(partial(finished, host), f"{name} to tidy up", timeout=15)
+    assert pushing.wait().code == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    for host in hosts:
+        wait_until(partial(finished, host), f"{host.name} to tidy up")
         assert whole(host) == before
+    (project.folder / "big").write_text("small enough")
     assert project("deploy", "--cluster", "lab").code == 0
-
-
-def test_a_host_that_is_cut_off_is_named(lab: Lab, project: Launcher) -> None:
-    """Its cable, or its link alone: the others complete, and it does the next time."""
-    pushing, before = begin_push(lab, project, "--set", "lost_s=8")  # longer than a busy machine
-    lab["node3"].unplug()
-    link = min(
-        process.pid for process in lab["node2"].processes() if " node2 v1" in process.cmdline
-    )
-    lab["node2"].kill(link)
-    done = pushing.wait(60)
-    assert done.code == 3, done
-    assert "error: node2: the connection to it broke while the code was pushed" in done.err
-    assert "error: node3: nothing was heard from it for" in done.err
-    assert before == whole(lab["node2"]) == whole(lab["node3"])
-    assert len(whole(lab["node1"])) == len(whole(lab["node4"])) == 2, done
-    lab["node3"].plug()
-    assert project("deploy", "--cluster", "lab").code == 0
-    for name, host in lab.hosts.items():
-        wait_until(partial(finished, host), f"{name} to tidy up", timeout=60)
-        assert len(whole(host)) == 2
+    assert all(len(whole(host)) == 2 for host in hosts)
 
 
 @pytest.mark.all
@@ -277,7 +249,7 @@ def test_two_people_deploy_at_once(lab: Lab, project: Launcher, tmp_path: Path) 
     assert [done.code for done in ended] == [0, 0, 0], ended
     names = {json.loads(done.out)["release"] for done in ended}
     assert len(names) == 2
-    for host in lab.hosts.values():
+    for host in (lab[node] for node in NODES):
         assert set(whole(host)) == names
         assert finished(host)
         for name in names:
@@ -285,24 +257,7 @@ def test_two_people_deploy_at_once(lab: Lab, project: Launcher, tmp_path: Path) 
             assert host.sh(f"cat {code}/file7") in {"changed", "7\n" * 500}
 
 
-def test_hosts_with_one_home_store_a_release_once(
-    lab_factory: LabFactory, launcher: Launcher
-) -> None:
-    """One of them receives it for all; the others find it."""
-    with lab_factory(n=3, shared_home=True) as lab:
-        lab.write_cluster(launcher.conf)
-        (launcher.folder / "data").write_bytes(os.urandom(3_000_000))
-        done = launcher("deploy", "--cluster", "lab", "--json")
-        assert done.code == 0, done
-        sent = json.loads(done.out)["sent"].values()
-        assert sorted(bytes_ > 2_000_000 for bytes_ in sent if bytes_ is not None).count(True) == 1
-        assert len(whole(lab["node1"])) == 1
-        (launcher.folder / "show.py").write_text("import os; print(os.path.getsize('data'))")
-        run = launcher("cluster=lab", PLAIN_ENTRY, "task.script=show.py")
-        assert run.code == 0, run
-        assert run.out.count("3000000") == 3
-
-
+@pytest.mark.all
 def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) -> None:
     """Somebody wrote into a release: it is not used as it is."""
     (project.folder / "value.py").write_text("print('as pushed')")
@@ -314,7 +269,7 @@ def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) 
     assert "value.py was modified since it was stored; start again to push it" in refused.err
     done = project("cluster=lab", PLAIN_ENTRY, "task.script=value.py")
     assert done.code == 0, done
-    assert done.out.count("as pushed") == 4
+    assert done.out.count("as pushed") == 2
     assert "as pushed" in lab["node2"].sh(f"cat {path}")
 
 
@@ -325,13 +280,13 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
     (project.folder / "data" / "b.bin").write_bytes(b"0" * 2_000_000)
     (project.folder / ".gitignore").write_text("ignored.py\n")
     (project.folder / "ignored.py").write_text("")
-    lost = ("cluster=lab", "cluster.nodes.node1.host=192.0.2.1", "cluster.ssh.connect_timeout=30")
+    lost = ("cluster=lab", "cluster.nodes.node1.host=192.0.2.1")
     too_much = project(*lost, "task.script=tree.py", "deploy.max_mb=1")
     ignored = project(*lost, "task.script=ignored.py")
     absent = project(*lost, "task.script=tre.py")
     for done in (too_much, ignored, absent):
         assert done.code == 2, done
-        assert done.seconds < 10
+        assert "192.0.2.1" not in done.err
     assert "4.0 MB  data/" in too_much.err
     assert ".runnerignore" in too_much.err
     assert "deploy.max_mb" in too_much.err
@@ -343,19 +298,22 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Lau
     )
 
 
+@pytest.mark.all
 def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
     """With `cluster.project`, also `.`, nothing is pushed."""
-    for host in lab.hosts.values():
+    hosts = [lab[node] for node in NODES]
+    for host in hosts:
         host.write("~/code/show.py", "import os; print(os.getcwd())")
     done = project("cluster=lab", 'cluster.project="~/code"', PLAIN_ENTRY, "task.script=show.py")
     assert done.code == 0, done
-    assert done.out.count("/home/alice/code") == 4
-    assert all(releases(host) == [] for host in lab.hosts.values())
+    assert done.out.count("/home/alice/code") == 2
+    assert all(releases(host) == [] for host in hosts)
     refused = project("deploy", "--cluster", "lab", "--set", 'cluster.project="~/code"')
     assert refused.code == 2, refused
     assert "cluster.project" in refused.err
 
 
+@pytest.mark.all
 def test_a_stop_while_the_code_is_copied_ends_it(project: Launcher) -> None:
     """Ctrl-C at any moment before the ranks: exit 130, and nothing is left of the run."""
     (project.folder / "big").write_bytes(os.urandom(100_000_000))
