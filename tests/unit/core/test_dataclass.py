@@ -94,9 +94,3 @@ def test_what_is_frozen_stays_as_it_is(act: Callable[[Any], None], point: Point)
     with pytest.raises(dataclasses.FrozenInstanceError):
         act(point)
     assert point == type(point)(1)
-
-
-def test_only_what_is_frozen_is_hashed() -> None:
-    """What may change is no key."""
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(Counter())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.errors import ConfigError, Interrupted, NotReady, Problem, RunnerError
+from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
 
 GPUS = Problem("cluster.nodes.gpu1.gpus", "asked for 8, the host has 4", "legal here: 0 to 4")
 KEY = Problem("gpu2", "refused our key", "try by hand:\n  ssh gpu2")
@@ -38,11 +38,3 @@ def test_error_prints_all_its_problems(error: RunnerError, code: int) -> None:
     assert str(error) == f"{GPUS}\n{KEY}"
     assert error.problems == (GPUS, KEY)
     assert error.exit_code == code
-
-
-@pytest.mark.parametrize("code", [130, 143])
-def test_interruption_before_the_start_says_that_nothing_runs(code: int) -> None:
-    """Ctrl-C and SIGTERM keep their own exit codes."""
-    error = Interrupted(code)
-
-    assert (str(error), error.exit_code) == ("interrupted; nothing was started", code)

@@ -39,12 +39,9 @@ def test_word_that_zsh_would_look_up_is_quoted() -> None:
     ("path", "expected"),
     [
         ("~", "/home/ada"),
-        ("~/", "/home/ada/"),
         ("~/my code", "/home/ada/my code"),
-        ("~/$x", "/home/ada/$x"),
         ("~bob/x", "~bob/x"),
         ("/data/~/x", "/data/~/x"),
-        ("python3", "python3"),
     ],
 )
 def test_home_is_expanded_at_the_other_end(path: str, expected: str) -> None:

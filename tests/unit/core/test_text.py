@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.text import counted, format_age, format_size, join_some, printable
+from runner.core.text import format_age, format_size, printable
 
 
 def test_a_name_can_be_printed() -> None:
@@ -17,9 +17,7 @@ def test_a_name_can_be_printed() -> None:
     ("size", "text"),
     [
         (0, "0 B"),
-        (999, "999 B"),
         (1000, "1.0 kB"),
-        (1_250_000, "1.2 MB"),
         (3_000_000_000, "3.0 GB"),
     ],
 )
@@ -35,19 +33,3 @@ def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
 def test_ages_have_one_form(seconds: float, text: str) -> None:
     """Two units, whatever the age."""
     assert format_age(seconds) == text
-
-
-def test_counts_agree_with_their_nouns() -> None:
-    """One rank, two ranks, and plurals that are not formed with an s."""
-    assert [counted(number, "rank") for number in (0, 1, 1200)] == [
-        "0 ranks",
-        "1 rank",
-        "1,200 ranks",
-    ]
-    assert counted(2, "process", "processes") == "2 processes"
-
-
-def test_long_lists_are_cut() -> None:
-    """The first names, and how many there are besides."""
-    assert join_some(["a", "b"]) == "a, b"
-    assert join_some(["a", "b", "c"], limit=1) == "a and 2 more"

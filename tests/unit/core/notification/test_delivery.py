@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from pathlib import Path
 
 from runner.core.notification.delivery import FailedDelivery, Place, deliver
-from tests.lab.waiting import wait_until
+from tests.lab.waiting import PATIENCE, wait_until
 
 DATA = {"run_id": "0101-1200-train-abcd", "event": "end", "state": "succeeded"}
 
@@ -22,12 +21,10 @@ def test_a_command_is_killed_once_nobody_waits_for_it(tmp_path: Path) -> None:
     work = threading.Thread(target=lambda: failed.extend(deliver([command], DATA, place)))
     work.start()
     wait_until((tmp_path / "pid").exists, "the command")
-    began = time.monotonic()
 
     cancelled.set()
-    work.join(10)
+    work.join(60 * PATIENCE)
 
-    assert time.monotonic() - began < 5
     assert failed == [(command, "it was killed, as nobody waits for it any more")]
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 

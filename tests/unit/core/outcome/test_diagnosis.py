@@ -10,7 +10,7 @@ import pytest
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
-from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback, truncate_middle
+from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import unattended_reason
 from tests.golden.builders import plan
@@ -90,62 +90,12 @@ def test_torchs_marks_of_the_rank_are_left_out() -> None:
     assert not [line for line in told.excerpt if line.startswith("[rank")]
 
 
-def test_a_long_traceback_keeps_its_ends() -> None:
-    """Where the user's own frame mostly is, and the exception."""
-    lines = [TRACEBACK, *(f'  File "{each}.py", line 1, in f' for each in range(40)), "Error: x"]
-    told = truncate_middle(lines)
-    assert len(told) == EXCERPT_LINES
-    assert told[:2] == (TRACEBACK, '  File "0.py", line 1, in f')
-    assert told[-1] == "Error: x"
-    assert told[3] == f"  … {len(lines) - EXCERPT_LINES + 1} lines …"
-
-
-def test_the_same_words_elsewhere_are_counted() -> None:
-    """It is no matter of one host then."""
-    text = (WROTE / "module_missing.txt").read_text()
-    told = diagnose(MADE, failed(), logs(b_2_err=text, a_1_err=text))
-    assert told is not None
-    assert told.meaning == "the interpreter there has no module apex, on every node"
-    told = diagnose(MADE, failed(), logs(b_2_err=text))
-    assert told is not None
-    assert told.meaning == "the interpreter there has no module apex"
-
-
-def test_an_argument_is_told_as_the_program_spells_it() -> None:
-    """From its usage; one that is like none of them has no such cure."""
-    usage = (WROTE / "argument_unknown.txt").read_text()
-    told = diagnose(MADE, failed(), logs(b_2_err=usage))
-    assert told is not None
-    assert told.remedy == "its name is task.args.fail-rank, not task.args.fail_rank"
-    told = diagnose(MADE, failed(), logs(b_2_err=usage.replace("--fail_rank", "--depth")))
-    assert told is not None
-    assert "see its usage above" in told.remedy
-
-
-def test_a_module_of_a_src_layout_has_its_own_cure() -> None:
-    """Where it is the task's; one that the task imports is to be installed."""
-    text = (WROTE / "module_missing.txt").read_text()
-    words = ("python3", "-m", "torch.distributed.run", "--", "-m", "apex.train")
-    own = replace(MADE, nodes=tuple(replace(node, command=words) for node in MADE.nodes))
-    for made, is_own in ((own, True), (MADE, False)):
-        told = diagnose(made, failed(), logs(b_2_err=text))
-        assert told is not None
-        assert ("task.env.PYTHONPATH=src" in told.remedy) == is_own
-
-
 def test_torchruns_own_failure_is_read_in_its_own_words() -> None:
     """Where no rank failed."""
     text = (WROTE / "master_refused.txt").read_text()
     told = diagnose(MADE, failed(rank=None), logs(b_err=text))
     assert told is not None
     assert told.cause == "master_refused"
-
-
-def test_a_signal_says_something_without_a_word() -> None:
-    """The rank could not."""
-    told = diagnose(MADE, failed(signum=11), logs())
-    assert told is not None
-    assert (told.excerpt, told.cause) == ((), "sigsegv")
 
 
 def test_a_launcher_that_was_killed_has_a_cure() -> None:

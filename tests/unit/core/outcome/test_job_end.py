@@ -5,24 +5,22 @@ from __future__ import annotations
 import pytest
 
 from runner.core.model.results import Failure
-from runner.core.outcome.job_end import REQUEUED, is_requeued, with_reason_of_job
+from runner.core.outcome.job_end import REQUEUED, with_reason_of_job
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
     LIMIT_REASON,
     Ended,
     JobEnded,
-    PeerLost,
     ProgramExited,
     RankExited,
     RanksSignalled,
     StopCause,
     Stopping,
     TimedEvent,
-    is_scheduled,
 )
 from runner.core.protocol.states import State
-from tests.unit.core.outcome.test_verdict import KILL, TERM, seen, succeeded, terminated, verdict
+from tests.unit.core.outcome.test_verdict import TERM, seen, verdict
 
 BY_SLURM = Stopping(ENDED_BY_SCHEDULER, StopCause.SCHEDULER)
 STOPPED = Ended(State.STOPPED, ENDED_BY_SCHEDULER)
@@ -55,10 +53,8 @@ def reason(made: Verdict) -> str:
     [
         ("CANCELLED", f"{ENDED_BY_SCHEDULER}: it was cancelled"),
         ("TIMEOUT", f"{ENDED_BY_SCHEDULER}: it reached its time limit"),
-        ("PREEMPTED", f"{ENDED_BY_SCHEDULER}: a job with a higher priority took its nodes"),
         ("PENDING", f"{ENDED_BY_SCHEDULER}: {REQUEUED}"),
         ("COMPLETED", ENDED_BY_SCHEDULER),
-        ("", ENDED_BY_SCHEDULER),
     ],
 )
 def test_slurm_ends_a_job(state: str, text: str) -> None:
@@ -90,12 +86,6 @@ def test_a_users_stop_is_one_though_slurm_ends_the_job() -> None:
     assert (made.state, made.exit_code, made.first_failure) == ("stopped", 130, None)
 
 
-def test_a_run_that_succeeded_did_so_whatever_slurm_says() -> None:
-    """A job may be cancelled when its run is over."""
-    made = verdict(succeeded("a"), succeeded("b"), told(12, "CANCELLED"))
-    assert (made.state, made.exit_code, made.first_failure) == ("succeeded", 0, None)
-
-
 def test_a_stop_before_the_limit_is_no_failure_of_a_rank() -> None:
     """The run goes on when its job starts again."""
     stop = Stopping(LIMIT_REASON, StopCause.LOCAL)
@@ -120,12 +110,9 @@ LOST = "its supervisor ended without a goodbye"
             "OUT_OF_MEMORY",
             "was killed by SIGKILL (Slurm: it took more memory than it had asked for)",
         ),
-        (Failure("a", 1, "was killed by SIGKILL"), "TIMEOUT", "was killed by SIGKILL"),
         (Failure("a", 1, "was killed by SIGKILL"), "PENDING", "was killed by SIGKILL"),
         (Failure("a", None, LOST), "NODE_FAIL", f"{LOST} (Slurm: a node of it failed)"),
-        (Failure("a", None, LOST), "PENDING", f"{LOST} (Slurm: {REQUEUED})"),
         (Failure("a", None, LOST), "FAILED", LOST),
-        (Failure("a", None, LOST), "UNKNOWN", LOST),
         (
             Failure("a", None, ENDED_BY_SCHEDULER),
             "OUT_OF_MEMORY",
@@ -137,43 +124,3 @@ def test_what_slurm_adds_to_a_failure(failure: Failure, state: str, text: str) -
     """Only what it knows better than the hosts; where it lies on a rank, memory alone is that."""
     made = with_reason_of_job(failure, told(12, state))
     assert (made.node, made.rank, made.reason) == (failure.node, failure.rank, text)
-
-
-def test_the_last_word_of_slurm_counts() -> None:
-    """A job that waits to start again may be cancelled then; without a word nothing is added."""
-    failure = Failure("a", None, ENDED_BY_SCHEDULER)
-    told_twice = [*told(12, "PENDING"), *told(13, "CANCELLED", "b")]
-    assert with_reason_of_job(failure, told_twice).reason.endswith(": it was cancelled")
-    assert with_reason_of_job(failure, []) == failure
-
-
-def test_a_killed_rank_that_took_too_much_memory() -> None:
-    """The kernel's KILL has no reason; Slurm has it."""
-    kill = seen(5, "a", RankExited(1, signal=KILL))
-    made = verdict(kill, terminated("a", 6), terminated("b", 6), told(12, "OUT_OF_MEMORY"))
-    assert made.first_failure is not None
-    assert made.first_failure.rank == 1
-    assert "it took more memory than it had asked for" in made.first_failure.reason
-    assert made.exit_code == 1
-
-
-def test_a_lost_node_stays_lost() -> None:
-    """With the code of a loss, and what Slurm says of it."""
-    lost = seen(5, "a", PeerLost("b", "nothing was heard from it"))
-    made = verdict(lost, terminated("a", 6), told(9, "NODE_FAIL"))
-    assert reason(made).endswith("(Slurm: a node of it failed)")
-    assert made.exit_code == 4
-
-
-def test_a_job_that_is_to_start_again() -> None:
-    """It is pending once it has ended."""
-    assert is_requeued(timed.event for timed in told(1, "PENDING"))
-    assert not is_requeued(timed.event for timed in told(1, "TIMEOUT"))
-    assert not is_requeued(timed.event for timed in seen(1, "a", BY_SLURM))
-
-
-def test_reasons_of_slurm() -> None:
-    """A peer may add to them; a user's words are no such reason."""
-    assert is_scheduled(ENDED_BY_SCHEDULER)
-    assert is_scheduled(f"{LIMIT_REASON} (on gpu1)")
-    assert not is_scheduled("stop requested by ada")

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANATIONS, explain
-from tests.lab.cures import CURES, NOT_TRIED, TRIED_BY
+from runner.core.outcome.known_failures import FAILURE_PATTERNS, explain
 
-LAB = Path(__file__).parents[3] / "lab"
 WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 MEANS = {
     "unattended": "the hosts then stop a run that is not detached",
@@ -47,23 +45,16 @@ MEANS = {
 }
 
 
-def test_each_known_failure_is_shown_here() -> None:
-    """With what a rank wrote, and what is said of it."""
-    names = [known.name for known in FAILURE_PATTERNS]
-    assert len(set(names)) == len(names)
-    assert set(MEANS) == set(names)
-    assert {path.stem for path in WROTE.glob("*.txt")} == set(names)
-
-
-@pytest.mark.parametrize("name", MEANS)
-def test_a_known_failure_is_explained(name: str) -> None:
+def test_each_known_failure_is_explained() -> None:
     """By its own entry, with what is particular to it filled in, and a cure."""
-    explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
-    assert explained is not None
-    assert explained.name == name
-    assert MEANS[name] in explained.meaning
-    assert "{" not in explained.meaning.replace("${", "")
-    assert len(explained.remedy) > 20
+    assert set(MEANS) == {known.name for known in FAILURE_PATTERNS}
+    for name, meaning in MEANS.items():
+        explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
+        assert explained is not None, name
+        assert explained.name == name
+        assert meaning in explained.meaning
+        assert "{" not in explained.meaning.replace("${", "")
+        assert len(explained.remedy) > 20
 
 
 def test_what_is_not_known_is_not_explained() -> None:
@@ -74,20 +65,17 @@ def test_what_is_not_known_is_not_explained() -> None:
     assert explain([], signal.SIGTERM) is None
 
 
-@pytest.mark.parametrize("signum", SIGNAL_EXPLANATIONS)
-def test_signals_have_a_meaning(signum: int) -> None:
-    """Also without a word."""
-    explained = explain([], signum)
-    assert explained is not None
-    assert explained.name == signal.Signals(signum).name.lower()
-
-
 @pytest.mark.parametrize("words", ["gloo connect ", "port: 1 ", "Connect to x failed "])
 def test_a_long_line_does_not_hold_up_the_verdict(words: str) -> None:
-    """A rank may print anything: 80 kB in a line are searched in well under a second."""
-    started_at = time.monotonic()
-    assert explain([words * (80_000 // len(words))]) is None
-    assert time.monotonic() - started_at < 1
+    """A rank may print anything: ten times the length takes far less than the square of that."""
+
+    def cost_s(length: int) -> float:
+        line = words * (length // len(words))
+        began = time.process_time()
+        assert explain([line]) is None
+        return time.process_time() - began
+
+    assert cost_s(400_000) < 30 * cost_s(40_000) + 0.5
 
 
 def test_a_failure_at_either_end_of_a_long_line_is_known() -> None:
@@ -95,13 +83,3 @@ def test_a_failure_at_either_end_of_a_long_line_is_known() -> None:
     padding = "x" * 100_000
     for line in (f"CUDA error: invalid device ordinal {padding}", f"{padding} [Errno 28]"):
         assert explain([line]) is not None
-
-
-def test_every_cure_is_tried_or_has_a_reason_why_not() -> None:
-    """By `tests/lab/test_cures.py`, or by a test that is named and is there."""
-    tried = {*(cure.cause for cure in CURES), *TRIED_BY}
-    assert tried.isdisjoint(NOT_TRIED)
-    assert tried | NOT_TRIED.keys() == MEANS.keys()
-    for place in TRIED_BY.values():
-        file, _, test = place.partition("::")
-        assert f"\ndef {test}(" in (LAB / file).read_text(), place

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.plan import Hub, Order, Sidecar
+from runner.core.model.plan import Hub, Order
 from runner.core.outcome.membership import (
     Membership,
     Memberships,
@@ -55,20 +55,8 @@ def test_the_same_port_once_more_is_another_membership() -> None:
     assert not whole[1].contains("a", 0, 1)
 
 
-def test_the_last_is_the_one_that_began_last() -> None:
-    """What a host tells late, of what was before, changes nothing of that."""
-    members, _ = told(
-        (1, "a", start(0, "a:1", 2)),
-        (5, "a", start(0, "a:2", 1, 2)),
-        (1, "b", start(1, "a:1", 2)),
-    )
-    assert members.last is not None
-    assert members.last.master == "a:2"
-
-
 HUB = Hub("a", "10.0.0.1", 29513, member_count=3, min_nodes=2, required=False)
 ORDER = Order("r", "b", 0, "/w", ("torchrun",), {}, "/w", (), hub=HUB, restarts_ranks=True)
-ETCD = Sidecar("etcd", "c", "10.0.0.3", 2379)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +65,8 @@ ETCD = Sidecar("etcd", "c", "10.0.0.3", 2379)
         (replace(ORDER, restarts_ranks=False), "b"),
         (replace(ORDER, hub=None), "b"),
         (replace(ORDER, hub=replace(HUB, required=True)), "a"),
-        (replace(ORDER, sidecar=ETCD), "c"),
     ],
-    ids=["static ranks", "no hub", "the master with the store", "the node of etcd"],
+    ids=["static ranks", "no hub", "the master with the store"],
 )
 def test_a_loss_that_ends_the_attempt(order: Order, lost: str) -> None:
     """However many nodes remain."""

@@ -134,15 +134,6 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     assert verdict(noticed, told, handled, hung, ended).first_failure == guilty
 
 
-def test_who_was_killed_by_the_kernel_noticed_nothing() -> None:
-    """Whatever it had said before."""
-    told = verdict(
-        seen(5.0, "a", RankExited(0, signal=KILL, exception="BrokenPipeError")),
-        seen(5.3, "b", RankExited(3, signal=TERM, exception="ValueError: no")),
-    )
-    assert told.first_failure == Failure("a", 0, "was killed by SIGKILL")
-
-
 def test_failure_that_came_first_is_the_first() -> None:
     """Rank 3 failed a moment before rank 0, and was heard of later."""
     told = verdict(
@@ -155,28 +146,6 @@ def test_failure_that_came_first_is_the_first() -> None:
 
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure("b", 3, "exited with 77")
-
-
-def test_hosts_own_clocks_do_not_matter() -> None:
-    """Clocks that are hours apart change nothing: times were corrected before."""
-    told = verdict(
-        seen(5.1, "a", RankExited(0, code=1), mono=3.0),
-        seen(5.0, "b", RankExited(3, code=77), mono=90000.0),
-    )
-
-    assert told.first_failure == Failure("b", 3, "exited with 77")
-
-
-def test_what_follows_is_consequence() -> None:
-    """Ranks that failed or were ended after the first are counted, not named."""
-    told = verdict(
-        seen(5, "a", RankExited(0, code=3)),
-        seen(6, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
-        seen(6, "b", RankExited(2, code=1), RankExited(3, code=0), ProgramExited(code=1), FAILED),
-    )
-
-    assert told.first_failure == Failure("a", 0, "exited with 3")
-    assert told.consequences == 2
 
 
 @pytest.mark.parametrize(
@@ -211,18 +180,6 @@ def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
     assert told.consequences == 1
 
 
-def test_consequences_of_a_failing_host_are_all_its_ranks() -> None:
-    """Where no rank failed first, every bad rank is a consequence."""
-    told = verdict(
-        seen(4, "a", ProgramExited(signal=KILL)),
-        seen(5, "a", RankExited(0, signal=KILL), RankExited(1, signal=KILL), FAILED),
-        succeeded("b"),
-    )
-
-    assert told.first_failure == Failure("a", None, "torchrun was killed by SIGKILL")
-    assert told.consequences == 2
-
-
 def test_without_a_launcher_it_is_the_program_that_ended() -> None:
     """Nobody is told of a torchrun that was never there."""
     share = replace(PLAN.nodes[0], order=replace(PLAN.nodes[0].order, launcher=""))
@@ -230,24 +187,6 @@ def test_without_a_launcher_it_is_the_program_that_ended() -> None:
     told = fold_events(plain, seen(4, "a", ProgramExited(signal=KILL)), 10.0)
 
     assert told.first_failure == Failure("a", None, "the program was killed by SIGKILL")
-
-
-def test_rank_says_itself_what_went_wrong() -> None:
-    """An error on record is told in place of the exit code."""
-    told = verdict(seen(5, "a", RankExited(0, code=1, error="CUDA out of memory")))
-
-    assert told.first_failure == Failure("a", 0, "CUDA out of memory")
-
-
-def test_program_may_fail_before_any_rank() -> None:
-    """torchrun itself could not be started, or ended at once."""
-    what = "cannot start /opt/python in /data: No such file or directory"
-    told = fold_events(
-        PLAN, [*seen(1, "a", ProgramExited(error=what), FAILED), *terminated("b", 2)], 2.0
-    )
-
-    assert outcome(told) == ("failed", 1)
-    assert told.first_failure == Failure("a", None, what)
 
 
 def test_port_of_somebody_else_is_the_failure() -> None:
@@ -261,15 +200,6 @@ def test_port_of_somebody_else_is_the_failure() -> None:
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure(
         "a", None, "port 29500, reserved for the rendezvous, was taken (process 4711)"
-    )
-
-
-def test_port_may_be_held_by_somebody_unseen() -> None:
-    """/proc may hide other users' processes."""
-    told = verdict(seen(2, "a", PortTaken(29500)))
-
-    assert told.first_failure == Failure(
-        "a", None, "port 29500, reserved for the rendezvous, was taken"
     )
 
 
@@ -311,18 +241,6 @@ def test_users_stop_counts_even_after_a_failure() -> None:
     assert told.first_failure == Failure("a", 0, "exited with 3")
 
 
-def test_second_signal_does_not_change_the_code() -> None:
-    """Ctrl-C, then SIGTERM from an impatient system, is still a Ctrl-C."""
-    told = verdict(
-        seen(5, "", StopRequested("interrupted", 2)),
-        seen(6, "", StopRequested("interrupted", 15)),
-        terminated("a", 7),
-        terminated("b", 7),
-    )
-
-    assert outcome(told) == ("stopped", 130)
-
-
 def test_lost_host_is_4_and_unproven() -> None:
     """The others are stopped; the lost one is named, since nobody could look there."""
     told = verdict(
@@ -337,18 +255,6 @@ def test_lost_host_is_4_and_unproven() -> None:
     assert told.consequences == 2
 
 
-def test_lost_host_that_came_back_is_proven() -> None:
-    """Its link was cut; over a new one it said that nothing is left."""
-    told = verdict(
-        seen(5, "b", HostLost("the connection to it broke")),
-        terminated("a", 6),
-        terminated("b", 7),
-    )
-
-    assert outcome(told) == ("lost", 4)
-    assert told.unverified == ()
-
-
 def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
     """Its supervisor was killed: the others see a closed connection, its guardian says why."""
     told = verdict(
@@ -360,20 +266,6 @@ def test_a_hosts_own_word_is_better_than_what_others_saw() -> None:
 
     assert outcome(told) == ("failed", 1)
     assert told.first_failure == Failure("b", None, "its supervisor ended by signal 9")
-
-
-def test_a_host_that_others_lost_is_lost() -> None:
-    """What it says later, of its own stop for want of a hub, is a consequence."""
-    told = verdict(
-        seen(5.0, "a", PeerLost("b", "nothing was heard from it for 15 s")),
-        seen(20.1, "b", Stopping("lost a: nothing was heard from it", StopCause.PEER)),
-        terminated("a", 21),
-        terminated("b", 22),
-    )
-
-    assert outcome(told) == ("lost", 4)
-    assert told.first_failure == Failure("b", None, "nothing was heard from it for 15 s")
-    assert told.unverified == ()
 
 
 def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
@@ -423,17 +315,6 @@ def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
 
     assert outcome(told) == ("stuck", 5)
     assert told.unverified == ("b",)
-
-
-def test_lost_host_makes_a_users_stop_5() -> None:
-    """Stopping was asked for, and could not be proven."""
-    told = verdict(
-        seen(5, "", StopRequested("interrupted", 2)),
-        terminated("a", 6),
-        seen(7, "b", HostLost("the connection to it broke")),
-    )
-
-    assert outcome(told) == ("stuck", 5)
 
 
 @pytest.mark.parametrize(
@@ -504,22 +385,6 @@ def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
 
     assert outcome(told) == ("failed", 1)
     assert told.ranks["1"] == RankResult("a", started=True)
-
-
-@pytest.mark.parametrize(
-    ("code", "signum", "words"),
-    [
-        (3, None, "exited with 3"),
-        (0, None, "exited with 0"),
-        (None, 9, "was killed by SIGKILL"),
-        (None, 11, "was killed by SIGSEGV"),
-        (None, 99, "was killed by signal 99"),
-        (None, None, "ended unseen"),
-    ],
-)
-def test_exit_is_told_in_words(code: int | None, signum: int | None, words: str) -> None:
-    """A signal by its name, where it has one."""
-    assert describe_exit(code, signum) == words
 
 
 def test_who_was_told_to_stop_did_not_fail_first() -> None:

@@ -83,11 +83,6 @@ def test_ranks_are_where_they_started() -> None:
     assert told.ranks_on("b") == (2,)
 
 
-def test_ranks_that_never_started_have_not_succeeded() -> None:
-    """Nothing failed that anybody saw, and nothing succeeded."""
-    assert folded(*(seen(9, name, OK) for name in "abc")).exit_code == 1
-
-
 LOSS = [*seen(5, "a", PeerDeparted("c", "nothing was heard from it for 15 s", 2))]
 TERMED = [*seen(5, "a", RankExited(0, signal=15)), *seen(5, "b", RankExited(1, signal=15))]
 
@@ -130,14 +125,6 @@ def test_too_few_left_is_a_loss() -> None:
     assert (told.state, told.exit_code) == ("lost", 4)
     assert told.first_failure is not None
     assert told.first_failure.node == "b"
-
-
-def test_ranks_that_torch_ends_for_a_restart_are_no_failure() -> None:
-    """The second node is lost while they are being started again: no membership follows."""
-    second = seen(6, "b", PeerLost("a", "nothing was heard from it for 15 s"))
-    rest = seen(7, "b", Stopping("lost a", StopCause.PEER), OK)
-    told = folded(member(1, 1, "abc"), LOSS, TERMED, second, rest)
-    assert (told.state, told.exit_code) == ("lost", 4)
 
 
 def test_ranks_that_torch_ends_during_a_stop_are_no_failure() -> None:

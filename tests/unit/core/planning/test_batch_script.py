@@ -150,16 +150,6 @@ def test_gpus_of_gres_are_ranks(gres: str, cpus: int) -> None:
     assert f"#SBATCH --cpus-per-task={cpus}" in lines
 
 
-def test_a_later_start_has_its_own_files(job_of: JobOf) -> None:
-    """By Slurm's count; the cores of each rank are asked for again."""
-    job = job_of(SlurmSpec(nnodes=1))
-    script = job.start(SLURM_RESTART_COUNT="2", SLURM_CPUS_PER_TASK="6")
-    assert Path(job.paths.start(2).nodes).read_text() == "n1\n"
-    assert Path(job.paths.last_start).read_text() == "2\n"
-    assert " --cpus-per-task=6 " in job.said("srun")
-    assert job.end(script) == 7
-
-
 def test_another_folder_is_no_place_to_start(job_of: JobOf) -> None:
     """On nodes that do not see the disk of the login node, or another one at its place."""
     job = job_of(SlurmSpec())
@@ -206,11 +196,8 @@ def test_ranks_are_told_of_the_time_limit(job_of: JobOf, *, requeue: bool) -> No
     ("code", "stopped", "is_limited", "starts_again"),
     [
         ("4", "", False, True),
-        ("0", "", False, False),
         ("0", "", True, True),
         ("130", "stopped", True, False),
-        ("143", "stopped", True, False),
-        ("5", "stopped", True, False),
         ("130", "stopped", False, False),
     ],
 )
@@ -226,31 +213,3 @@ def test_a_run_that_has_lost_a_node_starts_again(
     assert job.end(script) == (0 if starts_again else int(code))
     assert bool(job.said("requeued")) == starts_again
     assert Path(job.paths.secrets).exists() == starts_again
-
-
-def test_an_allocation_of_a_user_is_not_requeued(job_of: JobOf) -> None:
-    """It is not ours, whatever becomes of the run."""
-    job = job_of(SlurmSpec(requeue=True))
-    Path(job.paths.process).touch()
-    assert job.end(job.start(CODE="4")) == 4
-    assert not job.said("requeued")
-
-
-@pytest.mark.parametrize(
-    ("shown", "starts_again", "keeps_secrets"),
-    [
-        ("JobState=RUNNING Reason=None PreemptTime=2026-01-02T03:04:05\n", True, True),
-        ("JobState=RUNNING Reason=None PreemptTime=None\n", False, False),
-        ("JobState=COMPLETING Reason=None PreemptTime=2026-01-02T03:04:05\n", False, True),
-        ("", False, False),
-    ],
-)
-def test_a_preempted_job_starts_again(
-    job_of: JobOf, shown: str, *, starts_again: bool, keeps_secrets: bool
-) -> None:
-    """One that ends in its grace time would not; one that ends by itself does not."""
-    job = job_of(SlurmSpec(requeue=True))
-    (job.out / "job").write_text(shown)
-    assert job.end(job.start()) == (0 if starts_again else 7)
-    assert bool(job.said("requeued")) == starts_again
-    assert Path(job.paths.secrets).exists() == keeps_secrets

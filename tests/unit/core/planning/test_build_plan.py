@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from runner.core.errors import NotReady
-from runner.core.model.facts import EtcdFacts, Interpreter
-from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Rendezvous, Task
+from runner.core.model.facts import Interpreter
+from runner.core.model.spec import Node, Task
 from runner.core.planning.build_plan import build_plan
-from tests.golden.builders import RUN_ID, facts, plan, spec
+from tests.golden.builders import facts, plan, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
 
@@ -44,7 +40,6 @@ def test_nodes_that_cannot_meet_are_not_ready() -> None:
         pytest.param("auto", (2, 1), None, "nccl", id="a GPU per rank everywhere"),
         pytest.param("auto", (2, 0), None, "gloo", id="one node without"),
         pytest.param("auto", (2, 2), 3, "gloo", id="more ranks than GPUs"),
-        pytest.param("gloo", (2, 2), None, "gloo", id="as asked"),
         pytest.param("nccl", (2, 2), 1, "nccl", id="more GPUs than ranks"),
     ],
 )
@@ -101,16 +96,6 @@ def test_ranks_follow_the_order_of_the_nodes() -> None:
     assert [share.order.reserve_port for share in made.nodes] == [29512, 0, 0]
 
 
-def test_second_attempt_has_its_own_folder_and_the_same_command() -> None:
-    """Logs of an attempt are never written over."""
-    first = plan(1)
-    again = build_plan(spec(A), {"a": facts("a")}, attempt=1)
-
-    assert again.node("a").command[:3] == first.node("a").command[:3]
-    assert again.node("a").order.env["PET_LOG_DIR"].endswith(f"/{RUN_ID}/a/attempt_1/torchrun")
-    assert again.node("a").order.attempt == 1
-
-
 def test_plumbing_is_hidden_from_ranks_and_from_people() -> None:
     """torchrun needs it; the pasted command and the rank's own environment do not have it."""
     share = plan(1).node("a")
@@ -126,43 +111,6 @@ def test_torchruns_own_ladder_ends_after_ours() -> None:
 
     assert made.node("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
     assert made.node("a").order.grace_s == 0.2
-
-
-@pytest.mark.parametrize(
-    ("task", "prefix"),
-    [
-        pytest.param(Task("t", "script", "t.py"), ("/opt/venv/bin/python",), id="python"),
-        pytest.param(Task("t", "command", "julia"), (), id="command"),
-    ],
-)
-def test_shim_starts_python_programs_with_the_tasks_python(
-    task: Task, prefix: tuple[str, ...]
-) -> None:
-    """A command is started as it is; a script by the interpreter that has torch."""
-    order = build_plan(spec(A, task=task), {"a": facts("a")}).node("a").order
-
-    assert order.rank_prefix == prefix
-    assert order.argv[order.argv.index("--") :][-len(prefix) - 2 :][: len(prefix)] == prefix
-
-
-def test_share_is_found_by_name() -> None:
-    """`of` gives one node's share."""
-    assert plan(1, 1).node("b").order.node == "b"
-
-
-def test_a_full_tmp_is_noted_with_its_cure() -> None:
-    """Unless temporary files of that host's ranks go elsewhere."""
-    nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("abc", start=1)]
-    nodes[2] = replace(nodes[2], env={"TMPDIR": "/data/tmp"})
-    hosts = {
-        node.name: facts(node.name, f"eth0 {node.host}/24", tmp="/tmp", tmp_free=100)
-        for node in nodes
-    }
-
-    assert build_plan(spec(*nodes), hosts).notes[-1] == (
-        "/tmp is full on a, b: what programs write there is lost; free some space there, or set "
-        "task.env.TMPDIR to a folder on another disk"
-    )
 
 
 def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
@@ -187,9 +135,7 @@ def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
     ("env", "there"),
     [
         ({}, None),
-        ({"TORCH_FR_BUFFER_SIZE": "0"}, None),
         ({"TORCH_FR_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
-        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
         ({"TORCH_FR_BUFFER_SIZE": "1", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}, "/mine"),
     ],
 )
@@ -203,39 +149,3 @@ def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
 
     assert (found or "").endswith(there or "")
     assert (found is None) is (there is None)
-
-
-SERVED = Rendezvous("etcd", serve="b")
-
-
-def served(**others: Any) -> Plan:
-    """A plan of two nodes, of which b runs an etcd at its port 29700."""
-    a = facts("a", "eth0 10.0.0.1/24", reserved_port=0, hub_port=29600)
-    b = facts(
-        "b", "eth0 10.0.0.2/24", reserved_port=29700, etcd=EtcdFacts("/usr/bin/etcd", "3.4.23")
-    )
-    nodes = (Node("a", "10.0.0.1"), replace(Node("b", "10.0.0.2"), **others))
-    return build_plan(spec(*nodes, rendezvous=SERVED), {"a": a, "b": b})
-
-
-def test_an_etcd_of_the_run_is_everybodys_and_one_nodes_to_run() -> None:
-    """All wait for it; that node keeps its port free until then, and no other keeps one."""
-    a, b = (share.order for share in served().nodes)
-    assert a.sidecar == b.sidecar
-    assert a.sidecar is not None
-    assert (a.sidecar.node, a.sidecar.addr, a.sidecar.port) == ("b", "10.0.0.2", 29700)
-    assert "--listen-client-urls=http://10.0.0.2:29700" in a.sidecar.argv
-    assert (a.reserve_port, b.reserve_port) == (0, 29700)
-    assert a.hub == b.hub
-    assert a.hub is not None
-    assert (a.hub.node, a.hub.port) == ("a", 29600)
-
-
-def test_an_etcd_listens_at_a_number_whatever_its_node_is_called() -> None:
-    """A supervisor never waits for a resolver; torch may."""
-    plan = served(addr="b.example.org")
-    service = plan.nodes[0].order.sidecar
-    assert service is not None
-    assert service.addr == "10.0.0.2"
-    assert plan.etcd_endpoint == "b.example.org:29700"
-    assert "--rdzv_endpoint=b.example.org:29700" in plan.nodes[1].command

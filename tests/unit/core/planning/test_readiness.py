@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.facts import Facts, Gpu, Interpreter, SetupResult
+from runner.core.model.facts import Facts, Interpreter, SetupResult
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.build_plan import select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
-from tests.golden.builders import SHIPPED, facts, gpus, spec
+from tests.golden.builders import facts, gpus, spec
 
 NODE = Node("gpu1", "10.0.0.1")
 ONE = spec(NODE)
@@ -32,102 +32,41 @@ def test_healthy_host_has_no_problem() -> None:
     assert text(ONE, told()) == ""
 
 
+NO_ROOM = """\
+gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, a run needs 32 MiB and room for its logs
+    see what ended runs left: runner clean --cluster lab --older-than 0s --dry-run
+    without --dry-run that is removed; or set cluster.workdir to another disk"""
+
+
 @pytest.mark.parametrize(
-    ("others", "expected"),
+    ("others", "start"),
     [
-        pytest.param(
-            {"python": Interpreter(error="no python3 on PATH (/usr/bin:/bin)")},
-            "gpu1: no python3 on PATH (/usr/bin:/bin)\n"
-            "    set cluster.python to the interpreter that has torch there",
-            id="no python",
-        ),
-        pytest.param(
-            {"python": Interpreter("/usr/bin/python3", "3.11.2")},
-            "gpu1: no torch in /usr/bin/python3 (Python 3.11.2)\n"
-            "    set cluster.python to an interpreter that has it, activate its environment in "
-            "cluster.setup, or there: /usr/bin/python3 -m pip install torch",
-            id="no torch",
-        ),
-        pytest.param(
+        ({"python": Interpreter(error="no python3 on PATH")}, "gpu1: no python3 on PATH"),
+        ({"python": Interpreter("/bin/python3", "3.11.2")}, "gpu1: no torch in /bin/python3"),
+        (
             {"setup": SetupResult(1, "module: command not found\n"), "python": Interpreter()},
             "gpu1: cluster.setup ended with 1\n    module: command not found",
-            id="setup failed: nothing else is known",
         ),
-        pytest.param(
-            {"setup": SetupResult(-1)},
-            "gpu1: cluster.setup did not end in time\n    (no output)",
-            id="setup hangs",
-        ),
-        pytest.param(
-            {"workdir_error": "Permission denied: /home/ada/.runner", "disk_free": 0},
-            "gpu1: cluster.workdir: Permission denied: /home/ada/.runner\n    set cluster.workdir",
-            id="workdir not writable",
-        ),
-        pytest.param(
-            {"workdir_error": "/w belongs to the user bob", "workdir_exposed": "inside"},
-            "gpu1: cluster.workdir: /w belongs to the user bob\n"
-            "    each user needs a work folder that nobody else can change, for instance\n"
-            "    cluster.workdir=/home/ada/.runner-${oc.env:USER}",
-            id="workdir of several users",
-        ),
-        pytest.param(
-            {"workdir_error": "/s can be written to by everybody", "workdir_exposed": "above"},
-            "gpu1: cluster.workdir: /s can be written to by everybody\n"
-            "    whoever can change it can replace what runs here: have its owner do `chmod go-w` "
-            "on it,\n"
-            "    or set cluster.workdir to a folder that nobody else can change, such as ~/.runner",
-            id="workdir in a folder of others",
-        ),
-        pytest.param(
-            {"disk_free": 31 << 20},
-            "gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, "
-            "a run needs 32 MiB and room for its logs\n"
-            "    see what ended runs left: runner clean --cluster lab --older-than 0s --dry-run\n"
-            "    without --dry-run that is removed; or set cluster.workdir to another disk",
-            id="disk full",
-        ),
-        pytest.param(
-            {"disk_free": 31 << 20, "has_stored": False},
-            "gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, "
-            "a run needs 32 MiB and room for its logs\n"
-            "    no run has left anything there: set cluster.workdir to another disk",
-            id="disk full of other things",
-        ),
-        pytest.param(
-            {"project_exists": False, "script_exists": False},
-            "gpu1: cluster.project: there is no folder /home/ada/digits\n"
-            "    set cluster.project to where the code is on the hosts, "
-            "or to null to have it pushed",
-            id="no project",
-        ),
-        pytest.param(
-            {"script_exists": False},
-            "gpu1: task.script: there is no file train.py in /home/ada/digits\n"
-            "    name it relative to cluster.project, or as an absolute path on the hosts",
-            id="no script",
-        ),
-        pytest.param(
-            {"reserved_port": 0, "port_error": "29500 is in use"},
-            "gpu1: cluster.master_port: 29500 is in use\n"
-            "    set cluster.master_port to another port, a range such as 29500-29600, or auto",
-            id="port taken",
-        ),
+        ({"workdir_error": "Permission denied"}, "gpu1: cluster.workdir: Permission denied"),
+        ({"disk_free": 31 << 20}, NO_ROOM),
+        ({"project_exists": False, "script_exists": False}, "gpu1: cluster.project: there is no"),
+        ({"script_exists": False}, "gpu1: task.script: there is no file train.py in /home/ada"),
+        ({"reserved_port": 0, "port_error": "in use"}, "gpu1: cluster.master_port: in use\n"),
     ],
 )
-def test_problem_says_what_to_do(others: dict[str, Any], expected: str) -> None:
-    """Each problem names the host, what was seen, and the key to change."""
-    assert text(ONE, told(**others)) == expected
+def test_problem_says_what_to_do(others: dict[str, Any], start: str) -> None:
+    """Each names the host, what was seen, and the next step; what it causes is not told."""
+    (problem,) = problems_of(ONE, NODE, told(**others))
+    assert str(problem).startswith(start)
+    assert problem.hint
 
 
 @pytest.mark.parametrize(
     ("chosen", "problem"),
     [
-        ("ib0", "there is no interface ib0"),
         ("eth0,ib0", "there is no interface ib0"),
         ("eth1", "eth1 has no address"),
-        ("eth0", ""),
         ("eth0,lo", ""),
-        (None, ""),
     ],
 )
 def test_an_interface_that_the_host_lacks(chosen: str | None, problem: str) -> None:
@@ -147,8 +86,6 @@ def test_an_interface_that_the_host_lacks(chosen: str | None, problem: str) -> N
         ("command", "./train.sh", {"project": ""}, "workdir"),
         ("command", "bin/train", {}, "project"),
         ("command", "bash", {}, ""),
-        ("command", "/opt/bin/train", {}, ""),
-        ("script", "./train.py", {}, ""),
         ("command", "./train.sh", {"code_noexec": False}, ""),
     ],
 )
@@ -176,13 +113,6 @@ def test_what_would_be_executed_on_a_noexec_mount(
             id="too many",
         ),
         pytest.param(
-            Node("gpu1", "h", gpu_count=2, gpu_ids=(0, 7)),
-            {},
-            "gpu1: cluster.nodes.gpu1.gpus: asked for device 7, the host has 4 (nvml)\n"
-            "    legal here: 0 to 4, or a list of [0, 1, 2, 3]",
-            id="a device that is not there",
-        ),
-        pytest.param(
             Node("gpu1", "h", gpu_count=2, gpu_ids=(0, 2)),
             {"preset_env": {"CUDA_VISIBLE_DEVICES": "2,3"}},
             "gpu1: cluster.nodes.gpu1.gpus: asked for device 0, the host has 2 (nvml)\n"
@@ -206,31 +136,10 @@ def test_gpus_that_are_not_there_are_named(
     assert text(spec(node), told(**others)) == expected
 
 
-def test_all_problems_are_told_at_once() -> None:
-    """Nobody has to repair one to hear of the next."""
-    broken = told(
-        python=Interpreter(error="no python3"), disk_free=0, project_exists=False, reserved_port=0
-    )
-
-    asked = spec(Node("gpu1", "h", gpu_count=9))
-    found = problems_of(asked, asked.master, broken)
-
-    assert [problem.message.partition(":")[0] for problem in found] == [
-        *("no python3", "cluster.workdir", "cluster.project"),
-        *("cluster.nodes.gpu1.gpus", "cluster.master_port"),
-    ]
-
-
-def test_shipped_task_needs_no_project() -> None:
-    """The user's folder is none of its business."""
-    assert text(spec(NODE, task=SHIPPED), told(project_exists=False, script_exists=False)) == ""
-
-
 @pytest.mark.parametrize(
     ("kind", "python", "expected"),
     [
         ("script", Interpreter("/usr/bin/python3", "3.11.2"), ""),
-        ("script", Interpreter(error="no python3"), "gpu1: no python3\n"),
         ("command", Interpreter(error="no python3"), ""),
     ],
 )
@@ -241,31 +150,15 @@ def test_a_plain_program_needs_no_torch(kind: str, python: Interpreter, expected
     assert bool(text(asked, told(python=python))) == bool(expected)
 
 
-def test_only_the_master_needs_a_port() -> None:
-    """The other nodes were not asked to hold one."""
-    asked = spec(Node("gpu0", "h"), NODE)
-
-    assert problems_of(asked, asked.nodes[1], told(reserved_port=0)) == []
-
-
-def test_unknown_disk_is_no_problem() -> None:
-    """What a host could not tell is not held against it."""
-    assert text(ONE, told(disk_free=None)) == ""
-
-
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        pytest.param(None, (0, 1, 2, 3), id="unset"),
         pytest.param("", (), id="empty"),
         pytest.param("2,0", (2, 0), id="in its own order"),
-        pytest.param(" 1 , 3 ", (1, 3), id="spaces"),
-        pytest.param("-1", (), id="the usual way to hide all"),
         pytest.param("1,-1,2", (1,), id="CUDA stops at what is no device"),
         pytest.param("0,9,1", (0,), id="also at a device that is not there"),
         pytest.param("GPU-0002-a100,GPU-0000", (2, 0), id="UUIDs, also short"),
         pytest.param("GPU-000", (), id="a short UUID of several"),
-        pytest.param("NoDevFiles", (), id="Slurm's word for none"),
     ],
 )
 def test_hosts_own_choice_of_gpus_holds(chosen: str | None, expected: tuple[int, ...]) -> None:
@@ -275,17 +168,10 @@ def test_hosts_own_choice_of_gpus_holds(chosen: str | None, expected: tuple[int,
     assert visible_gpus(facts("a", gpu_count=4, preset_env=own)) == expected
 
 
-def test_gpus_are_named_by_their_index() -> None:
-    """A host may have lost one: indices then have a gap."""
-    assert visible_gpus(facts("a", gpus=(Gpu(0), Gpu(2)))) == (0, 2)
-
-
 @pytest.mark.parametrize(
     ("node", "own", "expected"),
     [
         pytest.param(Node("a", "a"), {}, (0, 1, 2, 3), id="all"),
-        pytest.param(Node("a", "a", gpu_count=2), {}, (0, 1), id="some"),
-        pytest.param(Node("a", "a", gpu_count=0), {}, (), id="none"),
         pytest.param(Node("a", "a", gpu_count=2, gpu_ids=(3, 1)), {}, (3, 1), id="these"),
         pytest.param(
             Node("a", "a", gpu_count=1), {"CUDA_VISIBLE_DEVICES": "3,2"}, (3,), id="of the host's"

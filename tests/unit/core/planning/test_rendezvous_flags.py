@@ -51,13 +51,6 @@ def by(backend: str, endpoint: str = "") -> Spec:
             id="c10d, elastic, its host, IPv6",
         ),
         pytest.param(
-            by("etcd-v2"),
-            replace(HERE, etcd_endpoint="etcd1:2379"),
-            "--nnodes=2 --nproc_per_node=4 --rdzv_backend=etcd-v2 --rdzv_endpoint=etcd1:2379 "
-            "--rdzv_id=0102-0304-x-abcd --local_addr=10.0.0.2 --max_restarts=3",
-            id="etcd-v2",
-        ),
-        pytest.param(
             by("standalone"),
             NodePosition(0, 4, "127.0.0.1", 0, "127.0.0.1"),
             "--standalone --nproc_per_node=4 --local_addr=127.0.0.1 --max_restarts=3",

@@ -8,63 +8,14 @@ from typing import Any
 import pytest
 
 from runner.core.protocol.events import (
-    EVENT_TYPES,
-    Detached,
     Ended,
-    EndUnverified,
     Event,
     EventBody,
-    EventsDropped,
-    HostLost,
-    HubJoined,
-    HubUnreachable,
-    JobEnded,
-    NotificationFailed,
-    NotRelaunched,
-    PeerDeparted,
-    PeerLost,
-    PortTaken,
-    ProgramExited,
     ProgramStarted,
-    ProgressResumed,
     RankExited,
-    RanksSignalled,
-    RankStarted,
-    Relaunching,
-    RelaunchPending,
-    Stalled,
-    Stopping,
-    StopRequested,
     parse,
 )
 from runner.core.protocol.states import State
-
-BODIES: list[EventBody] = [
-    ProgramStarted(7),
-    RankStarted(3, 8),
-    RankExited(3, signal=9, max_rss=1 << 40, error="out of memory\nkilled"),
-    ProgramExited(code=1),
-    PortTaken(29500, (7, 8)),
-    Stopping("told to stop"),
-    Ended(State.STUCK, "told to stop", 2, (7,)),
-    StopRequested("interrupted", 2),
-    HostLost("größer"),
-    EndUnverified("no word"),
-    EventsDropped(2),
-    HubJoined(),
-    HubUnreachable("gpu1 at 10.0.0.1 port 29501: it does not answer"),
-    PeerLost("gpu2", "nothing was heard from it for 15 s"),
-    PeerDeparted("gpu2", "its supervisor ended without a goodbye", 3),
-    Detached(),
-    Stalled(601.5, stops_run=True, problem="no answer within 20 s"),
-    ProgressResumed(),
-    RelaunchPending(),
-    Relaunching(1, ("gpu1", "gpu3"), "lost gpu2: nothing was heard from it for 15 s"),
-    NotRelaunched("only 1 of 3 supervisors are in touch"),
-    JobEnded("4711", "TIMEOUT"),
-    RanksSignalled(10, 8),
-    NotificationFailed("https://ntfy.sh/…", "HTTP 403 Forbidden", "failure"),
-]
 
 
 def event(body: EventBody) -> Event:
@@ -72,12 +23,14 @@ def event(body: EventBody) -> Event:
     return Event("0102-0304-x-abcd", "gpu1", 1, 17, 1700000000.25, 12.5, body)
 
 
-def test_every_kind_is_tried_here() -> None:
-    """The list above is complete."""
-    assert {type(body) for body in BODIES} == set(EVENT_TYPES.values())
-
-
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+@pytest.mark.parametrize(
+    "body",
+    [
+        ProgramStarted(7),
+        RankExited(3, signal=9, max_rss=1 << 40, error="out of memory\nkilled"),
+        Ended(State.STUCK, "größer", 2, (7,)),
+    ],
+)
 def test_event_survives_its_line(body: EventBody) -> None:
     """One line of text holds an event, and gives it back."""
     line = event(body).to_line()

@@ -71,9 +71,7 @@ def test_impossible_size_is_refused(sizes: tuple[int, int]) -> None:
     "header",
     [
         pytest.param(b"", id="empty"),
-        pytest.param(b"\xff\xfe", id="no text"),
         pytest.param(b"{", id="no JSON"),
-        pytest.param(b'["kind"]', id="no object"),
         pytest.param(b'{"id":1}', id="no kind"),
         pytest.param(b'{"kind":["ping"]}', id="kind of odd type"),
     ],

@@ -18,7 +18,6 @@ from runner.core.relaunch.handover import (
     AttemptOrders,
     NextAttempt,
     RelaunchContext,
-    Voter,
     relaunch_context,
     run_info,
 )
@@ -51,46 +50,6 @@ def asked(used: str, spares: str = "", **others: object) -> Spec:
 def enrolled(wanted: Spec, known: dict[str, Facts], left: int = 2) -> AttemptOrders:
     """Its first attempt."""
     return assign_voters(wanted, build_plan(wanted, known), known, left)
-
-
-def test_spares_stand_by_and_are_voters() -> None:
-    """They have an order that starts nothing; the hub waits for none of them."""
-    made = enrolled(asked("abc", "d"), told("abcd"))
-    assert made.voters[0] == Voter("a", "10.0.0.1", 40001)
-    assert [voter.node for voter in made.voters] == ["a", "b", "c", "d"]
-    assert list(made.standby) == ["d"]
-    assert made.standby["d"].is_standby
-    assert not made.orders["a"].is_standby
-    for order in made.orders.values():
-        assert order.hub is not None
-        assert (order.hub.member_count, order.hub.spares) == (2, ("d",))
-        assert (order.relaunches_left, order.voter_count) == (2, 4)
-
-
-def test_a_lone_node_has_a_hub_for_its_spare() -> None:
-    """It could not hear of its end otherwise."""
-    made = enrolled(asked("a", "b"), told("ab"))
-    assert made.orders["a"].hub == made.orders["b"].hub
-    assert made.orders["b"].hub is not None
-    assert made.orders["b"].hub.port == HUB
-
-
-@pytest.mark.parametrize("lacking", ["vote_port", "hub_port"])
-def test_without_a_port_nobody_votes(lacking: str) -> None:
-    """Then the run does not start again, and no spare stands by in vain."""
-    known = told("abc")
-    known["a"] = replace(known["a"], **{lacking: 0})  # type: ignore[arg-type]
-    made = enrolled(asked("ab", "c"), known)
-    assert not made.voters
-    assert not made.standby
-    assert (made.orders["a"].relaunches_left, made.orders["a"].voter_count) == (2, 0)
-
-
-def test_nothing_of_it_where_no_relaunch_is_left() -> None:
-    """The plan is as it was."""
-    wanted, known = asked("ab", "c"), told("abc")
-    plan = build_plan(wanted, known)
-    assert assign_voters(wanted, plan, known, 0) == AttemptOrders(plan)
 
 
 def begun(wanted: Spec, known: dict[str, Facts]) -> RelaunchContext:
@@ -147,13 +106,3 @@ def test_secrets_have_no_values_there() -> None:
     made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, told("ab"))
     assert made.orders.plan.secrets == ("TOKEN",)
     assert made.context.secrets == ("TOKEN",)
-
-
-@pytest.mark.parametrize(
-    ("voters", "present", "enough"),
-    [("a", "a", True), ("ab", "a", False), ("abc", "bc", True), ("abcd", "ab", False)],
-)
-def test_more_than_half(voters: str, present: str, *, enough: bool) -> None:
-    """Half of them is not enough: the other half may think the same."""
-    context = replace(begun(asked("ab"), told("ab")), voters=tuple(map(Voter, voters)))
-    assert context.has_quorum(present) is enough

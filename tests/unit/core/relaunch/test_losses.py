@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import MAX_BACKOFF_S, Node, Relaunch, Rendezvous, Spec, Task
+from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol.events import (
@@ -18,7 +18,6 @@ from runner.core.protocol.events import (
     HostLost,
     PeerDeparted,
     PeerLost,
-    PortTaken,
     ProgramStarted,
     RankExited,
     StopCause,
@@ -47,11 +46,6 @@ def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
     return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, min_nodes=least)
 
 
-def served(used: str, spares: str) -> Spec:
-    """Likewise, with an etcd on b."""
-    return replace(spec(used, spares), rendezvous=Rendezvous("etcd", serve="b"))
-
-
 @pytest.mark.parametrize(
     ("before", "gone", "suspect", "after"),
     [
@@ -63,8 +57,6 @@ def served(used: str, spares: str) -> Spec:
         pytest.param(spec("abc", "de"), "bd", "a", ("ace", ""), id="a suspect is better than none"),
         pytest.param(spec("abc", least=2), "b", "", ("ac", ""), id="elastic: fewer will do"),
         pytest.param(spec("abc", least=2), "bc", "", None, id="elastic: too few"),
-        pytest.param(served("abc", "d"), "b", "", None, id="the one that runs its etcd"),
-        pytest.param(served("abc", "d"), "", "b", ("abc", "d"), id="which is no suspect"),
     ],
 )
 def test_who_takes_part(
@@ -75,14 +67,6 @@ def test_who_takes_part(
 
     told = found and tuple("".join(n.name for n in nodes) for nodes in (found.nodes, found.spares))
     assert told == after
-
-
-def test_each_pause_is_twice_as_long() -> None:
-    """Up to a bound."""
-    asked = Spec("r", "c", (), Task("t", "script", "t.py"), relaunch=Relaunch(50, 5.0))
-
-    assert [asked.relaunch.delay_s(attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 20.0]
-    assert asked.relaunch.delay_s(40) == MAX_BACKOFF_S
 
 
 def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
@@ -148,12 +132,6 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
             {},
             set(),
             id="a watchdog saw no progress: nobody is to blame",
-        ),
-        pytest.param(
-            [("a", PortTaken(29500)), *((n, STOPPED) for n in "abc")],
-            {},
-            set(),
-            id="a port was taken",
         ),
         pytest.param(
             [("b", RankExited(1, 3)), ("b", FAILED), ("a", STOPPED), ("c", EndUnverified("late"))],

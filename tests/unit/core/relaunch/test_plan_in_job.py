@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from runner.core.errors import NotReady
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.slurm import SlurmSpec
@@ -79,26 +76,6 @@ def test_spares_of_a_job_stand_by() -> None:
     assert [node.name for node in made.context.spec.spares] == ["c"]
     assert made.context.info.standby_nodes == ("c",)
     assert {order.relaunches_left for order in made.orders.orders.values()} == {2}
-
-
-def test_fewer_nodes_than_the_job_asked_for_are_enough() -> None:
-    """Of a range, Slurm gives what it has."""
-    elastic = context(min_nodes=1)
-    wanted = replace(elastic.spec, rendezvous=replace(elastic.spec.rendezvous, backend="c10d"))
-    made = plan_in_job(replace(elastic, spec=wanted), ["b"], FACTS)
-    assert [part.node for part in made.orders.plan.nodes] == ["b"]
-    assert made.orders.plan.max_nodes == 1
-
-
-def test_nodes_that_are_not_ready_keep_the_run_from_starting() -> None:
-    """Each is named, with what it lacks."""
-    lacking = {
-        name: replace(facts, python=replace(facts.python, error="it is not there"))
-        for name, facts in FACTS.items()
-    }
-    with pytest.raises(NotReady) as caught:
-        plan_in_job(context(), ["a", "b"], lacking)
-    assert {problem.subject for problem in caught.value.problems} >= {"a", "b"}
 
 
 def test_ranks_like_tasks_of_srun_know_their_place() -> None:
