@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 
 from runner.checks.base import CheckContext
-from runner.checks.network import names, network
-from runner.checks.reachability import MAX_LISTED_PAIRS, OUTCOME_TEXT, pairs
+from runner.checks.network import network
+from runner.checks.reachability import OUTCOME_TEXT, pairs
 from runner.core.model.facts import Endpoint, Facts, Interface
 from runner.core.model.network_probe import (
     HostProbe,
-    NameLookups,
-    NameResults,
     NetworkProbe,
     Outcome,
     ProbeResult,
@@ -131,14 +129,6 @@ def test_nothing_that_passes_is_one_finding() -> None:
     assert (node, what.rpartition(": ")[2]) == ("", "timed out")
 
 
-def test_many_pairs_are_counted() -> None:
-    """Two halves of a cluster that do not see each other."""
-    halves = {one + other: LATE for one in "abcd" for other in "efgh"}
-    found = bad(probed("abcdefgh", {**halves, **{k[::-1]: v for k, v in halves.items()}}))
-    assert len(found) == MAX_LISTED_PAIRS + 1
-    assert found[-1][1].startswith("8 more pairs cannot, such as c and e")
-
-
 def test_the_masters_port_is_judged_where_its_machine_is_reached() -> None:
     """Who answers there tells more of a pair than a port at which nobody listens."""
     key = "cluster.master_port: "
@@ -206,78 +196,3 @@ def test_unlike_mtus_are_a_warning() -> None:
     assert [(e.node, e.message) for e in network(looked) if e.level is WARNING] == [
         ("b", "eth0 has MTU 9000, most have 1500: large packets may be lost")
     ]
-
-
-AT = {"a": "10.0.0.1", "b": "10.0.0.2"}
-WELL = NameResults(
-    ("a", "b"), {"a": 0.01, "b": 0.01}, own_addresses=("10.0.0.2",), own_name_answered=True
-)
-
-
-def named(told: NameResults, *, master: str = "", interface: str = "eth0") -> list[Finding]:
-    """What `names` says where b found `told`, and a what it should."""
-    right = replace(
-        WELL, own_addresses=("10.0.0.1",), master_addresses=("127.0.1.1",) if master else ()
-    )
-    found = NetworkProbe(
-        {n: Endpoint(interface, at, "10.0.0.0/24") for n, at in AT.items()},
-        by_node={"a": HostProbe(name_results=right), "b": HostProbe(name_results=told)},
-        lookups=NameLookups(AT, master),
-    )
-    return [each for each in names(case(found)) if each.node == "b"]
-
-
-def test_look_ups_that_answer_are_fine() -> None:
-    """At once, whatever they say."""
-    assert named(WELL) == [Finding(FINE, "b", "answered at once")]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "what"),
-    [
-        ({"a": 0.01, "b": 3.4}, "it takes up to 3 s when it looks up"),
-        ({"a": 0.01}, "no answer within 5 s when it looks up"),
-        ({"a": 0.01, "b": 5.2}, "no answer within 5 s when it looks up"),
-    ],
-)
-def test_slow_look_ups_are_a_warning(seconds: dict[str, float], what: str) -> None:
-    """With the lines that cure it."""
-    (found,) = named(replace(WELL, seconds=seconds))
-    assert found.level is WARNING
-    assert found.message.startswith(what)
-    assert found.hint.splitlines()[1:] == ["10.0.0.1 a", "10.0.0.2 b"]
-
-
-def test_look_ups_that_were_not_made_are_said() -> None:
-    """On a host without processes to spare, or one that went away."""
-    assert [each.level for each in named(NameResults(), master="gpu1")] == [WARNING]
-    gone = NetworkProbe(
-        {}, missing_reasons={"b": "the connection to it is gone"}, lookups=NameLookups(AT)
-    )
-    ((level, node),) = [(each.level, each.node) for each in names(case(gone))]
-    assert (level, node) == (WARNING, "b")
-
-
-def test_an_own_name_that_loops_matters_where_no_interface_is_known() -> None:
-    """Else the plan sets GLOO_SOCKET_IFNAME."""
-    loops = replace(WELL, own_addresses=("127.0.1.1",))
-    assert [each.level for each in named(loops)] == [FINE]
-    (found,) = named(loops, interface="")
-    assert (found.level, found.hint) == (WARNING, "set cluster.nodes.b.interface")
-
-
-@pytest.mark.parametrize(
-    ("addresses", "level", "what"),
-    [
-        (("10.0.0.1",), FINE, "answered at once"),
-        (("127.0.1.1",), ERROR, "leads to 127.0.1.1 there, that is, to itself and not to a"),
-        (("10.9.9.9",), WARNING, "leads to 10.9.9.9, not an address of a: right only behind NAT"),
-        ((), ERROR, "cannot be looked up there: no answer within 5 s"),
-    ],
-)
-def test_the_masters_name_must_lead_to_it(
-    addresses: tuple[str, ...], level: Level, what: str
-) -> None:
-    """On every other node; a loopback address is harmless on itself."""
-    found = named(replace(WELL, master_addresses=addresses), master="gpu1")[0]
-    assert (found.level, found.message.endswith(what)) == (level, True), found

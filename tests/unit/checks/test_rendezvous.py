@@ -19,7 +19,6 @@ NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))
 WITH_CLIENT = replace(TORCH, packages={"python-etcd": "0.4.5"})
 ANSWERS = EtcdFacts(endpoint_reply=EndpointReply(version="3.4.23", has_v2=True))
 AT = Rendezvous("etcd-v2", endpoint="etcd1:2379")
-SERVED = Rendezvous("etcd", serve="b")
 
 
 def look(asked: Spec, b: Facts) -> list[Finding]:
@@ -63,28 +62,6 @@ def test_a_store_that_other_people_may_reach(way: str, entry: str, risk: str) ->
     assert facts_request(asked, NODES[0], CodeRef()).find_users == bool(risk)
 
 
-def test_it_is_looked_at_by_every_launch() -> None:
-    """A client that is missing would end ten minutes later otherwise."""
-    assert "rendezvous" in all_checks(at_launch=True)
-
-
-@pytest.mark.parametrize(
-    ("way", "b", "said"),
-    [
-        (AT, host(etcd=ANSWERS), ["etcd 3.4.23 answers", "etcd 3.4.23 answers"]),
-        (
-            SERVED,
-            host(etcd=EtcdFacts("/usr/bin/etcd", "3.4.23")),
-            ["torch can use etcd", "can run etcd 3.4.23"],
-        ),
-    ],
-)
-def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> None:
-    """Of every host."""
-    found = look(spec(*NODES, rendezvous=way), b)
-    assert [(each.level, each.message) for each in found] == [(Level.OK, each) for each in said]
-
-
 @pytest.mark.parametrize(
     ("way", "b", "what", "hint"),
     [
@@ -109,20 +86,6 @@ def test_what_is_well_is_said(way: Rendezvous, b: Facts, said: list[str]) -> Non
             "start it with --enable-v2",
             id="no v2 API",
         ),
-        pytest.param(
-            SERVED,
-            host(),
-            "rendezvous.serve: there is no etcd on its PATH",
-            "set rendezvous.endpoint=HOST:PORT",
-            id="no etcd of its own",
-        ),
-        pytest.param(
-            SERVED,
-            host(etcd=EtcdFacts("/opt/etcd", "3.6.1")),
-            "rendezvous.serve: /opt/etcd is etcd 3.6.1, which has no v2 API for torch",
-            "install etcd 3.4 or 3.5 there",
-            id="its own has no v2 API",
-        ),
     ],
 )
 def test_what_keeps_them_apart_is_an_error(way: Rendezvous, b: Facts, what: str, hint: str) -> None:
@@ -133,23 +96,14 @@ def test_what_keeps_them_apart_is_an_error(way: Rendezvous, b: Facts, what: str,
     assert hint in one.hint
 
 
-def test_a_client_without_metadata_counts() -> None:
-    """Somebody put its module there by hand."""
-    python = replace(TORCH, packages={}, substitutes={"etcd": "etcd"})
-    found = look(spec(*NODES, rendezvous=AT), host(python=python, etcd=ANSWERS))
-    assert {each.level for each in found} == {Level.OK}
-
-
 @pytest.mark.parametrize(
     ("knobs", "torch", "what"),
     [
-        (Torchrun(numa_binding="node"), "2.8.0", "torchrun.numa_binding needs 2.9 or newer"),
         (
             Torchrun(signals_to_handle=("SIGTERM",)),
             "2.9.1+cu128",
             "torchrun.signals_to_handle needs 2.10 or newer",
         ),
-        (Torchrun(shutdown_timeout=60), "2.11.0", "torchrun.shutdown_timeout needs 2.12 or newer"),
         (Torchrun(), "1.13.1", "rendezvous=c10d (--local_addr) needs 2.0 or newer"),
     ],
 )

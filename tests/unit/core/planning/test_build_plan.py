@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.core.errors import NotReady
 from runner.core.model.facts import Interpreter
+from runner.core.model.plan import DebugRank
 from runner.core.model.spec import Node, Task
 from runner.core.planning.build_plan import build_plan
 from tests.golden.builders import facts, plan, spec
@@ -149,3 +152,16 @@ def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
 
     assert (found or "").endswith(there or "")
     assert (found is None) is (there is None)
+
+
+def test_a_debugged_rank_is_told_to_all_shims() -> None:
+    """The stall watch is off meanwhile; a rank that the run does not have is refused."""
+    hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}
+    asked = spec(A, B, debug=DebugRank(1), stall_s=300.0)
+
+    made = build_plan(asked, hosts)
+
+    assert {share.order.env["RUNNER_DEBUG_RANK"] for share in made.nodes} == {"1:5678"}
+    assert {share.order.stall_s for share in made.nodes} == {0}
+    with pytest.raises(NotReady, match=r"debug.rank: there is no rank 4: this run has 0 to 1"):
+        build_plan(replace(asked, debug=DebugRank(4)), hosts)

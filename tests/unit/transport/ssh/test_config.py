@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import pytest
 
 from runner.core import shell
 from runner.core.model.spec import Node, Ssh
-from runner.transport.ssh import config as ssh_config
 from runner.transport.ssh.config import (
     Endpoint,
     Hop,
     Resolver,
     expand_tokens,
     parse_jump,
-    parse_ssh_output,
 )
 from runner.transport.ssh.deadline import LoginFailure
 from runner.transport.ssh.errors import FailureMessages
@@ -117,28 +114,6 @@ def test_client_is_told_what_the_yaml_says(
     assert (found.user, found.port) == ("bob", 77)
 
 
-def test_default_config_leaves_the_system_file_in(
-    fake_client: Callable[[str], str], tmp_path: Path
-) -> None:
-    """`-F` would make ssh skip /etc/ssh/ssh_config."""
-    client = fake_client("")
-    Resolver(Ssh(), client=client).route(Node("n", "gpu1"))
-    assert (tmp_path / "calls").read_text() == "-G -- gpu1\n"
-
-
-def test_slow_client_is_ended(
-    fake_client: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A `Match exec` that hangs costs its deadline, also if it leaves a child on the pipe."""
-    monkeypatch.setattr(ssh_config, "QUERY_TIMEOUT_S", 0.2)
-    client = fake_client("", "sleep 60 & sleep 60")
-    start = time.monotonic()
-    with pytest.raises(LoginFailure, match=r"did not answer within 0.2 s") as caught:
-        Resolver(Ssh(), client=client).route(Node("n", "gpu1"))
-    assert "Match exec" in caught.value.hint
-    assert time.monotonic() - start < 2
-
-
 def test_broken_config_is_told_in_the_client_s_words(fake_client: Callable[..., str]) -> None:
     """The first line that ssh prints names the file and the line."""
     client = fake_client("", "echo 'config line 3: Bad configuration option: hots' >&2; exit 255")
@@ -166,27 +141,11 @@ def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
     )
 
 
-def test_config_settles_what_the_yaml_leaves_open(resolve: Resolve, tmp_path: Path) -> None:
-    """Name, user, port, keys, alias, agent; keys that are not there are left out."""
-    key = tmp_path / "key"
-    key.touch()
-    (found,) = resolve(
-        "Host gpu*\n HostName %h.lab\n User train\n Port 22022\n IdentitiesOnly yes\n"
-        f" IdentityFile {key}\n IdentityFile {tmp_path}/gone\n HostKeyAlias cluster\n"
-        f" IdentityAgent {tmp_path}/agent\n UserKnownHostsFile {tmp_path}/kh\n",
-    )
-    assert (found.host, found.user, found.port) == ("gpu1.lab", "train", 22022)
-    assert (found.key_files, found.identities_only) == ((str(key),), True)
-    assert (found.host_key_alias, found.agent_socket) == ("cluster", f"{tmp_path}/agent")
-    assert found.known_hosts_files[0] == f"{tmp_path}/kh"
-
-
 @pytest.mark.parametrize(
     ("option", "file"),
     [
         ("/etc/lab-keys /y", "/etc/lab-keys"),
         ('"/home/a b/keys" /y', "/home/a b/keys"),
-        ("none", "{own}"),
         (os.devnull, "{own}"),
     ],
 )
@@ -220,12 +179,6 @@ def test_proxy_jump_of_the_config_is_followed(resolve: Resolve) -> None:
     assert route[2].user == "me"
 
 
-def test_jump_host_for_all_others_is_reached_directly(resolve: Resolve) -> None:
-    """The usual way to send everything through one gate."""
-    route = resolve("Match host !gate,*\n ProxyJump gate\n")
-    assert [hop.name for hop in route] == ["gate", "gpu1"]
-
-
 def test_node_that_is_the_jump_host_is_reached_directly(resolve: Resolve) -> None:
     """One of the cluster's own nodes may be the way to the others."""
     assert [hop.name for hop in resolve("", "gpu1", jump=("gpu1",))] == ["gpu1"]
@@ -246,26 +199,6 @@ def test_proxy_command_counts_where_no_jump_is_given(resolve: Resolve) -> None:
     assert [hop.proxy_command for hop in resolve(text, jump=("gate",))] == ["", ""]
 
 
-def test_agent_can_be_switched_off(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`IdentityAgent none` leaves the agent out; else SSH_AUTH_SOCK says where it is."""
-    monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
-    assert resolve("Host *\n IdentityAgent none\n")[0].agent_socket == ""
-    assert resolve("")[0].agent_socket == "/agent"
-
-
-def test_include_and_match_exec_are_followed_by_the_client(tmp_path: Path) -> None:
-    """OpenSSH's own client knows every rule; that is why it is asked."""
-    client = shutil.which("ssh")
-    if client is None:
-        pytest.skip("no ssh client here")
-    (tmp_path / "more").write_text("Host gpu1\n HostName 10.0.0.1\n")
-    config = tmp_path / "config"
-    config.write_text(f'Include {tmp_path}/more\nMatch exec "true"\n Port 2222\n')
-    resolver = Resolver(Ssh(config=str(config)), client=client)
-    (found,) = resolver.route(Node("n", "gpu1"))
-    assert (found.host, found.port) == ("10.0.0.1", 2222)
-
-
 def test_without_a_client_one_line_names_the_next_step() -> None:
     """Nothing else reads the ssh configuration, so nothing is guessed."""
     with pytest.raises(LoginFailure, match="no ssh on the PATH") as caught:
@@ -277,13 +210,9 @@ def test_without_a_client_one_line_names_the_next_step() -> None:
     ("text", "hops"),
     [
         ("", ()),
-        ("none", ()),
-        ("gate", (Hop("gate"),)),
         ("me@gate:2200", (Hop("gate", "me", 2200),)),
         ("a, b@c", (Hop("a"), Hop("c", "b"))),
-        ("ssh://me@gate:22/", (Hop("gate", "me", 22),)),
         ("me@[fe80::1]:2200", (Hop("fe80::1", "me", 2200),)),
-        ("fe80::1", (Hop("fe80::1"),)),
         ("me@lab@gate", (Hop("gate", "me@lab"),)),
     ],
 )
@@ -299,12 +228,6 @@ def test_bad_jump_host_names_the_key(text: str) -> None:
     with pytest.raises(LoginFailure, match=r"\[user@\]host\[:port\]") as caught:
         parse_jump(text)
     assert "cluster.ssh.jump" in caught.value.hint
-
-
-def test_answer_keeps_repeated_keywords() -> None:
-    """IdentityFile comes once per key."""
-    answer = parse_ssh_output("identityfile a\nidentityfile b c\nuser\n")
-    assert answer == {"identityfile": ["a", "b c"], "user": [""]}
 
 
 def test_tokens_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,28 +66,14 @@ def path(tmp_path: Path) -> Path:
     ("hosts", "host", "port", "standing"),
     [
         ("gpu1", "gpu1", 22, "KNOWN"),
-        ("gpu1", "gpu2", 22, "UNKNOWN"),
         ("GPU1", "gpu1", 22, "KNOWN"),
-        ("gpu1", "GPU1", 22, "KNOWN"),
-        ("gpu1,10.0.0.1", "10.0.0.1", 22, "KNOWN"),
         ("*.lab", "gpu1.lab", 22, "KNOWN"),
-        ("*.lab", "gpu1.lab.org", 22, "UNKNOWN"),
-        ("gpu?", "gpu1", 22, "KNOWN"),
-        ("gpu?", "gpu11", 22, "UNKNOWN"),
-        ("*.lab,!bad.lab", "good.lab", 22, "KNOWN"),
         ("*.lab,!bad.lab", "bad.lab", 22, "UNKNOWN"),
-        ("!bad.lab,*.lab", "bad.lab", 22, "UNKNOWN"),
         ("[gpu1]:2222", "gpu1", 2222, "KNOWN"),
         ("[gpu1]:2222", "gpu1", 22, "UNKNOWN"),
-        ("[gpu1]:2222", "gpu1", 2223, "UNKNOWN"),
-        ("[*.lab]:2222", "a.lab", 2222, "KNOWN"),
         ("gpu1", "gpu1", 2222, "KNOWN"),
-        ("::1", "::1", 22, "KNOWN"),
-        ("g.u1", "gpu1", 22, "UNKNOWN"),
         ("[gp]u1", "gu1", 22, "UNKNOWN"),
-        (hashed("gpu1", b"salt"), "gpu1", 22, "KNOWN"),
         (hashed("gpu1", b"salt"), "GPU1", 22, "KNOWN"),
-        (hashed("gpu1", b"salt"), "gpu2", 22, "UNKNOWN"),
         (hashed("[gpu1]:2222", b"salt"), "gpu1", 2222, "KNOWN"),
     ],
 )
@@ -96,34 +82,6 @@ def test_hosts_are_matched_as_openssh_does(
 ) -> None:
     """Plain, listed, wildcard, negated, with a port, hashed; case does not matter."""
     assert standing == Files(path, format_line(hosts, OLD)).standing(host, OLD, port)
-
-
-def test_openssh_hash_is_understood(path: Path) -> None:
-    """A name hashed by `ssh-keygen -H` is recognised."""
-    name = "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg="  # sshd(8)
-    assert Files(path, format_line(name, OLD)).standing("192.168.1.61") == "KNOWN"
-
-
-def test_a_hashed_line_is_compared_with_a_host_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each name is asked for three times in a login, and a line found is not looked at again."""
-    names = [f"gpu{number}" for number in range(20)]
-    lines = [format_line(hashed(name, name.encode()), key) for name in names for key in (OLD, RSA)]
-    path.write_text("\n".join([*lines, format_line("gpu3", NEW), ""]))
-    digest, calls = hmac.digest, []
-
-    def counted(salt: bytes, message: bytes, digestmod: str) -> bytes:
-        calls.append(message)
-        return digest(salt, message, digestmod)
-
-    monkeypatch.setattr(hmac, "digest", counted)
-    known = KnownHosts(on_note=pytest.fail)
-    for name in names:
-        assert known.key_types([name], [str(path)]) == (OLD.type, RSA.type)
-        assert known.check([name], RSA, [str(path)]).status is KeyStatus.KNOWN
-    assert known.check(["gpu3"], NEW, [str(path)]).status is KeyStatus.KNOWN
-    assert len(calls) == sum(len(lines) - 2 * found for found in range(len(names)))
 
 
 def test_any_of_several_keys_will_do(path: Path) -> None:
@@ -175,27 +133,13 @@ def test_revoked_key_is_refused_even_if_also_known(path: Path) -> None:
     assert files.standing("gpu1", NEW) == "KNOWN"
 
 
-def test_certificate_authority_is_skipped_with_one_note(path: Path) -> None:
-    """It is no key of the host; the user hears about it when it would have mattered, once."""
-    files = Files(path, f"@cert-authority {format_line('*.lab', OLD)}")
-    assert files.standing("gpu1.com") == "UNKNOWN"
-    assert files.notes == []
-    assert files.standing("gpu1.lab") == "UNKNOWN"
-    assert files.standing("gpu2.lab") == "UNKNOWN"
-    assert files.notes == [f"{path}:1: @cert-authority is not supported; skipped"]
-
-
 @pytest.mark.parametrize(
     "bad",
     [
         "gpu1",
-        "gpu1 ssh-ed25519",
         "gpu1 ssh-ed25519 ???",
         "gpu1 ssh-ed25519 AAAA",
-        "gpu1 ssh-ed25519 " + base64.b64encode(RSA.blob).decode(),
-        "@revoked",
         "@new " + format_line("gpu1", OLD),
-        "|1|zzz " + format_line("", OLD),
         "gpu1 1024 35 123456789",
     ],
 )
@@ -205,19 +149,6 @@ def test_unreadable_line_costs_that_line_only(path: Path, bad: str) -> None:
     assert files.standing("gpu1") == "KNOWN"
     assert files.standing("gpu1") == "KNOWN"
     assert files.notes == [f"{path}:2: not a line of a known-hosts file; skipped"]
-
-
-def test_bytes_that_are_no_text_do_no_harm(path: Path) -> None:
-    """A comment in an old encoding, a comment behind the key, Windows line ends."""
-    path.write_bytes(b"# \xe4\xff\r\n" + format_line("gpu1", OLD).encode() + b" ro\xf6t@x\r\n")
-    assert Files(path).standing("gpu1") == "KNOWN"
-
-
-def test_missing_file_is_empty(path: Path) -> None:
-    """Nobody is known, nobody is told."""
-    files = Files(path)
-    assert files.standing("gpu1") == "UNKNOWN"
-    assert files.notes == []
 
 
 def test_unreadable_file_is_noted(path: Path) -> None:
@@ -253,13 +184,6 @@ def test_learned_key_is_known_at_once_and_later(tmp_path: Path) -> None:
     assert Files(path).standing("gpu1", OLD, 2222) == "KNOWN"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-def test_learning_keeps_a_last_line_without_its_end(path: Path) -> None:
-    """The new line does not run into one that an editor left open."""
-    path.write_text(format_line("gpu1", OLD))
-    Files(path).known.add("gpu2", NEW, str(path))
-    assert path.read_text().splitlines() == [format_line("gpu1", OLD), format_line("gpu2", NEW)]
 
 
 def test_two_processes_learn_a_key_once(path: Path) -> None:
