@@ -1,4 +1,4 @@
-"""A launch on four real hosts over SSH, from the command line to the exit code."""
+"""A launch on real hosts over SSH, from the command line to the exit code."""
 
 from __future__ import annotations
 
@@ -10,32 +10,25 @@ import pytest
 import yaml
 
 from tests.lab.lab import LOGIN_USER, Lab, LabFactory
-from tests.lab.launching import PLAIN_ENTRY, RANK_SCRIPT, Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher
 
-TWO = ("cluster=lab", "cluster.only=[node1,node2]")
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 """The lab's hosts share this machine's cores, and each believes that it has all of them."""
 
 
 def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launcher) -> None:
     """Global ranks follow the YAML, also with different numbers of ranks per node."""
-    done = on_lab(
-        *("cluster=lab", "task=env", "cluster.exclude=[node3]"),
-        *("cluster.nodes.node2.nproc_per_node=3", "cluster.nodes.node4.nproc_per_node=2"),
-    )
+    done = on_lab("cluster=lab", "task=env", "cluster.nodes.node2.nproc_per_node=2")
     assert done.code == 0, done
     shown = {}
     for line in done.out.splitlines():
         found = re.match(
-            r"\[(\w+):(\d+)\] host=(\w+) rank=(\d+) local_rank=(\d+) world_size=6", line
+            r"\[(\w+):(\d+)\] host=(\w+) rank=(\d+) local_rank=(\d+) world_size=3", line
         )
         assert found, line
         assert (found[1], found[2]) == (found[3], found[4])
         shown[int(found[4])] = (found[1], int(found[5]))
-    assert shown == {
-        **{0: ("node1", 0), 1: ("node2", 0), 2: ("node2", 1), 3: ("node2", 2)},
-        **{4: ("node4", 0), 5: ("node4", 1)},
-    }
+    assert shown == {0: ("node1", 0), 1: ("node2", 0), 2: ("node2", 1)}
     assert f"master={lab['node1'].address}:" in done.out
     assert done.result["state"] == "succeeded"
     assert "0 processes left" in done.err
@@ -44,23 +37,21 @@ def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launch
 @pytest.mark.all
 def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
     """torch's static rendezvous puts its store on node rank 0, so the master moves to the front."""
-    done = on_lab("cluster=lab", "task=env", "cluster.master=node3", "cluster.only=[node2,node3]")
+    done = on_lab("cluster=lab", "task=env", "cluster.master=node2")
     assert done.code == 0, done
-    assert "[node3:0] " in done.out
-    assert "[node2:1] " in done.out
+    assert "[node2:0] " in done.out
+    assert "[node1:1] " in done.out
 
 
 @pytest.mark.slow
 def test_resnet18_trains_on_two_hosts(on_lab: Launcher) -> None:
     """The shipped task learns over gloo on hosts that have no copy of our code."""
-    limits = ("task.args.epochs=2", "task.args.target_accuracy=60")  # a guess has 10
-    words = (*TWO, "task=resnet18", *limits, ONE_CORE)
-    done = on_lab(*words, seconds=350)
+    limits = ("task.args.epochs=1", "task.args.target_accuracy=30")  # a guess has 10
+    done = on_lab("cluster=lab", "task=resnet18", *limits, ONE_CORE, seconds=350)
     assert done.code == 0, done
-    assert re.search(r"epoch 1/2 .* s  \d+ s left\n", done.out), done
     accuracy = re.search(r"final test accuracy ([\d.]+) %", done.out)
     assert accuracy, done
-    assert float(accuracy[1]) >= 60, done
+    assert float(accuracy[1]) >= 30, done
     assert done.result["ranks"].keys() == {"0", "1"}
 
 
@@ -86,30 +77,20 @@ def test_any_script_with_any_argument(on_lab: Launcher, tmp_path: Path) -> None:
     (on_lab.conf / "task").mkdir()
     written = json.dumps(task).replace("${", "\\\\${")  # OmegaConf's own escape, in JSON's
     (on_lab.conf / "task" / "awkward.yaml").write_text(written)
-    done = on_lab("cluster=lab", "cluster.only=[node1,node2]", "task=awkward")
+    done = on_lab("cluster=lab", "task=awkward")
     assert done.code == 0, done
     want = [word.replace("${local_rank}", "0") for word in awkward]
     for node, rank in (("node1", 0), ("node2", 1)):
         assert json.loads(done.log(node, rank)) == want
 
 
-@pytest.mark.all
-def test_argparse_arguments(on_lab: Launcher, tmp_path: Path) -> None:
-    """`task.args.x=1` is `--x 1`."""
-    script = tmp_path / "show.py"
-    script.write_text("import sys; print(sys.argv[1:])")
-    done = on_lab("cluster=lab", "cluster.only=[node1]", f"task.script={script}", "task.args.x=1")
-    assert done.code == 0, done
-    assert "['--x', '1']" in done.out
-
-
 @pytest.mark.promise(1)
 def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> None:
-    """2 ranks × 100,000 lines of 100 bytes: on the console and in the files."""
-    done = on_lab.run_ranks("lines=100000", *TWO, seconds=150)
+    """2 ranks × 40,000 lines of 100 bytes: on the console and in the files."""
+    done = on_lab.run_ranks("lines=40000", "cluster=lab", seconds=150)
     done = done if done.code == 0 else pytest.fail(str(done))
     for rank in range(2):
-        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(100_000)]
+        want = [f"{rank} {number:08d} ".ljust(99, "x") for number in range(40_000)]
         prefix = f"[node{rank + 1}:{rank}] "
         shown = [line[len(prefix) :] for line in done.out.splitlines() if line.startswith(prefix)]
         assert shown == want
@@ -119,12 +100,17 @@ def test_every_line_of_a_flood_arrives_whole_and_in_order(on_lab: Launcher) -> N
 @pytest.mark.promise(5)
 def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
     """Configuration, plan, events, result and logs; `latest` points to it; no more."""
-    done = on_lab.run_ranks("print=hi", *TWO, "cluster.env.WHO=${oc.env:HOME}")
+    done = on_lab.run_ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
     assert done.code == 0, done
     names = {path.name for path in done.folder.iterdir()}
-    assert names - {".gitignore"} == {
-        *("config.yaml", "overrides.yaml", "contact.json", "plan.json", "events.jsonl"),
-        *("result.json", "logs", "origins.json"),
+    assert names - {".gitignore", "origins.json"} == {
+        "config.yaml",
+        "overrides.yaml",
+        "contact.json",
+        "plan.json",
+        "events.jsonl",
+        "result.json",
+        "logs",
     }
     assert "cluster.env.WHO=${oc.env:HOME}" in yaml.safe_load(
         (done.folder / "overrides.yaml").read_text()
@@ -141,12 +127,11 @@ def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
 
 @pytest.mark.promise(9)
 def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -> None:
-    """It prints what each host would be told, writes nothing anywhere, and exits as a launch."""
+    """It prints what each host would be told, and writes nothing anywhere."""
     before = {name: host.sh("find ~ /tmp | sort") for name, host in lab.hosts.items()}
-    done = on_lab("cluster=lab", "task=env", "dry_run=true")
+    done = on_lab.run_ranks("env=RANK", "cluster=lab", "dry_run=true")
     assert done.code == 0, done
-    assert done.out.count("torch.distributed.run") == 1
-    assert "\nnode=node4  node_rank=3\n" in done.out
+    assert "\nnode=node2  node_rank=1\n" in done.out
     assert "GLOO_SOCKET_IFNAME=eth0" in done.out
     assert "NCCL_SOCKET_IFNAME='=eth0'" in done.out
     assert {path.name for path in on_lab.folder.iterdir()} == {"conf"}
@@ -155,9 +140,10 @@ def test_dry_run_contacts_hosts_and_leaves_nothing(lab: Lab, on_lab: Launcher) -
 
 def test_a_printed_command_runs_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """What `dry_run=true` prints for a host can be pasted into a shell there."""
+    on_lab.entry = "torchrun"
     done = on_lab.run_ranks("env=RANK", "cluster=lab", "cluster.only=[node2]", "dry_run=true")
     block = done.out.partition("# node2 ")[2].partition("\n")[2]
-    assert not on_lab("deploy", "--cluster", "lab").code
+    assert not on_lab("deploy", "--cluster", "lab", "cluster.only=[node2]").code
     assert "RANK=0" in lab["node2"].sh(block, timeout=60)
 
 
@@ -174,33 +160,30 @@ def test_offline_contacts_nobody(on_lab: Launcher) -> None:
 def test_secrets_reach_the_ranks_and_nothing_else(lab: Lab, on_lab: Launcher) -> None:
     """A secret is in the ranks' environment: on no disk, in no argv, log or record."""
     secret = "s3cr3t-\"'$x"
-    done = on_lab.start(
-        *("cluster=lab", "cluster.only=[node1,node2]", "cluster.secrets=[TOKEN]"),
-        *on_lab.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN"),
-        env={"TOKEN": secret},
-    )
+    ranks = on_lab.rank_overrides("touch=/dev/shm/up", "wait=/dev/shm/go", "env=TOKEN")
+    running = on_lab.start("cluster=lab", "cluster.secrets=[TOKEN]", *ranks, env={"TOKEN": secret})
     for name in ("node1", "node2"):
-        done.until(lambda name=name: lab[name].sh("ls /dev/shm/up", check=False), "the ranks")  # type: ignore[misc]
+        running.until(lambda name=name: lab[name].sh("ls /dev/shm/up", check=False), "the ranks")  # type: ignore[misc]
         assert "s3cr3t" not in "".join(process.cmdline for process in lab[name].processes())
         assert not lab[name].sh("grep -rl s3cr3t ~ /tmp/runner-* || true").strip()
         lab[name].sh("touch /dev/shm/go")
-    ended = done.wait()
-    assert ended.code == 0, ended
-    assert f"TOKEN={secret}" in ended.out
-    for path in ended.folder.rglob("*"):
+    done = running.wait()
+    assert done.code == 0, done
+    assert f"TOKEN={secret}" in done.out
+    for path in done.folder.rglob("*"):
         assert not path.is_file() or "logs" in path.parts or "s3cr3t" not in path.read_text()
 
 
 @pytest.mark.promise(13)
 def test_nodes_that_share_one_home(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Hosts with one NFS-like home do not write over each other."""
-    lab = lab_factory(3, shared_home=True)
-    lab.write_cluster(launcher.conf)
+    lab_factory(2, shared_home=True).write_cluster(launcher.conf)
     done = launcher("cluster=lab", "task=env", PLAIN_ENTRY)
     assert done.code == 0, done
-    assert sorted(re.findall(r"host=(\w+)", done.out)) == ["node1", "node2", "node3"]
+    assert sorted(re.findall(r"host=(\w+)", done.out)) == ["node1", "node2"]
 
 
+@pytest.mark.all
 @pytest.mark.promise(13)
 def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Names that resolve to 127.0.1.1, a fish login shell, banners: one launch over all of them."""
@@ -226,6 +209,7 @@ def test_hosts_behind_a_jump_host(lab_factory: LabFactory, launcher: Launcher) -
     assert sorted(re.findall(r"host=(\w+)", done.out)) == ["inner1", "inner2"]
 
 
+@pytest.mark.all
 def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launcher) -> None:
     """This machine takes part by `transport: local`, on the subnet it shares with the rest."""
     nodes = {"here": {"transport": "local"}, "node1": {"host": lab["node1"].address}}
@@ -239,6 +223,7 @@ def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launche
     assert "[node1:1] host=node1" in done.out
 
 
+@pytest.mark.all
 def test_a_node_says_its_own_interface_when_it_has_several(
     lab_factory: LabFactory, launcher: Launcher
 ) -> None:
@@ -253,28 +238,9 @@ def test_a_node_says_its_own_interface_when_it_has_several(
 
 
 def test_setup_lines_make_the_environment(on_lab: Launcher) -> None:
-    """Their exports are kept for the ranks."""
-    done = on_lab.run_ranks(
-        "env=FROM_SETUP",
-        *("cluster=lab", "cluster.only=[node1]", 'cluster.setup=["export FROM_SETUP=yes"]'),
-    )
+    """Their exports are kept for the ranks; `console_ranks` chooses whose lines are shown."""
+    setup = 'cluster.setup=["export FROM_SETUP=yes"]'
+    done = on_lab.run_ranks("env=FROM_SETUP", "cluster=lab", setup, "console_ranks=[1]")
     assert done.code == 0, done
-    assert "FROM_SETUP=yes" in done.out
-
-
-def test_rank_files_are_shown_by_filter(on_lab: Launcher) -> None:
-    """`console_ranks` chooses what the console shows; the files are complete."""
-    done = on_lab.run_ranks("print=hi", "cluster=lab", "console_ranks=[0,3]")
-    assert done.code == 0, done
-    assert sorted(done.out.splitlines()) == ["[node1:0] hi", "[node4:3] hi"]
-    assert done.log("node2", 1) == "hi\n"
-
-
-@pytest.mark.all
-def test_the_rank_program_is_used_by_name(on_lab: Launcher) -> None:
-    """A script outside the project is named by its absolute path on the hosts."""
-    assert Path(RANK_SCRIPT).is_absolute()
-    done = on_lab(
-        "cluster=lab", "cluster.only=[node1]", f"task.script={RANK_SCRIPT}", "task.args=null"
-    )
-    assert done.code == 0, done
+    assert done.out == "[node2:1] FROM_SETUP=yes\n"
+    assert done.log("node1", 0) == "FROM_SETUP=yes\n"
