@@ -33,12 +33,16 @@ from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.peer_exchange import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
+from tests.lab.waiting import PATIENCE
 
 pytestmark = [pytest.mark.promise(2)]
 
 
 def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
-    """Output goes to one file per rank and stream; the record says who ended how."""
+    """Output goes to one file per rank and stream; the record says who ended how.
+
+    Nothing of it can be read by others.
+    """
     run = start("print=hello", "err=oops", "env=HIDDEN", "cat")
     assert run.wait_ended().state is State.SUCCEEDED
     attempt = Path(run.folder.attempt_folder(0))
@@ -50,17 +54,18 @@ def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
     assert run.bodies(RankExited)[0].max_rss > 1 << 20
     run.until(lambda: run.state()["state"] == "succeeded")
     assert run.processes() == []
+    for path in [Path(run.folder.root), *Path(run.folder.root).rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
+@pytest.mark.all
 def test_a_failing_rank_is_named_with_its_code(start: RunStarter) -> None:
-    """The rank's own exit code is on record; its program fails, or is told to end for it."""
+    """The rank's own exit code is on record, and the signal that ended the other."""
     run = start("fail=1:3", "sleep=600")
     assert run.wait_ended().state is State.FAILED
     codes = {body.rank: (body.code, body.signal) for body in run.bodies(RankExited)}
     assert codes[1] == (3, None)
     assert codes[0] == (None, signal.SIGTERM)
-    failed, told = ProgramExited(code=1), ProgramExited(signal=signal.SIGTERM)
-    assert run.bodies(ProgramExited) in ([failed], [told])
     assert run.processes() == []
 
 
@@ -93,11 +98,16 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     order = replace(run.order, node="there")
     member = join_peers(order, None, b"token", loop, PeerObserver())
     assert member is not None
-    until = time.monotonic() + 2.5
-    while time.monotonic() < until:
+
+    def talk() -> None:
         loop.wait(0.02)
         member.tick(time.monotonic(), detached=True, stalled_s=0.0)
-    assert run.bodies(ProgramExited)
+
+    while not run.bodies(ProgramExited):
+        talk()
+    grace_is_over = time.monotonic() + 2
+    while time.monotonic() < grace_is_over:
+        talk()
     assert run.bodies(Ended) == []
     member.shut_down()
     assert run.wait_ended().state is State.SUCCEEDED
@@ -105,10 +115,10 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
 
 def test_stop_is_polite_first(start: RunStarter) -> None:
     """TERM ends what listens to it, before the grace is over."""
-    run = start("sleep=600", grace_s=60)
+    run = start("sleep=600", grace_s=600)
     run.wait_started()
     run.send_command("stop")
-    assert run.wait_ended(10).state is State.STOPPED
+    assert run.wait_ended().state is State.STOPPED
     assert run.processes() == []
 
 
@@ -118,12 +128,11 @@ def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -
     run.wait_started()
     run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
     (shim,) = (b["shim"] for b in _start_records(run.folder) if b["rank"] == 1)
-    began = time.monotonic()
     os.kill(shim, signal.SIGKILL)
-    ended = run.wait_ended(10)
-    assert time.monotonic() - began < 4
-    assert ended.state is State.FAILED
+    assert run.wait_ended().state is State.FAILED
     assert run.bodies(Stopping)[0].reason == "rank 1 on here ended unseen"
+    codes = {body.rank: (body.code, body.signal) for body in run.bodies(RankExited)}
+    assert codes[1] == (None, None)  # nobody saw how it ended, and the record says just that
     assert run.processes() == []
 
 
@@ -132,33 +141,19 @@ def _start_records(folder: RunPaths) -> list[dict[str, Any]]:
     return [{**data, "rank": rank} for kind, rank, data in records if kind == "start"]
 
 
-def test_deaf_ranks_and_their_daemons_end_with_the_grace(start: RunStarter, tmp_path: Path) -> None:
-    """Ranks that ignore TERM, and a deaf child in a session of its own, are gone after it."""
-    run = start("daemon", "deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=1)
-    run.wait_started()
-    run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
-    began = time.monotonic()
-    run.send_command("stop")
-    ended = run.wait_ended(10)
-    assert ended.state is State.STOPPED
-    assert ended.killed >= 4
-    assert time.monotonic() - began < 4
-    assert run.processes() == []
-
-
 def test_hurry_skips_the_grace(start: RunStarter) -> None:
     """A second word ends it at once."""
-    run = start("deaf", "sleep=600", grace_s=60)
+    run = start("deaf", "sleep=600", grace_s=600)
     run.wait_started()
     run.send_command("stop")
     run.send_command("kill")
-    assert run.wait_ended(5).state is State.STOPPED
+    assert run.wait_ended().state is State.STOPPED
 
 
 def test_what_a_rank_leaves_behind_ends_with_it(start: RunStarter) -> None:
     """A daemon that outlives its rank does not outlive the run."""
     run = start("daemon", ranks=1, grace_s=0.3)
-    ended = run.wait_ended(10)
+    ended = run.wait_ended()
     assert (ended.state, ended.killed) == (State.SUCCEEDED, 1)
     assert run.processes() == []
 
@@ -166,19 +161,21 @@ def test_what_a_rank_leaves_behind_ends_with_it(start: RunStarter) -> None:
 def test_without_a_controller_it_stops(start: RunStarter) -> None:
     """A supervisor that hears nobody for `disconnect_s` stops its run."""
     run = start("sleep=600", disconnect_s=0.5)
-    ended = run.wait_ended(10)
+    ended = run.wait_ended()
     assert ended.state is State.STOPPED
     assert "no controller" in ended.reason
     assert run.processes() == []
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.all)]
+)
 def test_the_guardian_ends_what_a_dead_supervisor_left(start: RunStarter, signum: int) -> None:
     """Its end is on record, with the reason, and nothing is left."""
     run = start("daemon", "deaf", "sleep=600")
     run.wait_started()
     os.kill(run.supervisor(), signum)
-    ended = run.wait_ended(10)
+    ended = run.wait_ended()
     assert ended.state is State.FAILED
     assert f"signal {int(signum)}" in ended.reason
     run.until(lambda: run.processes() == [])
@@ -191,7 +188,7 @@ def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: RunStarter) -
     run.wait_started()
     stat = Path(f"/proc/{run.supervisor()}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-    assert run.wait_ended(10).state is State.STOPPED
+    assert run.wait_ended().state is State.STOPPED
     assert run.processes() == []
 
 
@@ -201,30 +198,9 @@ def test_a_killed_program_takes_its_ranks_with_it(start: RunStarter) -> None:
     run.wait_started()
     (program,) = run.bodies(ProgramStarted)
     os.kill(program.pid, signal.SIGKILL)
-    assert run.wait_ended(10).state is State.FAILED
+    assert run.wait_ended().state is State.FAILED
     assert run.bodies(ProgramExited) == [ProgramExited(signal=9)]
     assert run.processes() == []
-
-
-def test_a_killed_shim_takes_its_rank_with_it(start: RunStarter) -> None:
-    """Nobody saw how such a rank ended, and the record says just that."""
-    run = start("deaf", "sleep=600", ranks=1)
-    run.wait_started()
-    rank = run.bodies(RankStarted)[0].pid
-    shim = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(shim, signal.SIGKILL)
-    assert run.wait_ended(10).state is State.FAILED
-    assert [(b.code, b.signal) for b in run.bodies(RankExited)] == [(None, None)]
-    assert run.processes() == []
-
-
-def test_a_program_that_is_not_there_is_a_clear_failure(start: RunStarter) -> None:
-    """What could not be started is named, with the reason."""
-    run = start(argv=("/no/such/python", "-m", "torch.distributed.run"))
-    assert run.wait_ended().state is State.FAILED
-    (exited,) = run.bodies(ProgramExited)
-    assert "cannot start /no/such/python" in exited.error
-    assert "No such file" in exited.error
 
 
 def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
@@ -239,23 +215,21 @@ def test_a_missing_rank_program_exits_127(start: RunStarter) -> None:
 
 
 def test_a_second_supervisor_of_the_same_run_is_refused(start: RunStarter, tmp_path: Path) -> None:
-    """Its socket is held for life."""
-    run = start("sleep=600", ranks=1)
+    """Its socket is held for life; the first goes on, and ends what is deaf after its grace."""
+    run = start("daemon", "deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=0.5)
+    run.wait_started()
+    run.until(lambda: len(list(tmp_path.glob("*.deaf"))) == len(run.order.ranks))
     argv = [HOST_PYTHON, "-c", SPAWN_CODE, str(ROOT), str(tmp_path), json.dumps(encode(run.order))]
-    said = subprocess.run(argv, check=False, timeout=20, capture_output=True, text=True)
+    said = subprocess.run(argv, check=False, timeout=20 * PATIENCE, capture_output=True, text=True)
     assert said.stderr == "it has a supervisor\n"
-    run.send_command("kill")
-    run.wait_ended()
+    run.send_command("stop")
+    ended = run.wait_ended()
+    assert ended.state is State.STOPPED
+    assert ended.killed >= 4
+    assert run.processes() == []
 
 
-def test_nothing_on_disk_can_be_read_by_others(start: RunStarter) -> None:
-    """Files 0600, folders 0700."""
-    run = start("print=x", ranks=1)
-    run.wait_ended()
-    for path in [Path(run.folder.root), *Path(run.folder.root).rglob("*")]:
-        assert path.stat().st_mode & 0o077 == 0, path
-
-
+@pytest.mark.all
 def test_more_connections_than_descriptors_end_nothing(start: RunStarter) -> None:
     """Who comes when none is left is refused; the run goes on, and takes commands again later."""
     few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
@@ -266,14 +240,14 @@ def test_more_connections_than_descriptors_end_nothing(start: RunStarter) -> Non
         connection = RunSocket(run.folder).connect()
         connections += [connection] if connection else []
         time.sleep(0 if connection else 0.01)  # its backlog was full
-    spent = _cpu_s(run.supervisor())
+    began, spent = time.monotonic(), _cpu_s(run.supervisor())
     time.sleep(1)
-    assert _cpu_s(run.supervisor()) - spent < 0.5
+    assert _cpu_s(run.supervisor()) - spent < (time.monotonic() - began) / 2, "it does not spin"
     assert run.bodies(Ended) == []
     for connection in connections:
         connection.close()
     run.send_command("stop")
-    assert run.wait_ended(10).state is State.STOPPED
+    assert run.wait_ended().state is State.STOPPED
 
 
 def _cpu_s(pid: int) -> float:
