@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.fault_forms import Fault, program_args
-from tests.lab.faults import FAULTS
+from tests.lab.faults import EVERYDAY, OTHERS
 from tests.lab.lab import Lab
-from tests.lab.launching import Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher
 
 pytestmark = [pytest.mark.promise(8)]
 
@@ -24,7 +24,7 @@ def last_lines(text: str) -> str:
 
 
 def with_addresses(lab: Lab, word: str) -> str:
-    """A word in which `{node3}` and the like become addresses."""
+    """A word in which `{node2}` and the like become addresses."""
     for name, host in lab.hosts.items():
         word = word.replace(f"{{{name}}}", host.address)
     return word
@@ -33,8 +33,8 @@ def with_addresses(lab: Lab, word: str) -> str:
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, id=fault.name, marks=[pytest.mark.all] if fault.all_only else [])
-        for fault in FAULTS
+        *(pytest.param(fault, id=fault.name) for fault in EVERYDAY),
+        *(pytest.param(fault, id=fault.name, marks=pytest.mark.all) for fault in OTHERS),
     ],
 )
 def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
@@ -44,7 +44,7 @@ def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
         if fault.during:
             running.until(lambda: "every rank started" in running.err, "the ranks")
             fault.during(lab, running)
-        done = running.wait(fault.timeout_s)
+        done = running.wait()
         assert done.code == fault.code, done
         said = last_lines(done.err if running.run_id else done.out + done.err)
         for text in fault.expected_output:
@@ -65,14 +65,14 @@ def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:
     name = f"runner-test-{on_lab.folder.parent.name[-20:]}"
     folder = MEMORY / name
     limit = f"mkdir {folder} && echo 48M > {folder}/memory.limit_in_bytes"
-    lab["node3"].sh(limit, user="root")
+    lab["node2"].sh(limit, user="root")
     try:
-        words = program_args("faulty.py", "2", "memory", str(folder))
-        done = on_lab(*words, "cluster.ssh.user=root", seconds=20)
+        words = program_args("faulty.py", "1", "memory", str(folder))
+        done = on_lab(*words, PLAIN_ENTRY, "cluster.ssh.user=root")
         assert done.code == 1, done
         said = last_lines(done.err)
-        assert "first failure: rank 2 on node3 was killed by the kernel" in said, done
+        assert "first failure: rank 1 on node2 was killed by the kernel" in said, done
         assert "memory ran out on that host" in said
         assert done.result["diagnosis"]["cause"] == "memory"
     finally:
-        lab["node3"].sh(f"rmdir {folder}", user="root", check=False)
+        lab["node2"].sh(f"rmdir {folder}", user="root", check=False)

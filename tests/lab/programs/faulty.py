@@ -6,17 +6,50 @@ import ctypes
 import importlib
 import json
 import os
+import socket
 import sys
 import time
 
 RANK, FAULT, *WORDS = sys.argv[1:]
+MASTER_PORT = int(os.environ["MASTER_PORT"])
+NCCL_TIMEOUT = (
+    "[rank1]:[E1128 07:00:00 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+    "Timeout(ms)=600000) ran for 600069 milliseconds before timing out."
+)
+
+
+class OutOfMemoryError(RuntimeError):
+    """What torch raises where a GPU has no memory left."""
+
+
+def connected() -> socket.socket:
+    """Return a connection to rank 0, once that listens."""
+    while True:
+        try:
+            return socket.create_connection((os.environ["MASTER_ADDR"], MASTER_PORT))
+        except OSError:
+            time.sleep(0.1)
+
+
+def leave_slowly(to_rank_0: socket.socket) -> None:
+    """Be a process group that is taken down: the other rank sees that at once."""
+    to_rank_0.close()
+    time.sleep(600)
+
+
+def notice() -> None:
+    """Wait for the end of the other rank's connection."""
+    with socket.create_server(("", MASTER_PORT)) as server:
+        server.accept()[0].recv(1)
+    raise RuntimeError("pair.cc:553 Connection closed by peer")
 
 
 def train() -> None:
     """Do what goes wrong."""
     print("epoch 1", flush=True)
     if FAULT == "raise_slowly":
-        atexit.register(time.sleep, 600)  # as a process group that is taken down
+        atexit.register(leave_slowly, connected())
     if FAULT in ("raise", "raise_slowly"):
         raise ValueError("lr must be positive")
     if FAULT == "chain":
@@ -29,6 +62,11 @@ def train() -> None:
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
             json.dump({"message": {"extraInfo": {"py_callstack": trace}}}, file)
         sys.exit(1)
+    elif FAULT == "gpu_memory":
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB.")
+    elif FAULT == "nccl_timeout":
+        print(NCCL_TIMEOUT, file=sys.stderr, flush=True)
+        os.abort()
     elif FAULT == "exit":
         sys.exit(int(WORDS[0]))
     elif FAULT == "signal":
@@ -56,6 +94,5 @@ def train() -> None:
 if os.environ["RANK"] == RANK or FAULT in ("module", "data"):
     train()
 if FAULT == "raise_slowly" and os.environ["RANK"] == "0":
-    time.sleep(3)
-    raise RuntimeError("pair.cc:553 Connection closed by peer")
+    notice()
 time.sleep(600)
