@@ -10,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,20 +18,12 @@ import pytest
 from tests.lab.inspecting import guardian_and_supervisor
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Launcher
-from tests.lab.waiting import read_until, wait_until, wait_until_ended, wait_until_idle
+from tests.lab.waiting import PATIENCE, read_until, wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(10)]
 
 Start = Callable[..., str]
 NODES = ("node1", "node2")
-ALL = pytest.mark.all
-
-
-@pytest.fixture
-def on_lab(lab: Lab, on_lab: Launcher) -> Launcher:
-    """A user with two hosts; none of this is about torch."""
-    lab.write_cluster(on_lab.conf, names=NODES)
-    return on_lab
 
 
 @pytest.fixture
@@ -68,8 +59,8 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     listed = on_lab("ps", "--cluster", "lab")
     assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE), listed
     assert "running" in listed.out
-    for host in lab.hosts.values():
-        host.sh("touch /dev/shm/end")
+    for node in NODES:
+        lab[node].sh("touch /dev/shm/end")
     for _, record in wait_until_ended(lab, run_id, NODES):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
@@ -88,28 +79,20 @@ def test_a_detached_run_outlives_everything(lab: Lab, on_lab: Launcher) -> None:
     assert json.loads((done.folder / "result.json").read_text())["state"] == "succeeded"
 
 
-def test_a_detached_run_that_cannot_start_says_why(on_lab: Launcher) -> None:
-    """Its first failure, and the code of any launch."""
-    done = on_lab("cluster=lab", "detach=true", "task.command=/no/such/program")
-    assert done.code == 1, done
-    assert "first failure" in done.err
-    assert "goes on" not in done.err
-
-
 def test_a_launch_that_dies_before_it_detaches_leaves_no_run_for_ever(
     lab: Lab, on_lab: Launcher
 ) -> None:
     """Until it has left, its hosts wait for it as for any other."""
     words = on_lab.rank_overrides("print=up", "sleep=600")
-    launch = on_lab.start("cluster=lab", "detach=true", "disconnect_s=3", *words)
+    launch = on_lab.start("cluster=lab", "detach=true", "disconnect_s=10", *words)
     runs = lab["node1"].home / ".runner" / "runs"
     launch.until(lambda: [*runs.glob("*/node1/order.json")], "the first order")
     launch.kill()
-    wait_until_idle(lab, 30)
+    wait_until_idle(lab)
 
 
 def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
-    """By rank, node, number, pattern; while it is on and afterwards; of the latest run."""
+    """By rank, node and number; while it is on and afterwards; of the latest run."""
     run_id = detached("lines=500", "err=oops", "wait=/dev/shm/end", "print=over")
 
     def logs(*flags: str) -> list[str]:
@@ -120,13 +103,12 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     wait_until(lambda: len(logs()) == 2 * 501, "all lines", 60)
     assert logs() == sorted(logs(), key=lambda line: line.split("]")[0])
     assert [line[:9] for line in logs("--rank", "1", "--tail", "2")] == ["[node2:1]"] * 2
-    assert len(logs("--node", "node2", "--grep", "0000049[0-9]")) == 10
+    assert len(logs("--node", "node2")) == 501
     assert len(logs("--rank", "0-1", "--tail", "1")) == 2
-    assert len(logs("--since", "1h")) == 2 * 501
     follower = on_lab.start("logs", "--cluster", "lab", "--follow", "--tail", "1", "--run", run_id)
     follower.until(lambda: follower.out.count("\n") == 2, "the tails")
-    for host in lab.hosts.values():
-        host.sh("touch /dev/shm/end")
+    for node in NODES:
+        lab[node].sh("touch /dev/shm/end")
     done = follower.wait(30)
     assert done.code == 0, done
     assert done.out.count("over") == 2
@@ -136,12 +118,6 @@ def test_logs_are_chosen(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     assert (bad.code, "no run nothing on the hosts of lab" in bad.err) == (3, True), bad
     bad = on_lab("logs", "--run", "../x", "--cluster", "lab")
     assert (bad.code, "--run: '../x' is not a run id" in bad.err) == (2, True), bad
-    none = on_lab("logs", run_id, "--cluster", "lab", "--grep", "never written")
-    assert none.err.endswith(f"run {run_id}: no line matches\n"), none
-    none = on_lab("logs", run_id, "--cluster", "lab", "--since", "0s")
-    assert none.err.endswith(f"run {run_id}: nothing was written in the last 0s\n"), none
-    none = on_lab("logs", run_id, "--cluster", "lab", "--since", "0s", "--rank", "1")
-    assert none.err.endswith(f"run {run_id}: rank 1 wrote nothing in the last 0s\n"), none
 
 
 @pytest.mark.all
@@ -170,28 +146,27 @@ def test_ps_warns_of_a_run_without_a_controller(lab: Lab, on_lab: Launcher) -> N
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.all
 def test_somebody_who_reads_keeps_no_run_alive(lab: Lab, on_lab: Launcher) -> None:
     """A `logs --follow` in a forgotten window is no controller."""
     run = on_lab.start(
-        "cluster=lab", "disconnect_s=3", *on_lab.rank_overrides("print=up", "sleep=60")
+        "cluster=lab", "disconnect_s=10", *on_lab.rank_overrides("print=up", "sleep=600")
     )
     run.until_printed("] up", 2)
     reader = on_lab.start("logs", "--cluster", "lab", "--follow")
     reader.until(lambda: reader.out.count("] up") == 2, "the lines")
     run.kill()
-    wait_until_idle(lab, 20)
-    assert reader.wait(20).code == 0
+    wait_until_idle(lab)
+    assert reader.wait().code == 0
 
 
 @pytest.mark.parametrize(
     "dead",
     [
-        *(
-            pytest.param(who, marks=pytest.mark.all)
-            for who in ("nobody", "agent", "guardian", "stopped")
-        ),
+        *(pytest.param(who, marks=pytest.mark.all) for who in ("nobody", "guardian")),
         "supervisor",
         "both",
+        "stopped",
     ],
 )
 def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start, dead: str) -> None:
@@ -200,7 +175,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     guardian, supervisor = guardian_and_supervisor(lab, "node2")
     # The agent of the launch would end the run of a dead supervisor, as one of `stop` has to.
     wait_until(lambda: not has_session(lab), "the end of the launch's sessions")
-    homes = [host.home for host in lab.hosts.values()]
+    homes = [lab[node].home for node in NODES]
     pattern = f".runner/runs/{run_id}/*/attempt_0/rank_*.out"
     wait_until(
         lambda: sum("deaf" in log.read_text() for home in homes for log in home.glob(pattern)) == 2,
@@ -233,7 +208,7 @@ def test_stop_names_silent_hosts_and_finishes_later(
 ) -> None:
     """Exit 5 while one is unplugged; the same command finishes the work when it is back."""
     run_id = detached("deaf", "sleep=600", overrides=("lost_s=60",))
-    words = ("stop", "--run", run_id, "--cluster", "lab", "cluster.ssh.connect_timeout=2")
+    words = ("stop", "--run", run_id, "--cluster", "lab")
     lab["node2"].unplug()
     done = on_lab(*words, seconds=60)
     assert done.code == 5, done
@@ -248,6 +223,7 @@ def test_stop_names_silent_hosts_and_finishes_later(
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.all
 def test_a_terminal_that_closes_hurries_no_stop(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
@@ -256,7 +232,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     stop = on_lab.start("stop", "--run", run_id, "--cluster", "lab")
     stop.until(lambda: "stop requested by" in stop.err, "the stop")
     stop.send(signal.SIGHUP)
-    assert stop.wait(10).code == 128 + signal.SIGHUP
+    assert stop.wait().code == 128 + signal.SIGHUP
     for _, record in wait_until_ended(lab, run_id, NODES):
         times = {event["kind"]: event["mono"] for event in record}
         assert times["ended"] - times["stopping"] > 3.5  # type: ignore[operator]
@@ -265,16 +241,14 @@ def test_a_terminal_that_closes_hurries_no_stop(
 
 def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: Start) -> None:
     """Also where a host of it is off by now: that is said, and is exit code 5."""
-    run_id = detached("print=over", overrides=("lost_s=3",))
-    until_ended_everywhere = dict(wait_until_ended(lab, run_id, NODES))
-    assert len(until_ended_everywhere) == 2
+    run_id = detached("print=over")
+    assert len([*wait_until_ended(lab, run_id, NODES)]) == 2
     lab["node2"].unplug()
-    limit = "cluster.ssh.connect_timeout=2"
-    joined = on_lab("attach", "--run", run_id, "--cluster", "lab", limit, seconds=40)
+    joined = on_lab("attach", "--run", run_id, "--cluster", "lab")
     assert joined.code == 5, joined
     assert "node2: it could not be reached: " in joined.err
     assert joined.out.count("] over") == 1
-    followed = on_lab("logs", "--follow", "--run", run_id, "--cluster", "lab", limit, seconds=40)
+    followed = on_lab("logs", "--follow", "--run", run_id, "--cluster", "lab")
     assert followed.code == 3, followed
     lab["node2"].plug()
 
@@ -289,7 +263,6 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     assert "note: on lab (node[1-2]), like runs/latest; --cluster NAME chooses" in listed.err
     stopped = on_lab("stop", "--run", run_id)
     assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 2), stopped
-    assert on_lab("logs", "--run", run_id, "--since", "0s").out == ""
     again = on_lab("stop", "--run", run_id)
     assert (again.code, again.out.count(" 0 processes")) == (0, 2), again
     assert f"run {run_id} had ended" in again.err
@@ -299,42 +272,25 @@ def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
     assert "note: on local (local); " in on_lab("ps").err
 
 
+@pytest.mark.all
 def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) -> None:
     """`logs --follow | head` is over when head is, and the run goes on; `attach` as well."""
     run_id = detached("lines=200000", "count=100000/0.001")
-    line = f"{sys.executable} -m runner logs --follow --run {run_id} --cluster lab | head -3"
-    shell = ["timeout", "30", "bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]
-    done = subprocess.run(
-        shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 128 + signal.SIGPIPE, done
-    assert len(done.stdout.splitlines()) == 3
-    assert done.stderr == ""
-    shell[4] = shell[4].replace("--follow ", "")
-    again = subprocess.run(
-        shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
-    )
-    assert (again.returncode, again.stderr) == (128 + signal.SIGPIPE, ""), again
-    shell[4] = shell[4].replace("runner logs", "runner attach")
-    joined = subprocess.run(
-        shell, cwd=on_lab.folder, env=on_lab.env, capture_output=True, text=True, check=False
-    )
-    assert joined.returncode == 128 + signal.SIGPIPE, joined
+    for verb in ("logs --follow", "logs", "attach"):
+        line = f"{sys.executable} -m runner {verb} --run {run_id} --cluster lab | head -3"
+        done = subprocess.run(
+            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+            cwd=on_lab.folder,
+            env=on_lab.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * PATIENCE,
+        )
+        assert done.returncode == 128 + signal.SIGPIPE, done
+        assert len(done.stdout.splitlines()) == 3
     assert re.search(rf"^{run_id} +rank ", on_lab("ps", "--cluster", "lab").out, re.MULTILINE)
     assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
-
-
-@pytest.mark.all
-def test_ps_names_silent_hosts(lab: Lab, on_lab: Launcher, detached: Start) -> None:
-    """The others are listed, and so is a run of which one host says nothing."""
-    run_id = detached("sleep=600", overrides=("lost_s=60",))
-    lab["node2"].unplug()
-    done = on_lab("ps", "--cluster", "lab", "cluster.ssh.connect_timeout=2")
-    assert done.code == 0, done
-    assert "node1 of 2" in done.out, done
-    assert "node2: not asked: " in done.out
-    lab["node2"].plug()
-    assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
 
 
 @pytest.mark.promise(6)
@@ -351,8 +307,7 @@ def test_attach_goes_on_where_a_killed_controller_ended(
     )
     run.until(lambda: run.out.count("line 300") >= 2, "some lines")
     run.kill()
-    joined = on_lab.start("attach", "--cluster", "lab", *tail)
-    done = joined.wait(60)
+    done = on_lab("attach", "--cluster", "lab", *tail)
     assert done.code == 0, done
     assert f"run {run.run_id} succeeded" in done.err
     for rank in range(2):
@@ -411,7 +366,7 @@ def ranks_files(lab: Lab) -> str:
 
 @pytest.mark.parametrize(
     ("answer", "state"),
-    [pytest.param("d", "running", marks=pytest.mark.all), ("x\ns", "stopped"), ("", "running")],
+    [("x\ns", "stopped"), pytest.param("", "running", marks=pytest.mark.all)],
 )
 def test_ctrl_c_while_attached_asks(
     on_lab: Launcher, detached: Start, answer: str, state: str
@@ -430,7 +385,7 @@ def test_ctrl_c_while_attached_asks(
         seen
     )
     os.write(near, f"{answer}\n".encode())
-    code = process.wait(30)
+    code = process.wait(30 * PATIENCE)
     os.close(near)
     assert code == (130 if state == "stopped" else 0), seen
     listed = json.loads(on_lab("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
@@ -439,9 +394,10 @@ def test_ctrl_c_while_attached_asks(
     assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0
 
 
+@pytest.mark.all
 def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab: Lab) -> None:
     """The next Ctrl-C hurries the stop, as at a launch; nothing abandons it."""
-    detached("deaf", "sleep=600", overrides=("grace_s=60",))
+    detached("deaf", "sleep=600", overrides=("grace_s=600",))
     process, near = attached_on_a_terminal(on_lab)
     read_until(near, b"] up", 2)
     process.send_signal(signal.SIGINT)
@@ -450,22 +406,23 @@ def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab
     read_until(near, b"stop requested by root@")
     process.send_signal(signal.SIGINT)
     read_until(near, b"killing what is left")
-    assert process.wait(30) == 130
+    assert process.wait(30 * PATIENCE) == 130
     os.close(near)
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.all
 def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> None:
     """Its launch is dead, and nobody comes back: it goes on all the same, beyond `disconnect_s`."""
     launched = on_lab.start(
-        "cluster=lab", "disconnect_s=3", *on_lab.rank_overrides("print=up", "sleep=12")
+        "cluster=lab", "disconnect_s=10", *on_lab.rank_overrides("print=up", "sleep=30")
     )
     launched.until_printed("] up", 2)
     joined = on_lab.start("attach", "--cluster", "lab")
     joined.until_printed("] up", 2)
     launched.kill()
     joined.send(signal.SIGINT)
-    left = joined.wait(5)
+    left = joined.wait()
     assert left.code == 0, left
     assert f"run {launched.run_id} goes on without this terminal\n" in left.err
     for _, record in wait_until_ended(lab, launched.run_id, NODES):
@@ -521,12 +478,11 @@ def test_attach_stops_nothing_that_it_cannot_reach(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
     """From where one host is out of reach, the others are followed, and all train on."""
-    run_id = detached("sleep=600", overrides=("lost_s=2",))
+    run_id = detached("sleep=600")
     with lab.cut_off("node2"):
-        joined = on_lab.start("attach", "--cluster", "lab", "cluster.ssh.connect_timeout=1")
-        joined.until(lambda: joined.out.count("] up") == 1, "the other one", 30)
-        time.sleep(4)
-        assert joined.process.poll() is None
+        joined = on_lab.start("attach", "--cluster", "lab")
+        joined.until(lambda: "node2: " in joined.err, "that it cannot reach one")
+        joined.until(lambda: joined.out.count("] up") == 1, "the other one")
         assert all(lab.leftovers().get(name) for name in NODES)
         joined.kill()
     assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
