@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from tests.lab.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = "/usr/bin/chromium"
-TIMEOUT_MS = 60_000
-"""Of each step: four workers share two cores."""
+TIMEOUT_MS = 60_000 * PATIENCE
 
 
 @contextlib.contextmanager

@@ -8,14 +8,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60.0
+from tests.lab.waiting import PATIENCE
 
 
 class DebugClient:
-    """Attached to a program that waits for it at a port of this machine."""
+    """Attached to a program that waits for it at the other end of a connection."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._socket.settimeout(60 * PATIENCE)
         self._stream = self._socket.makefile("rb")
         self._numbers = itertools.count(1)
         self._events: list[dict[str, Any]] = []

@@ -14,8 +14,8 @@ import pytest
 
 from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Launcher
-from tests.lab.waiting import read_until, wait_until, wait_until_ended
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
+from tests.lab.waiting import PATIENCE, read_until, wait_until, wait_until_ended
 
 MEASURED = f"task.script={PROGRAMS / 'measured.py'}"
 NODES = ("node1", "node2")
@@ -23,12 +23,10 @@ FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
 
 
 @pytest.fixture
-def measured(lab: Lab, on_lab: Launcher, tmp_path: Path) -> list[str]:
+def measured(tmp_path: Path) -> list[str]:
     """Overrides: two ranks that take 3 steps, wait for `tmp_path/go`, and take 7 more."""
-    lab.write_cluster(on_lab.conf, names=NODES)
     words = f'["3","{tmp_path / "go"}","10"]'
-    raw = ("task.args_style=raw", f"task.args={words}", "task.entry=plain")
-    return ["cluster=lab", MEASURED, *raw, "grace_s=1"]
+    return ["cluster=lab", MEASURED, PLAIN_ENTRY, "task.args_style=raw", f"task.args={words}"]
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -57,13 +55,14 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
     assert done.code == 0, done
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
-    assert all(done.result["began"] - 5 < each["time"] < done.result["ended"] + 5 for each in kept)
+    assert all(isinstance(each["time"], float) for each in kept)
     assert done.out.count('[node1:0] {"step": ') == 11
     assert done.out.count("node2") == 1, "what a rank appends to a file is no output"
     assert "1 broken metrics line" in done.err
     assert done.log("node1", 0).count("\n") == 11
 
 
+@pytest.mark.all
 def test_ps_shows_the_progress_of_a_run_nobody_follows(
     lab: Lab, on_lab: Launcher, measured: list[str], tmp_path: Path
 ) -> None:
@@ -95,6 +94,7 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     assert records(done.folder) == kept
 
 
+@pytest.mark.all
 def test_a_terminal_has_a_bar_in_place_of_the_lines(
     on_lab: Launcher, measured: list[str], tmp_path: Path
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_terminal_has_a_bar_in_place_of_the_lines(
         seen = read_until(terminal, b"3/10")
         (tmp_path / "go").touch()
         seen += read_until(terminal, b"  logs: ")
-        assert run.wait(30) == 0, seen
+        assert run.wait(30 * PATIENCE) == 0, seen
     finally:
         run.kill()
         os.close(terminal)

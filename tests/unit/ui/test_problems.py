@@ -14,11 +14,9 @@ from runner.ui.problems import render_problems
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["gpu1"], "gpu1"),
         (["gpu1", "gpu1"], "gpu1"),
         (["gpu1", "gpu2", "gpu3", "gpu7"], "gpu[1-3,7]"),
         (["gpu01", "gpu02"], "gpu[01-02]"),
-        (["alice", "bob"], "alice,bob"),
         (["cluster.nodes.a1.gpus", "cluster.nodes.a2.gpus"], "cluster.nodes.a[1-2].gpus"),
         (["task.args.*", "task.b"], "task.args.*, task.b"),
         (["gpu[1", "gpu&2", "", "@x"], "gpu[1, gpu&2, , @x"),
@@ -29,25 +27,16 @@ def test_names_fold_into_ranges(names: list[str], expected: str) -> None:
     assert fold_names(names) == expected
 
 
-def test_same_problem_on_many_hosts_is_told_once() -> None:
-    """In the order of their first; hosts fold into a range."""
-    refused = [Problem(f"gpu{n}", "refused our key", "ssh-copy-id there") for n in (1, 2, 3)]
-    other = Problem("gpu2", "no torch")
-
-    assert render_problems([refused[0], other, *refused[1:]]) == (
-        "error: gpu[1-3]: refused our key\n    ssh-copy-id there\nerror: gpu2: no torch"
-    )
-
-
-def test_jump_host_of_many_hosts_keeps_its_name() -> None:
-    """Its address is what they share."""
-    message = "jump host gate (10.0.0.9) port 22 did not answer"
-    away = [Problem(f"gpu{n}", message, "off?\ntry by hand: ssh gate") for n in (1, 2)]
-    assert render_problems(away).startswith(f"error: gpu[1-2]: {message}\n")
-
-
 def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
     """Its own keys and address, and the example to try; alone, they stay as they are."""
+    jump = "jump host gate (10.0.0.9) port 22 did not answer"
+    shared = [
+        Problem("gpu1", jump, "off?"),
+        Problem("b", "no torch"),
+        Problem("gpu2", jump, "off?"),
+    ]
+    assert render_problems(shared) == (f"error: gpu[1-2]: {jump}\n    off?\nerror: b: no torch")
+
     away = [
         Problem(
             f"gpu{n}", f"10.0.0.{n} port 22 did not answer", f"off?\ntry by hand: ssh 10.0.0.{n}"
@@ -60,25 +49,11 @@ def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
     assert render_problems(away[1:]) == (
         "error: gpu2: 10.0.0.2 port 22 did not answer\n    off?\n    try by hand: ssh 10.0.0.2"
     )
-    unknown = [
-        Problem(n, f"cannot resolve the name '{n}.x' (no)", f"set it\ntry by hand: ssh {n}.x")
-        for n in ("a", "b")
-    ]
-    assert render_problems(unknown).splitlines()[:1] == [
-        "error: a,b: cannot resolve the name of its host (no)"
-    ]
     few = [Problem(n, f"cluster.nodes.{n}.gpus: asked for 4, the host has 2") for n in ("a", "b")]
     assert (
         render_problems(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"
     )
     assert render_problems(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
-
-
-def test_problem_without_a_place_has_none() -> None:
-    """Not everything that goes wrong has a key or a host."""
-    assert render_problems([Problem("", "interrupted; nothing was started")]) == (
-        "error: interrupted; nothing was started"
-    )
 
 
 def test_unknown_host_keys_are_one_problem() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +51,6 @@ def test_runs_without_an_end_are_named_with_what_brings_the_rest(
     words = [make(number, METRICS) for number in range(5)]
     for argv, what in (
         (["compare"], "the table"),
-        (["plot"], "the plot"),
         (["export", "--tensorboard", "tb"], "the export"),
         (["report", "--out", "x.html"], "the page"),
     ):
@@ -67,20 +67,26 @@ def test_runs_without_an_end_are_named_with_what_brings_the_rest(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("argv", [["plot"], ["export", "--tensorboard", "tb"]])
 def test_nothing_is_claimed_of_what_is_on_hosts_alone(
-    argv: list[str], make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make: Make,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only of a run whose end is here is it known that it printed no metrics."""
+    argv = ["export", "--tensorboard", "tb"]
     assert main([*argv, make(0)]) == 3
     first, hint = capsys.readouterr().err.splitlines()
-    assert first == f"error: {argv[0]}: nothing of what {ID.format(0)} printed is here yet"
+    assert first == f"error: export: nothing of what {ID.format(0)} printed is here yet"
     assert hint.endswith(f" pull --run {ID.format(0)}")
     assert not (tmp_path / "tb").exists()
     assert main([*argv, make(1, has_ended=True)]) == 3
     first, hint = capsys.readouterr().err.splitlines()
     assert first.endswith(f"{ID.format(1)} printed no metrics, and no samples are on record")
     assert "lines such as" in hint
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert main([*argv, make(2, METRICS, has_ended=True)]) == 3
+    assert "--tensorboard: tensorboard is not installed here" in capsys.readouterr().err
     assert not (tmp_path / "tb").exists()
 
 
@@ -118,41 +124,13 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
 def test_a_file_that_cannot_be_written(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """One that was named is an error of the command line; that of the record has a way out."""
     word = make(0, METRICS, has_ended=True)
-    for verb, name in (("plot", "none/x.png"), ("report", "none/x.html")):
-        assert main([verb, word, "--out", name]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("error: --out: cannot write ")
+    assert main(["report", word, "--out", "none/x.html"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --out: cannot write ")
     Path(word, "report.html").mkdir()
     assert main(["report", word]) == 3
     _, hint = capsys.readouterr().err.splitlines()
     assert hint.strip() == "--out FILE names another place"
-
-
-def test_an_image_of_one_run_has_a_title(make: Make, tmp_path: Path) -> None:
-    """Its id and its task; of several runs, a legend names each."""
-    one, other = (make(number, METRICS, has_ended=True) for number in range(2))
-    assert main(["plot", one, "--out", "one.svg"]) == 0
-    assert f">{ID.format(0)}  train<" in (tmp_path / "one.svg").read_text()
-    assert main(["plot", one, other, "--out", "two.svg"]) == 0
-    both = (tmp_path / "two.svg").read_text()
-    assert [f">{ID.format(number)}<" in both for number in range(2)] == [True, True]
-
-
-def test_a_note_says_which_run_has_it(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its characters act upon nothing; one that begins with a dash comes after `--`."""
-    word, run_id = make(0), ID.format(0)
-
-    def said(*words: str) -> tuple[int, str]:
-        return main(["note", word, *words]), "".join(capsys.readouterr())
-
-    assert said("a\x1b[2J\x1b[31mb") == (0, f"run {run_id}: the note is kept\n")
-    assert said() == (0, "a\\x1b[2J\\x1b[31mb\n")
-    assert said("--", "-x", "bad") == (0, f"run {run_id}: the note is kept\n")
-    assert said() == (0, "-x bad\n")
-    code, text = said("-x", "bad")
-    assert (code, "a text that begins with a dash comes after `--`" in text) == (2, True)
-    assert said("") == (0, f"run {run_id}: it has no note now\n")
-    assert said() == (0, "")
 
 
 def test_flags_of_compare(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +143,3 @@ def test_flags_of_compare(make: Make, capsys: pytest.CaptureFixture[str]) -> Non
     told = capsys.readouterr().err
     assert "--csv" in told
     assert "--json" in told
-    assert main(["compare", "--sort", "--csv", *words]) == 2
-    told = capsys.readouterr().err
-    assert "--sort needs a value, such as: " in told
-    assert " compare --sort loss\n" in told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console.colour import LineStyler
-from runner.ui.console.control_sequences import strip_controls
 from runner.ui.console.dedup import Source
 
 GREY = LineStyler(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
@@ -60,7 +59,6 @@ def test_prefix_of_many(ranks: tuple[int, ...], prefix: str) -> None:
         (b"\x1b[?1049h\x1b7\x1bc\x1b(0text", b"text"),
         ("é\u009b2J\u009d0;t\x1b\u0080[2J°".encode(), "é2J0;t°".encode()),
         (b"ring\x07 back\x08 other\x0e", b"ring back other"),
-        (b"cut \x1b[3", b"cut "),
         (b"cut \x1b", b"cut "),
         ("hällo\t█".encode(), "hällo\t█".encode()),
     ],
@@ -86,8 +84,3 @@ def test_report_has_its_news_in_colour() -> None:
     )
     assert BASIC.style_report("run a succeeded after").startswith("\x1b[1;32m")
     assert BASIC.style_report("run a stopped after").startswith("\x1b[1;33m")
-
-
-def test_bare_text_has_no_controls() -> None:
-    """For the area, where every cell is counted."""
-    assert strip_controls(b"\x1b[31m 10%\x1b[0m|\xe2\x96\x88\tx\x00\xff") == " 10%|█  x�"

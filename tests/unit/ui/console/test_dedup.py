@@ -67,18 +67,6 @@ def test_repeated_lines_of_each_rank_pair_up() -> None:
     assert told(lines.pop_all()) == ["0,1,2 a", "0,1,2 a", "0,1,2 b"]
 
 
-def test_nothing_is_remembered_of_what_left() -> None:
-    """After a flush all begins anew."""
-    lines = LineDeduplicator()
-    add(lines, 0, b"x")
-    lines.pop_all()
-    add(lines, 0, b"x")
-    add(lines, 1, b"x")
-
-    assert told(lines.pop_all()) == ["0,1 x"]
-    assert lines.pop_all() == []
-
-
 def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a big piece nor many small ones; a moment later it is no flood any more."""
     monkeypatch.setattr(dedup, "FLOOD_LINES", 100)

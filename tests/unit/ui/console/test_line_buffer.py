@@ -35,16 +35,6 @@ def test_pieces_become_lines(pieces: list[bytes], shown: list[bytes | None]) -> 
     assert fed(*pieces) == shown
 
 
-def test_sources_do_not_mix() -> None:
-    """Each has its own unfinished line."""
-    lines = LineAssembler(1000)
-    lines.feed(("a", 0), b"one", 0.0)
-    lines.feed(("a", 1), b"two", 0.0)
-
-    assert lines.feed(("a", 0), b"!\n", 0.0) == b"one!"
-    assert lines.feed(("a", 1), b"!\n", 0.0) == b"two!"
-
-
 def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> None:
     """No byte is doubled, none is lost, and no empty line is made up."""
     lines = LineAssembler(1000)
@@ -58,27 +48,6 @@ def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> No
     assert lines.pop_overdue(10.0) == [(ME, b" still")]
     assert lines.feed(ME, b"\n", 11.0) is None
     assert lines.feed(ME, b"\n", 11.0) == b""
-
-
-def test_rest_of_an_unfinished_line_comes_with_what_follows() -> None:
-    """Its end alone is nothing to show."""
-    lines = LineAssembler(1000)
-    lines.feed(ME, b"Loading", 0.0)
-    lines.pop_overdue(1.0)
-
-    assert lines.feed(ME, b"\nnext\n", 2.0) == b"next"
-    lines.feed(ME, b"Loading", 3.0)
-    lines.pop_overdue(4.0)
-    assert lines.feed(ME, b" done\n\nnext\n", 5.0) == b" done\n\nnext"
-
-
-def test_line_that_grows_for_long_is_as_old_as_its_beginning() -> None:
-    """Dots that come one by one are seen too."""
-    lines = LineAssembler(1000)
-    for moment in (0.0, 0.4, 0.8):
-        lines.feed(ME, b".", moment)
-
-    assert lines.pop_overdue(1.0) == [(ME, b"...")]
 
 
 def test_redrawn_line_is_never_overdue() -> None:
@@ -103,15 +72,6 @@ def test_pending_lines_are_the_redrawn_and_the_old() -> None:
     assert lines.pending(1.0) == [(("a", 0), b" 20%"), (("a", 1), b"Loading")]
 
 
-def test_bar_that_wiped_itself_away_is_nothing() -> None:
-    """As on a terminal; blanks that somebody printed are theirs."""
-    lines = LineAssembler(1000)
-    lines.feed(("a", 0), b"\r 10%\r    \r", 0.0)
-    lines.feed(("a", 1), b"  ", 0.0)
-
-    assert lines.pop_all() == [(("a", 1), b"  ")]
-
-
 def test_endless_line_comes_in_pieces() -> None:
     """And the end of the last piece is no line."""
     lines = LineAssembler(8)
@@ -119,12 +79,3 @@ def test_endless_line_comes_in_pieces() -> None:
     assert lines.feed(ME, b"12345678", 0.0) is None
     assert lines.feed(ME, b"9abc", 0.0) == b"123456789abc"
     assert lines.feed(ME, b"\nx\n", 0.0) == b"x"
-
-
-def test_endless_redrawing_takes_no_memory() -> None:
-    """Only the newest form is kept."""
-    lines = LineAssembler(100)
-    for number in range(1000):
-        assert lines.feed(ME, b"\rstep %d" % number, 0.0) is None
-
-    assert lines.feed(ME, b"\n", 0.0) == b"\rstep 999"

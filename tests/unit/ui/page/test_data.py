@@ -11,11 +11,9 @@ import pytest
 
 from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.protocol import events
-from runner.core.protocol.events import EVENT_TYPES, Event, StopCause
-from runner.core.protocol.states import State
+from runner.core.protocol.events import Event, StopCause
 from runner.ui.page import event_texts, page_data
 from runner.ui.page.columns import rounded, series_columns
-from runner.ui.page.event_texts import KIND_NAMES, event_level, event_text
 from runner.ui.page.timeline import FAILED, ON, STOPPED, SUCCEEDED, UNSEEN
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run, running_run
 
@@ -86,12 +84,9 @@ def test_the_timeline_has_attempts_nodes_ranks_and_events() -> None:
     [
         (events.RankExited(0, 1, exception="ConnectionError: closed"), StopCause.PEER, STOPPED),
         (events.RankExited(0, signal=9), StopCause.USER, STOPPED),
-        (events.RankExited(0, signal=9), StopCause.LOCAL, STOPPED),
         (events.RankExited(0, 1), StopCause.LOCAL, FAILED),
         (events.RankExited(0), StopCause.SCHEDULER, STOPPED),
         (events.RankExited(0), None, UNSEEN),
-        (events.RankExited(0, signal=9), None, FAILED),
-        (events.RankExited(0, signal=11), None, FAILED),
         (events.RankExited(0, signal=15), None, FAILED),
     ],
 )
@@ -119,36 +114,6 @@ def test_bars_of_what_is_on_or_was_not_seen_to_end() -> None:
     assert set(only(good)["timeline"]["bars"]["state"]) == {SUCCEEDED}
     starts = tuple(e for e in good.events if isinstance(e.body, events.RankStarted))
     assert set(only(replace(good, events=starts))["timeline"]["bars"]["state"]) == {UNSEEN}
-
-
-@pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_every_kind_of_event_has_a_name(kind: str) -> None:
-    """Its name in the record, in words."""
-    assert KIND_NAMES[EVENT_TYPES[kind]] == kind.replace("_", " ")
-
-
-@pytest.mark.parametrize(
-    ("ended", "level"),
-    [
-        (events.Ended(State.SUCCEEDED), event_texts.INFO),
-        (events.Ended(State.STOPPED), event_texts.STOPPED),
-        (events.Ended(State.FAILED), event_texts.BAD),
-        (events.Ended(State.SUCCEEDED, verified=False), event_texts.WARNING),
-    ],
-)
-def test_the_level_of_an_end(ended: events.Ended, level: int) -> None:
-    """What failed is a failure, not a warning; what was stopped is neither."""
-    assert event_level(ended) == level
-
-
-def test_events_in_words() -> None:
-    """What happened first, then what else is known."""
-    exited = events.RankExited(3, 1, max_rss=2_500_000_000, exception="ValueError: no")
-    assert event_text(exited) == "exited with 1, peak memory 2.5 GB, ValueError: no"
-    assert event_text(events.RankExited(3, signal=9)) == "was killed by SIGKILL"
-    assert event_text(events.Relaunching(1, ("a", "b"), "lost c")) == "number 1, nodes a, b, lost c"
-    assert event_text(events.Stalled(30.0, stops_run=True)) == "seconds 30.0, stops run"
-    assert event_text(events.Detached()) == ""
 
 
 def test_numbers_are_short() -> None:
@@ -199,35 +164,3 @@ def test_differences_of_two_runs() -> None:
     assert rows["cluster.nodes.a.host"]["values"] == ["10.0.0.1", "-"]
     assert "task.script" not in rows
     assert page_data([good_run()])["differences"] == []
-
-
-def test_origins_of_the_configuration() -> None:
-    """Those on record, and nothing is made up where it has none."""
-    known = {key: origin for key, _, origin in only(failed_run())["config"]}
-    assert known["task.args.lr"] == "command line: task.args.lr=0.1"
-    assert known["task.script"] == "conf/plain.yaml:3"
-    assert known["cluster.nodes.a.host"] == "YAML or default"
-
-
-def test_progress_of_a_run_that_is_on() -> None:
-    """Its step, and the time left by the pace of its last steps."""
-    running = only(running_run())
-    assert running["is_on"]
-    assert (running["progress"]["step"], running["progress"]["steps"]) == (120, 200)
-    assert running["progress"]["left_s"] == pytest.approx(80 * 194 / 200, rel=0.05)
-    assert only(good_run())["progress"]["left_s"] is None
-
-
-def test_a_run_of_which_nothing_is_known() -> None:
-    """It is a page, too."""
-    data = only(RunData("0314-1592-digits-65a3", "/nowhere", problems=("plan.json: torn",)))
-    assert (data["metrics"], data["load"]["sources"], data["logs"]) == ([], [], [])
-    assert data["problems"] == ["plan.json: torn"]
-    assert data["timeline"]["nodes"] == []
-
-
-def test_events_that_are_left_out_are_counted() -> None:
-    """By how many the record has."""
-    happened = (Event("r", "a", 0, 1, LAUNCH, 1.0, events.Detached()),)
-    run = replace(good_run(), events=happened, event_count=500)
-    assert only(run)["timeline"]["left_out"] == 499

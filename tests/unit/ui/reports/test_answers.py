@@ -20,13 +20,14 @@ def answer(
 
 
 def test_equal_answers_are_one() -> None:
-    """The one host that differs stands out."""
+    """The one host that differs stands out; nothing acts upon a terminal."""
     given = [
         answer("gpu1", out=b"535.1\n"),
         answer("gpu2", out=b"470.2\n", err=b"old!\n"),
         answer("gpu3", out=b"535.1\n"),
         answer("gpu4", 1, out=b"535.1\n"),
         answer("gpu5"),
+        answer("gpu6", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n"),
     ]
 
     assert answers.render_answers(given).split("\n") == [
@@ -38,27 +39,14 @@ def test_equal_answers_are_one() -> None:
         "── gpu4: exit 1 ──",
         "535.1",
         "── gpu5 ──",
+        "── gpu6 ──",
+        "red end",
     ]
-
-
-def test_answers_do_not_act_upon_a_terminal() -> None:
-    """What a command wrote there is shown here without its sequences."""
-    given = answer("gpu1", out=b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\x1b[2Jend\n")
-    assert answers.render_answers([given]) == "── gpu1 ──\nred end"
-
-
-def test_failures_alone_are_told_where_the_output_was_shown() -> None:
-    """Equal ones once, and nothing of hosts where it went well."""
-    given = [answer("gpu1", 3), answer("gpu2"), answer("gpu3", 3), answer("gpu4", -9)]
-
-    assert answers.render_failures(given) == "gpu[1,3]: exit 3\ngpu4: killed by SIGKILL"
-    assert answers.render_failures([answer("gpu1")]) == ""
 
 
 @pytest.mark.parametrize(
     ("given", "title"),
     [
-        (answer("a", 3), "a: exit 3"),
         (answer("a", -signal.SIGKILL), "a: killed by SIGKILL"),
         (answer("a", -40), "a: killed by signal 40"),
         (answer("a", None, problem="lost: no route"), "a: lost: no route"),
@@ -73,9 +61,7 @@ def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ([], 0),
         ([answer("a"), answer("b")], 0),
-        ([answer("a", 2), answer("b", 7)], 7),
         ([answer("a", -9), answer("b", 7)], 137),
         ([answer("a", None, problem="cannot be started: x")], 127),
         ([answer("a", 7), answer("b", None, problem="lost: x")], 4),

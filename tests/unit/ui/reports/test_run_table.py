@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 
 from runner.core.codec import encode
 from runner.core.model.metrics import RankProgress
-from runner.core.model.run_info import RunInfo
-from runner.ui.reports.run_table import Row, Table, describe_run, next_step, render
+from runner.ui.reports.run_table import Row, Table, next_step, render
 
 
 def row(run_id: str, folder: str) -> Row:
@@ -43,15 +41,6 @@ def test_a_run_that_needs_something_has_a_next_step() -> None:
     assert re.search("supervisors are gone.*\n  .*runner stop --run run-a$", told)
     told = next_step(replace(run, unattended_left_s=9.0), "--run run-a")
     assert re.search("in 9 s .*\n  .*runner attach --run run-a$", told)
-
-
-def test_a_run_is_described_with_its_folder() -> None:
-    """Whether or not its age is known."""
-    info = RunInfo("run-a", task="train", launched_by="ada@lap")
-    assert describe_run(info, "/p") == "run run-a, task train, of ada@lap, launched from /p"
-    aged = RunInfo("run-a", task="train", launched_at=time.time() - 9)
-    told = r"run run-a, task train, launched \d+ s ago from /p"
-    assert re.fullmatch(told, describe_run(aged, "/p"))
 
 
 def test_progress_has_a_column_where_a_run_tells_it() -> None:
