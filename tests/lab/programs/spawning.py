@@ -5,7 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 WORKERS = 2
 
@@ -23,4 +23,5 @@ def work(local_rank: int) -> None:
 
 if __name__ == "__main__":
     print("arguments", sys.argv[1:], flush=True)
-    spawn(work, nprocs=WORKERS)  # type: ignore[no-untyped-call]
+    # Forks have imported torch already.
+    start_processes(work, nprocs=WORKERS, start_method="fork")  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
 """A rank without torch that goes on where it was: steps.py FOLDER STEPS SECONDS[/LATER] [WHEN...]
 
 Each step is a line in FOLDER/rank_R, which all hosts see. It takes SECONDS, in attempts after the
-first LATER. WHEN is fail=RANK:STEP:CODE or
-hang=RANK:STEP: what that rank does at that step in the first attempt; with another ":ATTEMPT" in
-that one, with ":always" in all.
+first LATER. WHEN is fail=RANK:STEP:CODE, hang=RANK:STEP or wait=RANK:STEP (for FOLDER/go): what
+that rank does at that step in the first attempt; with another ":ATTEMPT" in that one, with
+":always" in all.
 """
 
 import os
@@ -35,6 +35,10 @@ def act(step: int) -> None:
             continue
         if name == "fail":
             sys.exit(code)
+        if name == "wait":
+            while not os.path.exists(f"{FOLDER}/go"):
+                time.sleep(0.05)
+            continue
         print("hanging", flush=True)
         time.sleep(600)
 
