@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import Composer, open_composer
+from tests.golden.here import MINE, Here
 
 PLANS, SCREENS, SCRIPTS = (Path(__file__).parent / n for n in ("plans", "screens", "scripts"))
 
@@ -71,3 +72,19 @@ def composer_of(
             return stack.enter_context(open_composer())
 
         yield compose
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Here]:
+    """A folder with a task and a cluster of the user's own, in which the test stands.
+
+    Nothing but what the test writes is in it at the end.
+    """
+    here = Here(tmp_path / "project", capsys)
+    here.write(MINE)
+    monkeypatch.chdir(here.folder)
+    monkeypatch.setenv("PWD", str(here.folder))
+    yield here
+    assert set(here.folder.rglob("*")) <= here.written

@@ -1,0 +1,66 @@
+"""A user's folder of YAML, and the command line typed in it, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner.cli.main import for_each_run
+from runner.core.model.spec import LaunchRequest
+
+CONF = Path(__file__).parents[2] / "conf"
+MINE = {
+    "conf/task/mine.yaml": "defaults: [base]\nscript: train.py\nargs: {lr: 0.1}\n",
+    "conf/cluster/pair.yaml": (
+        "defaults: [base]\nnodes:\n  gpu1: {host: 10.0.0.1}\n  gpu[02-04]: {gpus: 8}\n"
+    ),
+}
+
+
+@dataclass
+class Said:
+    """How a command line ended."""
+
+    code: int
+    runs: list[LaunchRequest]
+    out: str
+    err: str
+
+    @property
+    def run(self) -> LaunchRequest:
+        """The only run."""
+        assert self.code == 0, self.err
+        (run,) = self.runs
+        return run
+
+
+class Here:
+    """A user's folder, in which they stand."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+        self.written = {folder}
+
+    def write(self, files: dict[str, str]) -> None:
+        """Write files of the user."""
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            self.written |= {path, *path.parents}
+
+    def __call__(self, *words: str, job: Callable[[LaunchRequest], int] = lambda _: 0) -> Said:
+        """Do `python -m runner WORDS`, with `job` in place of a launch."""
+        runs: list[LaunchRequest] = []
+
+        def note(composed: LaunchRequest) -> int:
+            runs.append(composed)
+            return job(composed)
+
+        code = for_each_run(words, note)
+        captured = self._capsys.readouterr()
+        return Said(code, runs, captured.out, captured.err)

@@ -1,0 +1,160 @@
+"""What is said of mistakes on the command line and in files, word for word, on two pages."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+from types import ModuleType
+
+import pytest
+
+from runner.cli.main import main
+from tests.golden.conftest import Check
+from tests.golden.here import CONF, Here
+
+PAIR = "cluster=pair"
+SWEEP = f"{PAIR} task=mine -m"
+
+LINES = [
+    f"{PAIR}",
+    "-m",
+    "task=mine cluster=lab9",
+    "task=mine cluster=nope",
+    "task=train.py cluster=pair",
+    "task=mine clustre=pair",
+    f"task=mine {PAIR} watch.stal_s=3 +foo=1",
+    f"task=mine {PAIR} stop.grace_s=3 on_disconnect=keep cluster.deploy=never logs.raw=true",
+    f"task=mine {PAIR} nnodes=2 lr=0.1",
+    f"task=mine {PAIR} relaunch.max=two lost_s=abc detach=ture",
+    f"task=mine {PAIR} cluster.nodes.gpu2.gpus=4",
+    "task=mine cluster.ssh=4",
+    "task=mine task.args=[1]",
+    "task=mine 'cluster.python=${oc.env:NOPE}' 'cluster.workdir=${nope}'",
+    "task=mine 'task.args.x=a (b)'",
+    "task=mine 'cluster.setup=[a (b)]'",
+    "task=mine cluster.env.1X=3",
+    "task=mine 'cluster.nodes.gpu[02-03].gpus=4'",
+    "task=mine task.args.lr=1,2",
+    "task=mine env.X=0,1",
+    f"task=mine {PAIR} '~cluster.nodes.gpu03'",
+    f"task=mine {PAIR} '~task.args.nope'",
+    f"task=mine {PAIR} '~detahc'",
+    f"task=mine {PAIR} '~'",
+    "task=mine cluster=null",
+    "task=mine +cluster=pair",
+    "task=mine --foo",
+    "task=mine --config-dir /no/conf",
+    "task=mine --dry-run",
+    "task=mine cluster = pair",
+    f"task.args.lr 0.1 {PAIR}",
+    f"{PAIR} task=mine -m train.py ps =x",
+    f"task=own {PAIR} 'task.extra_args=[c]' -- d",
+    f"task=mine {PAIR} hydra/launcher=joblib",
+    f"task=mine {PAIR} hydra.run.dir=/tmp/x",
+    f"task=mine {PAIR} 'task.args.out=${{hydra:runtime.output_dir}}/x'",
+    f"{SWEEP} cluster.backend=gloo,x",
+    f"{SWEEP} cluster=pair,base",
+    f"{SWEEP} lost_s=1,2 run_id=one",
+    f"{SWEEP} task.args.lr=1,2 detach=true -- 'a b'",
+    "rerun 1123-1245",
+    "mine",
+    "cluster pair",
+    "detach",
+    "watch",
+    "cancel",
+    "lgos",
+    "restart",
+    "ps -a",
+    "logs --clster x",
+    "logs --run a --run b",
+    "init a=1",
+]
+"""Words of launches, of verbs, and of what was meant to be one of these."""
+
+CLUSTERS = [
+    "backend: ncll\nnodez: {}\nssh:\n  usr: ada\nnodes:\n  a: {gpuz: 3}\n",
+    "nodes: [a]\nssh:\n  user: [ada]\n  port: ssh\n  connect_timeout: soon\npython:\n",
+    "nodes: [a\nbackend: gloo\n",
+    "nodes: {a: {}}\nnodes: {b: {}}\n",
+    "ssh:\n  user: ada\n port: 22\n",
+    "ssh:\n\tuser: ada\n",
+    "3\n",
+    "python: ${oc.env:NOPE\n",
+    "nodes: {a: {}}\nenv: {A: '${oc.env:NOPE}'}\n",
+    "defaults: [bse]\n",
+    "defaults: base\n",
+]
+PRIMARIES = [
+    "defaults: [cluster: '${oc.env:NOPE}', task: mine]\n",
+    "defaults: {task: mine}\n",
+    "- task\n",
+    "defaults: [runner]\n",
+    "defaults: [{task: nope}]\n",
+    "cluster: pair\n",
+    "defaults: ['task:mine']\n",
+    "lost_s: [\n",
+    "los_s: 1\ndefaults: [task: mine]\n",
+    "lost_s: x\n",
+    "defaults: [{cluster: ill}, {task: ill}]\nlost_s: soon\n",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not refused is not launched either, so that a test can fail."""
+    launch = ModuleType("runner.workflows.launch")
+    monkeypatch.setattr(launch, "run", lambda _: 0, raising=False)
+    monkeypatch.setitem(sys.modules, "runner.workflows.launch", launch)
+    monkeypatch.delenv("NOPE", raising=False)
+
+
+def refused(here: Here, capsys: pytest.CaptureFixture[str], line: str) -> str:
+    """Return what is said of the words of a line, with nothing of this machine in it."""
+    assert main(shlex.split(line)) == 2, (line, capsys.readouterr())
+    captured = capsys.readouterr()
+    assert captured.out == "", line
+    assert "Traceback" not in captured.err
+    return captured.err.replace(str(CONF), "SHIPPED").replace(str(here.folder), "HERE")
+
+
+@pytest.mark.promise(8)
+def test_mistakes_on_the_command_line(
+    here: Here, capsys: pytest.CaptureFixture[str], check_screen: Check
+) -> None:
+    """Each is told with where it is, what is legal and what next; exit 2, and no run."""
+    task = "defaults: [base]\nscript: x\nextra_args: [a]\n"
+    here.write({"conf/task/own.yaml": task, "train.py": ""})
+    page = [f"$ runner {line}\n{refused(here, capsys, line)}" for line in LINES]
+    check_screen("mistakes-typed.txt", "\n".join(page))
+
+
+@pytest.mark.promise(8)
+def test_mistakes_in_files(
+    here: Here, capsys: pytest.CaptureFixture[str], check_screen: Check
+) -> None:
+    """Each is told with its file and line, and one of a file hides none of another."""
+    here.write(
+        {
+            "conf/cluster/ill.yaml": "defaults: [base]\nnodes: {a: {}}\nssh: {port: ssh}\n",
+            "conf/task/ill.yaml": "defaults: [base]\nscript: a.py\nenv: [A]\n",
+        }
+    )
+    page = []
+    for text in CLUSTERS:
+        here.write({"conf/cluster/bad.yaml": text})
+        said = refused(here, capsys, "cluster=bad task=mine")
+        page.append(f"conf/cluster/bad.yaml:\n{textwrap.indent(text, '  | ')}{said}")
+    (here.folder / "conf/cluster/bad.yaml").write_bytes(b"\xff\xfe")
+    page.append(f"bytes that are no text:\n{refused(here, capsys, 'cluster=bad task=mine')}")
+    for text in PRIMARIES:
+        here.write({"conf/runner.yaml": text})
+        said = refused(here, capsys, "grace_s=3")
+        page.append(f"conf/runner.yaml:\n{textwrap.indent(text, '  | ')}{said}")
+    check_screen("mistakes-in-files.txt", "\n".join(page))
+
+
+def test_a_word_too_long_for_a_path(here: Here, capsys: pytest.CaptureFixture[str]) -> None:
+    """Looking for a file of that name fails; it is a mistake as any other."""
+    for start in ("", "~/", "cluster=", "--config-dir="):
+        assert "fault" not in refused(here, capsys, f"{start}{'x' * 300}")

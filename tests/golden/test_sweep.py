@@ -1,0 +1,118 @@
+"""Sweeps of the command line, in this process: which runs they are, and how they end."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runner.cli import main
+from runner.core.errors import NotReady, Problem
+from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace
+from runner.workflows.sweep import commands_for
+from tests.golden.here import Here
+
+SWEPT: Any = SimpleNamespace(
+    spec=SimpleNamespace(run_id="r", pushes_code=True, task=SimpleNamespace(shipped_file="")),
+    dry_run=DryRun.OFF,
+    run_dir=Path("nowhere"),
+    sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
+    overrides=("cluster=pair", "task.args.lr=1"),
+    config_dirs=(),
+)
+NOTE = "note: an edit of the code reaches later runs of this sweep; cluster.project=null "
+
+
+def test_a_sweep_is_a_run_for_each_combination(here: Here) -> None:
+    """Each with an id, a record and a place of its own; the code is the first that is not 0."""
+    words = ("task=mine", "task.args.lr=1,2", "cluster=pair", "cluster.project=.", "-m")
+    said = here(*words, job=lambda run: 3 if "task.args.lr=1" in run.overrides else 0)
+    assert said.code == 3
+    assert said.err.startswith(NOTE)
+    assert [run.spec.task.args for run in said.runs] == [("--lr", "1"), ("--lr", "2")]
+    assert [run.overrides[1] for run in said.runs] == ["task.args.lr=1", "task.args.lr=2"]
+    assert len({run.run_dir for run in said.runs}) == 2
+    places = [run.sweep for run in said.runs if run.sweep]
+    assert len({place.sweep for place in places}) == 1
+    assert [(place.number, place.count, place.changes) for place in places] == [
+        (1, 2, ("task.args.lr=1",)),
+        (2, 2, ("task.args.lr=2",)),
+    ]
+    names = [run.spec.run_id for run in said.runs]
+    table = said.err.splitlines()[-4:]
+    assert [line.split() for line in table[:3]] == [
+        ["run", "differs", "in", "exit", "took"],
+        [names[0], "task.args.lr=1", "3", "0.0", "s"],
+        [names[1], "task.args.lr=2", "0", "0.0", "s"],
+    ]
+    assert table[3] == "1 of 2 runs succeeded"
+
+
+def test_a_plan_of_a_sweep_is_no_success(here: Here) -> None:
+    """Nothing was started, and an edit of the code changes nothing."""
+    words = ("task=mine", "task.args.lr=1,2", "cluster=pair", "cluster.project=.", "-m")
+    said = here(*words, "dry_run=offline")
+    assert said.err.splitlines()[-1] == "2 of 2 runs could be planned, nothing was started"
+    assert NOTE not in said.err
+    assert here("task=mine", "cluster=pair", "-m").run.sweep is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "started"),
+    [((0, 0, 0), 0, 3), ((0, 1, 3), 1, 3), ((0, 130, 0), 130, 2), ((1, 5, 0), 5, 2)],
+)
+def test_a_sweep_ends_where_a_run_was_interrupted(
+    codes: tuple[int, ...], code: int, started: int, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or where something of it could not be stopped; a failed run does not end it."""
+    monkeypatch.setattr(main, "_compose_runs", lambda _: [SWEPT] * len(codes))
+    left = iter(codes)
+    said = here(job=lambda _: next(left))
+    assert (said.code, len(said.runs)) == (code, started)
+
+
+def test_errors_of_a_run_are_printed_once(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the exit code they carry, and the next run follows; Ctrl-C is 130, and the end."""
+
+    def refuse(_: LaunchRequest) -> int:
+        raise NotReady([Problem("gpu1", "no torch", "install it"), Problem("gpu2", "no python")])
+
+    def interrupt(_: LaunchRequest) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "_compose_runs", lambda _: [SWEPT, SWEPT])
+    said = here(job=refuse)
+    text = "error: gpu1: no torch\n    install it\nerror: gpu2: no python\n"
+    assert said.code == 3
+    assert said.err == (
+        f"run 1 of 2: task.args.lr=1\n{text}run 2 of 2: task.args.lr=1\n{text}"
+        "  run  differs in      exit  took\n"
+        "  r    task.args.lr=1  3     0.0 s\n"
+        "  r    task.args.lr=1  3     0.0 s\n"
+        "0 of 2 runs succeeded\n"
+    )
+    said = here(job=interrupt)
+    assert (said.code, len(said.runs)) == (130, 1)
+    assert said.err.endswith("not started\n  runner cluster=pair task.args.lr=1\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cluster=pair task=mine task.args.lr=1,2 lost_s=20,30",
+        "--config-dir conf cluster=pair task.script=train.py 'task.args.name=a,\"b c\"' -- --flag",
+    ],
+)
+def test_the_rest_of_a_sweep_starts_as_printed(words: str, here: Here) -> None:
+    """What is printed after Ctrl-C are the very runs that were not started."""
+    asked = here("-m", *shlex.split(words)).runs
+    assert len(asked) >= 2
+    again = [
+        run for command in commands_for(asked[1:]) for run in here(*shlex.split(command)[1:]).runs
+    ]
+    assert [run.spec.task for run in again] == [run.spec.task for run in asked[1:]]
+    assert [run.spec.lost_s for run in again] == [run.spec.lost_s for run in asked[1:]]
+    assert commands_for([]) == []
