@@ -23,7 +23,7 @@ from runner.core.model.spec import (
 from runner.core.planning.build_plan import build_plan
 from runner.ui.layout import fold_names
 from runner.ui.reports.dry_run import render_dry_run
-from tests.golden.builders import SHIPPED, TASKS_HASH, facts, interface, spec
+from tests.golden.builders import SHIPPED, TASKS_HASH, facts, spec
 
 DOCKER = "docker0 172.17.0.1/16"
 
@@ -78,13 +78,6 @@ ONE_NODE = online_case(
     facts("local", "eth0 192.168.1.7/24", cores=8, ssh_address="", project=""),
 )
 
-ONE_NODE_OVER_SSH = online_case(
-    "one-node-over-ssh",
-    spec(Node("gpu1", "192.168.1.101", nproc=2)),
-    facts("gpu1", "eth0 192.168.1.101/24", gpu_count=2),
-)
-
-MANY_NODES = online_case("many-nodes", spec(*_rack_nodes(3)), *_shared_rack(3, gpu_count=8))
 
 MIXED_GPU_COUNTS = online_case(
     "mixed-gpu-counts",
@@ -111,11 +104,6 @@ CHOSEN_GPUS = online_case(
     ),
 )
 
-NO_GPUS_WANTED = online_case(
-    "no-gpus-wanted",
-    spec(*(replace(node, gpu_count=0) for node in _rack_nodes(2))),
-    *_shared_rack(2, gpu_count=8),
-)
 
 NODE_ENV = online_case(
     "node-env",
@@ -128,45 +116,6 @@ NODE_ENV = online_case(
     *_shared_rack(2, gpu_count=1),
 )
 
-TRAINING_SUBNET = online_case(
-    "training-subnet",
-    spec(*(Node(f"gpu{n}", f"192.168.100.{n}") for n in (1, 2))),
-    facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", DOCKER, gpu_count=1, gateway="eth0"),
-    facts(
-        "gpu2", "enp3s0 10.2.0.6/24", "enp4s0 192.168.100.2/24", DOCKER, gpu_count=1,
-        gateway="enp3s0",
-    ),
-)  # fmt: skip
-
-ALIASES = online_case(
-    "aliases",
-    spec(Node("gpu1", "lab-a"), Node("gpu2", "lab-b")),
-    facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", gpu_count=1, gateway="eth0"),
-    facts("gpu2", "eth0 10.2.0.6/24", "eth1 192.168.100.2/24", gpu_count=1, gateway="eth0"),
-)
-
-ALIASES_THROUGH_TUNNELS = online_case(
-    "aliases-through-tunnels",
-    spec(Node("gpu1", "tunnel-a"), Node("gpu2", "tunnel-b")),
-    *(
-        replace(host, ssh_address="127.0.0.1", interfaces=(*host.interfaces, interface(DOCKER)))
-        for host in (
-            facts("gpu1", "eth0 10.1.0.5/24", "eth1 192.168.100.1/24", gpu_count=1),
-            facts("gpu2", "eth0 10.2.0.6/24", "ib0 192.168.100.2/24", gpu_count=1),
-        )
-    ),
-)
-
-ADDR_SET = online_case(
-    "addr-set",
-    spec(Node("gpu1", "gpu1.example.org", addr="10.9.0.1"), Node("gpu2", "gpu2.example.org")),
-    *(
-        facts(
-            f"gpu{n}", f"eth0 203.0.113.{n}/24", f"ib0 10.9.0.{n}/16", gpu_count=1, gateway="eth0"
-        )
-        for n in (1, 2)
-    ),
-)
 
 MASTER_NOT_FIRST = online_case(
     "master-not-first",
@@ -186,12 +135,6 @@ OWN_MACHINE = online_case(
     facts("gpu1", DOCKER, "bond0 10.0.0.2/24", gpu_count=4, ssh_address="10.0.0.2"),
 )  # fmt: skip
 
-OWN_NAME_IS_LOOPBACK = online_case(
-    "own-name-is-loopback",
-    spec(Node("deb1", "127.0.1.1"), Node("deb2", "deb2")),
-    facts("deb1", "eth0 192.168.1.1/24", ssh_address="127.0.1.1", cores=4),
-    facts("deb2", "eth0 192.168.1.2/24", cores=2),
-)
 
 IPV6_ONLY = online_case(
     "ipv6-only",
@@ -228,11 +171,6 @@ COMMAND_TASK = online_case(
     *_shared_rack(2, gpu_count=2),
 )
 
-MODULE_TASK = online_case(
-    "module-task",
-    spec(*_rack_nodes(2), task=Task("train", "module", "digits.train", ("--lr", "0.1"))),
-    *_shared_rack(2, gpu_count=2),
-)
 
 PLAIN = online_case(
     "plain",
@@ -242,17 +180,6 @@ PLAIN = online_case(
     *_shared_rack(2, gpu_count=8),
 )
 
-PLAIN_COMMAND = online_case(
-    "plain-command",
-    spec(
-        *_rack_nodes(2),
-        task=Task("job", "command", "bash", ("-c", "echo $RANK", "~/x"), entry="plain"),
-    ),
-    *(
-        replace(host, python=Interpreter(error="no python3"))
-        for host in _shared_rack(2, gpu_count=0)
-    ),
-)
 
 LAUNCH = online_case(
     "launch",
@@ -388,26 +315,6 @@ ETCD = online_case(
     ),
 )
 
-ETCD_SERVED = online_case(
-    "etcd-served",
-    spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd", serve="gpu2")),
-    *(
-        replace(host, reserved_port=port, hub_port=hub, etcd=etcd)
-        for host, port, hub, etcd in zip(
-            _shared_rack(2, gpu_count=2),
-            (0, 29512),
-            (29513, 0),
-            (EtcdFacts(), EtcdFacts("/usr/bin/etcd", "3.4.23")),
-            strict=True,
-        )
-    ),
-)
-
-ETCD_SERVED_OFFLINE = Case(
-    "etcd-served-offline",
-    spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd", serve="gpu2")),
-    None,
-)
 
 STANDALONE = online_case(
     "standalone",
