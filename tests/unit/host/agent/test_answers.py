@@ -60,17 +60,11 @@ def test_the_environment_after_setup_is_what_the_lines_made_of_it() -> None:
             1,
             "no such file\nsetup line 2 (source ~/venv/bin/activate) ended with exit code 1",
         ),
-        (Ended(code=3), 3, "the setup ended with exit code 3"),
         (Ended(code=-11), 139, "the setup ended with exit code 139"),
         (
             Ended(),
             1,
             "the setup ended its shell (exit, exec): its environment is not known",
-        ),
-        (
-            Ended(b"done\0", "env: not found", 127),
-            127,
-            "env: not found\nthe setup ended with exit code 127",
         ),
         (Ended(code=-9, late=True), -1, "the setup did not end within 15 s"),
     ],
@@ -89,16 +83,10 @@ VERSION_FILES = [
         "11.7",
     ),
     (
-        "from typing import Optional\n\n__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n",
-        "2.13.0+cpu",
-        "",
-    ),
-    (
         "__version__ = '2.8.0+cu128'\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n",
         "2.8.0+cu128",
         "12.8",
     ),
-    ('__version__ = "2.4.0a0+gitd990dad"\ncuda = "12.4"\n', "2.4.0a0+gitd990dad", "12.4"),
     ("", "", ""),
 ]
 
@@ -134,7 +122,6 @@ def test_banners_are_no_answer() -> None:
             Ended(told(path="/p"), "Fatal Python error\nNo module named 'encodings'\n", 1),
             "/p ended with exit code 1 without an answer: No module named 'encodings'",
         ),
-        (Ended(told(path="/p"), code=-11), "/p was killed by signal 11 without an answer"),
         (
             Ended(output=f'{MARK}{{"executable": "/p", "version": [3, 6, 15], "torch": ""}}{MARK}'),
             "/p is Python 3.6.15, older than 3.8",
@@ -144,11 +131,6 @@ def test_banners_are_no_answer() -> None:
 def test_an_interpreter_that_cannot_be_used_says_why(child: Ended, error: str) -> None:
     """Nothing but the reason is filled."""
     assert Interpreter(error=error) == interpreter.result(child, "python3")
-
-
-def test_without_a_driver_there_is_nobody_to_ask() -> None:
-    """No child means no GPU, and no error."""
-    assert query.result(None) == {"gpus": (), "gpu_source": "none"}
 
 
 def test_the_last_word_about_the_gpus_counts() -> None:
@@ -169,7 +151,6 @@ def test_the_last_word_about_the_gpus_counts() -> None:
     [
         (Ended(code=-9, late=True), "the driver did not answer within 15 s"),
         (Ended(code=-11), "the query of the driver was ended by signal 11: "),
-        (Ended(output="no memory", code=126), "the query of the driver ended with 126: no memory"),
     ],
 )
 def test_a_driver_that_hangs_or_crashes_is_told(child: Ended, reason: str) -> None:

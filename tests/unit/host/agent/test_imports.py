@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runner.host.agent.server import REQUEST_MODULES
-
 ROOT = Path(__file__).parents[4]
 
 LIST_IMPORTS = """
@@ -20,22 +18,12 @@ print(*sorted({name for name in sys.modules if name.startswith("runner.")} - bef
 """
 
 
-SUPERVISION = ("host.supervisor.supervisor", "host.peers", "core.relaunch", "core.planning.build")
-
-
 def imported_with(module: str) -> tuple[set[str], set[str]]:
     """Return our modules that the agent's server imports, and those that `module` adds to them."""
     argv = [sys.executable, "-c", LIST_IMPORTS, module]
     result = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=20)
     server, added = result.stdout.splitlines()
     return set(server.split()), set(added.split())
-
-
-def test_a_request_loads_neither_supervisor_nor_election_nor_planner() -> None:
-    """All but a start are answered without them; `between_hosts` shares the peers' connection."""
-    for name in sorted({*REQUEST_MODULES.values()} - {"launch", "between_hosts"}):
-        server, added = imported_with(f"runner.host.agent.{name}")
-        assert not [each for each in server | added for part in SUPERVISION if part in each], name
 
 
 def test_listing_runs_loads_what_reads_run_folders() -> None:

@@ -55,14 +55,6 @@ def test_a_warning_of_the_client_is_no_part_of_an_answer(tmp_path: Path) -> None
     assert answers == ["unix:///run/docker.sock\n", "20.10\n", "linux/amd64\n"]
 
 
-def test_the_store_is_found_despite_a_warning(tmp_path: Path) -> None:
-    """Its room is known before a pull."""
-    found = asked(tmp_path, image=("fail",), pull=("fail",), store=("store",))
-    assert found.store == "/tmp"
-    assert found.store_free
-    assert found.pull.output.endswith("Error response from daemon: why\n")
-
-
 def found_inside(folder: Path, run_timeout_s: float) -> Interpreter:
     """The interpreter in a container that takes a second to start, other tools having less."""
     client = str(client_in(folder))
@@ -77,10 +69,3 @@ def test_a_container_has_longer_to_start_than_a_tool_to_answer(tmp_path: Path) -
     assert found_inside(tmp_path, 30).version
     error = found_inside(tmp_path, 0.5).error
     assert error.endswith(" in a container: no answer within 0.5 s")
-
-
-def test_who_waits_for_facts_waits_for_a_container() -> None:
-    """And for a pull, if there may be one."""
-    probe = ContainerProbe((), (), (), run_timeout_s=300, pull_timeout_s=1000)
-    assert FactsRequest("n1", container=probe).tools_limit_s >= 300 + 5 * 15
-    assert FactsRequest("n1", container=replace(probe, pull=("pull",))).tools_limit_s >= 1300

@@ -132,11 +132,6 @@ def test_routes_come_from_the_main_table(tmp_path: Path) -> None:
     ) == interfaces.list_routes(str(tmp_path))
 
 
-def test_a_kernel_without_a_protocol_has_no_routes_of_it(tmp_path: Path) -> None:
-    """Neither file needs to be there."""
-    assert interfaces.list_routes(str(tmp_path)) == ()
-
-
 @pytest.mark.parametrize(
     ("connection", "expected"),
     [

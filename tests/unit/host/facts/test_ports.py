@@ -50,12 +50,6 @@ def test_who_is_connected_to_a_port(tmp_path: Path) -> None:
     assert ports.connection_addresses(29501, root) == []
 
 
-def test_nobody_listens_on_a_free_port(tmp_path: Path) -> None:
-    """No socket, no inode; also where a kernel has no such table."""
-    assert set() == ports.listening_inodes(29501, proc(tmp_path))
-    assert set() == ports.listening_inodes(29501, "/nonexistent")
-
-
 def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None:
     """A process is an owner if one of its descriptors is the socket; hidden ones never are."""
     root = proc(tmp_path)

@@ -7,20 +7,10 @@ from pathlib import Path
 import pytest
 
 from runner.core.model.hardware import Driver
-from runner.core.outcome.known_failures import XIDS
 from runner.host.gpu import health
 
 LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"
 """Lines of the kernel's log; the README beside it says where they were quoted."""
-
-
-def test_the_daemon_keeps_the_driver_too(tmp_path: Path) -> None:
-    """Its own mode is off, but nvidia-persistenced runs."""
-    assert health.is_persistent(False, str(tmp_path)) is False
-    (tmp_path / "run/nvidia-persistenced").mkdir(parents=True)
-    (tmp_path / "run/nvidia-persistenced/socket").touch()
-    assert health.is_persistent(False, str(tmp_path)) is True
-    assert health.is_persistent(None, str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None)])
@@ -75,11 +65,6 @@ def test_every_form_of_a_line_is_read() -> None:
     assert lost.text == "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
 
-def test_a_log_that_may_not_be_read_has_none(tmp_path: Path) -> None:
-    """Most users may not."""
-    assert health.read_xids(str(tmp_path / "none")) == ()
-
-
 def test_a_flood_is_cut(tmp_path: Path) -> None:
     """The first kinds stay, and are counted on."""
     log = tmp_path / "kmsg"
@@ -87,11 +72,3 @@ def test_a_flood_is_cut(tmp_path: Path) -> None:
     log.write_text("".join(lines))
     found = health.read_xids(str(log), now=1.0)
     assert (len(found), found[0].count) == (health.MAX_XIDS, 3)
-
-
-def test_the_well_known_ones_have_a_meaning_and_a_cure() -> None:
-    """A program's fault needs none."""
-    wanted = {13, 31, 43, 45, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120}
-    assert wanted == set(XIDS)
-    assert all(known.meaning for known in XIDS.values())
-    assert all(bool(known.remedy) != known.caused_by_program for known in XIDS.values())

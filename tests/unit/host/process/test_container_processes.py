@@ -51,16 +51,6 @@ def test_namespace_with_the_inode_of_one_that_ended_is_not_ours(host: Host) -> N
     assert host.scan() == []
 
 
-def test_namespace_is_forgotten_with_its_last_process(host: Host) -> None:
-    """Zombies do not keep it."""
-    host.zombies = {100, 101}
-    assert host.scan() == []
-
-    host.processes[103] = (52, THEIRS, 2)
-
-    assert host.scan() == []
-
-
 def test_process_that_left_environment_and_parents_is_ours(host: Host) -> None:
     """As long as one lives there that was there before, and what began since then."""
     host.processes[104] = (60, THEIRS, 7)
@@ -72,10 +62,3 @@ def test_process_that_left_environment_and_parents_is_ours(host: Host) -> None:
     host.processes[105] = (61, THEIRS, 8)
 
     assert host.scan() == [105, 104]
-
-
-def test_first_process_is_ended_once_it_is_alone(host: Host) -> None:
-    """It reaps the others until then."""
-    del host.processes[101]
-
-    assert host.scan() == [100]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from runner.host.process.file_worker import FileWorker
+from tests.lab.waiting import PATIENCE, wait_until
 
 
 def test_the_thread_is_the_last_user_of_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_the_thread_is_the_last_user_of_its_descriptors(monkeypatch: pytest.Monk
         worker.deliver()
     worker.close()
     taken.set()
-    thread.join(5)
+    thread.join(5 * PATIENCE)
     assert not thread.is_alive()
     assert problems == []
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -49,7 +49,7 @@ def test_a_result_wakes_who_waits() -> None:
     """And is delivered once."""
     worker, results = FileWorker(), list[int]()
     worker.submit(lambda: 7, results.append)
-    assert select.select([worker.wake_fd], [], [], 5)[0]
+    assert select.select([worker.wake_fd], [], [], 5 * PATIENCE)[0]
     worker.deliver()
     worker.deliver()
     worker.close()
@@ -67,9 +67,12 @@ def test_no_job_ends_the_thread(problem: BaseException) -> None:
     worker.submit(fail)
     worker.submit(lambda: 7, results.append)
     with pytest.raises(type(problem)):
-        worker.finish(5)
-    deadline = time.monotonic() + 5
-    while worker.busy and time.monotonic() < deadline:
+        worker.finish(5 * PATIENCE)
+
+    def is_done() -> bool:
         worker.deliver()
+        return not worker.busy
+
+    wait_until(is_done, "the second job")
     worker.close()
     assert results == [7]

@@ -15,11 +15,8 @@ from tests.unit.host.facts.test_machine import tree
     [
         ("/usr/bin/python3\0-u\0train.py\0--token\0s3cret\0", "python3 -u train.py"),
         ("python\0-m\0torch.distributed.run\0--nnodes=2\0", "python -m torch.distributed.run"),
-        ("bash\0-c\0export TOKEN=s3cret; sleep 1\0", "bash"),
-        ("/opt/worker\0", "worker"),
         ("/usr/bin/curl\0-s\0-H\0Authorization: s3cret\0http://x\0", "curl"),
         ("mc\0https://me:s3cret@store\0", "mc"),
-        ("perl\0-e\0$token = 's3cret'\0", "perl"),
     ],
 )
 def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, shown: str) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from runner.core.outcome.stacks import DUMP_HEADER, PROCESS_HEADER, Frame, parse_dumps
 from runner.core.protocol.events import ProgressResumed, Stalled
 from runner.core.protocol.paths import RunPaths
 from runner.host.gpu import activity
@@ -26,20 +25,6 @@ if TYPE_CHECKING:
     from runner.host.storage.run_folder import EventLog
 
 
-def test_what_py_spy_tells_reads_the_same() -> None:
-    """Its JSON, with the main thread as the one that answered; names without their class."""
-    frame = {"name": "Loader.next", "filename": "/a/data.py", "line": 7}
-    threads: list[dict[str, Any]] = [
-        {"pid": 5, "os_thread_id": 6, "thread_name": "pool", "frames": []},
-        {"pid": 5, "os_thread_id": 5, "thread_name": "MainThread", "frames": [frame]},
-        {"pid": 5, "os_thread_id": 7, "thread_name": None, "frames": []},
-    ]
-    head = DUMP_HEADER.format(when="now", why="")
-    head += PROCESS_HEADER.format(rank=0, pid=5, program="python", how="py-spy")
-    (dump,) = parse_dumps(head + stacks.as_faulthandler(threads))
-    assert dump.stacks[0].frames == (Frame("/a/data.py", 7, "next"),)
-
-
 @pytest.mark.parametrize(
     ("samples", "doing"),
     [
@@ -51,11 +36,9 @@ def test_what_py_spy_tells_reads_the_same() -> None:
             [[(100, 0), (80, 9)], [(100, 0), (90, 3)]], GpuActivity.WORKING, id="beside work"
         ),
         pytest.param([[(100, 0)], [(100, 12)]], GpuActivity.WORKING, id="work now and then"),
-        pytest.param([[(0, 0)], [(0, 0)]], GpuActivity.IDLE_OR_UNKNOWN, id="none is busy"),
         pytest.param(
             [[(100, 0), None], [(100, 0), None]], GpuActivity.WAITING, id="beside a lost one"
         ),
-        pytest.param([[], []], GpuActivity.IDLE_OR_UNKNOWN, id="there is none"),
         pytest.param([], GpuActivity.IDLE_OR_UNKNOWN, id="the driver tells nothing"),
     ],
 )
@@ -142,15 +125,6 @@ def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
     assert watching.stalled_s == 10
     watching.sample({}, 1)
     assert watching.stalled_s == 0
-
-
-def test_its_own_log_is_no_progress(noted: Noted) -> None:
-    """To ask for the stacks moves nothing."""
-    watching = dog(noted)
-    watching.sample({"rank_0.out": 1}, 1)
-    noted.now += 9
-    watching.sample(watching.progress_sizes({"rank_0.out": 1, "stacks.out": 5000}), 1)
-    assert watching.stalled_s == 9
 
 
 @pytest.mark.parametrize(("stops", "still_s"), [(False, 30.0), (True, 5.0)])

@@ -20,6 +20,7 @@ from runner.host.process.file_worker import Handler, Job
 from runner.host.ranks import tracker
 from runner.host.storage.run_folder import EventLog, read_events
 from tests.golden.builders import plan
+from tests.lab.waiting import PATIENCE
 
 LOG = """\
 6,760,1239866964,-;lan0: port 4(port2.0) entered blocking state
@@ -50,8 +51,12 @@ class Host:
         self.stopped_at = float("inf")
         self._folder, self._jobs = folder, list[tuple[Job, Handler]]()
         self.ranks = tracker.RankTracker(
-            *(folder, order, EventLog(folder, order), lambda *_: None),
-            *(lambda job, then=id: self._jobs.append((job, then)), lambda: self.stopped_at),
+            folder,
+            order,
+            EventLog(folder, order),
+            lambda *_: None,
+            lambda job, then=id: self._jobs.append((job, then)),
+            lambda: self.stopped_at,
         )
 
     def record(self, name: str, **data: object) -> None:
@@ -84,11 +89,10 @@ def host(tmp_path: Path) -> Host:
     ("pid", "mono", "said"),
     [
         (4711, 9.0, SAID),
-        (12, 2500.3, SAID),
         (12, 2499.6, SAID),
         (12, 2600.0, ""),
     ],
-    ids=["its pid", "its time", "a bit before", "another"],
+    ids=["its pid", "its time", "another"],
 )
 def test_the_kernel_tells_whom_it_killed(tmp_path: Path, pid: int, mono: float, said: str) -> None:
     """By pid; or by time, where its pids are not those that we see."""
@@ -96,20 +100,6 @@ def test_the_kernel_tells_whom_it_killed(tmp_path: Path, pid: int, mono: float, 
     log.write_text(LOG)
     assert (
         tracker.kernel_kill_reason(pid, {"signal": signal.SIGKILL, "mono": mono}, str(log)) == said
-    )
-
-
-def test_other_ends_are_not_the_kernels(tmp_path: Path) -> None:
-    """And where its log may not be read, it says nothing."""
-    log = tmp_path / "kmsg"
-    log.write_text(LOG)
-    assert (
-        tracker.kernel_kill_reason(4711, {"signal": signal.SIGTERM, "mono": 2500.0}, str(log)) == ""
-    )
-    assert tracker.kernel_kill_reason(4711, {"signal": None, "mono": 2500.0}, str(log)) == ""
-    assert (
-        tracker.kernel_kill_reason(4711, {"signal": signal.SIGKILL, "mono": 2500.0}, str(tmp_path))
-        == ""
     )
 
 
@@ -124,9 +114,8 @@ def test_a_stale_number_is_not_signalled(host: Host) -> None:
         host.answer()
         host.ranks.terminate_for_restart(1, time.monotonic())
         host.ranks.tick()
-        with pytest.raises(subprocess.TimeoutExpired):
-            stranger.wait(0.2)
-        stranger.kill()
+        stranger.send_signal(signal.SIGUSR1)
+        assert stranger.wait() == -signal.SIGUSR1  # the first signal that it got
 
 
 @pytest.mark.parametrize("stopped_after_s", [1.0, -1.0], ids=["before the stop", "after it"])
@@ -168,21 +157,19 @@ def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
     assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(problem)
 
 
-@pytest.mark.parametrize("stderr", ["", TRACEBACK], ids=["cut off", "whole"])
 def test_a_rank_that_failed_without_a_word_on_a_full_disk(
-    host: Host, monkeypatch: pytest.MonkeyPatch, stderr: str
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it wrote last was lost with it; where it was not, that is the reason."""
+    """What it wrote last was lost with it."""
     monkeypatch.setattr(tracker, "disk_problem", lambda _: FULL)
-    (host.attempt / "rank_0.err").write_text(stderr)
+    (host.attempt / "rank_0.err").touch()
     times = {"mono": time.monotonic(), "wall": time.time()}
     host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
     host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
     host.ranks.tick()
     host.answer()
     (exited,) = host.exits()
-    expected = ("", "ValueError: bad lr") if stderr else (f"exited with 1: {FULL}", "")
-    assert (exited.error, exited.exception) == expected
+    assert (exited.error, exited.exception) == (f"exited with 1: {FULL}", "")
 
 
 def test_ranks_that_torch_has_restarted_stay(host: Host) -> None:
@@ -202,7 +189,7 @@ def test_ranks_that_torch_has_restarted_stay(host: Host) -> None:
         with start("rank_0.2.start", 1) as restarted:
             host.answer()
             try:
-                assert (before.wait(5), unseen.wait(5)) == (0, 0)
+                assert (before.wait(5 * PATIENCE), unseen.wait(5 * PATIENCE)) == (0, 0)
                 (rank,) = procfs.descendants(restarted.pid)
                 assert procfs.is_running(rank)
             finally:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.sampling.device_reader import rdma_bytes
 from runner.host.sampling.load import LoadReader
 
 GIB = 1 << 30
@@ -70,33 +69,3 @@ def test_without_a_card_all_but_loopback_counts(tmp_path: Path) -> None:
     assert load.net_received
     assert load.net_received < 1 << 30
     assert (load.disk_read, load.memory_total) == (None, None)
-
-
-def test_counters_that_were_set_back_are_unknown(tmp_path: Path) -> None:
-    """A card that was removed is no negative rate."""
-    count(tmp_path, "100 0 0 100 0 0 0 0", {"eth0": 1000}, {})
-    reader = LoadReader(str(tmp_path))
-    count(tmp_path, "100 0 0 90 0 0 0 0", {"eth0": 10}, {})
-
-    load = reader.read()
-
-    assert (load.net_received, load.net_sent, load.cpu) == (None, None, None)
-
-
-def test_a_host_that_hides_all_of_it_is_unknown(tmp_path: Path) -> None:
-    """As one that is no Linux."""
-    load = LoadReader(str(tmp_path)).read()
-
-    assert {*load[1:]} == {None}
-
-
-def test_infiniband_counts_in_words(tmp_path: Path) -> None:
-    """The unit of its counters is four bytes."""
-    assert rdma_bytes(str(tmp_path)) is None
-    for card, received in (("mlx5_0", "10"), ("mlx5_1", "5")):
-        folder = tmp_path / "sys/class/infiniband" / card / "ports/1/counters"
-        folder.mkdir(parents=True)
-        (folder / "port_rcv_data").write_text(f"{received}\n")
-        (folder / "port_xmit_data").write_text("3\n")
-
-    assert rdma_bytes(str(tmp_path)) == (60, 24)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.core.codec import encode
 from runner.core.model.plan import Order
-from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
@@ -19,18 +16,15 @@ from runner.core.protocol.events import (
     Ended,
     EventBody,
     JobEnded,
-    PeerLost,
     RankExited,
     RanksSignalled,
     StopCause,
     Stopping,
-    loss_reason,
 )
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
 from runner.host.process.event_loop import run_steps
 from runner.host.slurm import job, recovery, shared_files
-from runner.host.slurm.job_folder import past_attempts, start_number
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
 RUN_ID = "0314-1592-digits-65a3"
@@ -77,7 +71,6 @@ REQUEUED: dict[str, Any] = {"spec": {"slurm": {"requeue": True}}}
     [
         ([BY_SLURM], {}, True),
         ([Stopping(LIMIT_REASON, StopCause.LOCAL)], {}, True),
-        ([Stopping(loss_reason("b", "silent"), StopCause.PEER)], {}, True),
         ([RankExited(0, signal=9)], {}, True),
         ([RankExited(0, signal=15), Stopping("told to", StopCause.USER)], {}, False),
         ([RankExited(0, code=1)], {}, False),
@@ -124,8 +117,11 @@ def test_the_reason_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("NODE_FAIL", "proctrack/cgroup", ENDED_BY_SCHEDULER, StopCause.SCHEDULER, True),
         ("TIMEOUT", "proctrack/linuxproc", ENDED_BY_SCHEDULER, StopCause.SCHEDULER, False),
         (
-            *("UNKNOWN", "proctrack/cgroup", "its supervisor ended without a word"),
-            *(StopCause.DEATH, True),
+            "UNKNOWN",
+            "proctrack/cgroup",
+            "its supervisor ended without a word",
+            StopCause.DEATH,
+            True,
         ),
     ],
 )
@@ -142,37 +138,3 @@ def test_a_record_without_an_end_is_completed(
         JobEnded("7", state),
         Ended(State.FAILED, reason, verified=verified),
     ]
-
-
-def test_a_record_with_an_end_stays_as_it_is(tmp_path: Path) -> None:
-    """Its supervisor knew better."""
-    node = Node(tmp_path).record(PeerLost("b", "silent")).end()
-    before = node.bodies
-    recovery.complete(node.folder, node.order, JobStatus("7", "TIMEOUT"))
-    assert node.bodies == before
-
-
-def planned(node: Node, attempt: int, *past: PastAttempt) -> None:
-    """Write what was planned there last."""
-    info = RunInfo(RUN_ID, attempt=attempt, past_attempts=past)
-    Path(node.folder.info).write_text(json.dumps(encode(info)))
-
-
-def test_attempts_before_a_start(tmp_path: Path) -> None:
-    """By the plan that was made last on any node, also by the hosts themselves."""
-    first = PastAttempt(0, ("a", "b"), "lost b")
-    a, b = Node(tmp_path, "a"), Node(tmp_path, "b")
-    Path(a.paths.start(0).nodes).write_text("a\nb\nc\n")
-    assert past_attempts(a.paths, 0) == ()
-    assert past_attempts(a.paths, 1) == ()
-    planned(b, 0)
-    planned(a, 1, first)
-    again = PastAttempt(1, ("a", "b", "c"), "its job was started again")
-    assert past_attempts(a.paths, 1) == (first, again)
-    assert past_attempts(a.paths, 0) == ()
-
-
-@pytest.mark.parametrize(("count", "number"), [(None, 0), ("", 0), ("2", 2)])
-def test_the_number_of_a_start(count: str | None, number: int) -> None:
-    """Slurm counts those after the first."""
-    assert start_number({} if count is None else {"SLURM_RESTART_COUNT": count}) == number

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import stat
 import threading
 from collections.abc import Generator
@@ -14,7 +12,7 @@ import pytest
 
 from runner.host.storage import checkout
 from runner.host.storage.checkout import check_out
-from runner.host.storage.release_store import MANIFEST, has_release
+from runner.host.storage.release_store import has_release
 from tests.lab.waiting import wait_until
 from tests.unit.release_builders import Made, done, is_intact, release, store, write_into
 
@@ -127,42 +125,6 @@ def test_big_release_is_copied_in_steps(
     }
 
 
-def test_one_host_of_a_disk_copies_at_a_time(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a common home has to bear does not grow with the hosts; clones need no turn."""
-    monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
-    store(tmp_path, TREE)
-    steps = check_out(str(tmp_path), TREE.name, str(work))
-    with (tmp_path / "releases" / checkout.COPY_LOCK).open("w") as other_host:
-        fcntl.flock(other_host, fcntl.LOCK_EX)
-        for _ in range(50):
-            next(steps)
-        files = [path for path in work.rglob("*") if path.is_file()]
-        assert len(files) == 1, "the first file shows whether the disk can share blocks"
-    done(steps)
-    assert len([path for path in work.rglob("*") if path.is_file()]) == len(TREE.manifest.files)
-
-
-def test_host_that_keeps_its_turn_holds_up_nobody_for_ever(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A frozen host may keep a lock on a network disk."""
-    monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
-    monkeypatch.setattr(checkout, "TURN_TIMEOUT_S", 0.1)
-    store(tmp_path, TREE)
-    with (tmp_path / "releases" / checkout.COPY_LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        copy(tmp_path, TREE, work)
-    assert (work / "sub" / "tool").exists()
-
-
-def test_release_that_was_removed_is_named(tmp_path: Path, work: Path) -> None:
-    """Whoever cleared the disk meanwhile sees what is missing, and where."""
-    with pytest.raises(ValueError, match=f"release {TREE.name} is no longer in {tmp_path}"):
-        copy(tmp_path, TREE, work)
-
-
 def test_release_that_was_changed_is_not_run(tmp_path: Path, work: Path) -> None:
     """Ranks never run code that is not what its hash says, and the next launch heals it."""
     store(tmp_path, TREE)
@@ -174,30 +136,3 @@ def test_release_that_was_changed_is_not_run(tmp_path: Path, work: Path) -> None
     assert not has_release(str(tmp_path), TREE.name)
     assert store(tmp_path, TREE) == ["train.py"]
     assert has_release(str(tmp_path), TREE.name)
-
-
-def test_content_decides_whatever_size_and_time_say(tmp_path: Path, work: Path) -> None:
-    """Else who can write there could have other code run; the next launch stores the file anew."""
-    store(tmp_path, TREE)
-    stored = TREE.code(tmp_path) / "train.py"
-    status, other = stored.stat(), stored.read_bytes()[::-1]
-    stored.chmod(0o600)
-    stored.write_bytes(other)
-    os.utime(stored, (status.st_atime, status.st_mtime))
-    stored.chmod(status.st_mode)
-    assert is_intact(str(tmp_path), TREE.name), "by all but its content"
-
-    with pytest.raises(ValueError, match=r"train\.py was modified since it was stored"):
-        copy(tmp_path, TREE, work)
-    assert not is_intact(str(tmp_path), TREE.name)
-
-
-def test_release_in_use_counts_as_new(tmp_path: Path, work: Path) -> None:
-    """What is run again and again outlives what was pushed once."""
-    store(tmp_path, TREE)
-    manifest = TREE.code(tmp_path).parent / MANIFEST
-    os.utime(manifest, (0, 0))
-
-    copy(tmp_path, TREE, work)
-
-    assert manifest.stat().st_mtime > 0

@@ -10,15 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.codec import encode
-from runner.core.model.plan import Order
-from runner.core.protocol.events import Ended, NotificationFailed
 from runner.core.protocol.paths import RunPaths
-from runner.core.protocol.states import State
-from runner.host.container.removal import UNPROVEN
 from runner.host.storage import garbage, run_owner
-from runner.host.storage.run_folder import EventLog
-from tests.unit.host.container.fake_engine import FakeEngine
 from tests.unit.release_builders import done, left_in, release, store
 
 DAY = 86400.0
@@ -122,32 +115,3 @@ def test_releases_in_use_stay(workdir: Path) -> None:
 
     assert gone["releases"] == [unused.name]
     assert {named.name, held.name} <= set(left_in(workdir))
-
-
-def test_nothing_to_clean_is_fine(workdir: Path) -> None:
-    """A host that never ran anything."""
-    gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
-
-    assert gone == {"runs": [], "releases": [], "in_use": [], "bytes": 0}
-
-
-@pytest.mark.parametrize("only", [None, ["other"]])
-def test_engine_is_asked_only_for_runs_that_may_go(
-    workdir: Path, tmp_path: Path, only: list[str] | None
-) -> None:
-    """It may take long to answer; a run of which it says nothing stays."""
-    engine = FakeEngine(tmp_path)
-    engine.add("0a1")
-    order = Order(*("old", "a", 0, str(workdir), ("x",), {}, "/", (0,)), container=engine.container)
-    folder = RunPaths(str(workdir), "old", "a")
-    run(workdir, "old")
-    Path(folder.order).write_text(json.dumps(encode(order)))
-    journal = EventLog(folder, order)
-    journal.finalise(Ended(State.FAILED, f"docker {UNPROVEN}: ?", verified=False))
-    EventLog(folder, order).append(NotificationFailed("x", "exited with 1", "failure"))
-    os.utime(folder.state, (DAY, DAY))
-
-    gone = done(garbage.collect_garbage(str(workdir), "a", DAY, only=only, dry_run=False))
-
-    assert (gone["runs"], gone["in_use"]) == (([], []) if only else (["old"], []))
-    assert (engine.ids(), bool(engine.asked())) == ((["0a1"], False) if only else ([], True))

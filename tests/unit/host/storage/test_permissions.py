@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
-import struct
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from runner.host.storage import permissions
 from runner.host.storage.permissions import find_exposure, private_folder
 
 STRANGER = 4711
@@ -54,7 +49,6 @@ def test_a_folder_of_ours_is_safe_whether_it_is_there_or_not(top: Path) -> None:
         (0o777, "can be written to by everybody"),
         (0o2770, "can be written to by the group daemon"),
         (0o1777, ""),
-        (0o1770, ""),
     ],
 )
 def test_folders_above_may_be_writable_only_if_sticky(top: Path, mode: int, problem: str) -> None:
@@ -96,65 +90,6 @@ def test_what_belongs_to_a_stranger_is_named(top: Path) -> None:
     assert exposed(theirs) == f"{theirs} belongs to the user {STRANGER} (inside)"
     assert exposed(link / "w") == f"{link} belongs to the user {STRANGER} (above)"
     assert exposed(top / "w") == f"{top}/w/runs belongs to the user {STRANGER} (inside)"
-
-
-def test_a_group_of_one_is_no_other_user(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As systems make it for each account, whose umask is then 002."""
-    (top / "mine").mkdir()
-    (top / "mine").chmod(0o775)
-    gid = (top / "mine").stat().st_gid
-    for members, primary, others in (
-        ([], (0, 0), False),
-        (["ann"], (7, gid + 1), False),
-        (["ann"], (7, gid), True),
-        (["ann", "bob"], (0, 0), True),
-    ):
-        group = type("Group", (), {"gr_name": "ann", "gr_mem": members})
-        user = SimpleNamespace(pw_uid=primary[0], pw_gid=primary[1])
-        monkeypatch.setattr(pwd, "getpwall", lambda found=user: [found])
-        monkeypatch.setattr(grp, "getgrgid", lambda _, found=group: found)
-        monkeypatch.setattr(permissions, "user_name", lambda _: "ann")
-        assert bool(exposed(top / "mine")) == others
-
-
-def test_a_store_may_be_elsewhere_but_not_where_others_can_rename(top: Path) -> None:
-    """What a link of ours leads to is as safe as the folders on the way."""
-    (top / "w").mkdir(mode=0o700)
-    (top / "big" / "releases").mkdir(mode=0o700, parents=True)
-    (top / "w" / "releases").symlink_to(top / "big" / "releases")
-    assert exposed(top / "w") == ""
-    (top / "big").chmod(0o777)
-    assert exposed(top / "w") == f"{top}/big can be written to by everybody (inside)"
-
-
-@pytest.mark.parametrize("tag", [2, 8], ids=["user", "group"])
-def test_an_acl_that_lets_others_write_is_seen(
-    top: Path, monkeypatch: pytest.MonkeyPatch, tag: int
-) -> None:
-    """The bits of the mode show no more than its mask."""
-    monkeypatch.setattr(permissions, "_is_private", lambda *_: True)
-    workdir = top / "w"
-    workdir.mkdir()
-    workdir.chmod(0o770)
-    assert exposed(workdir) == ""
-    nobody = 0xFFFFFFFF
-    entries = [(1, 7, nobody), (4, 0, nobody), (16, 7, nobody), (32, 0, nobody)]
-    entries = sorted([*entries, (tag, 7, STRANGER)])
-    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-    try:
-        os.setxattr(workdir, "system.posix_acl_access", acl)
-    except OSError:  # a file system without ACLs
-        monkeypatch.setattr(os, "getxattr", lambda path, _: acl if path == str(workdir) else b"")
-    assert (
-        exposed(workdir) == f"{workdir} can be written to by others, by its ACL (getfacl) (inside)"
-    )
-
-
-def test_links_in_a_circle_lead_nowhere(top: Path) -> None:
-    """Somebody else says that no file can be written there."""
-    (top / "a").symlink_to("b")
-    (top / "b").symlink_to("a")
-    assert exposed(top / "a" / "w") == ""
 
 
 def test_what_is_made_is_private_whatever_the_umask(top: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runner.core.protocol.paths import RunPaths
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import mark_unattended, reserve_attempt
-from runner.host.storage.run_list import host_folders, list_runs, read_run
+from runner.host.storage.run_folder import mark_unattended
+from runner.host.storage.run_list import host_folders, read_run
 
 
 def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
@@ -25,13 +24,6 @@ def test_the_folder_of_a_pasted_dry_run_is_no_run(tmp_path: Path) -> None:
     status = read_run(folder)
     assert status is not None
     assert status.state is None
-
-
-def test_a_host_whose_order_did_not_arrive_says_nothing_of_the_run(tmp_path: Path) -> None:
-    """Its folder is taken and empty: the run is judged by the hosts that have a record."""
-    folder = RunPaths(str(tmp_path), "r1", "gpu1")
-    assert reserve_attempt(folder, 0)
-    assert read_run(folder) is None
 
 
 def test_a_run_without_a_controller_says_how_long_it_goes_on(
@@ -53,9 +45,6 @@ def test_a_run_without_a_controller_says_how_long_it_goes_on(
     mark_unattended(folder, 500.0)
     assert 0 < (left_s() or 0) <= 500
     monkeypatch.setattr(run_owner, "is_alive", lambda *_: False)
-    assert left_s() is None
-    monkeypatch.setattr(run_owner, "is_alive", lambda *_: True)
-    mark_unattended(folder, None)
     assert left_s() is None
 
 
@@ -99,32 +88,3 @@ def test_hosts_on_one_disk_answer_for_their_own(
     assert found(tmp_path, "a", "b", "c") == []
     assert found(tmp_path, "c", "b") == ["c"]
     assert found(tmp_path, "b") == ["b"]  # its host may have been renamed since
-
-
-def test_several_nodes_of_one_machine_are_found_by_one_name(
-    tmp_path: Path, folder_of: Callable[..., str]
-) -> None:
-    """Those that the controller asks for by their own names answer for themselves."""
-    folder_of("x"), folder_of("y")
-    assert found(tmp_path, "local") == ["x", "y"]
-    assert found(tmp_path, "x") == ["x", "y"]
-    assert found(tmp_path, "x", "y") == ["x"]
-
-
-def test_a_listed_run_says_whose_it_is(tmp_path: Path, folder_of: Callable[..., str]) -> None:
-    """The name of its node, and whether this machine is on record for it."""
-    folder_of("a"), folder_of("b", "box-b")
-    for node, here in (("a", True), ("b", False)):
-        statuses = {each["node"]: each["here"] for each in listed(tmp_path, node)}
-        assert statuses[node] is here
-
-
-def listed(workdir: Path, node: str) -> list[dict[str, Any]]:
-    """What the host lists that is called `node` now, where `a` and `b` are asked."""
-    steps = list_runs(str(workdir), node, ["a", "b"])
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            runs: list[dict[str, Any]] = end.value["runs"]
-            return runs

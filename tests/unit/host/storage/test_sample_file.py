@@ -10,7 +10,7 @@ import pytest
 
 from runner.core.model.samples import Sample
 from runner.core.protocol.paths import RunPaths
-from runner.host.storage.sample_file import SampleFile, newest_attempt, read_since, thin
+from runner.host.storage.sample_file import SampleFile, newest_attempt, read_since
 
 
 @pytest.fixture
@@ -50,26 +50,6 @@ def test_it_stays_below_its_bound_and_covers_all(folder: RunPaths) -> None:
     assert max(gaps) < (times[-1] - times[0]) / 20
 
 
-def test_a_clock_that_was_set_back_loses_nothing_but_detail() -> None:
-    """The samples keep their order, and their number shrinks as usual."""
-    lines = [*map(line, range(10_000, 20_000, 10)), *map(line, range(5_005, 15_005, 10))]
-
-    kept = thin(lines, sum(map(len, lines)))
-
-    assert len(lines) / 3 < len(kept) < 0.8 * len(lines)
-    assert kept == [each for each in lines if each in {*kept}]
-
-
-def test_a_clock_that_runs_backwards_ends_the_thinning() -> None:
-    """What a program may have written there holds up no file access of the supervisor."""
-    lines = [*map(line, range(20_000, 10_000, -10))]
-
-    kept = thin(lines, sum(map(len, lines)) // 2)
-
-    assert kept
-    assert kept == lines[-len(kept) :]
-
-
 def test_a_line_that_a_power_cut_left_is_ended(folder: RunPaths) -> None:
     """What comes next is whole."""
     Path(folder.samples(0)).write_bytes(line(1.0) + b'{"v":1,"no')
@@ -77,11 +57,6 @@ def test_a_line_that_a_power_cut_left_is_ended(folder: RunPaths) -> None:
     assert SampleFile(folder, 0).append(line(2.0)) == ""
 
     assert Path(folder.samples(0)).read_bytes() == line(1.0) + b'{"v":1,"no\n' + line(2.0)
-
-
-def test_a_problem_is_returned(folder: RunPaths) -> None:
-    """The folder may be gone, the disk full."""
-    assert SampleFile(folder, 5).append(line(1.0)) == "No such file or directory"
 
 
 def test_those_since_a_time_are_read(folder: RunPaths) -> None:

@@ -98,22 +98,6 @@ def test_without_a_hub_to_ask(
         assert scene.state == AGREED
 
 
-def test_the_hub_hears_it_from_a_member_only_before_the_end() -> None:
-    """What it said to all holds."""
-    scene = Scene("a")
-    scene.attendance.confirm_detach(stopping=True)
-    assert scene.state == NEEDED
-    scene.attendance.confirm_detach(stopping=False)
-    assert scene.state == AGREED
-
-
-def test_nobody_is_needed_from_the_start() -> None:
-    """That is not news for the record."""
-    scene = Scene(disconnect_s=0.0)
-    assert scene.state == (True, True, 0)
-    assert scene.missing() == ""
-
-
 def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it was heard last; a run that is kept misses nobody."""
     scene, began = Scene(disconnect_s=10.0), time.monotonic()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +12,39 @@ import pytest
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.file_worker import run_now
+from runner.host.sampling import sampler
+from runner.host.supervisor import sample_recorder
 from runner.host.supervisor.sample_recorder import SampleRecorder
-from tests.lab.waiting import wait_until
 
-INTERVAL_S = 0.01
+INTERVAL_S = 5.0
+
+
+class Ticking:
+    """A recorder on a host without devices, and its clock."""
+
+    def __init__(self, folder: RunPaths, submit: Callable[..., None], **changes: Any) -> None:
+        self.now = 1000.0
+        self._file = Path(folder.samples(0))
+        usual = {"argv": ("x",), "env": {}, "cwd": "", "ranks": (), "sample_s": INTERVAL_S}
+        order = Order("r1", "n1", 0, "", **{**usual, **changes})
+        self._recorder = SampleRecorder(folder, order, submit)
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def pass_intervals(self, count: int, *, is_running: bool = True) -> None:
+        """Call the recorder as the loop of a supervisor does, at every second."""
+        for _ in range(count * int(INTERVAL_S)):
+            self.now += 1.0
+            self._recorder.tick(is_running=is_running)
+
+    def lines(self) -> int:
+        """Return how many samples are on record."""
+        return len(self._file.read_bytes().splitlines()) if self._file.exists() else 0
+
+
+Make = Callable[..., Ticking]
 
 
 @pytest.fixture
@@ -26,80 +55,51 @@ def folder(tmp_path: Path) -> RunPaths:
     return folder
 
 
-def recorder(folder: RunPaths, submit: Callable[..., None], **changes: Any) -> SampleRecorder:
-    """Return one that takes samples often."""
-    usual = {"argv": ("x",), "env": {}, "cwd": "", "ranks": (), "sample_s": INTERVAL_S}
-    order = Order("r1", "n1", 0, "", **{**usual, **changes})
-    return SampleRecorder(folder, order, submit)
+@pytest.fixture
+def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a recorder."""
+
+    def made(submit: Callable[..., None] = run_now, **changes: Any) -> Ticking:
+        ticking = Ticking(folder, submit, **changes)
+        clock = SimpleNamespace(monotonic=ticking.monotonic)
+        monkeypatch.setattr(sample_recorder, "time", clock)
+        return ticking
+
+    monkeypatch.setattr(sampler, "has_devices", lambda: False)
+    return made
 
 
-def tick_for(made: SampleRecorder, seconds: float, *, is_running: bool = True) -> None:
-    """Call it as the loop of a supervisor does."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        made.tick(is_running=is_running)
-        time.sleep(INTERVAL_S / 10)
-
-
-def lines(folder: RunPaths) -> int:
-    """Return how many samples are on record."""
-    path = Path(folder.samples(0))
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
-
-
-def test_samples_begin_and_end_with_the_program(folder: RunPaths) -> None:
+def test_samples_begin_and_end_with_the_program(make: Make) -> None:
     """Before it and after it there are none."""
-    made = recorder(folder, run_now)
-    tick_for(made, 3 * INTERVAL_S, is_running=False)
-    assert lines(folder) == 0
-
-    def has_three() -> bool:
-        made.tick(is_running=True)
-        return lines(folder) >= 3
-
-    wait_until(has_three, "samples", 10)
-    tick_for(made, INTERVAL_S, is_running=False)
-    count = lines(folder)
-    tick_for(made, 3 * INTERVAL_S)
-    assert lines(folder) == count
+    made = make()
+    made.pass_intervals(3, is_running=False)
+    assert made.lines() == 0
+    made.pass_intervals(3)
+    assert made.lines() == 3
+    made.pass_intervals(1, is_running=False)
+    made.pass_intervals(3)
+    assert made.lines() == 3
 
 
-def test_while_a_disk_does_not_answer_nothing_piles_up(folder: RunPaths) -> None:
+def test_while_a_disk_does_not_answer_nothing_piles_up(make: Make) -> None:
     """One sample waits; the others are left out."""
     jobs: list[Callable[[], str]] = []
-    made = recorder(folder, lambda job, *_: jobs.append(job))
-
-    def has_one() -> bool:
-        made.tick(is_running=True)
-        return bool(jobs)
-
-    wait_until(has_one, "a sample", 10)
-    tick_for(made, 10 * INTERVAL_S)
+    make(lambda job, *_: jobs.append(job)).pass_intervals(10)
     assert len(jobs) == 1
-    made.close()
 
 
 def test_a_folder_that_cannot_be_written_ends_it(
-    folder: RunPaths, capsys: pytest.CaptureFixture[str]
+    make: Make, folder: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said once, in the log of the supervisor."""
     Path(folder.attempt_folder(0)).rmdir()
-    made = recorder(folder, run_now)
-    said: list[str] = []
-
-    def is_said() -> bool:
-        made.tick(is_running=True)
-        said.append(capsys.readouterr().err)
-        return any(said)
-
-    wait_until(is_said, "the reason", 10)
-    tick_for(made, 5 * INTERVAL_S)
-    text = "".join((*said, capsys.readouterr().err))
-    assert text == "no more samples: No such file or directory\n"
+    make().pass_intervals(5)
+    assert capsys.readouterr().err == "no more samples: No such file or directory\n"
 
 
 @pytest.mark.parametrize("changes", [{"argv": ()}, {"sample_s": 0.0}])
-def test_spares_take_none(folder: RunPaths, changes: dict[str, Any]) -> None:
+def test_spares_take_none(make: Make, changes: dict[str, Any]) -> None:
     """Nor does a run with `sample_s=off`."""
-    tick_for(recorder(folder, run_now, **changes), 5 * INTERVAL_S)
-    assert lines(folder) == 0
+    made = make(**changes)
+    made.pass_intervals(5)
+    assert made.lines() == 0

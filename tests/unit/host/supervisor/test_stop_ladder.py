@@ -9,7 +9,7 @@ import pytest
 
 from runner.core.model.plan import Order
 from runner.core.protocol.events import StopCause, Stopping
-from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
+from runner.core.protocol.states import State, StopPhase
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
@@ -115,17 +115,3 @@ def test_the_state_at_the_end(
     stop(made)
     assert terminated == [11]
     assert made.final_state(survivors, standby_ended=False) is state
-
-
-@pytest.mark.parametrize("phase", StopPhase)
-def test_only_the_moves_of_the_table_are_legal(phase: StopPhase) -> None:
-    """Every other one is refused."""
-    for after in StopPhase:
-        made = ladder(Program())
-        made.phase = phase
-        if after in STOP_TRANSITIONS[phase]:
-            made.move(after)
-            assert made.phase is after
-        else:
-            with pytest.raises(ValueError, match=f"{phase.value} cannot become {after.value}"):
-                made.move(after)

@@ -9,19 +9,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Order
-from runner.core.model.release import CodeRef
 from runner.core.protocol.events import (
-    LIMIT_REASON,
     Ended,
     EventBody,
     ProgramExited,
@@ -30,18 +25,16 @@ from runner.core.protocol.events import (
 )
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
-from runner.core.relaunch.handover import AttemptEnd, NextAttempt, relaunch_context, run_info
 from runner.host.facts import ports
-from runner.host.peers.election import ElectionContext, LeaderElection
 from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import supervisor as supervisor_module
-from runner.host.supervisor.attempt import Scheduled, SupervisorArgs, hosts_decide, prepare_next
+from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.supervisor import Supervisor
-from tests.unit.core.relaunch.test_handover import asked, enrolled, told
+from tests.lab.waiting import PATIENCE
 
 Script = Callable[[Supervisor], bool]
 """What happens in every turn of a supervisor's loop; returns whether its disk hangs from then."""
@@ -89,23 +82,29 @@ class Supervised:
         script: Script,
         *,
         write_down: Callable[[], object] = int,
-        user_stopped: bool = False,
         **changes: Any,
     ) -> None:
         node = str(os.getpid())
         folder = RunPaths(str(workdir), workdir.name, node)
         argv = ("/bin/sh", "-c", command)
         self.order = Order(
-            *(workdir.name, node, 0, str(workdir), argv, {}, folder.work, (0,)),
+            workdir.name,
+            node,
+            0,
+            str(workdir),
+            argv,
+            {},
+            folder.work,
+            (0,),
             **{"grace_s": 20.0, "disconnect_s": 0.0, "launcher": "", **changes},
         )
         programs = {"shim": "", "sitecustomize": ""}
         run_steps(run_folder.create_run_folder(folder, self.order, programs, {}))
-        self._more: Any = {"user_stopped": user_stopped, "write_down": write_down}
+        self._more: Any = {"write_down": write_down}
         problem = workdir / "problem"
         child = os.fork()
         if child == 0:
-            signal.alarm(DEADLINE_S)
+            signal.alarm(int(DEADLINE_S * PATIENCE))
             try:
                 self._supervise(folder, script)
             except BaseException:  # noqa: BLE001 (the test shows it)
@@ -213,20 +212,6 @@ def test_a_failure_before_the_stop_is_one_however_late_it_is_read(
     assert run.event(ProgramExited).mono < run.event(Stopping).mono
 
 
-def test_a_host_without_ranks_leaves_a_standstill_to_the_others(tmp_path: Path) -> None:
-    """Its program has ended, and theirs may hang."""
-    notes = tmp_path / "notes"
-
-    def script(supervisor: Supervisor) -> bool:
-        has_ended = supervisor._launcher.exit_status is not None
-        with notes.open("a") as file:
-            file.write(f"{has_ended} {supervisor._stall_monitor.stalled_s}\n")
-        return False
-
-    Supervised(tmp_path, "exit 0", script, stall_s=60.0)
-    assert {*notes.read_text().splitlines()} == {"False 0.0", "True inf"}
-
-
 def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> None:
     """Its disk may take long for the first files; the program is never started."""
     written = tmp_path / "written"
@@ -265,63 +250,3 @@ def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path) -> None:
         Stopping(reason, StopCause.LOCAL),
         Ended(State.STOPPED, reason),
     ]
-
-
-def test_a_stop_between_two_attempts_is_of_the_next_one(tmp_path: Path) -> None:
-    """The hosts had decided for it when the stop came."""
-    run = Supervised(tmp_path, "exit 7", lambda _: False, user_stopped=True)
-    assert [type(event.body) for event in run.events] == [Stopping, Ended]
-    assert run.state is State.STOPPED
-
-
-@pytest.mark.parametrize(("reason", "decide"), [("rank 1 failed", True), (LIMIT_REASON, False)])
-def test_no_attempt_follows_at_the_time_limit_of_a_job(reason: str, *, decide: bool) -> None:
-    """The job starts again."""
-    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", ())
-    handover = SimpleNamespace(spec=SimpleNamespace(relaunch_on_stall=False))
-    context = cast("ElectionContext", SimpleNamespace(handover=handover))
-    folder = RunPaths("/w", "run", "a")
-    args = SupervisorArgs(folder, order, {}, ports.NO_PORTS, b"", context)
-    end = AttemptEnd(reason, StopCause.PEER, None, (), joined_hub=True, detach_agreed=True)
-    assert hosts_decide(args, end) is decide
-
-
-def test_the_next_attempt_takes_the_commands_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its job, from where the one before has read."""
-    monkeypatch.setattr(supervisor_module, "prepare_next", lambda args, *_, **__: args.scheduled)
-    left = Scheduled("/c", offset=7)
-    order = Order("run", "a", 0, "/w", ("/bin/true",), {}, "/", ())
-    folder = RunPaths("/w", "run", "a")
-    ended: Any = SimpleNamespace(
-        _args=SupervisorArgs(folder, order, {}, ports.NO_PORTS, b"", scheduled=Scheduled("/c")),
-        _election=object(),
-        _loop=SimpleNamespace(term_received=False),
-        _job_link=SimpleNamespace(next_scheduled=left),
-        _ladder=SimpleNamespace(user_stopped=False),
-    )
-    assert cast("object", Supervisor.next_start(ended)) is left
-
-
-def test_the_next_attempt_is_written_down_later(tmp_path: Path) -> None:
-    """By the thread of its supervisor, which hears agents and peers meanwhile."""
-    made = enrolled(asked("ab"), told("ab"))
-    info = run_info(made.plan, "ada@desk", 0.0, (), 2)
-    context = relaunch_context(asked("ab"), CodeRef(), info, "a: 1\n", made.voters)
-    folder = RunPaths(str(tmp_path), "run", "a")
-    order = replace(made.orders["a"], workdir=str(tmp_path), attempt=1)
-    plan = replace(
-        made.plan, nodes=tuple(replace(node, order=order) for node in made.plan.nodes[:1])
-    )
-    programs = {"shim": "", "sitecustomize": ""}
-    host = ElectionContext(context, FactsRequest(""), programs)
-    args = SupervisorArgs(folder, made.orders["a"], {}, ports.NO_PORTS, b"", host)
-    decision = NextAttempt(replace(made, plan=plan), context)
-    decided = SimpleNamespace(
-        next_attempt=decision, facts_child=SimpleNamespace(reserved_ports=ports.NO_PORTS)
-    )
-    following = prepare_next(args, cast("LeaderElection", decided), user_stopped=True)
-    assert following is not None
-    assert (following.order.attempt, following.user_stopped) == (1, True)
-    assert not Path(folder.attempt_folder(1)).exists()
-    following.write_down()
-    assert Path(folder.attempt_folder(1)).exists()
