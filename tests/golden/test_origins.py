@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
-import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 import yaml
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 
-from runner.config.compose import Composer, open_composer
-from runner.config.search_path import shipped_folder
+from runner.config.compose import Composer
 from runner.core.errors import ConfigError
-from runner.core.history.run_data import flat_config
 from runner.core.model.results import Origin
-from runner.core.model.spec import LaunchRequest
 
 FILES = {
     "conf/cluster/lab.yaml": (
@@ -141,23 +131,6 @@ def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.M
     assert one("task.args.token", "cluster.secrets=[TOKEN]").value == "x***"
 
 
-def test_a_users_file_shadows_a_shipped_one(one: Callable[..., Origin]) -> None:
-    """The file that is read is the one that is named."""
-    assert told(one("cluster.nodes.own.addr", "cluster=local")) == ["default says null"]
-    (place, *_) = told(one("cluster.transport", "cluster=lab3"))
-    assert place == f"{shipped_folder()}/cluster/lab3.yaml:4 says ssh"
-    assert told(one("cluster.transport", "cluster=local")) == ["default says ssh"]
-
-
-def test_a_file_may_speak_of_everything(composer: Composer) -> None:
-    """`# @package _global_`: its keys are from the top."""
-    (origin,) = composer.origins(["cluster=lab", "task=all"], "lost_s")
-    assert (origin.value, told(origin)) == (
-        "60.0",
-        ["conf/task/all.yaml:2 says 60", "default says 15.0"],
-    )
-
-
 def test_a_program_alone_says_where_its_task_is_from(composer: Composer) -> None:
     """The default task is set aside, so it is not in the answer; ranges are shown as typed."""
     words = ["cluster=lab", "task.script=x.py", "cluster.only=gpu[01-02]"]
@@ -190,14 +163,6 @@ def test_a_program_alone_says_where_its_task_is_from(composer: Composer) -> None
             ],
         ),
         (
-            "gpu20.gpus",
-            "8",
-            [
-                "conf/cluster/lab.yaml:3 says 8 for cluster.gpus_per_node",
-                "default says auto for cluster.gpus_per_node",
-            ],
-        ),
-        (
             "gpu03.user",
             "lab",
             [
@@ -210,12 +175,6 @@ def test_a_program_alone_says_where_its_task_is_from(composer: Composer) -> None
         ("gpu06.env.C", "null", ["default says null"]),
         ("gpu05.transport", "ssh", ["default says ssh for cluster.transport"]),
         ("gpu05.host", "gpu05", ["default says gpu05"]),
-        ("gpu[01-16].gpus", "4", ["conf/cluster/lab.yaml:7 says 4"]),
-        (
-            "7.port",
-            "7",
-            ["conf/cluster/lab.yaml:13 says 7", "default says null for cluster.ssh.port"],
-        ),
     ],
 )
 def test_nodes_of_ranges(
@@ -260,34 +219,14 @@ def test_what_the_trace_says_is_what_a_run_gets(composer: Composer) -> None:
     assert len(nodes) == 18
 
 
-def test_the_whole_configuration(composer: Composer) -> None:
-    """Every value has an origin, and all of it is plain data."""
-    origins = composer.origins(["cluster=mine", "task=t"])
-    keys = [origin.key for origin in origins]
-    assert {"cluster.python", "task.args.list", "lost_s", "deploy.keep", "ui"} <= set(keys)
-    assert all(origin.settings for origin in origins)
-    assert not any(key.startswith("hydra") for key in keys)
-    assert json.loads(json.dumps([dataclasses.asdict(each) for each in origins]))
-
-
-def test_the_meaning_of_a_key_is_told(one: Callable[..., Origin]) -> None:
-    """Of those of the schema, also of a node; what is below an open key is the user's own."""
-    assert one("lost_s").meaning.endswith("without a heartbeat (seconds, more than 0)")
-    assert one("cluster.nodes.gpu05.gpus", "cluster=lab").meaning.startswith("how many GPUs to use")
-    assert one("task.args.token", "task.args.token=1").meaning == ""
-
-
 @pytest.mark.parametrize(
     ("key", "words", "wanted"),
     [
         ("cluster.pyhton", [], "did you mean cluster.python?"),
-        ("gpus_per_node", [], "did you mean cluster.gpus_per_node?"),
         ("cluster.nodes.gpu21", [], "cluster.nodes.gpu21: there is no node gpu21; the nodes are"),
         ("cluster.nodes.gpu03.gpu", [], "did you mean cluster.nodes.gpu03.gpus?"),
-        ("cluster.nodes.gpu05.env.D", [], "there is no such key; legal here: C"),
         ("cluster.python.x", [], "there is nothing below cluster.python: /lab/python"),
         ("cluster.env.A", ["~cluster.env.A"], "cluster.env.A: ~cluster.env.A removed it"),
-        ("hydra.job", [], "hydra: there is no such key"),
     ],
 )
 def test_keys_that_do_not_exist(
@@ -298,12 +237,6 @@ def test_keys_that_do_not_exist(
         composer.origins(["cluster=lab", "task=t", *words], key)
     (problem,) = caught.value.problems
     assert wanted in str(problem)
-
-
-def test_what_cannot_be_composed_is_told(composer: Composer) -> None:
-    """In the same words as for a run."""
-    with pytest.raises(ConfigError, match="there is no cluster 'lab9'"):
-        composer.origins(["cluster=lab9"], "cluster")
 
 
 def test_the_configuration_as_yaml(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,68 +263,3 @@ def test_what_of_the_yaml_cannot_be_resolved(composer: Composer) -> None:
         composer.yaml(["cluster=mine", "task=u"], "task.env", resolve=True)
     with pytest.raises(ConfigError, match=r"did you mean task\.args\?"):
         composer.yaml(["cluster=mine", "task=u"], "task.arg")
-
-
-def places_of(request: LaunchRequest) -> Mapping[str, str]:
-    """The place of every key of what is launched."""
-    assert request.origins is not None
-    places = request.origins()
-    assert list(places) == list(flat_config(yaml.safe_load(request.config_yaml)))
-    return places
-
-
-def test_a_launch_knows_the_place_of_every_key(
-    composer: Composer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same that explain names, without values of the environment."""
-    monkeypatch.setenv("TOKEN", "hunter2")
-    words = ["cluster=mine", "task=t", "task.args.list=[3]", "~lost_s", "task={args:{x:2}}"]
-    places = places_of(composer.compose([*words, "cluster.nodes.gpu05.env.C=4"]))
-    assert places["cluster.python"] == "conf/cluster/mine.yaml:3"
-    assert places["cluster.nodes.gpu05.gpus"] == "conf/cluster/lab.yaml:9"
-    assert places["cluster.nodes.gpu05.env.C"] == "command line: cluster.nodes.gpu05.env.C=4"
-    assert places["task.args.list"] == "command line: task.args.list=[3]"
-    assert places["task.args.token"] == "conf/task/t.yaml:3"
-    assert places["lost_s"] == "command line: ~lost_s"
-    assert places["task.args.x"] == "command line: task={args:{x:2}}"
-    assert places["grace_s"] == places["run_id"] == "default"
-    assert "hunter2" not in str(places)
-    explained = {each.key: each.settings[0].where for each in composer.origins(words)}
-    others = {key: where for key, where in places.items() if not key.startswith("cluster.nodes.")}
-    assert others == {key: where for key, where in explained.items() if key in others}
-
-
-@pytest.mark.usefixtures("composer")
-def test_the_places_are_those_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread finds them later, of files that were edited since, and without Hydra."""
-    with open_composer(arguments=("--lr", "1 2")) as other:
-        request = other.compose(["cluster=mine", "task.command=true"])
-    Path("conf/cluster/mine.yaml").write_text("# edited\n" * 9)
-    Path("conf/cluster/lab.yaml").unlink()
-    monkeypatch.setattr(ConfigStore.instance(), "repo", {})
-    monkeypatch.setattr(GlobalHydra, "instance", lambda: pytest.fail("it is not for threads"))
-    found: list[Mapping[str, str]] = []
-    thread = threading.Thread(target=lambda: found.append(places_of(request)))
-    thread.start()
-    thread.join()
-    (places,) = found
-    assert places["cluster.python"] == "conf/cluster/mine.yaml:3"
-    assert places["cluster.gpus_per_node"] == "conf/cluster/lab.yaml:3"
-    assert places["task.extra_args"] == "command line: -- --lr '1 2'"
-    assert places["cluster.transport"] == "default"
-
-
-def test_each_run_of_a_sweep_has_its_own_places(
-    composer: Composer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The value that it has of several."""
-    monkeypatch.setenv("TOKEN", "x")
-    runs = composer.sweep(["cluster=lab,mine", "task=t", "task.args.x=1,2", "lost_s=30"])
-    assert [(p["cluster.python"], p["task.args.x"], p["lost_s"]) for p in map(places_of, runs)] == [
-        (f"conf/cluster/{file}", f"command line: task.args.x={x}", "command line: lost_s=30")
-        for file in ("lab.yaml:2", "mine.yaml:3")
-        for x in (1, 2)
-    ]
-    with contextlib.suppress(ConfigError):
-        composer.compose(["cluster=lab", "task=none"])
-    assert places_of(runs[3])["cluster.python"] == "conf/cluster/mine.yaml:3"
