@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.big_record import write_big_record
 from benchmarks.timing import timed
-from tests.big_record import write_big_record
 from tests.lab.browser import open_browser
 
 if TYPE_CHECKING:

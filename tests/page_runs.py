@@ -67,57 +67,39 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
         yield event(node.node, end, events.Ended(state))
 
 
-def metric(
-    name: str, unit: str, rank_count: int, spans: Iterable[tuple[int, float, float]]
-) -> Metric:
-    """A figure that falls, with noise, in each attempt."""
-    by_attempt, spread = {}, {}
+def metric(name: str, unit: str, spans: Iterable[tuple[int, float, float]]) -> Metric:
+    """A figure of four ranks that falls, with noise, in each attempt."""
+    by_attempt: dict[int, Series] = {}
+    spread: dict[int, Series] = {}
+    steps = tuple(range(200))
+    values: tuple[float, ...] = ()
     for attempt, start, end in spans:
-        times = tuple(start + 5 + n * (end - start - 6) / 200 for n in range(200))
-        steps = tuple(range(200))
-        values = tuple(
-            2.5 * math.exp(-n / 80) + 0.1 * math.sin(n * (attempt + 2)) for n in range(200)
-        )
+        times = tuple(start + 5 + n * (end - start - 6) / 200 for n in steps)
+        values = tuple(2.5 * math.exp(-n / 80) + 0.1 * math.sin(n * (attempt + 2)) for n in steps)
         by_attempt[attempt] = Series(times, steps, values)
-        low, high = tuple(v - 0.2 for v in values), tuple(v + 0.3 for v in values)
+        low = tuple(value - 0.2 for value in values)
+        high = tuple(value + 0.3 for value in values)
         spread[attempt] = Series(times, steps, values, low, high)
-    last = by_attempt[max(by_attempt)].values
-    known = [value for value in last if value is not None]
-    return Metric(name, unit, 0, rank_count, known[-1], min(known), max(known), by_attempt, spread)
+    return Metric(name, unit, 0, 4, values[-1], min(values), max(values), by_attempt, spread)
 
 
-def load(node: str, gpu_count: int, start: float, end: float, points: int = 200) -> NodeLoad:
-    """A busy node, whose last GPU is idle for a while."""
-    times = tuple(start + n * (end - start) / points for n in range(points))
+def load(node: str, start: float, end: float) -> NodeLoad:
+    """A busy node, whose second GPU is less busy."""
+    times = tuple(start + n * (end - start) / 200 for n in range(200))
 
     def series(base: float, swing: float) -> Series:
-        return Series(
-            times, (), tuple(base + swing * math.sin(n / 9 + base) for n in range(points))
-        )
+        return Series(times, (), tuple(base + swing * math.sin(n / 9 + base) for n in range(200)))
 
     gpus = tuple(
         GpuLoad(
             index,
             "NVIDIA A100",
-            {
-                "utilization": series(90 - 30 * (index == gpu_count - 1), 8),
-                "memory_used": series(60e9 + index * 1e9, 2e9),
-                "power_w": series(320, 40),
-                "temperature_c": series(64 + index, 4),
-            },
+            {"utilization": series(90 - 30 * index, 8), "power_w": series(320, 40)},
             ((start + 50, start + 90, "power"),) if index == 0 else (),
         )
-        for index in range(gpu_count)
+        for index in range(2)
     )
-    host = {
-        "cpu": series(35, 10),
-        "memory_used": series(2e11, 1e10),
-        "net_received": series(4e8, 2e8),
-        "net_sent": series(4e8, 2e8),
-        "disk_read": series(1e8, 9e7),
-        "disk_written": series(2e7, 2e7),
-    }
-    return NodeLoad(node, host, gpus)
+    return NodeLoad(node, {"cpu": series(35, 10), "net_sent": series(4e8, 2e8)}, gpus)
 
 
 def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> RunData:
@@ -174,13 +156,13 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
         tuple(happened),
         len(happened),
         (
-            metric("loss", "", 4, spans),
-            metric("rate", "samples", 4, spans),
-            metric(f"grad {text}", "", 4, spans),
+            metric("loss", "", spans),
+            metric("rate", "samples", spans),
+            metric(f"grad {text}", "", spans),
         ),
         199,
         200,
-        (load("a", 2, LAUNCH, end), load("b", 2, LAUNCH, end)),
+        (load("a", LAUNCH, end), load("b", LAUNCH, end)),
         tuple(logs),
         problems=(f"samples of b: line 3 is torn {text}",),
     )
@@ -199,22 +181,7 @@ def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
         config={"task": {"args": {"lr": 0.02, "name": "plain"}, "script": "train.py"}},
         events=tuple(sorted(attempt_events(only, LAUNCH, end, None), key=lambda e: e.wall)),
         event_count=0,
-        metrics=(metric("loss", "", 4, [(0, LAUNCH, end)]),),
-        loads=(load("a", 2, LAUNCH, end), load("b", 2, LAUNCH, end)),
+        metrics=(metric("loss", "", [(0, LAUNCH, end)]),),
+        loads=(load("a", LAUNCH, end), load("b", LAUNCH, end)),
         problems=(),
-    )
-
-
-def running_run() -> RunData:
-    """The failed run in its first attempt, before it failed."""
-    failed = failed_run()
-    return replace(
-        failed,
-        ended_at=None,
-        verdict=None,
-        diagnosis=None,
-        plans=failed.plans[:1],
-        events=tuple(e for e in failed.events if e.wall < LAUNCH + SECONDS / 2 - 10),
-        metrics=(metric("loss", "", 4, [(0, LAUNCH, LAUNCH + 200)]),),
-        step=120,
     )

@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -43,22 +43,13 @@ def open_browser() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def open_page(
-    browser: Browser,
-    address: str,
-    *,
-    width: int = 1280,
-    theme: Literal["light", "dark"] = "light",
-    messages: tuple[str, ...] = (),
-) -> Iterator[Page]:
+def open_page(browser: Browser, address: str, messages: tuple[str, ...] = ()) -> Iterator[Page]:
     """Open an address and wait until the page is drawn.
 
     In the end, its console must have said nothing but `messages`, and it must have asked for
     nothing of another origin.
     """
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
-    )
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     said: list[str] = []
     asked: list[str] = []
     try:

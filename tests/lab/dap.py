@@ -48,10 +48,9 @@ class DebugClient:
 
     def evaluate(self, expression: str, thread: int) -> str:
         """Return an expression's value where a thread has stopped."""
-        frames = self.request("stackTrace", threadId=thread)["stackFrames"]
-        return str(
-            self.request("evaluate", expression=expression, frameId=frames[0]["id"])["result"]
-        )
+        frame = self.request("stackTrace", threadId=thread)["stackFrames"][0]
+        done = self.request("evaluate", expression=expression, frameId=frame["id"])
+        return str(done["result"])
 
     def close(self) -> None:
         """Leave."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher, Result
 
 
-def words(tmp_path: Path, *lasts: str) -> list[str]:
-    """Overrides: a rank on each node that tells so many steps; several make a sweep."""
+def words(tmp_path: Path, last: str) -> list[str]:
+    """Overrides: a rank on each node that tells so many steps."""
     (tmp_path / "go").touch()
-    args = ",".join(f'["3","{tmp_path / "go"}","{last}"]' for last in lasts)
+    args = f'["3","{tmp_path / "go"}","{last}"]'
     script = f"task.script={PROGRAMS / 'measured.py'}"
     return ["cluster=lab", script, PLAIN_ENTRY, "task.args_style=raw", f"task.args={args}"]
 
@@ -66,20 +65,3 @@ def scalars(folder: Path) -> list[tuple[int, float]]:
     found = EventAccumulator(str(folder))
     found.Reload()
     return [(each.step, each.value) for each in found.Scalars("loss")]
-
-
-@pytest.mark.all
-def test_a_sweep_ends_with_the_comparison_of_its_runs(on_lab: Launcher, tmp_path: Path) -> None:
-    """Its id names them all, as the folder does."""
-    swept = on_lab(*words(tmp_path, "4", "6"), "--multirun")
-    assert swept.code == 0, swept
-    *_, header, first, second, end, printed = swept.err.splitlines()
-    assert header.split()[:3] == ["run", "task.args", "loss"]
-    assert end == "2 of 2 runs succeeded"
-    sweeps = (file.parent for file in (on_lab.folder / "runs").glob("*/sweep.json"))
-    (folder,) = (each for each in sweeps if not (each / "plan.json").exists())
-    command = shlex.split(printed)
-    assert command[-2:] == ["report", folder.name]
-    assert "2 runs: " in ok(on_lab(*command[-2:]))
-    for word in (folder.name, folder.name[:-1], f"runs/{folder.name}"):
-        assert ok(on_lab("compare", word)).splitlines()[1:] == [first, second]

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
-from tests.lab.waiting import PATIENCE, read_until, wait_until, wait_until_ended
+from tests.lab.waiting import wait_until, wait_until_ended
 
 MEASURED = f"task.script={PROGRAMS / 'measured.py'}"
 NODES = ("node1", "node2")
@@ -92,32 +87,3 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     assert all(isinstance(each["time"], float) for each in kept)
     assert on_lab("pull", "--run", run_id).code == 0
     assert records(done.folder) == kept
-
-
-@pytest.mark.all
-def test_a_terminal_has_a_bar_in_place_of_the_lines(
-    on_lab: Launcher, measured: list[str], tmp_path: Path
-) -> None:
-    """The lines do not scroll; what else a rank prints does, and the last figures stay."""
-    terminal, theirs = pty.openpty()
-    run = subprocess.Popen(
-        [*RUNNER_ARGV, *measured],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        cwd=on_lab.folder,
-        env={**on_lab.env, "TERM": "xterm"},
-    )
-    os.close(theirs)
-    try:
-        seen = read_until(terminal, b"3/10")
-        (tmp_path / "go").touch()
-        seen += read_until(terminal, b"  logs: ")
-        assert run.wait(30 * PATIENCE) == 0, seen
-    finally:
-        run.kill()
-        os.close(terminal)
-    assert b'"step": 3' not in seen
-    assert b'{"step": 2.5}' in seen
-    assert b"a line" in seen
-    assert re.search(rb"node1:0\S* .*10/10  loss nan  64 samples/s\r\n", seen), "its last figures"

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import struct
-import sys
-import termios
-from pathlib import Path
-
-import pytest
-
-from runner.ui.layout import UNLIMITED_WIDTH, fitting_columns, message_width, render_table
+from runner.ui.layout import UNLIMITED_WIDTH, fitting_columns, render_table
 
 HEADERS = ("RUN", "STATE", "AGE")
 ROWS = [("1122-2359-resnet18-ab12", "running, 3 of 4 nodes", "42 min"), ("0314", "[bold]", "3 d")]
@@ -49,15 +39,3 @@ def test_columns_without_room_are_left_out() -> None:
     assert fitting_columns(COLUMNS, 40, ("STATE",)) == {"RUN": 23, "AGE": 6}
     assert fitting_columns(COLUMNS, 10, ()) == {"RUN": 23}
     assert fitting_columns({"A": ["四角"], "B": ["x" * 20, "y y"]}, 24, ("B",)) == {"A": 4}
-
-
-def test_notes_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where standard error is none, they are not wrapped."""
-    near, far = pty.openpty()
-    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 132, 0, 0))
-    with os.fdopen(near, "wb"), os.fdopen(far, "w") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        assert message_width() == 132
-    with Path(os.devnull).open("w") as file:
-        monkeypatch.setattr(sys, "stderr", file)
-        assert message_width() == UNLIMITED_WIDTH

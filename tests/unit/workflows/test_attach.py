@@ -15,6 +15,7 @@ from runner.control.record import run_index
 from runner.core.model.run_info import RunInfo
 from runner.workflows import attach
 from runner.workflows.attach import ANSWER_TIMEOUT_S, DETACH_QUESTION, DetachPrompt
+from tests.lab.waiting import PATIENCE
 
 pytestmark = pytest.mark.promise(10)
 
@@ -64,7 +65,7 @@ class Asked:
         )
         self.prompt = DetachPrompt(Mock(), inbox, console, run, terminal.clock)
         assert not self.prompt(signal.SIGINT)
-        _, frame = inbox.get(timeout=10)
+        _, frame = inbox.get(timeout=10 * PATIENCE)
         self.command = frame.data["command"]
 
 

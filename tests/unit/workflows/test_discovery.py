@@ -70,15 +70,6 @@ def test_no_host_speaks_for_another(
     assert merged(replies, silent=silent).asked == asked
 
 
-def test_runs_that_are_not_believed_for_one_reason_are_one_note() -> None:
-    """As of two names of one machine, which has runs of a cluster that calls it otherwise."""
-    found = [status("old", info=RunInfo(f"r{number}")) for number in (1, 2, 3)]
-    replies = {name: reply(*found) for name in ("a", "b")}
-    runs, notes = merge_statuses(replies, {"a": "one", "b": "two"})
-    assert runs == []
-    assert notes == ["not believed: that a, b is the node old of r1 and 2 more"]
-
-
 def test_an_id_alone_is_no_run() -> None:
     """Listed is that of most hosts, then the one in the workdir asked about; others are named."""
     old, new = (RunInfo("r1", launched_at=at) for at in (1.0, 2.0))
@@ -161,8 +152,6 @@ MEMBER, HUB = {"b": State.SUCCEEDED}, {"a": State.SUCCEEDED}
         ({"b": State.FAILED}, 0, 0, True),  # a failure ends all
         ({"b": State.FAILED}, 1, 0, False),  # and may be followed by another attempt
         ({"b": State.FAILED}, 0, 1, False),  # or the others go on without it
-        ({"a": State.RUNNING, "b": State.FAILED}, 0, 0, False),
-        ({}, 0, 0, False),
     ],
 )
 def test_a_run_has_ended_if_it_cannot_go_on_elsewhere(

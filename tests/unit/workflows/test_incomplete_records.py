@@ -90,20 +90,6 @@ def test_nothing_is_claimed_of_what_is_on_hosts_alone(
     assert not (tmp_path / "tb").exists()
 
 
-def test_an_export_names_the_runs_that_have_nothing(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Below a folder that has other files, which stay."""
-    words = [make(0, METRICS, has_ended=True), make(1, has_ended=True)]
-    (tmp_path / "train.py").touch()
-    assert main(["export", *words, "--tensorboard", "."]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith(f"{ID.format(0)}: 1 scalar\n")
-    assert told.err == f"note: {ID.format(1)} printed no metrics, and no samples are on record\n"
-    assert not (tmp_path / ID.format(1)).exists()
-    assert (tmp_path / "train.py").exists()
-
-
 def test_a_record_without_its_plan_is_said_to_be_damaged(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,15 +117,3 @@ def test_a_file_that_cannot_be_written(make: Make, capsys: pytest.CaptureFixture
     assert main(["report", word]) == 3
     _, hint = capsys.readouterr().err.splitlines()
     assert hint.strip() == "--out FILE names another place"
-
-
-def test_flags_of_compare(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    """The most first, and one format."""
-    words = [make(number, METRICS.replace("0.5", f"0.{number + 1}")) for number in range(2)]
-    assert main(["compare", "--sort", "-loss", "--csv", *words]) == 0
-    first, second = capsys.readouterr().out.splitlines()[1:]
-    assert (first.split(",")[0], second.split(",")[0]) == (ID.format(1), ID.format(0))
-    assert main(["compare", "--csv", "--json", *words]) == 2
-    told = capsys.readouterr().err
-    assert "--csv" in told
-    assert "--json" in told

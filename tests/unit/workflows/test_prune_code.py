@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.rerun import find_record
 from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.source import RerunCode
 from runner.control.record.run_store import RunStore
 from runner.core.errors import NotReady
 from runner.core.model.spec import Deploy
@@ -78,22 +76,3 @@ def test_a_plan_that_cannot_be_read_keeps_all(project: Path) -> None:
     damaged.write_text(json.dumps({"run_id": 3}))
     with pytest.raises(NotReady, match="RecordedRelease.run_id"):
         prune_code(project / "runs", 0.0, dry_run=False)
-
-
-def test_a_record_that_was_copied_has_its_code(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stays where the run was launched, whatever became of the code and the first record."""
-    release = launch(project, project / "runs" / "here", "here")
-    shutil.move(project / "runs" / "here", tmp_path / "archive")
-    (project / "train.py").write_text("edited")
-    (tmp_path / "away").mkdir()
-    monkeypatch.chdir(tmp_path / "away")
-    run = find_record(str(tmp_path / "archive"), tmp_path)
-    code, _ = run.code_to_run(PUSHED, (), is_same_program=True)
-    assert code is not None
-    source = RerunCode(code, PUSHED, project, tmp_path)
-    kept = source.keep(CodeStore(tmp_path / "away" / STORE))
-    assert kept is not None
-    assert kept.finish() == ""
-    assert CodeStore(tmp_path / "away" / STORE).find(release) is not None

@@ -6,9 +6,7 @@ import io
 import re
 import shlex
 import signal
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,13 +15,9 @@ import pytest
 from runner.cli.parser import VerbParser
 from runner.cli.verb import load_verb
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.core.model.results import RemoteRun
-from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.slurm import JobStatus
-from runner.core.protocol.states import State
 from runner.core.shell import this_program
 from runner.workflows.host_pool import HostPool
-from runner.workflows.runs.discovery import _not_begun
 from runner.workflows.slurm import queue as job
 from runner.workflows.slurm.queue import (
     QUESTION,
@@ -31,7 +25,6 @@ from runner.workflows.slurm.queue import (
     QueuedJob,
     job_of_lost_submission,
 )
-from tests.golden.builders import request
 
 RUN_ID = "0314-1592-digits-65a3"
 FLAGS = f"--run {RUN_ID} --cluster hpc"
@@ -211,18 +204,6 @@ def test_who_interrupts_decides_on_the_job(
     assert words in str(caught.value)
 
 
-def test_a_question_is_moot_once_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job is looked at while nobody answers; then Ctrl-C is about the run."""
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("select.select", lambda *_: ([], [], []))
-    monkeypatch.setattr(job, "POLL_S", 0.0)
-    pool = Pool(told(PENDING), told(PENDING), READY, READY)
-    pool.interrupts = [Interrupted(130, "")]
-    queued(pool).await_start(cancels=True)
-    assert pool.asked == ["job"] * 4
-    assert pool.messages[-1].endswith("its run begins; Ctrl-C stops that")
-
-
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_connection_lost_at_a_submission(taken: bool) -> None:
     """Slurm may have taken the job all the same; that is known once its name was looked for."""
@@ -263,18 +244,3 @@ def commands(text: str) -> list[str]:
     values = [(v, VerbParser(load_verb(v)).values(shlex.split(words))) for v, words in found]
     assert all(each["run"] == RUN_ID and each["cluster"] == "hpc" for _, each in values), values
     return [verb for verb, _ in values]
-
-
-def test_printed_commands_find_the_run(tmp_path: Path) -> None:
-    """Each is a verb with words that it takes: where a job is left, and where it has not begun."""
-    pool = Pool(told(PENDING))
-    pool.interrupts = [Interrupted(130, "")]
-    with pytest.raises(Interrupted) as caught:
-        queued(pool).await_start(cancels=False)
-    assert commands(str(caught.value)) == ["attach", "stop"]
-    asked = replace(request(tmp_path / RUN_ID), contact_words=("--cluster", "hpc"))
-    info = RunInfo(RUN_ID, world_size=0)
-    status = HostRunStatus(info, "ada", State.STARTING, True, 1.0, job=PENDING)
-    problem = _not_begun(RemoteRun(info, {"login": status}, {}), asked.selector)
-    assert "has not begun: job 7 is pending (Resources)" in problem.message
-    assert commands(problem.hint) == ["attach", "stop"]

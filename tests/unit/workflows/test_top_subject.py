@@ -21,7 +21,6 @@ SUCCEEDED = {"state": State.SUCCEEDED, "alive": False}
     [
         (LOST, {}, "lost"),
         (LOST, {"relaunches_left": 1}, ""),
-        (LOST, {"min_nodes": 1}, ""),
         (SUCCEEDED, {}, ""),
         ({**LOST, "alive": True}, {}, ""),
         ({**LOST, "relaunch_pending": True}, {}, ""),

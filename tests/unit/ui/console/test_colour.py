@@ -9,7 +9,6 @@ from runner.ui.console.dedup import Source
 
 GREY = LineStyler(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
 BASIC = LineStyler(["gpu1", "gpu2"], {"TERM": "xterm"})
-DEEP = LineStyler(["gpu1", "gpu2"], {"TERM": "tmux-256color", "NO_COLOR": ""})
 
 
 def sources(*ranks: int) -> list[Source]:
@@ -26,13 +25,6 @@ def test_prefix_names_node_and_rank() -> None:
         b"\x1b[35m[gpu2:1]\x1b[0m\x1b[31m!\x1b[0m "
     )
     assert BASIC.prefix(Source("gpu2", 1), is_error=True, is_plain=True) == b"[gpu2:1]! "
-
-
-def test_colour_is_the_nodes() -> None:
-    """Every rank of a node has it, and so has a node that was never announced."""
-    assert DEEP.prefix(Source("gpu1", 0), is_error=False).startswith(b"\x1b[38;5;37m[gpu1:0]")
-    assert DEEP.prefix(Source("gpu1", 1), is_error=False).startswith(b"\x1b[38;5;37m[gpu1:1]")
-    assert DEEP.prefix(Source("new", 9), is_error=False).startswith(b"\x1b[38;5;71m[new:9]")
 
 
 @pytest.mark.parametrize(
@@ -72,15 +64,3 @@ def test_no_colour_at_all_where_it_is_not_wanted() -> None:
     """Neither ours nor theirs."""
     assert GREY.clean(b"\x1b[31mred") == b"red"
     assert GREY.style_report("run a failed after 1 s") == "run a failed after 1 s"
-
-
-def test_report_has_its_news_in_colour() -> None:
-    """How it ended, and what failed first; the words are the same."""
-    text = "first failure: a: x\n  b  rank 1 succeeded\nrun 1-t-a failed after 1 s\n  logs: x"
-
-    assert BASIC.style_report(text) == (
-        "\x1b[1;31mfirst failure: a: x\x1b[0m\n  b  rank 1 succeeded\n"
-        "\x1b[1;31mrun 1-t-a failed after 1 s\x1b[0m\n  logs: x"
-    )
-    assert BASIC.style_report("run a succeeded after").startswith("\x1b[1;32m")
-    assert BASIC.style_report("run a stopped after").startswith("\x1b[1;33m")

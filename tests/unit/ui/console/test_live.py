@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.console import line_buffer, live, plain, status_area
+from runner.ui.console import live, plain, status_area
 from runner.ui.console.live import LiveConsole, Screen
 from runner.ui.console.plain import Console, open_console
 from runner.ui.console.status_area import Row, StatusArea
@@ -116,7 +116,7 @@ def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None
         "the screen",
     )
     meanwhile = terminal.screen()
-    shown.flush_ranks(PATIENCE)
+    shown.flush_ranks(30 * PATIENCE)
     shown.verdict("run 1-a succeeded after 1 s\n  logs: here")
     shown.close()
     terminal.hang_up()
@@ -176,17 +176,13 @@ def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
     shown = opened()
     shown.phase("running")
     for chunk in range(10):
-        for rank in range(2):
-            text = b"".join(b"%d\n" % (100 * chunk + line) for line in range(100))
-            shown.rank_output(NODES[rank], rank, "out", text)
-    shown.flush_ranks(PATIENCE)
+        text = b"".join(b"%d\n" % (100 * chunk + line) for line in range(100))
+        shown.rank_output("gpu1", 0, "out", text)
+    shown.flush_ranks(30 * PATIENCE)
     shown.close()
     terminal.hang_up()
 
-    for rank in range(2):
-        mine = [row for row in terminal.screen() if row.startswith(f"[{NODES[rank]}:")]
-        assert mine == [f"[{NODES[rank]}:{rank}] {number}" for number in range(1000)]
-    assert len(terminal.screen()) == 2000
+    assert terminal.screen() == [f"[gpu1:0] {number}" for number in range(1000)]
 
 
 def test_progress_bar_stands_in_the_area_until_it_ends(
@@ -205,26 +201,19 @@ def test_progress_bar_stands_in_the_area_until_it_ends(
     shown.close()
 
 
-def test_unfinished_line_stands_in_the_area(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It becomes a line when it ends, or when all does."""
-    monkeypatch.setattr(line_buffer, "SHOW_PARTIAL_AFTER_S", 0.0)
-    shown = opened()
-    shown.rank_output("gpu1", 0, "out", b"Loading...")
-    wait_until(lambda: terminal.screen()[1:] == ["[gpu1:0] Loading..."], "the screen")
-    shown.rank_output("gpu1", 0, "out", b" done\nand")
-    shown.flush_ranks()
-    shown.close()
-    terminal.hang_up()
-
-    assert terminal.screen() == ["[gpu1:0] Loading... done", "[gpu1:0] and"]
-
-
 def test_output_that_goes_elsewhere_is_plain(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Behind a pipe may be the same terminal (`| tee`): there is no area to be in the way."""
+    """Behind a pipe may be the same terminal (`| tee`): there is no area to be in the way.
+
+    Nor is there one on a terminal that knows nothing, or where nobody wants it.
+    """
+    monkeypatch.setenv("TERM", "dumb")
+    for ui in ("auto", "plain"):
+        shown = open_console(ui, None, NODES)
+        shown.close()
+        assert type(shown) is Console
+        monkeypatch.setenv("TERM", "xterm")
     descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
     monkeypatch.setattr(plain, "OUT", descriptor)
     shown = open_console("auto", None, NODES)
@@ -237,25 +226,6 @@ def test_output_that_goes_elsewhere_is_plain(
 
     assert (tmp_path / "out").read_bytes() == (b"[gpu1:0] same\n[gpu1:1] same\n[gpu1:1]  20%\n")
     assert terminal.screen() == ["[gpu1:1] error"]
-
-
-def test_terminal_that_knows_nothing_gets_plain_lines(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As does whoever asks for it."""
-    first = open_console("plain", None, NODES)
-    monkeypatch.setenv("TERM", "dumb")
-    second = open_console("auto", None, NODES)
-    for each in (first, second):
-        each.phase("running")
-        each.node_status("gpu1", "running")
-        each.rank_output("gpu1", 0, "err", b"x\n")
-        each.verdict("run 1-a succeeded after 1 s")
-        each.close()
-    terminal.hang_up()
-
-    assert type(first) is type(second) is Console
-    assert terminal.raw == b"[gpu1:0] x\r\nrun 1-a succeeded after 1 s\r\n" * 2
 
 
 class Painted(StatusArea):
@@ -300,29 +270,6 @@ def test_after_a_stop_nothing_of_others_is_wiped() -> None:
     screen.forget_drawn()
 
     assert screen.frame(b"") == b"one\n"
-
-
-@pytest.mark.parametrize(("longer", "seen"), [(-1.0, True), (1e6, False)])
-def test_stop_is_seen_by_a_wait_that_took_too_long(
-    monkeypatch: pytest.MonkeyPatch, longer: float, seen: bool
-) -> None:
-    """Whoever waits for a moment and wakes much later was stopped."""
-    monkeypatch.setattr(plain, "SUSPENDED_S", longer)
-    ticks: list[None] = []
-    stops: list[None] = []
-    made = plain.Writer(
-        -1,
-        0.001,
-        lambda: ticks.append(None),
-        lambda _: None,
-        on_suspended=lambda: stops.append(None),
-    )
-    made.start()
-    wait_until(lambda: len(ticks) > 1, "the screen")
-    made.finish()
-    wait_until(lambda: not made.is_alive(), "the screen")
-
-    assert bool(stops) == seen
 
 
 @pytest.mark.usefixtures("size")

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -172,19 +171,3 @@ def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> Non
 
     assert len(text) == 6 + 199999 + 1
     assert err.text() == ""
-
-
-def test_escape_sequences_reach_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither colours nor titles nor movements, unless they are asked for: `ui=raw`."""
-    for ui, expected in (
-        ("plain", b"[a:0] red\n"),
-        ("raw", b"[a:0] \x1b]0;t\x07\x1b[31mred\x1b[0m\n"),
-    ):
-        file = tmp_path / ui
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
-        monkeypatch.setattr(plain, "OUT", descriptor)
-        shown = plain.open_console(ui, None, ["a"])
-        shown.rank_output("a", 0, "out", b"\x1b]0;t\x07\x1b[31mred\x1b[0m\n")
-        shown.close()
-        os.close(descriptor)
-        assert file.read_bytes() == expected

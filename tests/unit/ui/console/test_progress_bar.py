@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.ui.console.dedup import Source
-from runner.ui.console.progress_bar import SILENT_S, BarState, ProgressBar, StepClock, bar_row
+from runner.ui.console.progress_bar import SILENT_S, ProgressBar, StepClock
 
 FIRST, SECOND = Source("gpu1", 0), Source("gpu2", 1)
 
@@ -21,6 +21,11 @@ def test_the_lowest_rank_that_prints_metrics_is_shown() -> None:
     assert state is not None
     assert (state.source, state.share) == (FIRST, 0.25)
     assert state.texts == ("2/8", "loss 0.25", "64/s")
+    bar.take(FIRST, b'{"step": 8, "steps": 8, "rate": 12345.6, "unit": "it/s"}', 3.0)
+    last = bar.pop()
+    assert last is not None
+    assert last.texts == ("8/8", "loss 0.25", "12,346 it/s")
+    assert bar.pop() is None
 
 
 def test_a_broken_line_stays_output() -> None:
@@ -79,35 +84,6 @@ def test_a_rank_that_tells_how_many_steps_there_are_is_shown_rather() -> None:
     assert shown(bar) == (SECOND, ("3/100",))
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        (100, f"[gpu1:0] {'━' * 12}{'─' * 12} 5/10  loss 0.25  8/s  lr 0.1  1 m 05 s left"),
-        (48, "[gpu1:0] ━━── 5/10  loss 0.25  1 m 05 s left"),
-        (30, "[gpu1:0] 5/10  1 m 05 s left"),
-    ],
-)
-def test_what_matters_most_stays_in_a_narrow_terminal(columns: int, expected: str) -> None:
-    """The step and the time left; then the bar, the loss and the rate."""
-    figures = ("loss 0.25", "8/s", "lr 0.1")
-    row = bar_row(BarState(FIRST, 0.5, "5/10", figures, "1 m 05 s left"), columns)
-    assert "".join(text for text, _ in row) == expected
-    assert len(expected) < columns
-
-
-def test_last_figures_of_an_unfinished_run_have_no_time_left() -> None:
-    """Nothing is left of it."""
-    bar = ProgressBar()
-    for step in range(1, 10):
-        bar.take(FIRST, b'{"step": %d, "steps": 10}' % step, 5000.0 + step)
-    state = bar.state(5009.0)
-    assert state is not None
-    assert state.texts == ("9/10", "1 s left")
-    state = bar.pop()
-    assert state is not None
-    assert state.texts == ("9/10",)
-
-
 def test_time_left_follows_the_steps() -> None:
     """It runs down between two lines, and is never less than nothing."""
     clock = StepClock()
@@ -147,16 +123,3 @@ def test_time_left_of_steady_steps_runs_down_steadily(pause_s: float) -> None:
             assert left is None
         elif now - 100.0 > 5.0:
             assert left == pytest.approx((1000 - step) * pause_s)
-
-
-def test_a_pause_counts_once_a_run_is_well_under_way() -> None:
-    """Evaluations take time, too."""
-    clock, now = StepClock(), 0.0
-    for epoch in range(10):
-        for step in range(5):
-            now += 1.0
-            clock.note(epoch * 5 + step + 1, now)
-        now += 25.0
-    left = clock.left_s(100, now - 25.0)
-    assert left is not None
-    assert 200.0 < left < 350.0, "50 steps of 1 s, and 10 pauses of 25 s"

@@ -104,28 +104,3 @@ def test_too_many_unfinished_lines_are_folded(area: StatusArea, clock: Clock) ->
     area.progress_lines([(source, f"{source.rank} %") for source in ranks])
     assert look(area)[1:] == [f"[×4 gpu{n + 1}] {4 * n} %" for n in range(4)]
     assert look(area, rows=12)[1:] == ["[×4 gpu1] 0 %", "[×4 gpu2] 4 %", "… and 8 more ranks"]
-
-
-def test_ended_area_is_gone(area: StatusArea, clock: Clock) -> None:
-    """Whatever is said to it then."""
-    area.phase("running")
-    clock.now += 2
-    area.end()
-    area.phase("stopping")
-    clock.now += 2
-
-    assert look(area) == []
-
-
-def test_equal_bars_are_one_row_whatever_their_rates(area: StatusArea, clock: Clock) -> None:
-    """While they are drawn, and though there is room for each."""
-    area.phase("running")
-    clock.now += 2
-    bar = " 45%|####     | 45/100 [00:0{}<00:15,  3.{}it/s]"
-    lines = [(Source(f"gpu{n + 1}", n), bar.format(n + 1, n)) for n in range(3)]
-    area.progress_lines([*lines, (Source("gpu4", 3), " 44%|###      | 44/100 [00:01<00:16]")])
-
-    assert look(area)[1:] == [
-        "[×3 gpu[1-3]]  45%|####     | 45/100 [00:01<00:15,  3.0it/s]",
-        "[gpu4:3]       44%|###      | 44/100 [00:01<00:16]",
-    ]

@@ -97,14 +97,6 @@ def test_any_exception_long_after_the_failure_follows_from_it(folder: TracebackF
     assert due(folder, 2.0) == [b"4 lines of a traceback: ValueError: no lr (whole in logs)"]
 
 
-def test_ranks_that_are_started_again_are_shown_whole(folder: TracebackFolder) -> None:
-    """A recovery ends the folding."""
-    folder.fold_except("gpu1", 0, 0.0)
-    folder.keep_whole()
-    folder.feed(TWO, ERR, OWN, 9.0)
-    assert due(folder, 10.0) == [OWN]
-
-
 def test_chain_of_tracebacks_is_one(folder: TracebackFolder) -> None:
     """As is all of an exception that torch prefixes; its own log lines are not part of it."""
     between = b"\n\nDuring handling of the above exception, another exception occurred:\n\n"

@@ -45,20 +45,6 @@ def test_equal_answers_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "title"),
-    [
-        (answer("a", -signal.SIGKILL), "a: killed by SIGKILL"),
-        (answer("a", -40), "a: killed by signal 40"),
-        (answer("a", None, problem="lost: no route"), "a: lost: no route"),
-        (answer("a", -9, problem="did not end in time"), "a: did not end in time"),
-    ],
-)
-def test_end_is_told_in_words(given: CommandResult, title: str) -> None:
-    """Whatever kind of end it was, real-time signals too."""
-    assert answers.render_answers([given]) == f"── {title} ──"
-
-
-@pytest.mark.parametrize(
     ("given", "code"),
     [
         ([answer("a"), answer("b")], 0),

@@ -14,7 +14,7 @@ from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol.events import unattended_reason
+from runner.core.text import format_duration
 from runner.ui.reports import report
 from runner.ui.reports.report import final_report, launch_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
@@ -104,24 +104,6 @@ def test_failure_shows_the_last_lines_of_the_first() -> None:
     )
 
 
-def test_a_run_that_nobody_attended_was_stopped() -> None:
-    """It is named as what it is, with its cure, and no rank is blamed."""
-    verdict = Verdict(
-        "stopped",
-        1,
-        65.0,
-        Failure("b", None, unattended_reason(25.0)),
-        nodes={"a": DONE, "b": DONE},
-        ranks=ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM)),
-    )
-    shown = told(verdict, b_program_err=["Traceback:"]).splitlines()
-    assert shown[0] == "stopped: no controller was attached for 25 s (disconnect_s)"
-    assert shown[1].startswith("  why: ")
-    assert "  cure: detach=true" in "\n".join(shown)
-    assert shown[-3].startswith("  a,b  ranks 0-3 were killed by SIGTERM; 0 processes left")
-    assert shown[-2].startswith(f"run {RUN_ID} stopped after")
-
-
 def test_equal_failures_are_one() -> None:
     """None of them is said to follow from another."""
     verdict = Verdict(
@@ -182,25 +164,6 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
     assert "after it loses the other hosts" not in told(verdict, replace(made, min_nodes=1))
 
 
-def test_stopped_run_says_that_nothing_is_left() -> None:
-    """The user's own stop is no failure; whose it was is said."""
-    node = replace(DONE, code=1, killed=1)
-    verdict = Verdict(
-        "stopped",
-        130,
-        9.96,
-        nodes={"a": node, "b": node},
-        ranks=ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM)),
-        stop_reason="stop requested by ada@desk",
-    )
-
-    assert told(verdict) == (
-        "  a,b  ranks 0-3 were killed by SIGTERM; 0 processes left, 1 killed on each\n"
-        f"run {RUN_ID} stopped after 10.0 s: stop requested by ada@desk\n"
-        "  logs: runs/0314/logs"
-    )
-
-
 def test_stuck_run_names_hosts_and_processes() -> None:
     """What could not be stopped is there to be looked up."""
     verdict = Verdict(
@@ -213,6 +176,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
             "b": NodeResult(),
         },
         ranks=ranks(0, 0, None, None),
+        stop_reason="stop requested by ada@desk",
     )
 
     assert told(verdict) == (
@@ -222,7 +186,7 @@ def test_stuck_run_names_hosts_and_processes() -> None:
         "    if it is up, its supervisor ends the ranks there 15 s after it loses this controller\n"
         "    when it answers again: runner stop --run ID -c lab\n"
         "  a: cannot be killed: PID 41, 42\n"
-        f"run {RUN_ID} stuck after 40.0 s\n"
+        f"run {RUN_ID} stuck after 40.0 s: stop requested by ada@desk\n"
         "  logs: runs/0314/logs"
     )
 
@@ -243,31 +207,10 @@ def test_opening_of_many_nodes_folds_those_alike() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (59.94, "59.9 s"),
-        (59.96, "1 m 00 s"),
-        (3599.7, "1 h 00 m 00 s"),
-        (90061.0, "25 h 01 m 01 s"),
-    ],
-)
-def test_duration_is_told_in_its_own_units(seconds: float, words: str) -> None:
+def test_duration_is_told_in_its_own_units() -> None:
     """Tenths below a minute, whole seconds above; nothing reads as "60 s"."""
-    verdict = Verdict("succeeded", 0, seconds, nodes={"a": DONE}, ranks=ranks(0, 0))
-
-    assert f"succeeded after {words}\n" in final_report(
-        plan(1), verdict, FOLDER, None, disconnect_s=15, run_flags=""
-    )
-
-
-def test_a_run_that_hung_when_it_was_stopped_says_so() -> None:
-    """Who stops it by hand finds where its ranks were."""
-    ends = ranks(None, None, None, None, signals=dict.fromkeys(range(4), TERM))
-    nodes = {"a": DONE, "b": DONE}
-    text = told(Verdict("stopped", 130, 400.0, stalled_s=300.4, nodes=nodes, ranks=ends))
-    assert "no rank had made progress for 300 s; the stacks of all ranks: " in text
-    assert "/logs/NODE/stacks.out" in text
+    told = [format_duration(seconds) for seconds in (59.94, 59.96, 3599.7, 90061.0)]
+    assert told == ["59.9 s", "1 m 00 s", "1 h 00 m 00 s", "25 h 01 m 01 s"]
 
 
 def test_the_attempts_before_the_last_are_told() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import Problem
-from runner.core.model.results import Origin, PullResult, Setting
+from runner.core.model.results import PullResult
 from runner.core.protocol.events import Event, ProgressResumed, Stalled
 from runner.ui.reports import tables
 from runner.ui.reports.report import code_name
-from runner.ui.reports.tables import CleanResult, PushResult
+from runner.ui.reports.tables import PushResult
 from tests.golden.builders import plan
 
 
@@ -34,31 +34,6 @@ def test_deploy_says_which_release_is_where() -> None:
     ]
 
 
-def test_origin_names_winner_and_losers() -> None:
-    """Why a value is what it is, and what it would be otherwise."""
-    given = [
-        Origin(
-            "task.args.lr",
-            "0.1",
-            written="${base}",
-            settings=(
-                Setting("command line", "task.args.lr", "0.1"),
-                Setting("conf/task/x.yaml:3", "args.lr", "0.5"),
-            ),
-        ),
-        Origin("cluster.user", "", "", (), problem="it refers to nothing", meaning="a name (text)"),
-    ]
-
-    assert tables.render_origins(given).split("\n") == [
-        "task.args.lr: 0.1",
-        "  written as ${base}",
-        "  command line",
-        "  conf/task/x.yaml:3 as args.lr (overridden: 0.5)",
-        "cluster.user: it refers to nothing",
-        "  # a name (text)",
-    ]
-
-
 def test_a_few_lines_say_what_came() -> None:
     """Nodes with as many files as one."""
     pulled = {
@@ -78,16 +53,6 @@ def test_a_few_lines_say_what_came() -> None:
         "  gpu2: 1,200 more were left out: too many for one pull\n"
         "  gpu3: 3 files more could not be fetched"
     )
-
-
-def test_a_clean_that_finds_nothing_names_the_age() -> None:
-    """Which may be the default, that nobody typed; where something was removed it goes unsaid."""
-    nothing, one = CleanResult((), (), (), 0), CleanResult(("r",), (), (), 9)
-    assert tables.render_clean({"a": nothing}, {}, "7d", dry_run=False).splitlines() == [
-        "a: 0 runs and 0 releases removed, 0 B",
-        "nothing unused is older than 7d; --older-than 0s is whatever has ended",
-    ]
-    assert "older" not in tables.render_clean({"a": one, "b": nothing}, {}, "7d", dry_run=False)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.samples import GpuSample, GpuUser
-from runner.ui.top.cluster_view import ClusterView, is_in_use
-from runner.ui.top.node_table import ordered_rows, summary
+from runner.ui.top.cluster_view import ClusterView
+from runner.ui.top.node_table import ordered_rows
 from runner.ui.top.screen import Screen, encode_frame
 from runner.ui.top.terminal import KeyDecoder
 from tests.golden.cluster_views import WALL, gpu, large_view, node, nodes, view
@@ -49,29 +49,6 @@ def test_a_gpu_is_idle_only_if_all_recent_samples_say_so() -> None:
     for each, notes in ((idle, 1), (blinking, 0), (young, 0)):
         rows = ordered_rows(ClusterView("lab", WALL, (each, nodes()["usual"])), "name")
         assert len(rows[0].anomalies) == notes, each
-
-
-@pytest.mark.parametrize(
-    ("used", "is_used"),
-    [
-        (gpu(0, 0, 0.5, users=()), False),
-        (gpu(0, 0, 1.0, users=()), True),
-        (gpu(0, 1, 0.0, users=()), True),
-        (gpu(0, 0, 0.0), True),
-        (GpuSample(0), False),
-    ],
-)
-def test_a_gpu_in_use(used: GpuSample, is_used: bool) -> None:
-    """By a process, by memory, or by its time."""
-    assert is_in_use(used) is is_used
-
-
-def test_the_header_counts_what_answers() -> None:
-    """Those that do not answer have no GPUs that are known."""
-    said = summary(view())
-    assert said["hosts"] == "9 of 11 hosts answer"
-    assert said["gpus"] == "63 of 72 GPUs in use"
-    assert summary(ClusterView("lab", WALL))["gpus"] == "no GPUs"
 
 
 @pytest.mark.parametrize("width", [20, 320])
