@@ -1,28 +1,24 @@
-"""What `compare` and `plot` print, at the widths that terminals have, and in a pipe."""
+"""What `compare` prints on a terminal and in a pipe."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from runner.core.history.charts import make_chart
 from runner.core.history.comparison import Comparison, compare_runs, gpu_hours
-from runner.core.history.run_data import GpuLoad, Metric, NodeLoad, RunData, Series
+from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.ui.layout import UNLIMITED_WIDTH
 from runner.ui.reports.comparison_table import as_csv, as_data, render_comparison
-from runner.ui.reports.terminal_plot import render_plot
 from runner.workflows.history.compare import sorted_runs
-from runner.workflows.history.plot import labels_of
 from tests.golden.builders import facts, spec
 
 BEGAN = 1.7e9
@@ -68,7 +64,7 @@ def runs() -> list[RunData]:
     return made
 
 
-@pytest.mark.parametrize("width", [80, 120, 200, UNLIMITED_WIDTH])
+@pytest.mark.parametrize("width", [80, UNLIMITED_WIDTH])
 def test_the_table_fits_the_terminal(check_screen: Callable[[str, str], None], width: int) -> None:
     """Of several runs, and of two."""
     text = "".join(
@@ -78,89 +74,14 @@ def test_the_table_fits_the_terminal(check_screen: Callable[[str, str], None], w
     check_screen(f"compare-{width}", text)
 
 
-def mixed_runs() -> list[RunData]:
-    """Ten runs of four tasks, whose arguments and settings are different ones."""
-    made = []
-    for number in range(10):
-        task = ("train", "train", "sleep", "bench")[number % 4]
-        args = {
-            "train": {"lr": (10 - number) / 100, "fail-rank": 1 if number == 5 else None},
-            "sleep": {"secs": 30 * number},
-            "bench": None,
-        }[task]
-        script = None if task == "bench" else f"{task}.py"
-        config = {"task": {"args": args, "script": script, "entry": "bp:main"}}
-        if script:
-            del config["task"]["entry"]
-        each = run(number, 0.001 * (number + 1), task=task, config={**config, "grace_s": 10})
-        made.append(each if task == "train" else replace(each, metrics=()))
-    return made
-
-
-def test_the_results_stay_and_what_tells_the_least_goes(
-    check_screen: Callable[[str, str], None],
-) -> None:
-    """Columns that are empty for most runs, or have one value, are the first to be left out."""
-    comparison = compare_runs(mixed_runs())
-    assert "task.args" not in comparison.keys, "null, or not set: it says nothing"
-    text = render_comparison(comparison, 80)
-    header, *_ = text.splitlines()
-    assert {"loss", "end", "took", "task", "lr"} <= {*header.split()}
-    assert not {"fail-rank", "entry", "task.entry"} & {*header.split()}
-    check_screen("compare-mixed", f"{text}\n\n{render_comparison(comparison, 120)}\n")
-
-
-def test_a_plot_in_a_pipe_and_on_a_terminal(check_screen: Callable[[str, str], None]) -> None:
-    """Without colours each run has a sign of its own; with them it is drawn finer."""
-    chart = make_chart(runs()[:2], "loss", "step")
-    (labels,) = labels_of(runs()[:2], [chart])
-    plain = render_plot(chart, labels, 80, 16, colours=False)
-    assert "\x1b" not in plain
-    coloured = render_plot(chart, labels, 80, 16, colours=True)
-    assert "\x1b[38;5;208m" in coloured
-    over_time = make_chart(runs()[:2], "loss", "time")
-    timed = render_plot(over_time, labels, 60, 10, colours=False)
-    check_screen("plot", f"{plain}\n\n{timed}\n")
-
-
-@pytest.mark.parametrize(
-    ("span", "ticks"),
-    [(0.4, ["2.0 s", "2.1 s", "2.4 s"]), (2.0, ["2.0 s", "2.5 s", "4.0 s"]), (400.0, ["1 m 42 s"])],
-)
-def test_ticks_of_time_differ(span: float, ticks: list[str]) -> None:
-    """A short run has decimals."""
-    times = tuple(BEGAN + 2 + span * step / 999 for step in range(1000))
-    series = {0: Series(times, tuple(range(1000)), times)}
-    data = run(1, 0.1, metrics=(Metric("loss", by_attempt=series),))
-    lines = render_plot(make_chart([data], "loss", "time"), ["x"], 80, 16, colours=False)
-    (axis,) = (line for line in lines.splitlines() if ticks[0] in line)
-    shown = re.split(r"\s{2,}", axis.strip())
-    assert set(ticks) <= set(shown), shown
-    assert len(set(shown)) == len(shown)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "shown"), [(456.6, "kB/s", 0.4566), (2e6, "MB/s", 2.0), (3e9, "GB/s", 3.0)]
-)
-def test_the_unit_fits_the_largest_rate(value: float, unit: str, shown: float) -> None:
-    """From kB/s to GB/s."""
-    series = Series((BEGAN + 1, BEGAN + 2), (), (0.0, value))
-    data = run(1, 0.1, loads=(NodeLoad("a", series={"net_received": series}),))
-    chart = make_chart([data], "net_received", "time")
-    assert chart.unit == unit
-    assert chart.curves[0].pieces[0][-1][1] == pytest.approx(shown)
-
-
 def test_hostile_names_and_notes_act_upon_nothing() -> None:
     """They come from programs, hosts and other users."""
     evil = "\x1b]0;x\x07\x1b[2J\r\n=1+1"
     metric = replace(run(1, 0.1).metrics[0], name=evil)
     hostile = run(1, 0.1, note=evil, metrics=(metric,), config={"task": {"args": {evil: evil}}})
     comparison = compare_runs([hostile, run(2, 0.1)])
-    (labels,) = labels_of([hostile], [make_chart([hostile], evil, "step")])
-    plotted = render_plot(make_chart([hostile], evil, "step"), labels, 80, 16, colours=False)
     listed = as_csv(comparison)
-    for text in (render_comparison(comparison, 200), listed, plotted):
+    for text in (render_comparison(comparison, 200), listed):
         assert text.replace("\r\n", "").replace("\n", "").isprintable()
     assert len(list(csv.reader(io.StringIO(listed)))) == 3
 
@@ -202,17 +123,3 @@ def test_gpu_hours_are_those_of_all_attempts() -> None:
     data = replace(data, plans=(replace(data.plans[0], attempt=1),))
     assert gpu_hours(data) == 8 * 0.5 + 4
     assert gpu_hours(replace(data, verdict=None)) is None
-
-
-def test_a_chart_of_samples_is_their_mean() -> None:
-    """Of GPUs whose samples are not at the same times."""
-
-    def gpu(index: int, at: float, value: float) -> GpuLoad:
-        times = tuple(BEGAN + at + 10 * n for n in range(10))
-        return GpuLoad(index, series={"utilization": Series(times, (), (value,) * 10)})
-
-    data = run(1, 0.1, loads=(NodeLoad("a", gpus=(gpu(0, 0, 100.0), gpu(1, 1, 50.0))),))
-    (curve,) = make_chart([data], "gpu.utilization", "step").curves
-    (piece,) = curve.pieces
-    assert {value for _, value in piece} == {75.0}
-    assert 0 <= piece[0][0] < piece[-1][0] < 100
