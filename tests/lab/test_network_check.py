@@ -22,10 +22,11 @@ Row = dict[str, Any]
 
 
 def looked(on_lab: Launcher, *words: str) -> list[Row]:
-    """What `check` says of the network, less what is fine."""
+    """What `check` says of the network of node1 to node3, less what is fine."""
     others = ("python", "torch", "gpus", "storage", "limits", "system", "clock")
     skip = [word for each in others for word in ("--skip", each)]
-    done = on_lab("check", "--cluster", "lab", "--json", *skip, *words)
+    three = "cluster.only=[node1,node2,node3]"
+    done = on_lab("check", "--cluster", "lab4", three, "--json", *skip, *words)
     rows: list[Row] = json.loads(done.out)
     bad = [row for row in rows if row["level"] != "fine"]
     assert done.code == (3 if any(row["level"] == "error" for row in bad) else 0), done
@@ -51,7 +52,7 @@ def changed(host: Host, do: str, undo: str) -> Iterator[None]:
 
 
 def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None:
-    """One error names both, and that they reach the others; it takes seconds, not minutes."""
+    """One error names both, and that they reach the others."""
     other = lab["node3"].address
     with changed(
         lab["node1"], f"ip neigh replace {other} {NOWHERE}", f"ip neigh del {other} dev eth0"
@@ -64,18 +65,6 @@ def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None
     )
     assert "sudo ufw allow from 10.77." in row["hint"]
     assert lab.wait_idle() == {}
-
-
-def test_a_host_that_is_cut_off(lab: Lab, on_lab: Launcher) -> None:
-    """One error, not six; what its own routes say is told apart from silence."""
-    node4 = lab["node4"]
-    others = [f"unreachable {host.address}/32" for host in lab.hosts.values() if host is not node4]
-    do, undo = ("; ".join(f"ip route {word} {each}" for each in others) for word in ("add", "del"))
-    with changed(node4, f"set -e; {do}", undo):
-        row = one(on_lab)
-    assert (row["level"], row["node"]) == ("error", "node4")
-    assert row["message"].startswith(f"no node reaches it at {node4.address}, port ")
-    assert row["message"].endswith("(eth0), and it reaches none: timed out, or unreachable")
 
 
 def test_a_master_port_behind_a_firewall(lab: Lab, on_lab: Launcher) -> None:
@@ -115,23 +104,6 @@ def test_large_packets_that_vanish(lab: Lab, on_lab: Launcher) -> None:
     assert "ping -M do" in row["hint"]
 
 
-def test_unlike_mtus(lab: Lab, on_lab: Launcher) -> None:
-    """A warning for the host that is unlike most."""
-    with changed(lab["node3"], "ip link set dev eth0 mtu 1400", "ip link set dev eth0 mtu 1500"):
-        row = one(on_lab)
-    assert (row["check"], row["level"], row["node"]) == ("network", "warning", "node3")
-    assert row["message"] == "eth0 has MTU 1400, most have 1500: large packets may be lost"
-
-
-def test_a_slow_host(lab: Lab, on_lab: Launcher) -> None:
-    """Its round trips are told from the others'."""
-    lab["node2"].degrade_network(delay_ms=30)
-    row = one(on_lab)
-    lab["node2"].restore_network()
-    assert (row["check"], row["level"], row["node"]) == ("pairs", "warning", "node2")
-    assert row["message"].startswith("round trips to it take up to 3")
-
-
 STRANGER = f"""\
 import socket
 at = socket.create_server(("0.0.0.0", {PORT}))
@@ -147,14 +119,16 @@ def quiet(ignore: str, announce: str) -> str:
     return f"echo {ignore} >{conf}/arp_ignore; echo {announce} >{conf}/arp_announce"
 
 
+@pytest.mark.all
+@pytest.mark.promise(12)
 def test_another_machine_at_the_masters_address(lab: Lab, on_lab: Launcher) -> None:
     """Who answers must know the token; and a host that has the address itself is named."""
-    node1, node2, node4 = lab["node1"], lab["node2"], lab["node4"]
-    mac = node4._legs[0].mac
+    node1, node2, node3 = (lab[name] for name in ("node1", "node2", "node3"))
+    mac = node3._legs[0].mac
     own = f"{node1.address}/32 dev lo"
     with (
         changed(
-            node4,
+            node3,
             f"set -e; {quiet('1', '2')}; ip address add {own}",
             f"ip address del {own}; {quiet('0', '0')}",
         ),
@@ -164,65 +138,18 @@ def test_another_machine_at_the_masters_address(lab: Lab, on_lab: Launcher) -> N
             f"ip neigh del {node1.address} dev eth0",
         ),
     ):
-        stranger = node4.popen(["python3", "-c", STRANGER])
+        stranger = node3.popen(["python3", "-c", STRANGER])
         try:
-            wait_until(lambda: f":{PORT} " in node4.sh("ss -ltn"), "the stranger to listen")
+            wait_until(lambda: f":{PORT} " in node3.sh("ss -ltn"), "the stranger to listen")
             rows = looked(on_lab, f"cluster.master_port={PORT}")
         finally:
             stranger.kill()
             stranger.wait()
     assert [(row["check"], row["level"], row["node"]) for row in rows] == [
-        ("network", "error", "node4"),
+        ("network", "error", "node3"),
         ("pairs", "error", "node1"),
     ]
     assert rows[0]["message"] == f"{node1.address} (lo) is the address of node1, too"
     assert "node1 and node2 cannot reach each other: " in rows[1]["message"]
     assert "another machine or program answers" in rows[1]["message"]
     assert f"another machine has {node1.address}" in rows[1]["hint"]
-
-
-@pytest.mark.promise(13)
-def test_a_resolver_that_does_not_answer(lab: Lab, on_lab: Launcher) -> None:
-    """A warning with the very lines that cure it; the others, and the check, do not wait for it."""
-    node3 = lab["node3"]
-    nobody = lab.address.rpartition(".")[0] + ".253"
-    do = (
-        f"set -e; echo 'nameserver {nobody}' >/run/resolv; cp /etc/nsswitch.conf /etc/hosts /run/; "
-        "mount --bind /run/resolv /etc/resolv.conf; grep localhost /run/hosts >/etc/hosts; "
-        "sed 's/^hosts:.*/hosts: files dns/' /run/nsswitch.conf >/etc/nsswitch.conf"
-    )
-    undo = (
-        "umount /etc/resolv.conf; cat /run/nsswitch.conf >/etc/nsswitch.conf; "
-        "cat /run/hosts >/etc/hosts"
-    )
-    with changed(node3, do, undo):
-        row = one(on_lab)
-        assert looked(on_lab, "--skip", "names") == []
-    assert (row["check"], row["level"], row["node"]) == ("names", "warning", "node3")
-    assert row["message"].startswith("no answer within 5 s when it looks up the name of a node's")
-    lines = [f"{host.address} {name}" for name, host in lab.hosts.items()]
-    assert row["hint"].splitlines() == ["lines for /etc/hosts, on every node:", *lines]
-
-
-def test_a_master_whose_name_misleads(lab: Lab, on_lab: Launcher) -> None:
-    """One host takes it for itself, another for an old address, a third does not know it."""
-    name = "cluster.nodes.node1.addr=master.lab"
-    lines = {
-        "node1": "127.0.1.1 master.lab",  # as Debian has it; harmless there
-        "node2": "127.0.1.1 master.lab",
-        "node3": f"{lab['node1'].address} master.lab",
-    }
-    with contextlib.ExitStack() as undo:
-        for node, line in lines.items():
-            do = f"cp /etc/hosts /run/; echo '{line}' >>/etc/hosts"
-            undo.enter_context(changed(lab[node], do, "cat /run/hosts >/etc/hosts"))
-        rows = looked(on_lab, name)
-    assert [(row["check"], row["level"], row["node"]) for row in rows] == [
-        ("names", "error", "node2"),
-        ("names", "error", "node4"),
-    ]
-    key = "cluster.nodes.node1.addr: master.lab "
-    assert (
-        rows[0]["message"] == key + "leads to 127.0.1.1 there, that is, to itself and not to node1"
-    )
-    assert rows[1]["message"].startswith(key + "cannot be looked up there: ")
