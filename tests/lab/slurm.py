@@ -16,13 +16,13 @@ from tests.lab import launching
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.lab.host import Host
 from tests.lab.launching import Controller, Launcher, Result
-from tests.lab.waiting import wait_until
+from tests.lab.waiting import PATIENCE, wait_until
 
 DAEMONS = {
     name: f"/usr/sbin/{name}" for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd")
 }
 ROOT, PYTHON = launching.ROOT, sys.executable
-LOGIN, COMPUTE = "login", ("node1", "node2", "node3", "node4")
+LOGIN, COMPUTE = "login", ("node1", "node2", "node3")
 ETC, RUN = "/etc/slurm", "/run/slurm"
 START_S = 20
 
@@ -43,7 +43,7 @@ ReturnToService=2
 MpiDefault=none
 SlurmdParameters=config_overrides
 SlurmdTimeout=30
-KillWait={kill_wait}
+KillWait=8
 MinJobAge=300
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -113,9 +113,7 @@ def missing() -> str:
 class Slurm:
     """A small Slurm cluster: a login node with the controller, compute nodes, and one home."""
 
-    def __init__(
-        self, lab: Lab, folder: Path, *, kill_wait: int = 8, lines: Sequence[str] = BY_LOOK
-    ) -> None:
+    def __init__(self, lab: Lab, folder: Path, *, lines: Sequence[str] = BY_LOOK) -> None:
         self.lab, self.login = lab, lab[LOGIN]
         self.nodes = {name: host for name, host in lab.hosts.items() if name != LOGIN}
         self._etc, self._has_accounts = folder / "slurm", lines == BY_CGROUP
@@ -133,7 +131,6 @@ class Slurm:
             login=LOGIN,
             address=self.login.address,
             run=RUN,
-            kill_wait=kill_wait,
             lines="\n".join(lines),
             nodes="\n".join(nodes),
         )
@@ -195,14 +192,14 @@ class Slurm:
         """End a daemon at once, and wait for that."""
         process = self._processes.pop((host.name, daemon))
         process.kill()
-        process.wait(START_S)
+        process.wait(START_S * PATIENCE)
 
     def close(self) -> None:
         """End all daemons."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
-            process.wait(START_S)
+            process.wait(START_S * PATIENCE)
 
     def write_cluster(self, conf: Path, name: str = "hpc", **overrides: Any) -> None:
         """Write the YAML of this cluster to conf/cluster, its login node reached by SSH."""
@@ -316,7 +313,7 @@ class Slurm:
         script = f'exec "$@" >>{self._log(host, daemon)} 2>&1'
         argv = ["/bin/sh", "-c", script, "sh", DAEMONS[daemon], *flags]
         if ended := self._processes.get((host.name, daemon)):
-            ended.wait(START_S)
+            ended.wait(START_S * PATIENCE)
         self._processes[host.name, daemon] = host.popen(argv, user="root")
 
 

@@ -4,59 +4,40 @@ from __future__ import annotations
 
 import json
 import re
-import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.lab.launching import Launcher
-from tests.lab.slurm import EXCLUSIVE, HPC, Slurm, begun, ended
-from tests.lab.waiting import wait_until
+from tests.lab.slurm import EXCLUSIVE, HPC, PYTHON, ROOT, Slurm, begun, ended
+from tests.lab.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slurm
 
+ALL_NODES = "cluster.nodes=3"
+SECRET = "tell-nobody"
 
+
+@pytest.mark.smoke
+@pytest.mark.promise(5)
 def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
     """Compute nodes are never logged in to; the job ends with the run's own exit code."""
-    done = hpc.run_ranks("print=hello env=RANK sleep=3", HPC, "cluster.nodes=4", "sample_s=1")
+    done = hpc.run_ranks("print=hello env=RANK sleep=3", HPC, "sample_s=1")
     assert done.code == 0, done
-    for rank, node in enumerate(slurm.nodes):
+    for rank, node in enumerate(("node1", "node2")):
         assert done.log(node, rank) == f"hello\nRANK={rank}\n"
         assert "Accepted" not in slurm.nodes[node].console.read_text()
     assert done.result["state"] == "succeeded"
     job = slurm.ended_job(done.result["run_id"])
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
     lines = (done.folder / "samples.jsonl").read_text().splitlines()
-    assert {json.loads(line)["node"] for line in lines} == slurm.nodes.keys()
-    files = slurm.sh(f"ls .runner/runs/{done.result['run_id']}/.slurm").split()
-    assert "secrets.json" not in files
-
-
-def test_torchrun_trains(slurm: Slurm, hpc: Launcher) -> None:
-    """A shipped task, with torchrun on two nodes."""
-    done = hpc(HPC, "task=ddp", "task.args.epochs=1", seconds=120)
-    assert done.code == 0, done
-    assert slurm.ended_job(done.result["run_id"])["JobState"] == "COMPLETED"
-
-
-def test_secrets_reach_ranks_alone(slurm: Slurm, hpc: Launcher) -> None:
-    """They are in no argument of Slurm, in no script, and in no record once the run has ended."""
-    hpc.env["TOKEN"] = "tell-nobody"
-    started = begun(hpc, "env=TOKEN sleep=300", "cluster.secrets=[TOKEN]")
-    run_id = started.run_id
-    started.until_printed("TOKEN=tell-nobody", 2)
-    for host in slurm.lab.hosts.values():
-        assert "tell-nobody" not in " ".join(p.cmdline for p in host.processes())
-    assert "tell-nobody" not in slurm.sh("scontrol show job; cat .runner/runs/*/.slurm/batch.sh")
-    started.send()
-    assert started.wait().code == 130
-    slurm.ended_job(run_id)
-    found = slurm.sh(f"grep -rl tell-nobody .runner/runs/{run_id} || true").split()
-    assert all(re.search(r"/rank_\d\.out$", path) for path in found), found
+    assert {json.loads(line)["node"] for line in lines} == {"node1", "node2"}
 
 
 def test_first_failure_ends_all(slurm: Slurm, hpc: Launcher) -> None:
-    """The code of the rank that failed first counts, not what srun makes of all of them."""
+    """The code of the rank that failed first counts, not what srun and torchrun make of it."""
+    hpc.entry = "torchrun"
     done = hpc.run_ranks("fail=1:7 sleep=300", HPC)
     assert done.code == 1, done
     assert "first failure: rank 1 on node2 exited with 7" in done.err
@@ -64,6 +45,8 @@ def test_first_failure_ends_all(slurm: Slurm, hpc: Launcher) -> None:
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "1:0")
 
 
+@pytest.mark.smoke
+@pytest.mark.promise(2)
 def test_stop_is_proven(slurm: Slurm, hpc: Launcher) -> None:
     """Deaf ranks with daemons are gone, and so is the job."""
     started = begun(hpc, "deaf daemon sleep=300", "detach=true", "grace_s=2")
@@ -75,15 +58,25 @@ def test_stop_is_proven(slurm: Slurm, hpc: Launcher) -> None:
     assert "stop requested by" in verdict.out, verdict
 
 
-def test_ctrl_c_stops(slurm: Slurm, hpc: Launcher) -> None:
-    """As at any launch."""
-    started = begun(hpc, "sleep=300")
+@pytest.mark.promise(7)
+def test_ctrl_c_leaves_no_job_and_no_secret(slurm: Slurm, hpc: Launcher) -> None:
+    """Secrets are in no argument of Slurm, in no script, and after the end in no record."""
+    hpc.env["TOKEN"] = SECRET
+    started = begun(hpc, "env=TOKEN sleep=300", "cluster.secrets=[TOKEN]")
+    run_id = started.run_id
+    started.until_printed(f"TOKEN={SECRET}", 2)
+    for host in slurm.lab.hosts.values():
+        assert SECRET not in " ".join(p.cmdline for p in host.processes())
+    assert SECRET not in slurm.sh("scontrol show job; cat .runner/runs/*/.slurm/batch.sh")
     started.send()
-    done = started.wait()
-    assert done.code == 130, done
-    wait_until(lambda: not slurm.jobs(), "the job to end", 20)
+    assert started.wait().code == 130
+    slurm.ended_job(run_id)
+    assert not slurm.jobs()
+    found = slurm.sh(f"grep -rl {SECRET} .runner/runs/{run_id} || true").split()
+    assert all(re.search(r"/rank_\d\.out$", path) for path in found), found
 
 
+@pytest.mark.smoke
 def test_scancel_is_the_verdict(slurm: Slurm, hpc: Launcher) -> None:
     """The supervisors record it at once, and Slurm says why."""
     started = begun(hpc, "sleep=300")
@@ -94,66 +87,87 @@ def test_scancel_is_the_verdict(slurm: Slurm, hpc: Launcher) -> None:
     assert done.result["state"] == "stopped"
 
 
-def test_scancel_of_deaf_ranks(slurm: Slurm, hpc: Launcher) -> None:
-    """Slurm kills all, also the supervisors; their record is completed from the login node."""
-    started = begun(hpc, "deaf sleep=300")
-    slurm.sh(f"scancel --name={started.run_id}")
-    done = started.wait(120)
-    assert done.code in (1, 5), done
-    assert "ended by Slurm: it was cancelled" in done.err
-
-
-def test_verbs_from_another_machine(slurm: Slurm, hpc: Launcher) -> None:
-    """A detached run is listed, read, followed and fetched without its YAML's task."""
-    started = begun(hpc, "count=60/0.25", "detach=true")
+@pytest.mark.promise(10)
+def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
+    """Killing the launch, and slurmctld, changes nothing: who knows the id has all verbs."""
+    started = begun(hpc, f"count=5 wait={steps}/go print=end")
     run_id = started.run_id
+    started.process.kill()
+    slurm.save_state(run_id)
+    slurm.kill(slurm.login, "slurmctld")
     other = hpc.at_another_machine("desk")
     slurm.write_cluster(other.folder / "conf")
-    where = ("--cluster", "hpc")
-    listed = other("ps", *where)
-    assert re.search(rf"{run_id} .*running .*node\[1-2\]", listed.out), listed
-    assert "began" in other("logs", "--run", run_id, *where).out
-    stacks = other("stacks", "--run", run_id, *where)
+    where = ("--run", run_id, "--cluster", "hpc")
+    follower = other.start("attach", *where)
+    follower.until_printed("line 4", 2)
+    slurm.start_controller()
+    stacks = other("stacks", *where)
     assert "ranks 0-1 on node[1-2]" in stacks.out, stacks
-    followed = other("attach", "--run", run_id, *where)
-    assert followed.code == 0, followed
-    assert followed.out.count("line 59") == 2
-    pulled = other("pull", "--run", run_id)
-    assert pulled.code == 0, pulled
+    listed = other("ps", "--cluster", "hpc")
+    assert re.search(rf"{run_id} .*running .*node\[1-2\]", listed.out), listed
+    (steps / "go").touch()
+    done = follower.wait()
+    assert done.code == 0, done
+    assert done.out.count("] end") == 2
+    assert other("pull", "--run", run_id).code == 0
     assert "succeeded" in other("why", "--run", run_id).out
 
 
 def test_pending_job_is_shown_and_cancelled(slurm: Slurm, hpc: Launcher) -> None:
-    """Slurm's reason is shown; `stop` and Ctrl-C leave no job behind."""
-    first = begun(hpc, "sleep=300", "detach=true", "cluster.nodes=4", EXCLUSIVE)
-    waiting = hpc.start(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE)
+    """Slurm's reason is shown; Ctrl-C, `stop` and scancel leave no job and no secret behind."""
+    hpc.env["TOKEN"] = SECRET
+    first = begun(hpc, "sleep=300", "detach=true", ALL_NODES, EXCLUSIVE)
+    words = (HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE, "cluster.secrets=[TOKEN]")
+    waiting = hpc.start(*words)
     waiting.until(lambda: "is pending (Resources)" in waiting.err, "a reason")
     listed = hpc("ps")
     assert re.search(rf"{waiting.run_id} .*pending \(\w+\)", listed.out), listed
     asked = ended(hpc, "logs", waiting.run_id)
-    assert asked.code == 3
-    assert "has not begun" in asked.err
+    assert (asked.code, "has not begun" in asked.err) == (3, True), asked
     waiting.send()
-    done = waiting.wait()
-    assert done.code == 130, done
-    assert "its job is cancelled" in done.err
-    third = hpc(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE, "detach=true")
-    run_id = third.folder.name
-    cancelled = ended(hpc, "stop", run_id)
+    interrupted = waiting.wait()
+    assert interrupted.code == 130, interrupted
+    assert "its job is cancelled" in interrupted.err
+    detached = hpc(*words, "detach=true")
+    cancelled = ended(hpc, "stop", detached.folder.name)
     assert cancelled.code == 0, cancelled
+    third = hpc.start(*words)
+    third.until(lambda: "is pending" in third.err, "the job to wait")
+    slurm.sh(f"scancel --name={third.run_id}")
+    done = third.wait()
+    assert (done.code, "it was cancelled" in done.err) == (3, True), done
     assert slurm.jobs("%j") == [first.run_id]
+    assert not slurm.sh(f"grep -rl {SECRET} .runner/runs || true")
 
 
-def test_attach_waits_for_the_job(hpc: Launcher) -> None:
-    """A detached run that is pending is followed from its start."""
-    first = begun(hpc, "sleep=300", "detach=true", "cluster.nodes=4", EXCLUSIVE)
-    second = hpc(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE, "detach=true")
-    follower = hpc.start("attach", "--run", second.folder.name)
+def test_pending_job_outlives_connections(slurm: Slurm, hpc: Launcher) -> None:
+    """One that is lost is opened again; whoever attaches to a job that waits sees its start."""
+    first = begun(hpc, "sleep=300", "detach=true", ALL_NODES, EXCLUSIVE)
+    waits = hpc.start(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE)
+    waits.until(lambda: "is pending" in waits.err, "the job to wait")
+    follower = hpc.start("attach", "--run", waits.run_id)
     follower.until(lambda: "is pending" in follower.err, "it to wait")
+    agents = [p.pid for p in slurm.login.processes() if f"runner {waits.run_id}" in p.cmdline]
+    assert agents
+    slurm.sh(f"kill -9 {' '.join(map(str, agents))}", user="root")
+    waits.until(lambda: "connecting to it again" in waits.err, "the loss to be noticed")
     assert ended(hpc, "stop", first.run_id).code == 0
-    done = follower.wait()
-    assert done.code == 0, done
-    assert done.out.count("hi") == 2
+    for each in (waits, follower):
+        done = each.wait()
+        assert done.code == 0, done
+        assert done.out.count("hi\n") == 2
+
+
+def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
+    """Nothing is left of a job whose sbatch has not answered yet."""
+    text = f'out=$($SBATCH "$@"); touch {steps}/took; sleep 300; echo "$out"'
+    with slurm.wrapped_sbatch(steps, text):
+        started = hpc.start(HPC, *hpc.rank_overrides("print=hi"))
+        wait_until((steps / "took").exists, "Slurm to take the job")
+        started.send()
+        assert started.wait().code == 130
+    wait_until(lambda: not slurm.jobs(), "the job to be cancelled")
+    assert not slurm.sh("ls .runner/runs", check=False)
 
 
 SAVES = """\
@@ -163,10 +177,10 @@ signal.signal(signal.SIGUSR2, lambda *_: stop.append(1))
 path = os.environ["STATE"] + os.environ["RANK"]
 begin = int(open(path).read()) if os.path.exists(path) else 0
 print("begin", begin, "of", os.environ["TOKEN"], flush=True)
-for step in range(begin, begin + 1000 if not begin else begin + 1):
+while not begin:
     time.sleep(0.1)
     if stop:
-        open(path, "w").write(str(step + 1))
+        open(path, "w").write("7")
         sys.exit(0)
 """
 
@@ -174,9 +188,9 @@ for step in range(begin, begin + 1000 if not begin else begin + 1):
 def test_run_goes_on_after_its_time_limit(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
     """Ranks alone get the signal, the job starts again, and the run goes on as another attempt."""
     (hpc.folder / "train.py").write_text(SAVES)
-    limit = ["time=0:02:00", "signal_before=30", "signal=SIGUSR2", "requeue=true"]
+    limit = ["time=0:20:00", "signal_before=60", "signal=SIGUSR2", "requeue=true"]
     task = ["task.script=train.py", "task.entry=plain", f"task.env.STATE={steps}/"]
-    hpc.env["TOKEN"] = "tell-nobody"
+    hpc.env["TOKEN"] = SECRET
     slurm_words = (f"cluster.slurm.{word}" for word in limit)
     started = hpc.start(HPC, "cluster.secrets=[TOKEN]", *task, *slurm_words)
     started.until_printed("begin 0", 2)
@@ -187,114 +201,142 @@ def test_run_goes_on_after_its_time_limit(slurm: Slurm, hpc: Launcher, steps: Pa
     slurm.start_again(started.run_id)
     done = started.wait()
     assert done.code == 0, done
-    assert len(re.findall(r"begin [1-9]\d* of tell-nobody\n", done.out)) == 2
+    assert done.out.count(f"begin 7 of {SECRET}\n") == 2
     assert done.result["past_attempts"][0]["nodes"] == ["node1", "node2"]
 
 
-@pytest.mark.all
-def test_time_limit_is_the_verdict(hpc: Launcher) -> None:
-    """Without a signal of ours; Slurm looks at the limit about once a minute."""
-    started = begun(hpc, "sleep=300", "cluster.slurm.time=0:00:10")
-    done = started.wait(170)
-    assert done.code == 1, done
-    assert "ended by Slurm: it reached its time limit" in done.err
-
-
-def test_preemption_is_the_verdict(slurm: Slurm, hpc: Launcher) -> None:
-    """A job that is not to start again ends."""
-    low = ("cluster.slurm.partition=low", EXCLUSIVE, "cluster.nodes=4")
-    started = begun(hpc, "sleep=300", *low)
-    slurm.sh("sbatch -p high -N4 --exclusive -t 1 --wrap 'sleep 1' -o /dev/null")
-    done = started.wait(60)
-    assert done.code == 1, done
-    assert "ended by Slurm: a job with a higher priority took its nodes" in done.err
-
-
 def test_preempted_job_starts_again(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
-    """If it is to: as another attempt of the same run."""
-    low = ("cluster.slurm.partition=low", "cluster.slurm.requeue=true", EXCLUSIVE)
-    hpc.env["TOKEN"] = "tell-nobody"
-    does = ("print=began", "env=TOKEN", f"touch={steps}/RANK", f"wait={steps}/go")
-    secret = "cluster.secrets=[TOKEN]"
-    started = hpc.start(HPC, *hpc.rank_overrides(*does), *low, secret, "cluster.nodes=4")
-    started.until_printed("began", 4)
-    slurm.sh("sbatch -p high -N4 --exclusive -t 1 --wrap 'sleep 1' -o /dev/null")
+    """As another attempt of the same run, if it is to; else that is the verdict."""
+    low = ("cluster.slurm.partition=low", EXCLUSIVE, ALL_NODES)
+    take_all = "sbatch -p high -N3 --exclusive -t 1 --wrap 'sleep 1' -o /dev/null"
+    does = hpc.rank_overrides("print=began", f"touch={steps}/RANK", f"wait={steps}/go")
+    started = hpc.start(HPC, *does, *low, "cluster.slurm.requeue=true")
+    started.until_printed("began", 3)
+    slurm.sh(take_all)
     started.until(lambda: "(BeginTime)" in started.err, "the job to wait")
     (steps / "go").touch()
     slurm.start_again(started.run_id)
     done = started.wait()
     assert done.code == 0, done
     assert len(done.result["past_attempts"]) == 1
-    assert done.out.count("TOKEN=tell-nobody") == 8, done.out
+    (steps / "go").unlink()
+    once = hpc.start(HPC, *does, *low)
+    once.until_printed("began", 3)
+    slurm.sh(take_all)
+    done = once.wait()
+    assert done.code == 1, done
+    assert "ended by Slurm: a job with a higher priority took its nodes" in done.err
 
 
+@pytest.mark.promise(4)
 def test_lost_node_is_named(slurm: Slurm, hpc: Launcher) -> None:
-    """Its peers notice long before Slurm does."""
-    started = begun(hpc, "sleep=300", "cluster.nodes=3", "lost_s=4")
-    started.until_printed("began", 3)
+    """By its peers, whether Slurm notices it or not."""
+    started = begun(hpc, "sleep=300")
     slurm.nodes["node2"].power_off()
-    done = started.wait(60)
+    done = started.wait()
     assert done.code == 4, done
     assert "node2" in done.err.split("first failure: ")[1].splitlines()[0]
     assert done.result["unverified"] == ["node2"]
     wait_until(lambda: not slurm.jobs(), "Slurm to notice it, too", 60)  # by a ping, after 30 s
 
 
-def test_controllers_come_and_go(slurm: Slurm, hpc: Launcher) -> None:
-    """Killing the launch, and slurmctld, changes nothing for the run."""
-    started = begun(hpc, "count=80/0.2")
-    started.process.kill()
-    slurm.save_state(started.run_id)
-    slurm.kill(slurm.login, "slurmctld")
-    follower = hpc.start("attach", "--run", started.run_id)
-    follower.until_printed("line 3", 2)
-    slurm.start_controller()
-    done = follower.wait()
-    assert done.code == 0, done
-    assert done.out.count("line 79") == 2
+def test_lost_first_node_starts_the_job_again(slurm: Slurm, hpc: Launcher) -> None:
+    """The next node asks for that, and speaks for the run; the launch waits for the next start."""
+    started = begun(hpc, "sleep=300", "cluster.slurm.requeue=true")
+    slurm.nodes["node1"].power_off()
+
+    def is_again(words: str) -> bool:
+        return words in started.err.partition("lost node1")[2]
+
+    started.until(lambda: is_again("is pending") or is_again("attempt 2"), "the job to wait again")
+    slurm.start_again(started.run_id)
+    started.until(lambda: is_again("attempt 2"), "the next start")
+    started.send()
+    assert started.wait().code == 130
 
 
 def test_spare_of_the_job_takes_over(hpc: Launcher) -> None:
     """A job of three nodes for two: after a failure the run goes on, on the node that is left."""
-    ranks = hpc.rank_overrides("print=began", "sleep=2", "once=1:oh_no")
-    sized = ("cluster.nodes=3", "task.nnodes=2", "relaunch.max=1", "relaunch.backoff_s=0.1")
-    started = hpc.start(HPC, *ranks, *sized)
-    done = started.wait()
+    ranks = hpc.rank_overrides("print=began", "once=1:oh_no")
+    sized = (ALL_NODES, "task.nnodes=2", "relaunch.max=1", "relaunch.backoff_s=0.1")
+    done = hpc(HPC, *ranks, *sized)
     assert done.code == 0, done
     assert [past["nodes"] for past in done.result["past_attempts"]] == [["node1", "node2"]]
     assert {*done.result["nodes"]} == {"node1", "node3"}
 
 
-def test_signals_reach_the_controller_alone(slurm: Slurm, hpc: Launcher) -> None:
-    """A closed terminal leaves the run, which needs no controller."""
-    started = begun(hpc, "sleep=300")
-    started.send(signal.SIGHUP)
-    assert started.wait().code == 129
-    assert slurm.jobs("%T") == ["RUNNING"]
-    assert ended(hpc, "stop", started.run_id).code == 0
+@pytest.mark.promise(8)
+def test_what_cannot_be_leaves_no_job(slurm: Slurm, hpc: Launcher) -> None:
+    """One message for what Slurm, or a node of it, refuses; a dry run asks for nothing."""
+    slurm.login.sh("mkdir -p /run/own && chown alice /run/own", user="root")
+    planned = hpc.run_ranks("print=hi", HPC, "dry_run=true")
+    assert planned.code == 0, planned
+    assert planned.out.startswith("#!/bin/bash\n#SBATCH --job-name=")
+    assert slurm.sh("ls .runner 2>/dev/null; squeue -h -a") == ""
+
+    def refused(message: str, *words: str) -> None:
+        done = hpc.run_ranks("print=hi", HPC, *words)
+        assert done.code == 3, done
+        assert message in done.err, done
+        assert "Traceback" not in done.err
+
+    refused("Invalid partition", "cluster.slurm.partition=nope")
+    refused("Slurm would never start the job", "cluster.nodes=99")
+    refused("cluster.workdir must be on a disk of all nodes", "cluster.workdir=/run/own/work")
+    assert not slurm.jobs()
+    slurm.kill(slurm.login, "slurmctld")
+    refused("Slurm does not answer")
+    slurm.login.sh("mount --bind /dev/null /usr/bin/sbatch", user="root")
+    try:
+        refused("there is no sbatch on the PATH of login")
+    finally:
+        slurm.login.sh("umount /usr/bin/sbatch", user="root")
 
 
-def test_two_users_at_once(slurm: Slurm, hpc: Launcher) -> None:
-    """Each has jobs, folders and a list of their own."""
-    slurm.write_cluster(hpc.conf, "roots", ssh={"user": "root"})
-    mine = begun(hpc, "sleep=300")
-    others = hpc.start("cluster=roots", *hpc.rank_overrides("print=began", "sleep=300"))
-    others.until_printed("began", 2)
-    assert sorted(slurm.jobs("%u")) == ["alice", "root"]
-    listed = hpc("ps", "--cluster", "roots")
-    assert others.run_id in listed.out
-    assert mine.run_id not in listed.out
-    refused = hpc("stop", "--run", mine.run_id, "--cluster", "roots")
-    assert refused.code != 0
-    assert ended(hpc, "stop", others.run_id).code == 0
-    assert slurm.jobs("%u") == ["alice"]
+@pytest.fixture
+def in_allocation(slurm: Slurm, tmp_path: Path) -> Callable[[str], str]:
+    """Runs a script in an allocation of two nodes; `$R` is our program, `words` are a run's."""
+    project = tmp_path / "inside"
+    (project / "conf/cluster").mkdir(parents=True)
+    slurm.write_cluster(project / "conf", transport="local", login_node=None, ssh={"key": None})
+    ranks = Launcher(project / "none").rank_overrides("print=hi")
+    (project / "ranks").write_text("\n".join(ranks))
+    for path in (project, *project.rglob("*")):
+        path.chmod(0o777)
+    head = f"""
+cd {project}
+mapfile -t words < ranks
+words=(cluster=hpc "${{words[@]}}")
+export PYTHONPATH={ROOT}
+R="{PYTHON} -m runner"
+"""
+
+    def do(body: str) -> str:
+        (project / "script").write_text(head + body)
+        salloc = f"timeout {50 * PATIENCE:.0f} salloc -N2 bash {project}/script 2>&1"
+        return slurm.sh(salloc, timeout=60, check=False)
+
+    return do
 
 
-@pytest.mark.all
-def test_range_of_nodes(hpc: Launcher) -> None:
-    """A job of two to four nodes gets what is there."""
-    begun(hpc, "sleep=600", "detach=true", "cluster.nodes=1", EXCLUSIVE)
-    ranged = ("cluster.nodes='2:4'", "rendezvous=c10d", EXCLUSIVE)
-    done = hpc(HPC, "task=ddp", "task.args.epochs=1", *ranged, seconds=150)
-    assert done.code == 0, done
-    assert "3 ranks on 3 nodes" in done.err
+def test_allocation_of_a_user_is_left_as_it_was(
+    in_allocation: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Inside salloc no other job is made; `stop` and a signal during the setup end steps alone."""
+    out = in_allocation(f"""
+$R "${{words[@]}}"; echo code $?
+$R "${{words[@]}}" 'task.args=["sleep=300"]' detach=true
+until $R ps | grep -q running; do sleep 0.1; done
+$R stop --run $(basename $(readlink -f runs/latest)); echo code $?
+$R "${{words[@]}}" 'task.args=["touch={tmp_path}/inside/ran"]' 'cluster.setup=["sleep 600"]' &
+until squeue -h -s -o %j | grep -q rank; do sleep 0.1; done
+kill -TERM $!; wait $!; echo code $?
+echo jobs $(squeue -h -o %T)
+echo steps $(squeue -h -s)
+""")
+    assert out.count("code 0") == 2, out
+    assert out.count("hi\n") == 2
+    assert "no process is left" in out
+    assert "its job is cancelled; nothing of it had begun\ncode 143" in out, out
+    assert "jobs RUNNING\nsteps\n" in out
+    assert not (tmp_path / "inside/ran").exists()

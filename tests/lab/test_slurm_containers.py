@@ -10,7 +10,7 @@ import pytest
 from tests.lab.engines import Daemon, daemons, overrides
 from tests.lab.engines import missing as docker_missing
 from tests.lab.lab import LabFactory
-from tests.lab.launching import Launcher
+from tests.lab.launching import Controller, Launcher
 from tests.lab.slurm import HPC, Slurm, slurm_lab
 from tests.lab.slurm import missing as slurm_missing
 from tests.lab.waiting import wait_until
@@ -42,34 +42,30 @@ def left(docker: dict[str, Daemon]) -> list[str]:
 
 
 def test_run_in_containers(slurm: Slurm, docker: dict[str, Daemon], launcher: Launcher) -> None:
-    """The ranks are inside, the first failure is told, and a stop leaves no container."""
+    """The first failure is told; neither a stop nor a scancel leaves a container."""
     slurm.write_cluster(launcher.conf)
-    done = launcher.run_ranks("print=inside env=RANK", HPC, *overrides())
-    assert done.code == 0, done
-    assert done.out.count("inside\n") == 2
-    done = launcher.run_ranks("fail=1:7 sleep=60", HPC, *overrides())
+    done = launcher.run_ranks("print=inside fail=1:7 sleep=60", HPC, *overrides())
     assert done.code == 1, done
+    assert done.log("node2", 1) == "inside\n"
     assert "first failure: rank 1" in done.err, done
-    started = launcher.start(
-        HPC, *launcher.rank_overrides("print=began", "sleep=300"), *overrides()
-    )
-    started.until_printed("began", 2)
-    assert docker["node1"].containers()
+    started = begun_inside(docker, launcher)
     stopped = launcher("stop", "--run", started.run_id)
     assert stopped.code == 0, stopped
     wait_until(lambda: not slurm.jobs(), "the job to end", 20)
     assert not left(docker)
-    for words in ("print=began sleep=300", "print=began deaf sleep=300"):
-        end_by_slurm(words, slurm, docker, launcher)
-
-
-def end_by_slurm(words: str, slurm: Slurm, docker: dict[str, Daemon], launcher: Launcher) -> None:
-    """A plain scancel does not reach what a daemon has started: the supervisors do."""
-    started = launcher.start(HPC, *launcher.rank_overrides(*words.split()), *overrides())
-    started.until_printed("began", 2)
-    assert docker["node1"].containers()
+    # It does not reach what a daemon has started: the supervisors do.
+    cancelled = begun_inside(docker, launcher)
     slurm.sh("scancel --user=alice")
-    done = started.wait(60)
+    done = cancelled.wait()
     assert done.code == 1, done
     assert "first failure: ended by Slurm: it was cancelled" in done.err
     assert not left(docker)
+
+
+def begun_inside(docker: dict[str, Daemon], launcher: Launcher) -> Controller:
+    """Start deaf ranks in containers, and wait until they are on."""
+    ranks = launcher.rank_overrides("deaf", "print=began", "sleep=300")
+    started = launcher.start(HPC, *ranks, *overrides())
+    started.until_printed("began", 2)
+    assert docker["node1"].containers()
+    return started

@@ -51,24 +51,16 @@ def hpc(slurm: Slurm, launcher: Launcher) -> Iterator[Launcher]:
     slurm.clear()
 
 
-def test_home_lags(slurm: Slurm) -> None:
-    """The simulation itself: what was not there is not seen at once, after another machine."""
-    login, node = slurm.login, slurm.nodes["node1"]
-    assert node.sh("cat probe 2>/dev/null || echo none") == "none\n"
-    login.sh("echo there > probe")
-    assert node.sh("cat probe 2>/dev/null || echo none") == "none\n"
-    wait_until(lambda: node.sh("cat probe", check=False) == "there\n", "the file", LAG_S + 2)
-    login.sh("echo more >> probe")
-    assert node.sh("cat probe") == "there\nmore\n"
-
-
 def test_run_on_a_home_that_lags(slurm: Slurm, hpc: Launcher) -> None:
     """Facts, orders, commands and logs arrive all the same."""
-    done = hpc.run_ranks("print=hello", HPC)
-    assert done.code == 0, done
-    assert done.out.count("hello") == 2
-    failed = hpc.run_ranks("fail=1:7 sleep=300", HPC)
+    node = slurm.nodes["node1"]
+    look = "cat probe 2>/dev/null || echo none"
+    assert node.sh(look) == "none\n"
+    slurm.login.sh("echo there > probe")
+    assert node.sh(look) == "none\n", "this home does not lag"
+    failed = hpc.run_ranks("print=hello fail=1:7 sleep=300", HPC)
     assert "first failure: rank 1 on node2 exited with 7" in failed.err, failed
+    assert failed.log("node2", 1) == "hello\n"
     started = begun(hpc, "sleep=300")
     started.send()
     assert started.wait().code == 130
