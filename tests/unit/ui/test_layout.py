@@ -38,4 +38,3 @@ def test_columns_without_room_are_left_out() -> None:
     """The first never is, and a later one that is narrow may fit where another does not."""
     assert fitting_columns(COLUMNS, 40, ("STATE",)) == {"RUN": 23, "AGE": 6}
     assert fitting_columns(COLUMNS, 10, ()) == {"RUN": 23}
-    assert fitting_columns({"A": ["四角"], "B": ["x" * 20, "y y"]}, 24, ("B",)) == {"A": 4}

@@ -138,6 +138,7 @@ def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None
     assert b"\x1b[?25l" not in terminal.raw
 
 
+@pytest.mark.promise(12)
 def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     """The last lines of a log, or a banner, may hold anything."""
     shown = opened()

@@ -240,7 +240,6 @@ def test_the_attempts_before_the_last_are_told() -> None:
     [
         ("ab", "on the same nodes"),
         ("ac", "c takes the place of b"),
-        ("cd", "c,d take the place of a,b"),
         ("a", "without b"),
     ],
 )

@@ -58,7 +58,6 @@ def test_a_few_lines_say_what_came() -> None:
 @pytest.mark.parametrize(
     ("history", "told"),
     [
-        ("a+", ""),
         ("a+ a- a+ b+", "+"),
         ("a+ b+ a- a+", "+-+"),
         ("b+ a+ a- b- a+", "+-"),

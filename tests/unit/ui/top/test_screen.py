@@ -84,6 +84,7 @@ def test_scrolling_reaches_all_of_200_nodes() -> None:
     assert texts(screen, shown) == first
 
 
+@pytest.mark.promise(12)
 def test_nothing_from_a_host_acts_on_the_terminal() -> None:
     """Names, users, errors and reasons are escaped, and a long one is cut."""
     bad = GpuUser(1, ESCAPE, ESCAPE * 1000, 0, "")
