@@ -68,6 +68,8 @@ LINES = [
     "ps -a",
     "logs --clster x",
     "logs --run a --run b",
+    "logs --rank",
+    "ps --cluster hy --cluster hy",
     "init a=1",
 ]
 """Words of launches, of verbs, and of what was meant to be one of these."""

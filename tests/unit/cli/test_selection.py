@@ -11,7 +11,6 @@ from runner.cli.commands.ps import others_from_here
 from runner.cli.commands.top import contact
 from runner.cli.main import main
 from runner.cli.selection import Selection
-from runner.control.record.contact_file import read_contact
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.model.spec import Node
@@ -83,17 +82,6 @@ def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_an_experiment_may_name_the_cluster(project: Path) -> None:
-    """Its file chooses the hosts, as in a launch; then the run is looked for there."""
-    (project / "conf" / "experiment").mkdir()
-    text = "# @package _global_\ndefaults: [{override /cluster: mine}]\n"
-    (project / "conf" / "experiment" / "big.yaml").write_text(text)
-    for run, run_id in (("first", "first"), ("", "")):
-        found = Selection(settings=("+experiment=big",)).contact_for_run(run)
-        assert [node.name for node in found.spec.nodes] == ["b"]
-        assert (found.spec.run_id, found.on_record) == (run_id, False)
-
-
 def test_what_is_contacted_by_default_is_said(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,23 +96,6 @@ def test_what_is_contacted_by_default_is_said(
     assert "note: on local (local); --cluster NAME" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="no run was launched from this folder"):
         Selection().contact_for_run("")
-
-
-def test_a_record_of_an_older_version_has_its_configuration(project: Path) -> None:
-    """That says how its hosts are reached."""
-    (project / "runs" / "first" / "contact.json").unlink()
-    for run in ("first", "latest"):
-        found = Selection().contact_for_run(run)
-        assert [(node.name, node.host) for node in found.spec.nodes] == [("a", "10.0.0.1")]
-        assert (found.spec.run_id, found.spec.cluster, found.spec.workdir) == (
-            "first",
-            "gone",
-            "/there",
-        )
-        assert (found.run_dir, found.run_flags("first")) == (
-            project / "runs" / "first",
-            "--run first",
-        )
 
 
 def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,17 +133,6 @@ def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
         Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
     moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
     assert (moved.spec.run_id, moved.spec.workdir) == ("first", "/x")
-
-
-def test_folders_of_yaml_are_on_record_absolutely(project: Path) -> None:
-    """A verb may be typed elsewhere."""
-    store = RunStore(project / "runs" / "second")
-    store.reserve()
-    store.create(replace(request(store.folder, CONFIG), config_dirs=("conf",)))
-    store.unlock()
-    recorded = read_contact(store.folder)
-    assert recorded
-    assert recorded.config_dirs == (str(project / "conf"),)
 
 
 def test_a_sweep_is_told_from_a_run(project: Path) -> None:

@@ -14,29 +14,18 @@ import runner
 from runner.cli.main import shadow_note
 
 
-@pytest.mark.parametrize(
-    ("file", "named"), [("runner.py", "runner.py"), ("runner/__init__.py", "runner")]
-)
-def test_a_module_of_our_name_is_told(
-    file: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the command that is ours all the same."""
+def test_a_module_of_our_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that is ours all the same; a folder without a package is none."""
     monkeypatch.chdir(tmp_path)
-    assert shadow_note() == ""
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).touch()
-    assert f"./{named} is what `python -m runner` starts in this folder" in shadow_note()
-    assert "the script `runner` is not affected" in shadow_note()
-
-
-def test_our_own_folder_and_a_folder_without_a_package_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python takes the installed package before a plain folder of that name."""
-    monkeypatch.chdir(Path(runner.__file__).parents[1])
     assert shadow_note() == ""
     (tmp_path / "runner").mkdir()
-    monkeypatch.chdir(tmp_path)
+    assert shadow_note() == ""
+    for file, named in (("runner/__init__.py", "runner"), ("runner.py", "runner.py")):
+        (tmp_path / file).touch()
+        assert f"./{named} is what `python -m runner` starts in this folder" in shadow_note()
+        assert "the script `runner` is not affected" in shadow_note()
+        (tmp_path / file).unlink()
+    monkeypatch.chdir(Path(runner.__file__).parents[1])
     assert shadow_note() == ""
 
 
@@ -45,7 +34,6 @@ def test_our_own_folder_and_a_folder_without_a_package_are_none(
     [
         ("{python} -X dev -m runner", "{python} -X dev -m runner"),
         ("runner", "runner"),
-        ("{scripts}/runner", "{scripts}/runner"),
         ("{python} -c 'from runner.cli.main import entry; entry()'", "runner"),
     ],
 )

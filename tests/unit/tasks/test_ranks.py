@@ -23,7 +23,9 @@ CASES = {
     "gloo by an argument": (2, SECOND, ["--backend=gloo"], ["gloo", "cpu", 2]),
     "gloo by the plan": (2, {**SECOND, "DIST_BACKEND": "gloo"}, [], ["gloo", "cpu", 2]),
     "nccl by an argument": (
-        *(2, {**SECOND, "DIST_BACKEND": "gloo"}, ["--backend=nccl"]),
+        2,
+        {**SECOND, "DIST_BACKEND": "gloo"},
+        ["--backend=nccl"],
         ["nccl", "cuda:1", 2],
     ),
     "a GPU for one of two ranks": (1, {**SECOND, "LOCAL_RANK": "0"}, [], ["gloo", "cpu", 2]),
@@ -31,10 +33,7 @@ CASES = {
     "a world size without a rank": (0, {"WORLD_SIZE": "2"}, [], ["gloo", "cpu", 1]),
     "no torchrun, a GPU": (1, {}, [], ["nccl", "cuda:0", 1]),
     "a foreign backend": (0, {"DIST_BACKEND": "mpi"}, [], 2),
-    **{
-        f"{ranks} ranks": (0, {"RANK": "0", "WORLD_SIZE": f"{ranks}"}, [], ["gloo", "cpu", ranks])
-        for ranks in (1, 2, 3, 4, 6, 8)
-    },
+    "rank 0 of 8": (0, {"RANK": "0", "WORLD_SIZE": "8"}, [], ["gloo", "cpu", 8]),
 }
 """GPUs, environment, arguments; and backend, device and world size, or the exit code."""
 
@@ -73,7 +72,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("training", TRAININGS)
-@pytest.mark.parametrize("case", CASES)
-def test_the_backend_decides_the_device(case: str, training: str) -> None:
+def test_the_backend_decides_the_device(training: str) -> None:
     """gloo means CPUs also where there are GPUs; and no rank means one process, so all the data."""
-    assert told()[case][training] == CASES[case][3]
+    found = {case: by_training[training] for case, by_training in told().items()}
+    assert found == {case: wanted[3] for case, wanted in CASES.items()}
