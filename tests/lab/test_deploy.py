@@ -256,22 +256,6 @@ def test_two_people_deploy_at_once(lab: Lab, project: Launcher, tmp_path: Path) 
             assert host.sh(f"cat {code}/file7") in {"changed", "7\n" * 500}
 
 
-@pytest.mark.all
-def test_a_damaged_release_is_noticed_and_replaced(lab: Lab, project: Launcher) -> None:
-    """Somebody wrote into a release: it is not used as it is."""
-    (project.folder / "value.py").write_text("print('as pushed')")
-    assert project("deploy", "--cluster", "lab").code == 0
-    path = f"{RELEASES}/*/code/value.py"
-    lab["node2"].sh(f"for f in {path}; do chmod u+w $f; echo 'print(1)' > $f; done")
-    refused = project("cluster=lab", PLAIN_ENTRY, "task.script=value.py")
-    assert refused.code == 3, refused
-    assert "value.py was modified since it was stored; start again to push it" in refused.err
-    done = project("cluster=lab", PLAIN_ENTRY, "task.script=value.py")
-    assert done.code == 0, done
-    assert done.out.count("as pushed") == 2
-    assert "as pushed" in lab["node2"].sh(f"cat {path}")
-
-
 def test_what_cannot_be_pushed_is_said_before_anything_is_contacted(project: Launcher) -> None:
     """Too much, an ignored script, a script that is not there: exit 2, and no host is asked."""
     (project.folder / "data").mkdir()
@@ -310,15 +294,3 @@ def test_never_runs_what_is_there(lab: Lab, project: Launcher) -> None:
     refused = project("deploy", "--cluster", "lab", "--set", 'cluster.project="~/code"')
     assert refused.code == 2, refused
     assert "cluster.project" in refused.err
-
-
-@pytest.mark.all
-def test_a_stop_while_the_code_is_copied_ends_it(project: Launcher) -> None:
-    """Ctrl-C at any moment before the ranks: exit 130, and nothing is left of the run."""
-    (project.folder / "big").write_bytes(os.urandom(100_000_000))
-    assert project("deploy", "--cluster", "lab", seconds=120).code == 0
-    run = project.start("cluster=lab", *project.rank_overrides("sleep=60"))
-    run.until(lambda: "meeting at" in run.err, "the opening")
-    run.send()
-    done = run.wait(40)
-    assert done.code == 130, done

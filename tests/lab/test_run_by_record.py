@@ -346,33 +346,3 @@ def test_an_id_alone_is_no_record_of_a_run(on_lab: Launcher) -> None:
     assert "run base succeeded" in on_lab("why", "base").out
     (row,) = json.loads(on_lab("ps", "--all", *at, "--json").out)["runs"]
     assert row["state"] == "stopped"
-
-
-@pytest.mark.all
-def test_stop_latest_asks_about_every_unfinished_run(
-    lab: Lab, on_lab: Launcher, tmp_path: Path
-) -> None:
-    """Records elsewhere, of an older version, of hosts that are off: none hides one that is on."""
-    lab.write_cluster(on_lab.conf, "far", names=["node1"])
-    here = ("cluster=local", "cluster.nproc_per_node=1")
-    first = run_id(detached(on_lab, *here, f"run_dir={tmp_path}/kept/one"))
-    old = run_id(detached(on_lab, *here, "task.outputs=[x]"))  # its contact has no version
-    (on_lab.folder / "runs" / old / "contact.json").unlink()
-    assert on_lab("logs").out.count("up") == 1
-    dead = run_id(detached(on_lab, "cluster=far"))
-    damaged = on_lab.folder / "runs" / "damaged"
-    damaged.mkdir()
-    (damaged / "contact.json").write_text("[]")
-    lab["node1"].power_off()
-    for run in (old, first):
-        stopped = on_lab("stop", "--run", "latest", "--json")
-        assert (stopped.code, json.loads(stopped.out)["run_id"]) == (0, run), stopped
-    left = on_lab("stop", "--run", "latest")
-    assert (left.code, f"{dead} may be on" in left.err, "node1" in left.err) == (5, True, True), (
-        left
-    )
-    latest = on_lab.folder / "runs" / "latest"
-    latest.unlink()
-    latest.symlink_to(damaged)
-    listed = on_lab("ps")
-    assert (listed.code, "damaged" in listed.err, "like runs/" in listed.err) == (0, True, False)

@@ -492,7 +492,10 @@ def run_of_a_liar(pool: Pool) -> None:
             store.metrics.advance(node, 0, "")
 
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    hooks = {**dict.fromkeys([each.name for each in fields(RunObserver)], nothing), "log": log}
+    hooks: dict[str, Any] = {
+        **dict.fromkeys([each.name for each in fields(RunObserver)], nothing),
+        "log": log,
+    }
     observer = RunObserver(**{**hooks, "record": store.append, "message": shown})
     plan = elastic(PLAN) if pool.chance.random() < 0.3 else PLAN
     briefly = Briefly(SPEC, plan, pool.connector, pool.sessions, pool.inbox, observer)
@@ -731,13 +734,3 @@ def test_order_of_another_run_is_refused(
 
     for per_host in (False, True):
         assert finder.load_record(run, per_host=per_host).plan == PLAN
-
-
-def test_host_that_speaks_for_the_nodes_of_two_hosts_is_refused(world: World) -> None:
-    """Its word would prove that nothing is left on a host that has another name by now."""
-    finder = RunFinder(Pool(None, world.folder), "")
-    (run,) = finder.runs()
-
-    with pytest.raises(NotReady) as caught:
-        finder.load_record(replace(run, asked={HONEST: "x", LIAR: "x"}))
-    assert [problem.subject for problem in caught.value.problems] == ["x"]

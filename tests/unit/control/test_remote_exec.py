@@ -7,13 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from runner.control import remote_exec
-from runner.control.remote_exec import Feed, RemoteCommand
+from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc.session import HostSession
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Node
@@ -93,31 +92,6 @@ def run() -> Run:
     return Run()
 
 
-@dataclass(frozen=True)
-class Half:
-    """What is half read."""
-
-    percent: int = 50
-
-
-def test_input_is_read_once_and_waits_for_the_slowest(run: Run) -> None:
-    """A host that has ended is no longer waited for, and gets no more."""
-    chunks = iter([b"x"] * (3 * remote_exec.MAX_UNTAKEN))
-    run.inbox.at[50] = lambda: run.come("a", "input_taken")
-    run.inbox.at[100] = lambda: run.exited("b")
-    for look in range(150, 174):
-        run.inbox.at[look] = lambda: run.come("a", "input_taken")
-    run.inbox.at[200] = lambda: run.exited("a")
-    run.execution.run(["cat"], 60.0, [Feed(frozenset("ab"), chunks, Half())])
-    given = {
-        name: [data["payload"] for kind, data in host.asked if kind == "input"]
-        for name, host in run.hosts.items()
-    }
-    assert given["a"] == [*[b"x"] * (3 * remote_exec.MAX_UNTAKEN), b""]
-    assert given["b"] == [b"x"] * remote_exec.MAX_UNTAKEN
-    assert ("a", "50 %") in run.states
-
-
 def test_answers_are_kept_apart(run: Run) -> None:
     """Each host's two streams are its own, to the byte, and so is its exit code."""
     run.output("a", "out", b"one\xff")
@@ -139,25 +113,6 @@ def test_answers_are_kept_apart(run: Run) -> None:
     assert run.hosts["a"].asked[0] == ("exec", request)
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "problem"),
-    [
-        ("refused", {"reason": "No such file"}, "cannot be started: No such file"),
-        ("closed", {"reason": "reset"}, "lost: the connection to it broke: reset"),
-    ],
-)
-def test_host_that_cannot_answer_is_named(
-    run: Run, kind: str, data: dict[str, Any], problem: str
-) -> None:
-    """The others go on, and what it says later changes nothing."""
-    run.come("a", kind, **data)
-    run.exited("a")
-    run.exited("b")
-
-    left = "; the command may go on there" if problem.startswith("lost") else ""
-    assert run.told() == {"a": (None, problem + left), "b": (0, "")}
-
-
 def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
     """So are processes that even that could not end."""
     run.exited("a", -9, timed_out=True)
@@ -167,22 +122,6 @@ def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
         "a": (-9, "did not end in time and was killed"),
         "b": (-9, "cannot be killed: PID 7, 8"),
     }
-
-
-def test_silent_host_is_given_up(run: Run) -> None:
-    """After `lost_s`, while the other one still runs and is asked whether it is there."""
-    run.hosts["a"].last_heard = run.hosts["a"].last_sent = time.monotonic() - LOST_S - 1
-    run.inbox.at[5] = lambda: run.exited("b")
-
-    told = run.told()
-
-    assert told["a"] == (
-        None,
-        "lost: nothing was heard from it for 16 s; the command may go on there",
-    )
-    assert told["b"] == (0, "")
-    assert [kind for kind, _ in run.hosts["b"].asked] == ["exec", "ping"]
-    assert ("a", "lost") in run.states
 
 
 def test_nobody_waits_longer_than_the_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,32 +153,6 @@ def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.Mo
     run.told()
 
     assert bytes(run.execution.results["a"].stdout) == b"1234567812"
-    assert run.execution.results["a"].truncated
-
-
-def test_output_of_just_the_limit_is_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is said to be missing that is not."""
-    monkeypatch.setattr(remote_exec, "MAX_OUTPUT_BYTES", 8)
-    run.output("a", "out", b"12345678")
-    run.exited("a")
-    run.exited("b")
-    run.told()
-
-    assert bytes(run.execution.results["a"].stdout) == b"12345678"
-    assert not run.execution.results["a"].truncated
-
-
-def test_pieces_that_fill_the_limit_exactly_hide_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What comes after the last byte kept is missing too."""
-    monkeypatch.setattr(remote_exec, "MAX_OUTPUT_BYTES", 16)
-    for _ in range(3):
-        run.output("a", "out", b"12345678")
-    run.exited("a")
-    run.exited("b")
-    run.told()
-
     assert run.execution.results["a"].truncated
 
 

@@ -8,45 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.attempt.elastic import ElasticMembership, Reaction, describe_membership
+from runner.control.attempt.elastic import ElasticMembership, Reaction
 from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import Hub
-from runner.core.outcome.membership import Membership
 from runner.core.protocol.events import (
     Ended,
     EventBody,
-    ProgramExited,
     RankExited,
     RankStarted,
     StopCause,
     Stopping,
 )
 from runner.core.protocol.states import NodeState, State
-from runner.ui.layout import fold_names
 from tests.golden import builders
 
 NODES = tuple(f"node{number}" for number in range(1, 13))
-
-
-@pytest.mark.parametrize(
-    ("joined", "left", "compared", "text"),
-    [
-        ((), ("b",), True, "membership 2: 1 node, 2 ranks (b left)"),
-        (("a",), ("b", "c"), True, "membership 2: 1 node, 2 ranks (b,c left, a joined)"),
-        ((), NODES, True, "membership 2: 1 node, 2 ranks (node[1-12] left)"),
-        ((), (), True, "membership 2: 1 node, 2 ranks (the same nodes)"),
-        ((), (), False, "membership 2: 1 node, 2 ranks"),
-    ],
-)
-def test_a_membership_in_a_line(
-    joined: tuple[str, ...], left: tuple[str, ...], compared: bool, text: str
-) -> None:
-    """How large it is, and who came and went, where that is known."""
-    ranks = {0: ("a", 2), 1: ("a", 2)}
-    membership = Membership(2, "a:2", 2, 5.0, ranks, joined, left, compared)
-    assert describe_membership(membership, fold_names) == text
-    membership.restarts, membership.max_restarts = 3, 9
-    assert describe_membership(membership, fold_names) == f"{text}; restart 3 of 9"
 
 
 def two_nodes(min_nodes: int = 1) -> tuple[ElasticMembership, dict[str, AttemptNode]]:
@@ -80,18 +56,6 @@ def test_first_rank_that_fails_is_named_until_the_next_membership() -> None:
     again = react("b", RankStarted(1, 9, 2, 2, 2, "a:2", 1, 9), 3.1)
     assert again.recovered
     assert again.message.endswith("restart 1 of 9")
-
-
-@pytest.mark.parametrize(("may_stop", "told"), [(True, ("b",)), (False, ())])
-def test_only_who_may_stop_a_run_stops_a_node_that_came_too_late(
-    may_stop: bool, told: tuple[str, ...]
-) -> None:
-    """Who reads an ended run again gets the events of one host after those of another."""
-    elastic, nodes = two_nodes()
-    reaction = Reaction()
-    for body in (RankStarted(0, 9, 1, 1, 1, "a:1"), ProgramExited(code=0)):
-        reaction = elastic.on_event(nodes["a"], body, 1.0, is_stopping=False, may_stop=may_stop)
-    assert reaction.surplus == told
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from runner.control.attempt import node_failure_detector as limits
-from runner.control.attempt.node import AttemptNode, Backoff, Reconnector
-from runner.control.attempt.node_failure_detector import NodeFailureDetector
+from runner.control.attempt.node import Backoff, Reconnector
 from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.peer_status import PeerStatus
-from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.model.spec import Node
@@ -125,16 +121,6 @@ def test_a_node_in_touch_with_the_others_is_not_lost(scene: Scene) -> None:
     assert scene.kinds() == []
 
 
-def test_a_connection_has_time_for_our_start() -> None:
-    """Python may be on a slow disk; while the setup runs, the host is heard every second."""
-    spec, limit_s = replace(builders.spec(Node("a", "a")), lost_s=15.0), BOOT_TIMEOUT_S
-    session = SimpleNamespace(handshake_done=False, idle_s=0.0)
-    node = cast("AttemptNode", SimpleNamespace(connection=SimpleNamespace(session=session)))
-    detector = NodeFailureDetector(spec, {}, cast("PeerStatus", None))
-    for session.idle_s in (limit_s - 1, limit_s + 1):
-        assert bool(detector.silent_connection(node)) == (session.idle_s > limit_s)
-
-
 @pytest.mark.promise(4)
 @pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "broken"])
 def test_silent_connection_is_left_for_good(scene: Scene, is_silent: bool) -> None:
@@ -150,23 +136,6 @@ def test_silent_connection_is_left_for_good(scene: Scene, is_silent: bool) -> No
     assert session.ended_as_silent is is_silent
     assert node.connection.backoff
     assert len(scene.said) == 1
-
-
-@pytest.mark.promise(4, 12)
-def test_host_that_answers_pings_alone_is_not_followed_for_ever(scene: Scene) -> None:
-    """Who attached asked it about the run, and it has not answered that."""
-    scene.monitor.detector.role = Role.ATTACH
-    node = scene.nodes["c"]
-    node.state, node.supervisor_started = NodeState.STARTING, False
-    node.last_data = time.monotonic() - ANSWER_TIMEOUT_S + 10
-    scene.tick()
-    assert not node.is_finished
-
-    node.last_data -= 20
-    scene.tick()
-    assert node.state is NodeState.UNVERIFIED
-    assert scene.said == [f"c: {NO_ANSWER}"]
-    assert scene.kinds() == [EndUnverified]
 
 
 @pytest.mark.promise(4, 12)
@@ -194,17 +163,6 @@ def test_host_that_is_reached_again_and_does_not_follow_is_not_awaited_for_ever(
     scene.tick()
     assert node.is_lost if role is Role.LAUNCH else node.state is NodeState.UNVERIFIED
     assert NO_ANSWER in str(scene.events)
-
-
-def test_lost_host_that_was_just_reached_again_may_prove_its_end(scene: Scene) -> None:
-    """The others are gone, so that nothing but its answer is awaited."""
-    scene.settled("a", "b")
-    node = scene.nodes["c"]
-    scene.out_of_reach("c", seconds=1)
-    node.move_to(NodeState.LOST)
-    node.connection.session = Session(node.name)
-    scene.tick()
-    assert not node.is_finished
 
 
 @pytest.mark.parametrize("alone", ["never joined", "no other in touch"])
@@ -243,16 +201,3 @@ def test_an_attached_controller_waits_for_a_limited_time(
     assert scene.nodes["c"].is_finished is given_up
     assert scene.kinds() == [EndUnverified] * given_up
     assert scene.stop.requested is None
-
-
-def test_a_host_that_was_never_reached_is_awaited_with_the_others(scene: Scene) -> None:
-    """A run that ended yesterday, and a host that is off today."""
-    scene.monitor.detector.role = Role.ATTACH
-    scene.nodes["c"].supervisor_started = False
-    scene.out_of_reach("c", seconds=16)
-    scene.tick()
-    assert scene.said == []
-    scene.settled("a", "b")
-    scene.tick()
-    assert scene.nodes["c"].is_finished
-    assert scene.said == ["c: it could not be reached: no route"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,11 @@ from runner.core.protocol.events import (
     EndUnverified,
     HostLost,
     PeerDeparted,
-    PeerLost,
     ProgramExited,
     ProgramStarted,
     RankStarted,
 )
-from runner.core.protocol.states import NodeState, State
+from runner.core.protocol.states import State
 from tests.unit.control.attempt.test_node_failure_detector import Scene
 
 HUB = Hub("a", "10.0.0.1", 29513, member_count=2, min_nodes=2, required=False)
@@ -92,23 +90,6 @@ def test_a_departure_that_the_hub_reports(elastic: Scene, at: float) -> None:
     assert elastic.nodes["c"].is_lost is (at > 10)
 
 
-def test_a_departed_node_that_starts_again_takes_part(elastic: Scene) -> None:
-    """And its failures count again."""
-    event(elastic, "a", PeerDeparted("c", "silent", 2), 15.0)
-    assert event(elastic, "c", Ended(State.FAILED, ""))
-    event(elastic, "b", PeerDeparted("a", "silent", 0), 15.0)
-    assert states(elastic) == ["lost", "running", "ended"]
-    assert not event(elastic, "a", ProgramStarted(8), 30.0)
-    assert states(elastic) == ["running", "running", "ended"]
-
-
-def test_a_node_cut_off_from_the_hub_departs(elastic: Scene) -> None:
-    """It stops itself, and the others go on."""
-    assert event(elastic, "c", PeerLost("a", "silent"))
-    assert states(elastic) == ["running", "running", "lost"]
-    assert elastic.stop.requested is None
-
-
 def test_a_node_that_the_run_succeeded_without_is_stopped(elastic: Scene) -> None:
     """torch would wait for other nodes."""
     for rank, name in enumerate("ab"):
@@ -117,14 +98,6 @@ def test_a_node_that_the_run_succeeded_without_is_stopped(elastic: Scene) -> Non
     assert not event(elastic, "b", ProgramExited(0), 50.0)
     assert elastic.said[-1] == "c came too late: the run had succeeded without it"
     assert event(elastic, "c", ProgramExited(1), 51.0)
-
-
-def test_a_finished_node_ignores_late_losses(scene: Scene) -> None:
-    """Its end is verified."""
-    scene.settled("c")
-    scene.monitor.on_peer_lost(PeerLost("c", "silent"))
-    assert scene.nodes["c"].state is NodeState.COMPLETE
-    assert time.monotonic() < scene.stop.deadline < float("inf")
 
 
 def test_a_disk_that_does_not_answer_is_said_once_and_ends_nothing(elastic: Scene) -> None:

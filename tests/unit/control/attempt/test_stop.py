@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -43,15 +42,6 @@ def test_hosts_get_time_to_decide_once(stop: StopSequence) -> None:
     assert extended < math.inf
     stop.extend_deadline()
     assert stop.deadline == extended
-
-
-def test_nobody_waits_for_that_decision_after_a_kill(stop: StopSequence) -> None:
-    """The second signal shortens the wait, whatever hosts say afterwards."""
-    stop.on_signal(signal.SIGINT)
-    stop.on_signal(signal.SIGINT)
-    short = stop.deadline
-    stop.extend_deadline()
-    assert stop.deadline == short
 
 
 class Session:

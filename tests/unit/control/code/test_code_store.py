@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -56,15 +55,6 @@ def test_what_is_kept_is_the_release(project: Path, store: CodeStore) -> None:
     assert (store.folder / ".gitignore").read_text() == "*\n"
 
 
-def test_a_run_that_is_on_is_pushed_from_there(project: Path, store: CodeStore) -> None:
-    """A node that joins after an edit gets the code of its run."""
-    taken = snapshot(project)
-    assert taken.keep(store).finish() == ""
-    (project / "train.py").write_text("edited!!")
-
-    assert [b"".join(taken.read(file)) for file in taken.manifest.files] == [b"echo", b"print(1)"]
-
-
 def test_only_what_is_new_is_written(project: Path, store: CodeStore) -> None:
     """Except a content that a power cut has left empty."""
     store.add(snapshot(project))
@@ -78,24 +68,6 @@ def test_only_what_is_new_is_written(project: Path, store: CodeStore) -> None:
 
     assert contents(store) == ["echo", "print(1)", "print(2)"]
     assert [p for p, inode in made.items() if p.stat().st_ino != inode] == [empty]
-
-
-def test_code_that_changed_meanwhile_is_told(project: Path, store: CodeStore) -> None:
-    """Nothing that is not whole counts as kept."""
-    taken = snapshot(project)
-    assert taken.manifest.files
-    (project / "train.py").write_text("print(3)")
-
-    assert CodeKeeper(store, taken).finish() == "train.py changed while it was read"
-    assert store.find(taken.code.release) is None
-    assert contents(store) == ["echo"]
-
-
-def test_a_store_that_cannot_be_written_is_told(project: Path, tmp_path: Path) -> None:
-    """With the path, for whoever is to mend it."""
-    (tmp_path / ".objects").touch()
-    problem = CodeKeeper(CodeStore(tmp_path / ".objects"), snapshot(project)).finish()
-    assert problem == f"{tmp_path / '.objects'}: File exists"
 
 
 def test_damaged_contents_are_never_pushed(project: Path, store: CodeStore) -> None:
@@ -142,16 +114,3 @@ def test_pruning_keeps_what_is_used_or_young(project: Path, store: CodeStore) ->
     assert store.prune((), 0)[0] == tuple(sorted((names[0], names[2])))
     assert contents(store) == []
     assert CodeStore(store.folder / "none").prune((), 0) == ((), 0)
-
-
-def test_a_disk_that_hangs_holds_up_no_end(
-    project: Path, store: CodeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For longer than a minute, or than until Ctrl-C."""
-    released = threading.Event()
-    monkeypatch.setattr(CodeStore, "add", lambda *_: released.wait(60))
-    monkeypatch.setattr("runner.control.code.code_store.FINISH_TIMEOUT_S", 0.0)
-    keeper = CodeKeeper(store, snapshot(project))
-    assert keeper.finish(lambda: True) == "it was interrupted"
-    assert keeper.finish() == f"{store.folder} takes longer than 0 s"
-    released.set()

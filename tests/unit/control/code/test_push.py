@@ -6,7 +6,6 @@ import os
 import queue
 import signal
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ from runner.core.model.release import File
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Deploy, Node
 from runner.core.protocol.frames import Frame, FrameDecoder
-from runner.host.storage import release_store
 from tests.golden.builders import spec
 from tests.unit.release_builders import Made, done, is_intact, left_in, push_handler, release, store
 
@@ -165,7 +163,6 @@ class Push:
         self.inbox = Turns()
         self.snapshot: Snapshot = Read(made)
         self.states: dict[str, list[str]] = {}
-        self.beside: list[Host] = []
 
     def host(self, name: str, disk: str = "") -> Host:
         """One more host, with a disk of its own or that one."""
@@ -177,22 +174,14 @@ class Push:
         """Remember what the user sees."""
         self.states.setdefault(name, []).append(state)
 
-    def run(self, keep: int = 3) -> CodePush:
+    def run(self) -> CodePush:
         """Push to all of them."""
-        hosts = [host for host in self.inbox.hosts if host not in self.beside]
-        made = spec(
-            *(host.node for host in hosts), deploy=Deploy(enabled=True, keep=keep), lost_s=15.0
-        )
-        deployment = CodePush(
-            made,
-            self.snapshot,
-            {host.node.name: host for host in hosts},
-            self.inbox,
-            self.show,
-            {host.node.name: host for host in self.beside},
-        )
-        deployment.run()
-        return deployment
+        hosts = {host.node.name: host for host in self.inbox.hosts}
+        nodes = [host.node for host in hosts.values()]
+        asked = spec(*nodes, deploy=Deploy(enabled=True), lost_s=15.0)
+        push = CodePush(asked, self.snapshot, hosts, self.inbox, self.show)
+        push.run()
+        return push
 
     def problems(self) -> list[str]:
         """Push, and return what the user is told."""
@@ -210,19 +199,6 @@ def push(tmp_path: Path) -> Push:
     return Push(tmp_path, TREE)
 
 
-def test_every_host_gets_the_release(push: Push) -> None:
-    """And the user sees each of them come to it."""
-    hosts = [push.host(name) for name in "abc"]
-
-    receivers = push.run().targets
-
-    assert all(host.has(TREE) for host in hosts)
-    assert [each.is_new for each in receivers.values()] == [True] * 3
-    assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
-        "abc", "has the code"
-    )
-
-
 def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> None:
     """A second push costs what changed, per host; this machine's disk is read once for all."""
     full, some, none = (push.host(name) for name in ("full", "some", "none"))
@@ -232,6 +208,9 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
     receivers = push.run().targets
 
     assert all(host.has(TREE) for host in (full, some, none))
+    assert {name: states[-1] for name, states in push.states.items()} == dict.fromkeys(
+        ("full", "some", "none"), "has the code"
+    )
     assert {name: each.queued for name, each in receivers.items()} == {
         "full": 0,
         "some": 400,
@@ -240,30 +219,6 @@ def test_hosts_are_sent_what_they_lack_and_files_are_read_once(push: Push) -> No
     assert (receivers["full"].is_new, full.pieces) == (False, [])
     assert isinstance(push.snapshot, Read)
     assert push.snapshot.reads == {"a": 1, "b": 1, "d/c": 1, "empty": 1}
-
-
-def test_what_all_have_is_not_read(push: Push) -> None:
-    """A push of nothing new touches no file here."""
-    host = push.host("a")
-    store(host.workdir, release({"x": b"one" * 50, "y": b"two" * 50, "z": b"three" * 50, "e": b""}))
-
-    push.run()
-
-    assert host.has(TREE)
-    assert isinstance(push.snapshot, Read)
-    assert not push.snapshot.reads
-
-
-def test_pieces_are_compressed_where_it_helps(tmp_path: Path) -> None:
-    """Text shrinks; what does not is sent as it is, and arrives either way."""
-    noise = bytes(zlib.crc32(bytes([n, m])) & 255 for n in range(64) for m in range(64))
-    for name, data, smaller in (("text", b"def f():\n" * 500, True), ("noise", noise, False)):
-        push = Push(tmp_path / name, release({"f": data}))
-        host = push.host("a")
-        receiver = push.run().targets["a"]
-        assert host.has(push.made)
-        assert (receiver.sent < len(data) / 2) is smaller
-        assert receiver.queued == receiver.total == len(data)
 
 
 def test_slow_host_makes_the_reading_wait(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,26 +254,6 @@ def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.Mon
     assert other.has(TREE)
 
 
-def test_host_that_has_the_release_may_be_silent(
-    push: Push, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who is lost after its part is found out by the launch, not taken for a failed push."""
-    done, other = push.host("done"), push.host("other")
-    store(done.workdir, TREE)
-
-    def last_words(name: str, state: str) -> None:
-        if (name, state) == ("done", "has the code"):
-            done.last_heard = done.last_sent = time.monotonic() - 16
-
-    monkeypatch.setattr(push, "show", last_words)
-
-    push.run()
-
-    assert done.last_heard < time.monotonic() - 15
-    assert other.has(TREE)
-    assert not done.closed
-
-
 @pytest.mark.parametrize("moment", ["offer", "manifest", "chunk", "finish"])
 def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) -> None:
     """Whenever a connection breaks, the rest of the hosts get the release; that one is named."""
@@ -331,35 +266,6 @@ def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) 
     assert whole.has(TREE)
     assert not broken.has(TREE)
     assert push.states["broken"][-1] == "failed"
-
-
-def test_every_failure_is_told_at_once(push: Push) -> None:
-    """Nobody repairs one host to hear of the next one; a full disk has a cure."""
-    for name in "ab":
-        push.host(name).alters["missing"] = {"missing": []}  # so nothing comes, and finish fails
-    push.host("c").workdir.write_text("no folder")
-
-    told = push.problems()
-
-    assert [each[:2] for each in told] == ["a:", "b:", "c:"]
-    assert told[0] == "a: could not store the code: the stream ended within a"
-
-
-def test_full_disk_has_a_cure(push: Push, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the key that chooses another disk."""
-    push.host("a")
-
-    class Full:
-        f_bavail, f_frsize = 1, 1
-
-    monkeypatch.setattr("os.statvfs", lambda _: Full)
-    with pytest.raises(NotReady) as caught:
-        push.run()
-
-    assert "No space left" in caught.value.problems[0].message
-    hint = caught.value.problems[0].hint
-    assert "cluster.workdir" in hint
-    assert "what ended runs left: runner clean --cluster lab --older-than 0s --dry-run\n" in hint
 
 
 def test_shared_disk_is_written_by_one(push: Push) -> None:
@@ -375,19 +281,6 @@ def test_shared_disk_is_written_by_one(push: Push) -> None:
     assert [host.requests for host in hosts[1:]] == [["offer", "adopt"]] * 2
 
 
-def test_shared_disk_that_has_the_release_is_looked_at_by_one(push: Push) -> None:
-    """The others take its word: they read the manifest, and no file of it."""
-    hosts = [push.host(name, "nfs") for name in "abc"]
-    store(hosts[0].workdir, TREE)
-
-    with patch.object(release_store, "is_sealed", wraps=release_store.is_sealed) as sealed:
-        receivers = push.run().targets
-
-    assert sealed.call_count == len(TREE.manifest.files)
-    assert [each.is_new for each in receivers.values()] == [False] * 3
-    assert [host.requests for host in hosts] == [["offer", "manifest"], *[["offer", "adopt"]] * 2]
-
-
 @pytest.mark.parametrize("moment", ["manifest", "chunk", "finish"])
 def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
     """When the host that writes for all breaks away, another one does it."""
@@ -398,51 +291,6 @@ def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
     assert second.has(TREE)
     assert second.pieces
     assert not third.pieces
-
-
-def test_disks_that_only_look_shared_are_each_written(push: Push) -> None:
-    """Machines made from one image have equal names for different disks."""
-    hosts = [push.host(name) for name in "abc"]
-    for host in hosts:
-        host.alters["store"] = {"store_id": "cloned"}
-
-    push.run()
-
-    assert all(host.has(TREE) for host in hosts)
-
-
-def test_disks_without_a_name_are_each_written(push: Push) -> None:
-    """A name that a power cut left empty makes nobody wait for anybody."""
-    hosts = [push.host(name) for name in "ab"]
-    for host in hosts:
-        (host.workdir / "releases").mkdir(parents=True)
-        (host.workdir / "releases" / ".store").touch()
-
-    push.run()
-
-    assert all(host.has(TREE) for host in hosts)
-
-
-def test_hosts_that_have_the_release_hear_from_us(push: Push) -> None:
-    """A long push to some makes no other believe that we are gone."""
-    push.host("missing")
-    push.beside.append(push.host("has"))
-    push.beside.append(push.host("gone"))
-    push.beside[1].close()
-
-    push.run()
-
-    assert push.beside[0].asked == ["ping"]
-
-
-def test_old_releases_go(push: Push) -> None:
-    """A host keeps `deploy.keep` of them."""
-    host = push.host("a")
-    store(host.workdir, release({"x": b"old"}))
-
-    push.run(keep=0)
-
-    assert left_in(host.workdir) == [".store", TREE.name]
 
 
 def test_signal_ends_it(push: Push) -> None:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.code_store import STORE, CodeStore
-from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import RerunCode, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef, release_hash
+from runner.core.model.release import CodeRef
 from runner.core.model.spec import Deploy, RecordedCode, Spec
 from tests.golden.builders import SHIPPED, facts, spec
 
@@ -47,34 +45,6 @@ def test_what_hosts_hold_is_not_pushed(train: Spec, tmp_path: Path) -> None:
     made = again(train, tmp_path, code)
     assert made.snapshot_if_needed(everywhere) is None
     assert made.code == code
-
-
-def test_another_tree_is_named(train: Spec, tmp_path: Path) -> None:
-    """What differs in it from the recorded code, where that is kept here; the same tree is not."""
-    snapshot = Snapshot.take(train, tmp_path, tmp_path / "runs")
-    code = snapshot.code
-    assert again(train, tmp_path, code).notes == ()
-    (tmp_path / "train.py").write_text("print(2)")
-    (tmp_path / "new.py").touch()
-    note = f"the recorded code runs; that in {tmp_path} differs from it"
-    assert again(train, tmp_path, code).notes == (note,)
-    (tmp_path / "train.py").write_text("print(1)")
-    (tmp_path / "new.py").unlink()
-    (tmp_path / "runs").mkdir()
-    assert snapshot.keep(CodeStore(tmp_path / "runs" / STORE)).finish() == ""
-    (tmp_path / "train.py").write_text("print(2)")
-    (tmp_path / "new.py").touch()
-    assert again(train, tmp_path, code).notes == (f"{note}: new.py, train.py",)
-    (tmp_path / "train.py").unlink()
-    assert again(train, tmp_path, code).notes == ()
-
-
-def test_the_same_tree_is_pushed(train: Spec, tmp_path: Path) -> None:
-    """To where it is missing."""
-    code = Snapshot.take(train, tmp_path).code
-    pushed = again(train, tmp_path, code).snapshot_if_needed(HELD)
-    assert pushed is not None
-    assert release_hash(pushed.encoded) == code.release
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,18 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.record import download as pulling
 from runner.control.record.destination import (
     AppendOnlyDownload,
     AtomicDownload,
     DownloadFolder,
     SymlinkDownload,
-    plan_downloads,
 )
 from runner.control.record.download import pull
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import PullResult
 from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.remote_files import CHUNK, FILE_KINDS, RemoteFile, validate
+from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
 
 pytestmark = [pytest.mark.promise(12)]
 
@@ -86,24 +84,21 @@ def everything(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
-@pytest.mark.parametrize("kind", FILE_KINDS)
-@pytest.mark.parametrize("path", BAD)
-def test_a_path_that_leads_out_is_refused(tmp_path: Path, kind: str, path: str) -> None:
+def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
     """All of that host's, for such a host is not to be trusted."""
-    told = pulled(tmp_path / "run", [row(path, kind=kind)])
-    assert not told.is_complete
-    assert "unexpected reply" in str(told.problems)
+    for kind in FILE_KINDS:
+        for path in BAD:
+            told = pulled(tmp_path / "run", [row(path, kind=kind)])
+            assert not told.is_complete
+            assert "unexpected reply" in str(told.problems), (kind, path)
     assert everything(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        ("record", "other"),
         ("record", "work/x"),
         ("log", "rank_0.out"),
-        ("log", "attempt_0/rank_0.out/x"),
-        ("log", "attempt_x/rank_0.out"),
         ("log", "attempt_0/rank_0.out\n"),
         ("nothing", "x"),
     ],
@@ -121,11 +116,9 @@ def test_only_what_a_run_has_is_fetched(kind: str, path: str) -> None:
         [],
         ["output", "a", -1, 0, 0, None],
         ["output", "a", 1 << 80, 0, 0, None],
-        ["output", "a", 0, 1 << 80, 0, None],
         ["output", "a", float("inf"), 0, 0, None],
         ["output", "a", 0, 0, 0, 7],
         ["log", "attempt_0/rank_0.out", 0, 0, 0, "/etc/passwd"],
-        ["output", 7, 0, 0, 0, None],
         [["output"], "a", 0, 0, 0, None],
     ],
 )
@@ -158,18 +151,6 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert everything(outside) == set()
 
 
-def test_a_file_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
-    """What was a link on the host may have become a file."""
-    target = tmp_path / "target"
-    target.write_text("kept")
-    (tmp_path / "run/outputs/gpu1").mkdir(parents=True)
-    (tmp_path / "run/outputs/gpu1/a").symlink_to(target)
-    assert pulled(tmp_path / "run", [row("a", 3)], {"a": b"new"}).is_complete
-    assert target.read_text() == "kept"
-    assert (tmp_path / "run/outputs/gpu1/a").read_text() == "new"
-    assert not (tmp_path / "run/outputs/gpu1/a").is_symlink()
-
-
 def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     """Nor a piece that unpacks to more."""
 
@@ -185,35 +166,6 @@ def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     told = pull({"gpu1": host}, inbox, "run-1", tmp_path, lost_s=5, show=lambda *_: None)["gpu1"]
     assert "is larger than announced, or incomplete" in str(told.problems)
     assert told.fetched_bytes == 0
-
-
-def test_so_much_is_asked_for_ahead_and_no_more(tmp_path: Path) -> None:
-    """Enough to fill a wire, and bounded however large the file."""
-    inbox: Inbox = queue.SimpleQueue()
-    content = os.urandom(20 << 20)
-    host = Host(inbox, [row("big", len(content))], {"big": content})
-    most = 0
-    get = inbox.get
-
-    class Counting:
-        """An inbox that looks at what waits in it."""
-
-        def get(self, timeout: float) -> Any:
-            nonlocal most
-            most = max(most, inbox.qsize())
-            return get(timeout=timeout)
-
-    told = pull(
-        {"gpu1": cast("HostSession", host)},
-        cast("Inbox", Counting()),
-        "run-1",
-        tmp_path,
-        lost_s=5,
-        show=lambda *_: None,
-    )["gpu1"]
-    assert told.is_complete
-    assert pulling.MIN_CHUNKS <= most <= pulling.WINDOW // CHUNK + 3
-    assert (tmp_path / "outputs/gpu1/big").read_bytes() == content
 
 
 def test_what_is_here_decides_where_to_begin(tmp_path: Path) -> None:
@@ -241,20 +193,4 @@ def test_what_is_here_decides_where_to_begin(tmp_path: Path) -> None:
     assert SymlinkDownload(shelf, ("l",), link).resume_offset() == 0
     SymlinkDownload(shelf, ("l",), link).finish()
     assert SymlinkDownload(shelf, ("l",), link).resume_offset() is None
-    shelf.close()
-
-
-def test_the_logs_of_another_attempt_lie_apart(tmp_path: Path) -> None:
-    """Each file here is a beginning of one on the host; empty ones are not made."""
-    shelf = DownloadFolder(tmp_path)
-    found = [RemoteFile("log", f"attempt_{n}/rank_0.out", n + 1, 5, 0o600) for n in (10, 0)]
-    jobs = [
-        *plan_downloads(
-            shelf, "gpu1", [*found, RemoteFile("log", "attempt_0/rank_0.err", 0, 5, 0o600)]
-        )
-    ]
-    assert [job.dest for job in jobs] == [
-        ("logs", "gpu1", "attempt_10", "rank_0.out"),
-        ("logs", "gpu1", "rank_0.out"),
-    ]
     shelf.close()

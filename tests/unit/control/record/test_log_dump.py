@@ -27,7 +27,6 @@ class Host:
         self.closed, self.closed_locally, self.idle_s, self.last_sent = False, False, 0.0, 0.0
         self.inbox = inbox
         self.sent = 0
-        self.error = ""
         self._ids = 0
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
@@ -39,8 +38,6 @@ class Host:
             chunk = b"%d" % int(data["source"][5:]) * min(CHUNK, left)
             self.sent += len(chunk)
             told = {"id": self._ids, "offset": data["offset"], "eof": not chunk}
-            if self.error and not chunk:
-                told["error"] = self.error
             self.inbox.put((cast("HostSession", self), Frame("data", told, chunk)))
         return self._ids
 
@@ -93,18 +90,3 @@ def test_nothing_is_fetched_for_a_reader_who_is_slow(host: Host) -> None:
         reading(host, lambda *_: None, full).run([SHARE], [0, 1, 2, 3])
     assert looks >= 3
     assert host.sent <= 4 * CHUNK
-
-
-def test_what_cannot_be_read_is_told(host: Host) -> None:
-    """What came is shown all the same."""
-    host.error = "Stale file handle"
-    shown = 0
-
-    def show(_: str, __: int, ___: str, data: bytes) -> None:
-        nonlocal shown
-        shown += len(data)
-
-    read = reading(host, show)
-    read.run([SHARE], [2])
-    assert shown == SIZE
-    assert "Stale file handle" in read.problems["gpu1"].message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,19 +53,6 @@ def test_an_id_is_found_from_any_folder_and_latest_is_the_folders(
     assert run_index.record_folder("latest") is None
 
 
-def test_a_record_outside_leaves_runs_ignored(project: Path, tmp_path: Path) -> None:
-    """The folder that only holds `latest` is no code either."""
-    record(tmp_path / "data" / "first", "first")
-    assert {path.name for path in (project / "runs").iterdir()} == {".gitignore", "latest"}
-
-
-def test_a_record_that_was_removed_is_none(tmp_path: Path) -> None:
-    """Its links are left."""
-    shutil.rmtree(record(tmp_path / "data" / "first", "first"))
-    assert run_index.record_folder("first") is None
-    assert run_index.record_folder("latest") is None
-
-
 def test_a_disk_that_cannot_be_written_costs_the_index_only(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,14 +80,6 @@ def test_another_run_of_the_same_id_has_another_record(project: Path) -> None:
     assert run_index.place_of(new, project / "runs") == project / "runs" / "new"
 
 
-def test_a_record_of_an_older_version_is_one(project: Path) -> None:
-    """It has no contact, nor the time of its launch: its id is all that it goes by."""
-    old = record(project / "runs" / "old", "old")
-    (old / "contact.json").rename(old / "plan.json")
-    assert run_index.record_folder("old") == run_index.record_of(RunInfo("old")) == old
-    assert list(run_index.unfinished()) == [old]
-
-
 def test_unfinished_runs_are_found_wherever_their_records_are(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,12 +99,3 @@ def test_unfinished_runs_are_found_wherever_their_records_are(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))  # an index that was not written
     run_index.set_latest(first)
     assert list(run_index.unfinished()) == [first, pulled]
-
-
-def test_in_a_folder_that_was_removed_the_index_is_left(project: Path) -> None:
-    """Runs are found by their ids there; it has no latest one."""
-    kept = record(project.parent / "data" / "first", "first", launched_from=str(project))
-    shutil.rmtree(project)
-    assert run_index.record_folder("first") == kept
-    assert run_index.record_folder("latest") is None
-    assert list(run_index.unfinished()) == []

@@ -25,7 +25,6 @@ from runner.core.protocol.events import Event, ProgramStarted, parse
 from tests.golden.builders import RUN_ID, plan, request
 
 RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}
-HINT = "\n    set run_dir to a new folder, or another run_id"
 
 
 @pytest.fixture(autouse=True)
@@ -88,17 +87,6 @@ def test_record_is_the_users_alone(store: RunStore) -> None:
     assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
 
 
-def test_latest_follows_the_newest_run(store: RunStore) -> None:
-    """Also where it points to a run that somebody deleted."""
-    latest = store.folder.parent / "latest"
-    latest.unlink()
-    latest.symlink_to("deleted")
-
-    created(store.folder.parent / "second")
-
-    assert latest.readlink() == Path("second")
-
-
 def test_a_record_that_was_cut_off_is_made_good(store: RunStore) -> None:
     """Whoever joins adds what is missing; `latest` stays that of the last launch."""
     (store.folder / "config.yaml").unlink()
@@ -120,16 +108,7 @@ def test_a_record_has_one_writer(store: RunStore) -> None:
     assert other.reopen(request(store.folder), plan(1))
 
 
-def test_folder_of_the_users_is_not_replaced_by_the_link(tmp_path: Path) -> None:
-    """A real folder called `latest` is not ours to touch."""
-    (tmp_path / "runs" / "latest").mkdir(parents=True)
-
-    created(tmp_path / "runs" / "first")
-
-    assert not (tmp_path / "runs" / "latest").is_symlink()
-
-
-@pytest.mark.parametrize("place", ["new", "there/new", "there", "not/there/new"])
+@pytest.mark.parametrize("place", ["there", "not/there/new"])
 def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> None:
     """The folder is reserved with its parents; abandoned, what was there before is there."""
     (tmp_path / "there").mkdir()
@@ -143,77 +122,33 @@ def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> N
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
-def test_record_of_a_run_is_not_abandoned(store: RunStore) -> None:
-    """What was written stays, whoever gives up later."""
-    store.discard()
-
-    assert (store.folder / "config.yaml").is_file()
-
-
 def test_run_never_writes_over_another(store: RunStore) -> None:
     """A folder with anything in it is refused, before anything is contacted."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="exists already; a run never overwrites another"):
         RunStore(store.folder).reserve()
 
-    assert str(caught.value) == (
-        f"run_dir: {store.folder} exists already; a run never overwrites another{HINT}"
-    )
 
-
-@pytest.mark.parametrize("below", ["file", "file/x", "file/x/y"])
-def test_file_in_the_way_is_refused(tmp_path: Path, below: str) -> None:
+def test_file_in_the_way_is_refused(tmp_path: Path) -> None:
     """What is no folder cannot become one."""
     (tmp_path / "file").touch()
 
-    with pytest.raises(ConfigError) as caught:
-        RunStore(tmp_path / below).reserve()
-
-    assert str(caught.value) == f"run_dir: cannot create {tmp_path / below}: Not a directory{HINT}"
-
-
-def test_records_read_back(store: RunStore) -> None:
-    """Plan and verdict are on record whole, the run's id with both."""
-    verdict = Verdict("succeeded", 0, 12.5)
-    store.write_plan(plan(2))
-    store.write_result(plan(2), verdict, began_at=1700000000.0, diagnosis=None)
-
-    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(2)
-    result = json.loads((store.folder / "result.json").read_text())
-    of = {"run_id": RUN_ID, "attempt": 0, "began": 1700000000.0, "ended": 1700000012.5}
-    assert result == {**of, **encode(verdict), "diagnosis": None}
+    with pytest.raises(ConfigError, match=r"cannot create .*/file/x: Not a directory"):
+        RunStore(tmp_path / "file" / "x").reserve()
 
 
 def test_the_end_of_an_attempt_is_not_that_of_the_next(store: RunStore) -> None:
     """Where the hosts relaunched the run after it was read."""
+    verdict = Verdict("lost", 4, 12.5, unverified=("b",))
     store.write_plan(plan(2))
-    store.write_result(plan(2), Verdict("lost", 4, 12.5, unverified=("b",)), 1e9, None)
+    store.write_result(plan(2), verdict, 1e9, None)
+    result = json.loads((store.folder / "result.json").read_text())
+    of = {"run_id": RUN_ID, "attempt": 0, "began": 1e9, "ended": 1e9 + 12.5}
+    assert result == {**of, **encode(verdict), "diagnosis": None}
     found = [store.has_result]
     store.write_plan(replace(plan(2), attempt=1))
     assert [*found, store.has_result] == [True, False]
     with pytest.raises(NotReady, match="there is no end of its last attempt"):
         store.read_result()
-
-
-def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
-    """What fails half-way leaves the earlier record, and no half of a new one."""
-    store.write_plan(plan(1))
-    secret = cast("str", Secret("hunter2"))
-
-    with pytest.raises(TypeError, match="Secret"):
-        store.write_plan(replace(plan(1), cluster=secret))
-
-    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
-    assert names(store.folder) == {*RECORD, "plan.json"}
-
-
-def test_events_are_appended(store: RunStore) -> None:
-    """One line each, in the order of hearing."""
-    events = [Event(RUN_ID, "a", 0, n, 1.0, 2.0, ProgramStarted(n)) for n in (1, 2)]
-    for event in events:
-        store.append(event)
-
-    lines = (store.folder / "events.jsonl").read_text().splitlines()
-    assert [parse(line) for line in lines] == events
 
 
 def test_logs_are_appended_byte_for_byte(store: RunStore) -> None:
@@ -237,26 +172,6 @@ def test_a_log_is_never_doubled_and_has_no_gap(store: RunStore) -> None:
     assert (store.logs / "a" / "rank_0.out").read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_tail_is_the_last_lines(store: RunStore) -> None:
-    """Blank lines at the end do not count, bytes that are no text are shown as such."""
-    store.write_log("a", "rank_0.err", 0, b"1\n2\n3 \xff\n\n\n")
-
-    assert store.tail("a", "rank_0.err", 2) == ["2", "3 \ufffd"]
-    assert store.tail("a", "rank_0.err", 9) == ["1", "2", "3 \ufffd"]
-
-
-def test_tail_of_a_huge_log_is_read_from_its_end(store: RunStore) -> None:
-    """A log of any size costs the same."""
-    store.write_log("a", "rank_0.err", 0, b"x" * (1 << 20) + b"\nlast\n")
-
-    assert store.tail("a", "rank_0.err", 1) == ["last"]
-
-
-def test_tail_of_nothing_is_empty(store: RunStore) -> None:
-    """A rank that wrote nothing has no file here."""
-    assert store.tail("a", "rank_0.err", 9) == []
-
-
 def test_full_disk_here_ends_no_run(store: RunStore) -> None:
     """What cannot be written is missing, the first reason is kept, and nothing is raised."""
     log = store.logs / "a" / "rank_0.out"
@@ -268,14 +183,6 @@ def test_full_disk_here_ends_no_run(store: RunStore) -> None:
     store.append(Event(RUN_ID, "a", 0, 1, 1.0, 2.0, ProgramStarted(1)))
 
     assert store.write_error == f"cannot write {log}: No space left on device"
-
-
-def test_record_that_works_has_not_failed(store: RunStore) -> None:
-    """Nothing is said of a disk in order."""
-    store.write_plan(plan(1))
-    store.write_log("a", "rank_0.out", 0, b"x")
-
-    assert store.write_error == ""
 
 
 @contextlib.contextmanager
@@ -314,3 +221,14 @@ def test_an_event_after_a_torn_one_can_be_read(store: RunStore) -> None:
     store.append(replace(event, seq=2))
     lines = (store.folder / "events.jsonl").read_text().splitlines()
     assert parse(lines[-1]).seq == 2
+
+
+def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
+    """What fails half-way leaves the earlier record, and no half of a new one."""
+    store.write_plan(plan(1))
+
+    with pytest.raises(TypeError, match="Secret"):
+        store.write_plan(replace(plan(1), cluster=cast("str", Secret("hunter2"))))
+
+    assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
+    assert names(store.folder) == {*RECORD, "plan.json"}

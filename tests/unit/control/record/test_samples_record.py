@@ -60,18 +60,3 @@ def test_more_than_fits_is_thinned_evenly(tmp_path: Path) -> None:
     assert (tmp_path / "samples.jsonl").stat().st_size <= size // 3
     assert {sample.wall for sample in samples} == {float(wall) for wall in range(3, 1000, 4)}
     assert [sample.node for sample in samples[-2:]] == ["a", "b"]
-
-
-def test_without_samples_there_is_no_file(tmp_path: Path) -> None:
-    """As of runs with `sample_s=off`."""
-    assert merge(tmp_path) == ""
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    """A folder is where the file should be."""
-    put(tmp_path, "a", 0, Sample("a", 0, 1.0))
-    (tmp_path / "samples.jsonl").mkdir()
-
-    assert "samples.jsonl" in merge(tmp_path)
-    assert [*tmp_path.glob(".*")] == []

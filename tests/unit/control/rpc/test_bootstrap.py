@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from runner.control.code.source import shipped_tasks
 from runner.control.rpc import bootstrap
 from runner.core.model.spec import Node, Spec, Task
-from tests.lab.waiting import wait_until
+from tests.lab.waiting import PATIENCE, wait_until
 
 
-@pytest.mark.parametrize("python", ["no-such-python", "~/no such/python", "/it's/not/there"])
+@pytest.mark.parametrize("python", ["no-such-python", "~/it's not/there"])
 def test_missing_python_is_told_in_words_of_ours(python: str) -> None:
     """Any POSIX shell gets as far as saying so, whatever the path looks like."""
     done = boot(a_spec(host_python=python))
@@ -44,17 +43,6 @@ def test_setup_may_bring_the_python(tmp_path: Path) -> None:
     assert (brought.stdout, brought.stderr) == (b"it's loud\nbooted\n", b"")
     assert (not_needed.stdout, not_needed.stderr) == (b"booted\n", b"")
     assert (tmp_path / "ran").read_text() == "ran\n"
-
-
-def test_setup_that_does_not_bring_it_is_quoted() -> None:
-    """So that a misspelt path in it is seen."""
-    spec = a_spec(host_python="no-such-python", setup=("source /no/such/env/activate",))
-    problem = bootstrap.boot_problem(spec, "gpu1", boot(spec).stdout, "it ended")
-
-    assert problem.message == (
-        "there is no no-such-python on its PATH, also after the lines of cluster.setup"
-    )
-    assert "/no/such/env/activate: No such file" in problem.hint
 
 
 HEAD_THAT_READS_AHEAD = f"""\
@@ -107,7 +95,7 @@ def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int
     process.stdin.write(bootstrap.boot_input(spec.setup)[:5000])
     process.stdin.flush()
     hanging = tmp_path / "hanging"
-    wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang", 10)
+    wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang")
     try:
         yield process, int(hanging.read_text())
     finally:
@@ -122,7 +110,7 @@ def test_setup_that_exits_ends_the_boot_at_once(tmp_path: Path, setup: tuple[str
     spec = a_spec(host_python="brought", setup=setup)
     process = start(spec, tmp_path)
     try:
-        process.communicate(bootstrap.boot_input(spec.setup), timeout=10)
+        process.communicate(bootstrap.boot_input(spec.setup), timeout=30 * PATIENCE)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -144,7 +132,7 @@ def test_setup_that_hangs_ends_with_the_channel(tmp_path: Path) -> None:
         for stream in (process.stdin, process.stdout):
             assert stream is not None
             stream.close()
-        wait_until(lambda: not is_running(pid), "the end of the setup", 10)
+        wait_until(lambda: not is_running(pid), "the end of the setup")
 
 
 @pytest.mark.promise(4)
@@ -154,26 +142,13 @@ def test_setup_that_hangs_ends_at_its_limit(
     """With all it started; the error quotes what it printed."""
     monkeypatch.setattr(bootstrap, "SETUP_TIMEOUT_S", 1.0)
     with hanging_setup(tmp_path) as (process, pid):
-        output, _ = process.communicate(timeout=20)
-        wait_until(lambda: not is_running(pid), "the end of the setup", 10)
+        output, _ = process.communicate(timeout=30 * PATIENCE)
+        wait_until(lambda: not is_running(pid), "the end of the setup")
 
     spec = a_spec(host_python="brought", setup=(HANG,))
     problem = bootstrap.boot_problem(spec, "gpu1", output.replace(b"\0", b""), "it ended")
     assert problem.message == "the lines of cluster.setup did not end within 1 s there"
     assert problem.hint.startswith("first\nwhat hangs in them? ")
-
-
-@pytest.mark.parametrize(
-    ("python", "key"), [("/nope/python", "cluster.python"), ("python3", "cluster.host_python")]
-)
-def test_the_key_that_was_set_is_named(python: str, key: str) -> None:
-    """With the command that names its file."""
-    spec = a_spec(host_python="/nope/python", python=python)
-    problem = bootstrap.boot_problem(spec, "gpu1", b"runner-boot: no-python", "it ended")
-
-    assert problem.message == "there is no /nope/python"
-    assert problem.hint.startswith(f"set {key} to a Python 3.8 or newer there")
-    assert problem.hint.endswith(f"runner explain {key} --cluster lab")
 
 
 def a_spec(**fields: Any) -> Spec:
@@ -188,13 +163,3 @@ def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProce
     text = "".join(f"{line}\n" for line in spec.setup).encode() + code
     env = {**os.environ, **env}
     return subprocess.run(words, input=text, env=env, capture_output=True, check=False)
-
-
-def test_shipped_tasks_are_described_by_their_header() -> None:
-    """Names and sizes cut the payload into its files."""
-    tasks = shipped_tasks()
-    header = tasks.header()
-
-    assert sum(size for _, size in header["files"]) == len(tasks.payload)
-    assert "resnet18.py" in {name for name, _ in header["files"]}
-    assert len(header["hash"]) == 16

@@ -88,41 +88,6 @@ def events(count: int) -> tuple[list[Event], bytes]:
     return made, "".join(event.to_line() for event in made).encode()
 
 
-def test_every_file_is_asked_for_from_its_beginning() -> None:
-    """The events, torchrun's own output, each rank's streams and metrics, stacks and sizes."""
-    followed = Followed()
-
-    ask = {"attempt": 0, "offset": 0, "n": CHUNK}
-    assert {key: {**read, "id": 0} for key, read in followed.session.reads.items()} == {
-        key: {**ask, "id": 0}
-        for key in [
-            EVENTS,
-            *(("program", "out"), ("program", "err"), ("rank_0", "out"), ("rank_0", "err")),
-            ("rank_0", "metrics"),
-            ("stacks", "out"),
-            ("sizes", "jsonl"),
-        ]
-    }
-
-
-def test_stacks_are_read_from_their_first_byte() -> None:
-    """Their last lines alone would tell of no dump."""
-    followed = Followed(tail=5)
-    assert "tail" in followed.session.reads[RANK_0]
-    assert "tail" not in followed.session.reads["stacks", "out"]
-
-
-def test_events_of_another_attempt_are_left_out() -> None:
-    """One file holds the events of all attempts."""
-    followed = Followed()
-    other = Event(RUN_ID, "a", 1, 1, 1.5, 2.5, ProgramStarted(7))
-    made, content = events(1)
-
-    followed.answer(EVENTS, other.to_line().encode() + content)
-
-    assert followed.events == made
-
-
 @pytest.mark.promise(12)
 @pytest.mark.parametrize(
     "line",
@@ -183,28 +148,6 @@ def test_a_tail_is_asked_for_once() -> None:
     assert followed.session.reads[RANK_0] == again
 
 
-def test_each_answer_asks_for_what_follows() -> None:
-    """A file is read on from where its last piece ended."""
-    followed = Followed()
-
-    followed.answer(RANK_0, b"one")
-    followed.answer(RANK_0, b"two")
-
-    assert followed.session.reads[RANK_0]["offset"] == 6
-    assert followed.logs[RANK_0] == b"onetwo"
-
-
-def test_file_at_its_end_is_not_asked_for_again() -> None:
-    """When every file is at its end, all is here."""
-    followed = Followed()
-    for key in list(followed.session.reads):
-        assert not followed.tailer.is_complete
-        followed.answer(key, eof=True)
-
-    assert followed.tailer.is_complete
-    assert followed.session.reads == {}
-
-
 def test_torn_event_waits_for_its_rest() -> None:
     """Events come out whole, however their bytes are cut, within a letter too."""
     made, content = events(2)
@@ -218,35 +161,17 @@ def test_torn_event_waits_for_its_rest() -> None:
 
 
 def test_log_that_must_wait_is_not_asked_for() -> None:
-    """While the console is full, what is unread stays on its host; `resume` asks on."""
+    """While the console is full, what is unread stays on its host; the events never wait."""
     followed = Followed()
     followed.answer(RANK_0, b"one", hold_back=True)
+    followed.answer(EVENTS, hold_back=True)
     assert RANK_0 not in followed.session.reads
+    assert EVENTS in followed.session.reads
 
-    followed.tailer.resume_held_back(followed.session)
+    for _ in range(2):
+        followed.tailer.resume_held_back(followed.session)
 
     assert followed.session.reads[RANK_0]["offset"] == 3
-
-
-def test_resuming_twice_asks_once() -> None:
-    """One read of a file at a time."""
-    followed = Followed()
-    asked = len(followed.session.reads)
-    followed.answer(RANK_0, b"one", hold_back=True)
-
-    followed.tailer.resume_held_back(followed.session)
-    followed.tailer.resume_held_back(followed.session)
-
-    assert followed.session.reads[RANK_0]["id"] == asked + 1
-
-
-def test_events_never_wait() -> None:
-    """A full console does not keep the end of a run from being seen."""
-    followed = Followed()
-
-    followed.answer(EVENTS, hold_back=True)
-
-    assert EVENTS in followed.session.reads
 
 
 def test_new_session_goes_on_where_the_old_one_ended() -> None:
@@ -260,20 +185,6 @@ def test_new_session_goes_on_where_the_old_one_ended() -> None:
 
     assert followed.session.reads[RANK_0]["offset"] == 3
     assert ("rank_0", "err") not in followed.session.reads
-
-
-def test_answer_to_an_old_question_is_ignored() -> None:
-    """After a reconnection the old session may still have had something to say."""
-    followed = Followed()
-    old = followed.session.reads[RANK_0]["id"]
-    for key in list(followed.session.reads):
-        followed.answer(key, b"")
-    before = dict(followed.session.reads)
-
-    again = reply(old, 0, b"again")
-    assert not list(followed.tailer.on_data(followed.session, again, hold_back=False))
-    assert followed.logs[RANK_0] == b""
-    assert followed.session.reads == before
 
 
 @settings(max_examples=15)
@@ -315,14 +226,3 @@ def test_the_logs_of_a_rank_nobody_knew_of_are_followed_from_its_start() -> None
     followed.tailer.reopen()
     followed.new_session()
     assert followed.session.reads["rank_5", "err"]["offset"] == 2
-
-
-@pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (2, 8), (64, 8), (512, 8), (5000, 8)])
-def test_what_is_asked_for_at_once_is_bounded(nodes: int, per_node: int) -> None:
-    """However many files a run has: unread answers are kept in memory."""
-    node = replace(plan(1).nodes[0], nproc=per_node)
-    whole = replace(plan(1), nodes=(node,) * nodes)
-    size, file_count = log_tail.chunk_bytes(whole), nodes * (2 * per_node + 4)
-    assert log_tail.MIN_CHUNK <= size <= CHUNK
-    assert size == log_tail.MIN_CHUNK or size * file_count <= log_tail.MAX_OUTSTANDING_BYTES
-    assert size == CHUNK or nodes > 2
