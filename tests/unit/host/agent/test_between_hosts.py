@@ -101,13 +101,6 @@ def test_nodes_that_know_the_token_reach_each_other() -> None:
     assert all(each.rtt_s > 0 for each in found)
 
 
-def test_more_targets_than_connections_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next begins when one is done."""
-    monkeypatch.setattr(connections, "MAX_CONCURRENT", 2)
-    with greeting("b") as target:
-        assert [each.outcome for each in tried(*[target] * 7)] == [Outcome.REACHED] * 7
-
-
 def test_another_token_or_another_node_is_a_stranger() -> None:
     """Whoever answers has to prove who it is."""
     with greeting("b", b"of another check") as other, greeting("c") as moved:
@@ -139,18 +132,6 @@ def test_a_port_at_which_nobody_listens() -> None:
         bound.bind(("127.0.0.1", 0))
         (found,) = tried(Target("b", "127.0.0.1", bound.getsockname()[1]))
     assert (found.outcome, found.rtt_s) == (Outcome.REFUSED, 0.0)
-
-
-def test_an_address_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full queue of connections takes no other, and says nothing."""
-    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as at, ExitStack() as stack:
-        for _ in range(3):
-            waits = stack.enter_context(socket.socket())
-            waits.setblocking(False)
-            waits.connect_ex(at.getsockname())
-        (found,) = tried(Target("b", *at.getsockname()))
-    assert found.outcome is Outcome.TIMED_OUT
 
 
 def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,24 +79,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.close()
 
 
-def test_bytes_pass_in_their_order(world: World) -> None:
-    """In both directions, each channel for itself; those for an unknown one are dropped."""
-    for number in (3, 4):
-        world.ask("open_channel", number)
-    for channel, data in ((3, b"a"), (4, b"x"), (9, b"?"), (3, b"b")):
-        world.ask("to_channel", channel, data)
-    assert [agent.recv(10) for agent in world.agents] == [b"ab", b"x"]
-    world.agents[1].sendall(b"one")
-    world.agents[0].sendall(b"two")
-    world.handler.advance()
-    assert sorted(world.context.replies) == [
-        ("from_channel", 3, b"two"),
-        ("from_channel", 4, b"one"),
-    ]
-    assert "facts" in world.context.loaded
-    assert len(world.handler.pipes) == 2
-
-
 def test_what_an_agent_does_not_take_is_kept(world: World) -> None:
     """Others are served meanwhile; no byte is lost."""
     world.ask("open_channel", 1)

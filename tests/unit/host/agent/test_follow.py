@@ -1,4 +1,4 @@
-"""A followed run whose supervisor cannot be reached by its socket, or whose files are shared."""
+"""A followed run whose supervisor cannot be reached by its socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tests.lab.waiting import wait_until
 
 SUPERVISOR = """
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: os.mkdir(sys.argv[1]))
+def stop(*_):
+    os.mkdir(sys.argv[1])
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
 print(flush=True)
 signal.pause()
 """

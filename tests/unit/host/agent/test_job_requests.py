@@ -15,7 +15,7 @@ from runner.core.protocol.paths import JobPaths
 from runner.host.agent.server import AgentContext
 from runner.host.agent.slurm import requests
 from runner.host.process.event_loop import run_steps
-from runner.host.slurm import commands, shared_files
+from runner.host.slurm import commands
 from runner.host.slurm.commands import Answer
 from runner.host.storage import workdir_index
 
@@ -98,22 +98,6 @@ def test_why_a_job_is_not_taken(
     with pytest.raises(ValueError, match=problem):
         submitted(paths, monkeypatch, answer, JobStatus("8", name="another"))
     assert submitted(paths, monkeypatch, answer, JobStatus("8", name=RUN_ID)) == "8"
-
-
-def test_a_run_has_begun_on_all_nodes_or_what_is_over_has_begun_it(paths: JobPaths) -> None:
-    """By what they note; problems of the plan are told as they are."""
-    start = paths.start(0)
-    assert requests._orders(paths, is_over=True) == ([], 0, False)
-    parts = {node: {"attempt": 2} for node in ("a", "b")}
-    shared_files.write(start.orders, {"orders": parts})
-    Path(start.begun("b")).touch()
-    shared_files.write(start.begun("a"), 2)
-    assert requests._orders(paths, is_over=False) == ([], 2, False)
-    assert requests._orders(paths, is_over=True) == ([], 2, True)
-    shared_files.write(start.begun("b"), 2)
-    assert requests._orders(paths, is_over=False) == ([], 2, True)
-    shared_files.write(start.orders, {"problems": ["no torch"]})
-    assert requests._orders(paths, is_over=False) == (["no torch"], 0, False)
 
 
 @pytest.mark.parametrize(

@@ -114,15 +114,6 @@ def test_an_ended_run_is_as_recorded(world: World) -> None:
     assert (status.job, status.alive) == (JobStatus("7", name=RUN_ID), False)
 
 
-def test_a_job_whose_id_was_given_again(world: World) -> None:
-    """A controller that lost its state counts from an earlier id: it is of another run."""
-    world.queue = [JobStatus("7", "RUNNING", name="0314-1600-digits-0000")]
-    (status,) = world.listed().values()
-    assert (status.alive, status.state, status.is_active) == (False, State.FAILED, False)
-    world.queue = []  # as if Slurm had forgotten it
-    assert aggregate_state(world.listed()) == "failed"
-
-
 def test_the_secrets_of_a_job_that_is_over_are_removed(world: World) -> None:
     """Slurm may have killed its script."""
     secrets = Path(world.paths.secrets)

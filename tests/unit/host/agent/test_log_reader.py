@@ -1,4 +1,4 @@
-"""Log reader of the agent: the last lines, or those of the last minutes."""
+"""Log reader of the agent: the last lines, and a disk that fails."""
 
 from __future__ import annotations
 

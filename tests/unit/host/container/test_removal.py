@@ -3,17 +3,55 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from runner.core.planning.container.docker import RECLAIM
+from runner.core.model.container import Container
 from runner.host.container import removal
 from runner.host.container.removal import NOT_RECLAIMED, Removal, remove_container
-from tests.unit.host.container.fake_engine import FakeEngine
 
 ENVIRON = {"PATH": os.defpath}
+PROGRAM = """#!/bin/sh
+echo "a warning" >&2
+cd {folder} || exit
+verb=$1; shift
+echo "$verb" "$@" >> {log}
+case $verb in
+  find) ls ;;
+  kill) ls "$@" >/dev/null ;;
+  remove) rm -f "$@" ;;
+  reclaim) echo "no image" >&2; exit 125 ;;
+esac
+"""
+
+
+class FakeEngine:
+    """A program that keeps containers as an engine does, by their ids: the files of a folder."""
+
+    def __init__(self, tmp_path: Path, *, reclaims: bool = False) -> None:
+        self.folder = tmp_path / "containers"
+        self.folder.mkdir()
+        for name in ("0a1", "0b2"):
+            (self.folder / name).touch()
+        self._log = tmp_path / "engine.log"
+        program = tmp_path / "engine"
+        program.write_text(PROGRAM.format(folder=self.folder, log=self._log))
+        program.chmod(0o700)
+        self.container = Container(
+            engine="docker",
+            start=(),
+            name="runner-now",
+            create=(str(program), "create"),
+            kill=(str(program), "kill"),
+            remove=(str(program), "remove"),
+            find=(str(program), "find"),
+            reclaim=(str(program), "reclaim") if reclaims else (),
+        )
+
+    def asked(self) -> list[str]:
+        """Return the commands it was given."""
+        return self._log.read_text().splitlines()
 
 
 @pytest.fixture(autouse=True)
@@ -24,54 +62,17 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_another_attempt_left_is_removed_by_its_id(tmp_path: Path) -> None:
     """Its name is not that of the order; and what the engine warns of is no container."""
     engine = FakeEngine(tmp_path)
-    engine.add("0a1", "0b2")
 
     assert remove_container(engine.container, ENVIRON) == Removal()
-    assert engine.ids() == []
+    assert list(engine.folder.iterdir()) == []
     assert "kill 0a1 0b2" in engine.asked()
 
 
 def test_files_that_are_not_given_back_leave_the_end_verified(tmp_path: Path) -> None:
     """The record says so all the same."""
-    engine = FakeEngine(tmp_path, reclaim="echo 'no image' >&2; exit 125")
+    engine = FakeEngine(tmp_path, reclaims=True)
 
     removed = remove_container(engine.container, ENVIRON)
 
     assert removed == Removal(note=f"{NOT_RECLAIMED}: no image")
     assert engine.asked()[-1] == "find"
-
-
-def test_a_container_that_gives_files_back_does_not_stay(tmp_path: Path) -> None:
-    """Its client was killed: the engine runs it on."""
-    engine = FakeEngine(tmp_path, reclaim="touch reclaim; kill -KILL $$")
-
-    removed = remove_container(engine.container, ENVIRON)
-
-    assert (removed.problem, engine.ids()) == ("", [])
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(FileNotFoundError(2, "gone"), 0), (PermissionError(1, "root is squashed"), "root is")],
-)
-def test_one_file_does_not_keep_the_others_from_being_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, code: object
-) -> None:
-    """Ranks that end may still remove theirs."""
-    paths = sorted(str(tmp_path / name) for name in "abc")
-    for path in paths:
-        Path(path).touch()
-    asked: list[str] = []
-
-    def lchown(path: str, *_: int) -> None:
-        asked.append(path)
-        if len(asked) == 1:
-            raise error
-
-    monkeypatch.setattr(os, "lchown", lchown)
-    monkeypatch.setattr(sys, "argv", ["-c", str(tmp_path), str(os.getuid() + 1), "7"])
-    with pytest.raises(SystemExit) as end:
-        exec(RECLAIM, {})  # noqa: S102 (as the container does)
-
-    assert sorted(asked) == paths
-    assert end.value.code == code or (code and str(code) in str(end.value.code))

@@ -8,11 +8,14 @@ from runner.core.model.container import InsideFacts
 from runner.host.facts import interpreter
 from runner.host.process.bounded_child import BoundedChild, wait_all
 from runner.host.process.event_loop import run_steps
+from tests.lab.waiting import PATIENCE
 
 
 def ended(*run: str) -> BoundedChild:
     """A probe with the command that makes a container of the words after it."""
-    child = interpreter.start_in_container(run, sys.executable, {"PATH": "/usr/bin:/bin"}, 20)
+    child = interpreter.start_in_container(
+        run, sys.executable, {"PATH": "/usr/bin:/bin"}, 20 * PATIENCE
+    )
     run_steps(wait_all([child]))
     return child
 

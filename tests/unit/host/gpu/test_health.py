@@ -13,15 +13,6 @@ LOG = Path(__file__).parents[3] / "fixtures" / "kmsg" / "xids.txt"
 """Lines of the kernel's log; the README beside it says where they were quoted."""
 
 
-@pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None)])
-def test_the_numa_node_is_the_kernels(tmp_path: Path, text: str, node: int | None) -> None:
-    """A machine that has but one may not say."""
-    place = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
-    place.mkdir(parents=True)
-    (place / "numa_node").write_text(text)
-    assert health.numa_node("0000:01:00", str(tmp_path)) == node
-
-
 @pytest.mark.parametrize(
     ("line", "version"),
     [

@@ -26,11 +26,6 @@ def test_a_command_is_shown_without_its_arguments(tmp_path: Path, line: str, sho
     assert procfs.process_command(5, root) == shown
 
 
-def test_a_hidden_process_has_no_command(tmp_path: Path) -> None:
-    """Where /proc hides other users' processes, nothing is known of them."""
-    assert procfs.process_command(5, str(tmp_path)) == ""
-
-
 def test_a_kernel_thread_is_shown_by_its_name(tmp_path: Path) -> None:
     """A process without a command line has at least a name."""
     root = tree(tmp_path, {"proc/5/cmdline": "", "proc/5/comm": "nv_queue\n"})

@@ -113,15 +113,6 @@ def test_a_signal_reaches_the_groups_of_all_ranks(spawn: Spawn) -> None:
     assert (sorted(lines), process.returncode) == (["child", "child", "told", "told"], 0)
 
 
-def test_ctrl_c_reaches_ranks(spawn: Spawn) -> None:
-    """They are in no group of the terminal."""
-    process = spawn(*shell(2, "echo up; exec sleep 600"))
-    assert process.stdout is not None
-    assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-
-
 def test_ranks_die_with_it(spawn: Spawn) -> None:
     """A KILL cannot be passed on."""
     process = spawn(*shell(1, "echo $$; exec sleep 60"))

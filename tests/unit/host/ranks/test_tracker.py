@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import time
@@ -15,12 +13,10 @@ import pytest
 
 from runner.core.protocol.events import RankExited
 from runner.core.protocol.paths import RunPaths
-from runner.host.process import procfs
 from runner.host.process.file_worker import Handler, Job
 from runner.host.ranks import tracker
 from runner.host.storage.run_folder import EventLog, read_events
 from tests.golden.builders import plan
-from tests.lab.waiting import PATIENCE
 
 LOG = """\
 6,760,1239866964,-;lan0: port 4(port2.0) entered blocking state
@@ -170,29 +166,3 @@ def test_a_rank_that_failed_without_a_word_on_a_full_disk(
     host.answer()
     (exited,) = host.exits()
     assert (exited.error, exited.exception) == (f"exited with 1: {FULL}", "")
-
-
-def test_ranks_that_torch_has_restarted_stay(host: Host) -> None:
-    """The disk tells of them after their host has ended those of the membership before."""
-    shell = ["/bin/sh", "-c", "sleep 60 & echo $!; wait"]
-
-    def start(name: str, nodes: int) -> subprocess.Popen[str]:
-        shim = subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        assert shim.stdout is not None
-        pid, clocks = int(shim.stdout.readline()), {"mono": time.monotonic(), "wall": time.time()}
-        host.record(name, pid=pid, shim=shim.pid, nodes=nodes, world_size=nodes, **clocks)
-        return shim
-
-    with start("rank_0.start", 2) as before, start("rank_1.start", 2) as unseen:
-        departed_at = time.monotonic()
-        host.ranks.scan_records(lambda: host.ranks.terminate_for_restart(0, departed_at))
-        with start("rank_0.2.start", 1) as restarted:
-            host.answer()
-            try:
-                assert (before.wait(5 * PATIENCE), unseen.wait(5 * PATIENCE)) == (0, 0)
-                (rank,) = procfs.descendants(restarted.pid)
-                assert procfs.is_running(rank)
-            finally:
-                for shim in (before, unseen, restarted):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(shim.pid, signal.SIGKILL)

@@ -75,10 +75,6 @@ SHOWN = (
             JobStatus("7", "FAILED", "NonZeroExitCode", nodes="n[1-2]", exit_code="3:0"),
         ),
         (
-            ("COMPLETED", "None", "0:0", "None", "n1"),
-            JobStatus("7", "COMPLETED", nodes="n1", exit_code="0:0"),
-        ),
-        (
             ("COMPLETED", "None", "0:0", "2026-01-02T03:09:00", "n1"),
             JobStatus("7", "PREEMPTED", nodes="n1", exit_code="0:0"),
         ),
@@ -87,7 +83,7 @@ SHOWN = (
             JobStatus("7", "CANCELLED", exit_code="0:15"),
         ),
     ],
-    ids=["failed", "completed", "preempted, though its script ended first", "never started"],
+    ids=["failed", "preempted, though its script ended first", "never started"],
 )
 def test_a_job_that_is_over(answers: Answers, fields: tuple[str, ...], status: JobStatus) -> None:
     """As scontrol shows it in one line."""

@@ -13,7 +13,6 @@ import pytest
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.paths import JobPaths
 from runner.host.process.event_loop import run_steps
-from runner.host.slurm import allocation as allocation_of_user
 from runner.host.slurm import commands, job, shared_files
 from runner.host.slurm.commands import Answer
 
@@ -29,7 +28,6 @@ class Slurm:
         self.problem = ""
         self.gone = ENDED
         self.accounting: list[str] = []
-        self.steps: tuple[list[str], str] = ([], "")
         self.scancel = Answer(0, "", "")
         self.cancelled: list[str] = []
         self.ends_after = 0  # questions about the queue, once it is cancelled
@@ -52,12 +50,6 @@ class Slurm:
         yield
         return self.accounting
 
-    def steps_of(self, _: str, name: str) -> Generator[None, None, Any]:
-        """Answer squeue about steps."""
-        yield
-        assert name == "run-1"
-        return self.steps
-
     def run(self, argv: list[str]) -> Generator[None, None, Answer]:
         """Do what scancel does."""
         yield
@@ -72,34 +64,19 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     made = Slurm()
     for name in ("queued_jobs", "job", "step_states", "run"):
         monkeypatch.setattr(commands, name, getattr(made, name))
-    monkeypatch.setattr(commands, "steps", made.steps_of)
     monkeypatch.setattr(job, "_answers", job._Answers())
     monkeypatch.setattr(job, "POLL_S", 0.002)
-    monkeypatch.setattr(allocation_of_user, "STEP_S", 0.002)
     return made
-
-
-def folder(tmp_path: Path, **context: Any) -> JobPaths:
-    """The folder of job 7."""
-    paths = JobPaths(str(tmp_path), "run-1")
-    Path(paths.start(0).root).mkdir(parents=True)
-    Path(paths.job_id).write_text("7\n")
-    shared_files.write(paths.context, {"kill_wait_s": 0.0, "job_name": "run-1", **context})
-    return paths
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> JobPaths:
-    """The folder of a job of its own."""
-    return folder(tmp_path)
-
-
-@pytest.fixture
-def allocation(tmp_path: Path) -> JobPaths:
-    """The folder of a run in an allocation, whose step is 7.3."""
-    made = folder(tmp_path, job_name="", is_shared=True)
-    Path(made.start(0).step).write_text("7.3")
-    return made
+    """The folder of job 7."""
+    paths = JobPaths(str(tmp_path), "run-1")
+    Path(paths.start(0).root).mkdir(parents=True)
+    Path(paths.job_id).write_text("7\n")
+    shared_files.write(paths.context, {"kill_wait_s": 0.0, "job_name": "run-1"})
+    return paths
 
 
 def test_a_job_that_is_not_in_the_queue(slurm: Slurm, paths: JobPaths) -> None:
@@ -177,13 +154,3 @@ def test_what_keeps_a_job_from_its_end(slurm: Slurm, paths: JobPaths) -> None:
     assert run_steps(job.cancel(paths)) == "scancel: scancel: error: Access denied"
     slurm.scancel = Answer(0, "", "")
     assert run_steps(job.cancel(paths)) == "job 7 is RUNNING: Slurm still ends it on n[1-2]"
-
-
-@pytest.mark.usefixtures("hurried")
-def test_of_an_allocation_only_the_step_is_cancelled(slurm: Slurm, allocation: JobPaths) -> None:
-    """The rest is the user's."""
-    slurm.queue = [RUNNING]
-    slurm.ends_after = 10**6
-    slurm.steps = (["7.3"], "")
-    run_steps(job.cancel(allocation))
-    assert slurm.cancelled == ["7.3"]

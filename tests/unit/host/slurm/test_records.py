@@ -1,4 +1,4 @@
-"""Records of a job's run: attempts before a start, and what its login node adds to them."""
+"""Records of a job's run: what its login node adds to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from runner.core.model.plan import Order
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
-    LIMIT_REASON,
     Ended,
     EventBody,
     JobEnded,
@@ -70,10 +69,8 @@ REQUEUED: dict[str, Any] = {"spec": {"slurm": {"requeue": True}}}
     ("bodies", "context", "needed"),
     [
         ([BY_SLURM], {}, True),
-        ([Stopping(LIMIT_REASON, StopCause.LOCAL)], {}, True),
         ([RankExited(0, signal=9)], {}, True),
         ([RankExited(0, signal=15), Stopping("told to", StopCause.USER)], {}, False),
-        ([RankExited(0, code=1)], {}, False),
         ([RanksSignalled(10, 2), RankExited(0, code=0)], REQUEUED, True),
         ([RanksSignalled(10, 2), RankExited(0, code=0)], {}, False),
         ([BY_SLURM, JobEnded("7", "CANCELLED")], {}, False),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import stat
-import threading
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runner.host.storage import checkout
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import has_release
-from tests.lab.waiting import wait_until
-from tests.unit.release_builders import Made, done, is_intact, release, store, write_into
+from tests.unit.release_builders import Made, is_intact, release, store, write_into
 
 TREE = release(
     {"train.py": b"print()\n", "sub/tool": b"#!/bin/sh\n", "ro/deep/x": b"", "-r \n": b"odd"},
@@ -91,38 +87,6 @@ class AlwaysFalse(dict[tuple[int, int], bool]):
     def get(self, *_: object) -> bool:
         """Say so."""
         return False
-
-
-def test_big_release_is_copied_in_steps(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Side by side; a step lasts for as long as the disk does not answer."""
-    monkeypatch.setattr(checkout, "_CAN_REFLINK", AlwaysFalse())
-    copied, disk_answers = checkout.copy_file, threading.Event()
-    begun: list[str] = []
-
-    def slowly(source: str, *args: Any, **more: Any) -> Generator[None, None, None]:
-        begun.append(source)
-        assert len(begun) == 1 or disk_answers.wait(20)  # the first shows what the disk can do
-        return copied(source, *args, **more)
-
-    monkeypatch.setattr(checkout, "copy_file", slowly)
-    made = release({str(number): bytes([number]) * 3000 for number in range(40)})
-    store(tmp_path, made)
-    steps = check_out(str(tmp_path), made.name, str(work))
-    for _ in steps:
-        if len(begun) == 1:
-            break
-    copying = threading.Thread(target=done, args=(steps,))
-    copying.start()
-    wait_until(lambda: len(begun) == 1 + checkout.COPY_THREADS, "all threads to wait")
-    assert copying.is_alive()
-    disk_answers.set()
-    copying.join(20)
-
-    assert {path.name: path.read_bytes() for path in work.iterdir()} == {
-        str(number): bytes([number]) * 3000 for number in range(40)
-    }
 
 
 def test_release_that_was_changed_is_not_run(tmp_path: Path, work: Path) -> None:

@@ -112,20 +112,6 @@ def test_what_is_gone_cannot_be_held(
     assert release_store.pin(str(tmp_path), name) is None
 
 
-def test_who_names_the_store_first_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hosts that begin at once agree, and nothing else is left."""
-    real = os.link
-
-    def after_another(source: str, target: str) -> None:
-        Path(target).write_text("theirs")
-        real(source, target)
-
-    monkeypatch.setattr(os, "link", after_another)
-
-    assert release_store.store_id(str(tmp_path)) == "theirs"
-    assert left_in(tmp_path) == [release_store.STORE_ID]
-
-
 @pytest.mark.parametrize("mark", ["", ".broken"])
 def test_leftovers_of_the_dead_are_removed(tmp_path: Path, gone: str, mark: str) -> None:
     """A link that was killed leaves its part of a release for the next one to clear."""

@@ -139,17 +139,6 @@ def test_disk_without_hard_links_copies(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (second.code(tmp_path) / "x").samefile(TREE.code(tmp_path) / "a")
 
 
-def test_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
-    """After a power cut the same pid may come again."""
-    first = begun(tmp_path, TREE)
-    done(first.write(stream(first, TREE)[:5]))
-    first._unlock()  # as the kernel does
-
-    store(tmp_path, TREE)
-
-    assert left_in(tmp_path) == [TREE.name]
-
-
 class Talk:
     """The host's end of a deploy, and what it answers."""
 

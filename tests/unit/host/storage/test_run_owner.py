@@ -97,15 +97,6 @@ def test_a_machine_stays_the_same_under_another_name(host: Host) -> None:
     assert run_owner.live_owner_pids(host.folder) == []
 
 
-def test_containers_share_all_but_their_processes(host: Host) -> None:
-    """Of one boot and machine: the name tells, or the namespace of their processes."""
-    host.begin()
-    assert host.kept_by(hostname="other", pid_namespace="pid:[1]").other_host == "other"
-    host.kept_by(hostname=os.uname().nodename, pid_namespace="pid:[1]")
-    assert run_owner.other_host(host.folder) == f"another container of {os.uname().nodename}"
-    assert run_owner.live_owner_pids(host.folder) == []
-
-
 def test_nothing_of_a_run_outlives_a_boot(host: Host) -> None:
     """Its end is proven by that, where no cgroup could; not if it may have been another machine."""
     verified = []

@@ -19,17 +19,11 @@ from tests.golden.builders import plan
 @pytest.fixture
 def folder(tmp_path: Path) -> RunPaths:
     """That of a run in its second attempt."""
-    return folder_of(tmp_path)
-
-
-def folder_of(tmp_path: Path, pattern: str = "") -> RunPaths:
-    """That of a run with a pattern."""
     order = replace(plan(1).nodes[0].order, workdir=str(tmp_path), attempt=1)
-    order = replace(order, progress_pattern=pattern)
-    folder = RunPaths(str(tmp_path), order.run_id, order.node)
-    Path(folder.attempt_folder(1)).mkdir(parents=True)
-    Path(folder.order).write_text(json.dumps(encode(order)))
-    return folder
+    made = RunPaths(str(tmp_path), order.run_id, order.node)
+    Path(made.attempt_folder(1)).mkdir(parents=True)
+    Path(made.order).write_text(json.dumps(encode(order)))
+    return made
 
 
 def write(folder: RunPaths, name: str, text: str) -> None:

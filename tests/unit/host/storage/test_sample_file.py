@@ -36,14 +36,14 @@ def test_it_stays_below_its_bound_and_covers_all(folder: RunPaths) -> None:
     """After any time: the first one, even gaps, the newest dense."""
     max_size, interval_s = 20_000, 5.0
     file, length = SampleFile(folder, 0, max_size), len(line(1.7e9))
-    for count in range(20_000):
+    for count in range(5_000):
         assert file.append(line(1.7e9 + interval_s * count)) == ""
         assert Path(folder.samples(0)).stat().st_size <= max_size
     times = walls(folder)
     gaps = [later - earlier for earlier, later in pairwise(times)]
 
     assert times[0] == 1.7e9
-    assert times[-1] == 1.7e9 + interval_s * 19_999
+    assert times[-1] == 1.7e9 + interval_s * 4_999
     assert len(times) * length > max_size / 3
     newest = int(0.3 * max_size / length)
     assert {*gaps[-newest:]} == {interval_s}
@@ -62,12 +62,12 @@ def test_a_line_that_a_power_cut_left_is_ended(folder: RunPaths) -> None:
 def test_those_since_a_time_are_read(folder: RunPaths) -> None:
     """Whatever their number; of the newest attempt that has any."""
     file = SampleFile(folder, 0)
-    lines = [line(float(wall)) for wall in range(5000)]
+    lines = [line(float(wall)) for wall in range(1000)]
     for each in lines:
         file.append(each)
     Path(folder.attempt_folder(7)).mkdir()
 
     assert newest_attempt(folder) == 0
-    assert read_since(folder, 0, 4990.0) == lines[4991:]
+    assert read_since(folder, 0, 990.0) == lines[991:]
     assert read_since(folder, 0, -1.0) == lines
     assert read_since(folder, 7, 0.0) == []

@@ -129,16 +129,6 @@ def test_a_term_is_slurms_and_taken_once(world: World) -> None:
     assert (len(world.journal.bodies), len(world.told_peers)) == (1, 1)
 
 
-@pytest.mark.parametrize(("grace_s", "killed_after_s"), [(10.0, 27.0), (600.0, 600.0)])
-def test_a_longer_grace_than_slurms_counts(
-    world: World, grace_s: float, killed_after_s: float
-) -> None:
-    """A preemption may give more time than KillWait."""
-    world.take_term(grace_s)
-    assert not world.kills_after(killed_after_s - 0.1)
-    assert world.kills_after(0.2)
-
-
 def test_what_failed_just_before_the_term_did_not_fail(world: World) -> None:
     """A rank may get its TERM a moment before the supervisor; what failed earlier did."""
     world.take_term()

@@ -1,4 +1,4 @@
-"""Notifier of a supervisor: what it makes of a reason, and when a stall is told."""
+"""Notifier of a supervisor: when a stall is told, and what becomes of its own errors."""
 
 from __future__ import annotations
 

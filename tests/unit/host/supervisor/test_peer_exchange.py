@@ -41,7 +41,14 @@ class Scene:
 
     def __init__(self, node: str = "b", *, disconnect_s: float = 600.0, hub: bool = True) -> None:
         order = Order(
-            *("run", node, 0, "/w", (), {}, "/", ()),
+            "run",
+            node,
+            0,
+            "/w",
+            (),
+            {},
+            "/",
+            (),
             hub=Hub("a", "10.0.0.1", 29500, 1, 15.0) if hub else None,
             disconnect_s=disconnect_s,
         )

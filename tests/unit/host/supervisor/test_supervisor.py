@@ -177,7 +177,8 @@ def test_the_thread_that_started_the_programs_outlives_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The kernel ends them with that thread (PR_SET_PDEATHSIG), not with the process."""
-    stopped, is_deaf = False, tmp_path / "is_deaf"
+    stopped = False
+    is_deaf = tmp_path / "is_deaf"
 
     def script(supervisor: Supervisor) -> bool:
         nonlocal stopped
@@ -186,7 +187,7 @@ def test_the_thread_that_started_the_programs_outlives_them(
             _stop_as_user(supervisor)
         return False
 
-    deaf = f"trap '' TERM; sleep 600 & : >{is_deaf}; sleep 600"
+    deaf = f"trap '' TERM; sleep 600 & sleep 600 & : >{is_deaf}; wait"
     run = Supervised(tmp_path, deaf, script, grace_s=0.2)
     assert run.state is State.STOPPED
     assert run.events[-1].body == Ended(State.STOPPED, killed=3)

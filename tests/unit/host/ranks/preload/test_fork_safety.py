@@ -48,20 +48,6 @@ def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
         fork_safety.check_program(str(tmp_path), WATCHES)
 
 
-def test_a_module_is_found_where_it_would_be_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `python -m`: a file, or a package's `__main__`; one that is elsewhere is not looked at."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").mkdir()
-    for name in ("a/b.py", "a/__main__.py"):
-        (tmp_path / name).write_text("import os\nos.environ['OMP_X'] = '1'")
-    for name in ("-ma.b", "-ma"):
-        with pytest.raises(fork_safety.ForkRefusal, match="sets OMP_X"):
-            fork_safety.check_program(name, WATCHES)
-    fork_safety.check_program("-mjson.tool", WATCHES)
-
-
 @pytest.mark.parametrize("form", ["npu-1.dist-info", "npu.egg-info"])
 def test_a_package_that_loads_a_device_with_torch(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

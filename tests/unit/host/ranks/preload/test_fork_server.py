@@ -10,6 +10,7 @@ import pytest
 
 from runner.host.ranks import shim
 from runner.host.ranks.preload import fork_server
+from tests.lab.waiting import PATIENCE
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -31,7 +32,7 @@ def test_shim_and_server_agree() -> None:
 def test_a_shim_that_has_waited_for_too_long_is_gone(pair: Pair) -> None:
     """One that says nothing is not."""
     ours, theirs = pair
-    ours.settimeout(5)
+    ours.settimeout(5 * PATIENCE)
     assert not fork_server.is_gone(ours)
     theirs.send(b"x")
     assert not fork_server.is_gone(ours)

@@ -69,18 +69,10 @@ def test_variables_that_are_read_are_recorded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("IS_SET", "1")
     names: set[str] = set()
     with import_environment.recorded(names):
-        assert (os.environ["IS_SET"], os.environ.get("IS_NOT"), os.getenv("NOR_THIS")) == (
-            *("1", None, None),
-        )
+        assert os.environ["IS_SET"] == "1"
+        assert os.environ.get("IS_NOT") is None
+        assert os.getenv("NOR_THIS") is None
         assert "IS_NO_MEMBER" not in os.environ
         assert ("IS_SET", "1") in [*os.environ.items()]
     assert os.environ.get("LATER") is None
     assert names == {"IS_SET", "IS_NOT", "NOR_THIS", "IS_NO_MEMBER"}
-
-
-def test_changes_are_those_with_a_prefix() -> None:
-    """Set, changed and removed ones, by name."""
-    before = {"OMP_A": "1", "OMP_B": "1", "OMP_C": "1", "HOME": "/"}
-    now = {"OMP_A": "1", "OMP_B": "2", "OMP_D": "1"}
-    assert import_environment.changed(before, now, ["OMP_"]) == ["OMP_B", "OMP_C", "OMP_D"]
-    assert import_environment.changed(before, now, [""]) == ["HOME", "OMP_B", "OMP_C", "OMP_D"]

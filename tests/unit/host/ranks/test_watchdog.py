@@ -1,10 +1,7 @@
-"""What is made of stacks as py-spy tells them, and of GPUs; and when a run stands still."""
+"""Watchdog of ranks: what GPUs do, by their samples, and when a run stands still."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -127,25 +124,6 @@ def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:
     assert watching.stalled_s == 0
 
 
-@pytest.mark.parametrize(("stops", "still_s"), [(False, 30.0), (True, 5.0)])
-def test_that_gpus_only_wait_is_reported_and_stops_nothing(
-    noted: Noted, monkeypatch: pytest.MonkeyPatch, *, stops: bool, still_s: float
-) -> None:
-    """Who uses the CPU beside such GPUs may wait; it is a guess from outside."""
-    watching = dog(noted, stops=stops)
-    monkeypatch.setattr(activity, "start", lambda _: Dump())
-    monkeypatch.setattr(activity, "result", lambda _: GpuActivity.WAITING)
-    watching.sample({"rank_0.out": 1}, 1)
-    for _ in range(5):
-        noted.now += 5
-        watching._progress.last_activity = noted.now
-        watching.sample({"rank_0.out": 1}, 1)
-        watching.check(0.0)
-    noted.now += 5
-    watching.sample({"rank_0.out": 1}, 1)
-    assert watching.stalled_s == still_s
-
-
 def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Path) -> None:
     """A rank that prints and computes for ever makes none."""
     order = replace(plan(1).node("a").order, stall_s=40.0, metrics=("*.jsonl",), cwd=str(tmp_path))
@@ -158,21 +136,3 @@ def test_where_steps_are_written_down_only_they_count(noted: Noted, tmp_path: Pa
     (tmp_path / "metrics.jsonl").write_text("1\n2\n")
     watching.sample(watching.progress_sizes({"rank_0.out": 2}), 1)
     assert watching.stalled_s == 0
-
-
-def test_ranks_that_ended_have_no_stack_and_hide_none(tmp_path: Path) -> None:
-    """The record of an end names no process: the stacks of the ranks that go on are wanted."""
-    order = plan(2).nodes[0].order
-    folder = Path(RunPaths(str(tmp_path), order.run_id, order.node).attempt_folder(order.attempt))
-    folder.mkdir(parents=True)
-    (folder / "rank_1.exit").write_text(json.dumps({"code": 0, "signal": None, "mono": 2.0}))
-    rank_0 = subprocess.Popen(["sleep", "60"])
-    try:
-        start = {"pid": rank_0.pid, "shim": os.getpid(), "mono": 1.0}
-        (folder / "rank_0.start").write_text(json.dumps(start))
-        targets = stacks._find_targets(RunPaths(str(tmp_path), order.run_id, order.node), order)
-    finally:
-        rank_0.kill()
-        rank_0.wait()
-
-    assert [(target.rank, target.pid) for target in targets] == [(0, rank_0.pid)]
