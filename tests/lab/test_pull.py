@@ -227,26 +227,6 @@ def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:
     assert secret.read_text() == "secret"
 
 
-@pytest.mark.all
-def test_read_only_folders_and_special_files(cluster: Cluster) -> None:
-    """The first come home and can be pulled into again; the others are named."""
-    folder = cluster.work() / "results" / "frozen"
-    write(folder / "file", "x").chmod(0o400)
-    os.mkfifo(cluster.work() / "results" / "pipe")
-    folder.chmod(0o555)
-    told = cluster.one()
-    folder.chmod(0o755)
-    assert told.is_complete, told
-    assert told.notes == ["results/pipe: is neither a file nor a link"]
-    assert cluster.outputs_here() == {"results/frozen/file"}
-    write(folder / "more", "y")
-    (folder / "file").chmod(0o600)
-    write(folder / "file", "newer")
-    (folder / "file").chmod(0o400)
-    assert cluster.one().is_complete
-    assert (cluster.home / "outputs/gpu1/results/frozen/file").read_text() == "newer"
-
-
 def test_a_cut_connection_costs_nothing_that_came(cluster: Cluster) -> None:
     """50 MB, cut off in the middle: the next pull fetches the rest and no byte twice."""
     data = os.urandom(50 * MB)

@@ -8,8 +8,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
@@ -94,14 +92,9 @@ def test_a_run_needs_nothing_of_what_launched_it(
     for words_, is_right in verbs.items():
         said = on_lab(*words_.split())
         assert (said.code, is_right(said)) == (0, True), (words_, said)
-    listed = on_lab("ps", "ui=plain")  # on the default cluster
-    named = f"launched from here on gone, without an end on record: {run}\n"
-    assert listed.out.endswith(f"{named}  python -m runner why --run {run}\n"), listed
     not_ended = on_lab("why", "--run", run)
     assert (not_ended.code, "has not ended" in not_ended.err) == (3, True), not_ended
     assert [attach, ["stacks", *attach[1:]]] == printed_commands(not_ended)
-    for several in (("all",), ("--run", run[:-1])):
-        assert [stop] == printed_commands(on_lab("stop", *several))
     elsewhere = on_lab.in_folder(tmp_path)
     refused = elsewhere("logs")
     assert (refused.code, "no run was launched from this folder" in refused.err) == (2, True)
@@ -135,23 +128,12 @@ def test_latest_is_this_folders_and_stop_takes_one_that_is_on(on_lab: Launcher) 
     result = json.loads((on_lab.folder / "runs" / first / "result.json").read_text())
     assert (result["state"], result["unverified"]) == ("stopped", []), result
     assert "launched from here" not in on_lab("ps", "ui=plain").out  # on the default cluster
-    logs = on_lab.folder / "runs" / first / "logs"  # the launch may have seen those of one host
-    shutil.rmtree(logs / "node1", ignore_errors=True)
-    assert on_lab("why", "--run", first).out.startswith("  node[1-2]")
-    assert (logs / "node1").is_dir()
     again = rf"^that run had ended:\n  \S.* why  --run {first}\n  \S.* logs --run {first}$"
-    printed: set[str] = set()
-    for verb in ("attach", "stacks"):
-        said = on_lab(verb, "--run", first)
-        assert re.search(again, said.out + said.err, re.MULTILINE), said
-        printed |= {*re.findall(r"^  \S.* -m runner (.*)$", said.out + said.err, re.MULTILINE)}
-    assert [on_lab(*command.split()).code for command in printed] == [0, 0]
+    said = on_lab("attach", "--run", first)
+    assert re.search(again, said.err, re.MULTILINE), said
     listed = json.loads(on_lab("ps", "--cluster", "lab", "--json").out)["runs"]
     assert [row["run_id"] for row in listed] == [theirs]
     assert [row["folder"] for row in listed] == [str(other.folder)]
-    text = on_lab("ps", "--cluster", "lab").out
-    assert (" FOLDER\n" in text, other.folder.name in text) == (True, True), text
-    assert "FOLDER" not in other("ps", "--cluster", "lab").out
     # With a cluster named it is the latest of this user at this machine, wherever it was launched.
     named = rf"run {theirs}, task rank, of \S+, launched \d+ s ago from \S*/other$"
     for verb in ("logs", "stacks"):
@@ -188,20 +170,16 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert re.search(rf"run {run}, task rank, of ann\+\S+, launched \d+ s ago", refused.err)
     assert "--yes" in refused.err
     argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
-    for is_interrupted in (False, True):
-        main, side = pty.openpty()
-        asking = subprocess.Popen(
-            argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
-        )
-        os.close(side)
-        read_until(main, b"Type y or n")
-        if is_interrupted:
-            asking.send_signal(signal.SIGINT)
-        else:
-            os.write(main, b"n\n")
-        read_until(main, b"nothing was changed")
-        assert asking.wait(30 * PATIENCE) == 130
-        os.close(main)
+    main, side = pty.openpty()
+    asking = subprocess.Popen(
+        argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
+    )
+    os.close(side)
+    read_until(main, b"Type y or n")
+    os.write(main, b"n\n")
+    read_until(main, b"nothing was changed")
+    assert asking.wait(30 * PATIENCE) == 130
+    os.close(main)
     assert lab["node1"].processes("sleep=600")
     ended = laptop("stop", run, "--cluster", "lab", "--yes")
     assert ended.code == 0, ended

@@ -355,23 +355,6 @@ def test_ctrl_c_while_attached_asks(
 
 
 @pytest.mark.all
-def test_who_said_stop_is_not_asked_again(on_lab: Launcher, detached: Start, lab: Lab) -> None:
-    """The next Ctrl-C hurries the stop, as at a launch; nothing abandons it."""
-    detached("deaf", "sleep=600", overrides=("grace_s=600",))
-    process, near = attached_on_a_terminal(on_lab)
-    read_until(near, b"] up", 2)
-    process.send_signal(signal.SIGINT)
-    read_until(near, b"Type d or s")
-    os.write(near, b"s\n")
-    read_until(near, b"stop requested by root@")
-    process.send_signal(signal.SIGINT)
-    read_until(near, b"killing what is left")
-    assert process.wait(30 * PATIENCE) == 130
-    os.close(near)
-    assert lab.wait_idle() == {}
-
-
-@pytest.mark.all
 def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> None:
     """Its launch is dead, and nobody comes back: it goes on all the same, beyond `disconnect_s`."""
     launched = on_lab.start(
@@ -438,11 +421,14 @@ def test_attach_stops_nothing_that_it_cannot_reach(
     lab: Lab, on_lab: Launcher, detached: Start
 ) -> None:
     """From where one host is out of reach, the others are followed, and all train on."""
-    run_id = detached("sleep=600")
+    run_id = detached("wait=/dev/shm/go", "print=on", "sleep=600")
     with lab.cut_off("node2"):
         joined = on_lab.start("attach", "--cluster", "lab")
-        joined.until(lambda: "node2: " in joined.err, "that it cannot reach one")
         joined.until(lambda: joined.out.count("] up") == 1, "the other one")
+        listed = on_lab("ps", "--cluster", "lab")
+        assert "node2: not asked: " in listed.out, listed  # and `attach` has been there before
+        lab["node1"].sh("touch /dev/shm/go")
+        joined.until(lambda: joined.out.count("] on") == 1, "what it does next")
         assert all(lab.leftovers().get(name) for name in NODES)
         joined.kill()
-    assert on_lab("stop", "--run", run_id, "--cluster", "lab", seconds=60).code == 0
+    assert on_lab("stop", "--run", run_id, "--cluster", "lab").code == 0

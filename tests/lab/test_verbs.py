@@ -28,11 +28,6 @@ def fab(user: Launcher, *words: str) -> Result:
         return controller.wait(60)
 
 
-def on_lab_exec(user: Launcher, *words: str) -> Result:
-    """Run words on every host of the lab."""
-    return user("exec", "--cluster", "lab", "--quiet-equal", "--", *words)
-
-
 def data(done: Result) -> dict[str, dict[str, object]]:
     """What `exec --json` said of each host."""
     found: dict[str, dict[str, object]] = json.loads(done.out)
@@ -46,10 +41,11 @@ def answer(out: str, code: int = 0, err: str = "", problem: str = "") -> dict[st
 
 def test_equal_answers_are_one_and_others_stand_apart(on_lab: Launcher) -> None:
     """`--quiet-equal` folds by output and end, in the order of the YAML; the worst exit code."""
-    same = on_lab_exec(on_lab, "echo", "same")
+    flags = ("exec", "--cluster", "lab", "--quiet-equal", "--")
+    same = on_lab(*flags, "echo", "same")
     assert (same.code, same.out) == (0, "── node[1-2] (2) ──\nsame\n"), same
     line = "if [ $(hostname) = node2 ]; then echo odd >&2; exit 3; fi; echo same"
-    mixed = on_lab_exec(on_lab, line)
+    mixed = on_lab(*flags, line)
     assert mixed.code == 3, mixed
     assert mixed.out == "── node1 ──\nsame\n── node2: exit 3 ──\nodd\n"
 

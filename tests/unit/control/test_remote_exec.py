@@ -92,38 +92,6 @@ def run() -> Run:
     return Run()
 
 
-def test_answers_are_kept_apart(run: Run) -> None:
-    """Each host's two streams are its own, to the byte, and so is its exit code."""
-    run.output("a", "out", b"one\xff")
-    run.output("b", "out", b"two")
-    run.output("a", "err", b"warning")
-    run.output("a", "out", b"\nmore")
-    run.exited("b", 3)
-    run.exited("a", -9)
-
-    assert run.told() == {"a": (-9, ""), "b": (3, "")}
-    answers = run.execution.results
-    assert (bytes(answers["a"].stdout), bytes(answers["a"].stderr)) == (
-        b"one\xff\nmore",
-        b"warning",
-    )
-    assert (bytes(answers["b"].stdout), bytes(answers["b"].stderr)) == (b"two", b"")
-    request = {"argv": ["echo", "a b"], "limit_s": 60.0, "window": remote_exec.WINDOW_BYTES}
-    request |= {"keeps_code": False, "takes_input": False}
-    assert run.hosts["a"].asked[0] == ("exec", request)
-
-
-def test_command_that_had_to_be_killed_is_named(run: Run) -> None:
-    """So are processes that even that could not end."""
-    run.exited("a", -9, timed_out=True)
-    run.exited("b", -9, timed_out=True, survivors=[7, 8])
-
-    assert run.told() == {
-        "a": (-9, "did not end in time and was killed"),
-        "b": (-9, "cannot be killed: PID 7, 8"),
-    }
-
-
 def test_nobody_waits_longer_than_the_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that answers pings but never ends the command is given up in the end."""
     monkeypatch.setattr(remote_exec, "TIMEOUT_MARGIN_S", -1.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -89,28 +87,3 @@ def test_damaged_contents_are_never_pushed(project: Path, store: CodeStore) -> N
     manifest.chmod(0o600)
     manifest.write_text("{}")
     assert store.find(taken.code.release) is None
-
-
-def test_pruning_keeps_what_is_used_or_young(project: Path, store: CodeStore) -> None:
-    """A content of two releases goes with the last."""
-    names = []
-    for number in (1, 2, 3):
-        (project / "train.py").write_text(f"print({number})")
-        taken = snapshot(project)
-        store.add(taken)
-        names.append(taken.code.release)
-    hour_ago = time.time() - 3600
-    for path in store.folder.rglob("*"):
-        os.utime(path, (hour_ago, hour_ago))
-    os.utime(store.folder / "releases" / names[2])
-    (store.folder / "contents/aa").mkdir(exist_ok=True)
-    (store.folder / "contents/aa/1.9.9.new").touch()
-
-    assert store.prune(names[:1], 60, dry_run=True)[0] == (names[1],)
-    assert len(contents(store)) == 5
-    removed, size = store.prune(names[:1], 60)
-    assert (removed, size > len("print(2)")) == ((names[1],), True)
-    assert contents(store) == ["", "echo", "print(1)", "print(3)"]
-    assert store.prune((), 0)[0] == tuple(sorted((names[0], names[2])))
-    assert contents(store) == []
-    assert CodeStore(store.folder / "none").prune((), 0) == ((), 0)

@@ -22,14 +22,10 @@ PAST = (PastAttempt(0, ("a", "x"), "lost x", 20.0, ("x",)),)
     [
         ({}, {}, ("b",), "'cluster.exclude=[b,x]'"),
         ({"exclude": ["gpu[7-8]"]}, {}, ("b",), "'cluster.exclude=[gpu[7-8],b,x]'"),
-        ({"exclude": ["x"]}, {}, ("b",), "'cluster.exclude=[x,b]'"),
         ({"master": "a"}, {}, ("a",), "'cluster.exclude=[a,x]' cluster.master=null"),
         ({"exclude": "${x}"}, {}, ("b",), ""),
-        ({"scheduler": "slurm"}, {}, ("b",), ""),
         ({}, {"task": {"nnodes": 2}}, ("b",), ""),
-        ({}, {"rendezvous": {"serve": "b"}}, ("b",), ""),
         ({}, {}, ("a", "b"), ""),
-        ({}, {"task": None}, ("b",), ""),
     ],
 )
 def test_a_run_is_repeated_without_what_it_lost(

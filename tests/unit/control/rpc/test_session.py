@@ -186,15 +186,6 @@ def test_odd_frame_loses_its_host_and_says_why(wire: Wire, header: str, complain
     assert wire.channel.coming.get_nowait() == b"", "the channel was closed"
 
 
-def test_broken_pipe_is_the_readers_to_report(wire: Wire) -> None:
-    """Sending into a dead connection raises nowhere and reports nothing twice."""
-    wire.channel.broken = True
-    wire.session.request("ping")
-    wire.come(OSError("reset by peer"))
-
-    assert wire.next() == Frame("closed", {"reason": "reset by peer"})
-
-
 def test_clock_of_the_host_is_translated(wire: Wire) -> None:
     """A ping shows the offset of the host's clock, to within half its round trip; others do not."""
     ahead, wall = 1e6, {"wall": time.time()}

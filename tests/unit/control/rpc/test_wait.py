@@ -138,23 +138,6 @@ class Wire:
             self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))
 
 
-def test_nobody_is_waited_for_longer_than_the_limit() -> None:
-    """However lively it is otherwise; what the others said counts."""
-    inbox: Inbox = queue.SimpleQueue()
-    both = {"ping": "pong", "listen": "listening"}
-    hosts = {"a": Wire("a", inbox, both), "b": Wire("b", inbox, {"ping": "pong"})}
-    states: list[tuple[str, str]] = []
-    asking = Broadcast(
-        cast("dict[str, HostSession]", hosts), inbox, 60.0, lambda *state: states.append(state)
-    )
-    told, problems = asking.collect("listen", {}, "listening", timeout_s=0.2)
-    assert {name: each["node"] for name, each in told.items()} == {"a": "a"}
-    assert {name: each.message for name, each in problems.items()} == {
-        "b": "did not listen within 0.2 s"
-    }
-    assert states[-2:] == [("a", "done"), ("b", "failed")]
-
-
 @pytest.mark.promise(4, 12)
 def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow disk is shown and waited for, longer if the host reports progress, not for ever."""
