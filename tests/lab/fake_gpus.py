@@ -18,6 +18,7 @@ import pytest
 
 from runner.host.gpu import nvml, query
 from tests.lab.lab import Host
+from tests.lab.waiting import PATIENCE
 
 HOST_FOLDER = "/run/opengl-driver/lib"
 LIBRARY = "libnvidia-ml.so.1"
@@ -190,6 +191,6 @@ def build(folder: Path, state_path: str) -> Path:
     source.write_text(_SOURCE)
     defines = [f'-DSTATE="{state_path}"', f'-DGPU_NAME="{NAME}"']
     command = ["gcc", "-w", "-shared", "-fPIC", *defines, "-o", str(library), str(source)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=60 * PATIENCE)
     library.chmod(0o755)
     return library

@@ -23,10 +23,8 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
 from runner.host.facts import collect as collecting
-from runner.host.facts import interpreter, ports, setup
+from runner.host.facts import ports, setup
 from runner.host.facts.collect import FactsResult
-from runner.host.gpu import activity
-from runner.host.gpu.activity import GpuActivity
 from runner.host.process import bounded_child, procfs
 from runner.host.process.event_loop import run_steps
 from tests.lab.fake_gpus import NAME, FakeGpu, LocalGpus
@@ -245,29 +243,6 @@ def test_setup_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
     wait_for_end_of(int((tmp_path / "pid").read_text()))
 
 
-def test_setup_that_talks_a_lot_is_cut_short() -> None:
-    """The end of 10 MB of output is kept."""
-    answer = setting_up("head -c 10000000 /dev/zero | tr '\\0' x", "echo; echo the end")
-
-    assert answer.facts.setup.output.endswith("xx\nthe end")
-    assert len(answer.facts.setup.output) <= bounded_child.MAX_OUTPUT
-
-
-def test_a_background_process_does_not_hold_up_the_answer() -> None:
-    """It may keep the shell's output open: it still runs when the answer is there."""
-    answer = setting_up("sleep 900 & export SLEEPER=$!")
-
-    os.kill(int(answer.environ["SLEEPER"]), signal.SIGKILL)
-
-
-def test_without_a_bash_setup_says_so(tmp_path: Path) -> None:
-    """Not every host has one."""
-    ended = under(request(setup=("true",)), env={"PATH": str(tmp_path)})["facts"].setup
-
-    assert ended.exit_code == 126
-    assert ended.output.startswith(f"no bash on PATH ({tmp_path}): setup needs one")
-
-
 # --- the interpreter ---
 
 
@@ -291,15 +266,6 @@ def test_torch_is_found_without_importing_it(tmp_path: Path) -> None:
 
     found = answer["facts"].python
     assert (found.torch, found.torch_cuda, found.error) == ("2.8.0+cu128", "12.8", "")
-
-
-def test_a_relative_interpreter_belongs_to_the_project(tmp_path: Path) -> None:
-    """`.venv/bin/python` is the project's, and the answer is absolute."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
-
-    found = collect(request(project=str(tmp_path), python=".venv/bin/python")).facts.python
-
-    assert found.executable == f"{tmp_path}/.venv/bin/python"
 
 
 @pytest.mark.parametrize(
@@ -384,22 +350,6 @@ def test_an_ill_driver_takes_nobody_with_it(gpus: LocalGpus, mode: str, what: st
     assert facts.interfaces
 
 
-@pytest.mark.parametrize(
-    ("used", "doing"), [(100, GpuActivity.WORKING), (None, GpuActivity.IDLE_OR_UNKNOWN)]
-)
-def test_what_gpus_do_is_told_by_the_driver(
-    gpus: LocalGpus, used: int | None, doing: GpuActivity
-) -> None:
-    """One that does not know it tells nothing."""
-    gpus.set(FakeGpu(utilization=used))
-
-    child = activity.start(None)
-
-    assert child is not None
-    run_steps(bounded_child.wait_all([child]))
-    assert activity.result(child) is doing
-
-
 # --- folders ---
 
 
@@ -432,35 +382,6 @@ def test_folders_are_as_another_user_sees_them() -> None:
         facts = under(asked, Path(python), code=code, env=environ, **nobody)["facts"]
 
     assert (facts.user, facts.workdir_error) == ("nobody", "no permission to write in /var/lib")
-
-
-def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
-    """Root may write everywhere but there."""
-    mount = ["unshare", "--mount", "sh", "-c"]
-    inside = f'mount -t tmpfs -o ro none {tmp_path} && exec "$@"'
-    if subprocess.run([*mount, inside, "sh", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("cannot mount here")
-    argv = [*mount, inside, "sh", sys.executable, "-I", "-c", DRIVER, str(REPO)]
-    asked = packed(request(workdir=str(tmp_path / "runs")))
-
-    done = subprocess.run([*argv, asked], capture_output=True, check=True, timeout=60 * PATIENCE)
-
-    error = json.loads(done.stdout)["facts"]["workdir_error"]
-    assert error == f"{tmp_path} is on a read-only file system"
-
-
-def test_a_script_may_be_anywhere(tmp_path: Path) -> None:
-    """Below the project, or absolute; a folder of that name is no script."""
-    project = tmp_path / "project"
-    project.mkdir()
-    (tmp_path / "train.py").write_text("")
-
-    there = [
-        collect(request(project=str(project), script=script)).facts.script_exists
-        for script in ("../train.py", f"{tmp_path}/train.py", "train.py", ".")
-    ]
-
-    assert there == [True, True, False, False]
 
 
 # --- ports ---
@@ -574,21 +495,6 @@ def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
     assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {other.pid})"
 
 
-def test_a_range_is_searched_and_named_when_all_of_it_is_taken(held: socket.socket) -> None:
-    """Random order finds the free ones; the error names the range, and the first few by name."""
-    first = held.getsockname()[1]
-    others = []
-    while (found := ports.reserve(first, min(first + 4, 65535)))[0]:
-        others.append(found[0])
-
-    assert {other.getsockname()[1] for other in others} <= set(range(first + 1, first + 5))
-    assert found[1].startswith(
-        f"no port from {first} to {min(first + 4, 65535)} is free: {first} is"
-    )
-    for other in others:
-        other.close()
-
-
 def test_children_do_not_hold_the_port(held: socket.socket) -> None:
     """A probe that hangs for ever must not keep it."""
     port = held.getsockname()[1]
@@ -696,31 +602,3 @@ def test_what_cannot_be_started_is_an_answer_too(monkeypatch: pytest.MonkeyPatch
 
 
 # --- the login shell ---
-
-
-@pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_every_login_shell_can_be_asked(shell: str, tmp_path: Path) -> None:
-    """Whatever its start-up files print."""
-    path = shutil.which(shell)
-    if path is None:
-        pytest.skip(f"no {shell} here")
-    (tmp_path / "python-of-mine").symlink_to(sys.executable)
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "ENV": ""}
-    (tmp_path / ".profile").write_text(f"echo Welcome; export PATH={tmp_path}:$PATH\n")
-    argv = interpreter.login_argv(path, "python-of-mine")
-    done = subprocess.run(
-        argv,
-        env=environ,
-        capture_output=True,
-        check=False,
-        timeout=20 * PATIENCE,
-        stdin=subprocess.DEVNULL,
-    )
-    assert interpreter.parse_path(done.stdout.decode()) == str(tmp_path / "python-of-mine")
-
-
-def test_what_a_login_shell_says_is_its_last_word() -> None:
-    """Not what a start-up file prints; nothing where there is no such program."""
-    assert interpreter.parse_path("hello\nrunner-login:/a/python3\nbye") == "/a/python3"
-    assert interpreter.parse_path("runner-login:\n") == ""
-    assert interpreter.parse_path("no job control in this shell") == ""

@@ -33,12 +33,6 @@ def test_a_check_that_fails_says_why(launch: LocalLauncher) -> None:
     assert "local  rank 0 exited with 3; 0 processes left" in why
 
 
-def test_a_check_that_needs_more_gpus_says_so(launch: LocalLauncher) -> None:
-    """It is skipped before anything is started."""
-    with pytest.raises(pytest.skip.Exception, match="^needs 2 GPUs$"):
-        launch("task=env", gpus=2)
-
-
 def test_a_loss_that_is_no_number_fails() -> None:
     """Of a comparison with it, `max` would take no notice."""
     expected = [{"step": step, "loss": 1.0} for step in range(12)]

@@ -13,7 +13,7 @@ from tests.lab.launching import PROGRAMS, Launcher, Result
 
 pytestmark = [pytest.mark.promise(12, 13)]
 
-RUN = ("run_id=liars", "disconnect_s=20")
+RUN = "run_id=liars"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_events_of_another_node_or_run_are_not_believed(
 ) -> None:
     """They are counted and said once; the run is what the other events say."""
     ranks = on_lab.rank_overrides("print=ran")
-    done = on_lab("cluster=lab", *RUN, lying("others"), *ranks)
+    done = on_lab("cluster=lab", RUN, lying("others"), *ranks)
     assert done.code == 0, done
     assert done.err.count("node2: 3 lines of its events ignored: torn, or about another node") == 1
     assert {event["node"] for event in done.events} <= {"", "node1", "node2"}
@@ -52,7 +52,7 @@ def test_what_a_host_words_does_not_act_upon_a_terminal(
     on_lab: Launcher, lying: Callable[[str], str]
 ) -> None:
     """In the list of runs: as text or as data; its sequences are shown, not sent."""
-    assert on_lab("cluster=lab", *RUN, *on_lab.rank_overrides("print=ran")).code == 0
+    assert on_lab("cluster=lab", RUN, *on_lab.rank_overrides("print=ran")).code == 0
     for words in (("ps", "--all"), ("ps", "--all", "--json"), ("why",)):
         told = on_lab(*words, "--cluster", "lab", lying("escapes"))
         assert told.code == 0, told
@@ -71,7 +71,7 @@ def test_no_host_proves_that_nothing_is_left_on_another(
 ) -> None:
     """One says that it is node1, to which no packet goes: node1 is named, by code 5."""
     ranks = on_lab.rank_overrides("print=up", "wait=/tmp/go")
-    assert on_lab("cluster=lab", *RUN, "detach=true", *ranks).code == 0
+    assert on_lab("cluster=lab", RUN, "detach=true", *ranks).code == 0
     lab["node1"].unplug()
     try:
         told = on_lab("stop", "--run", "liars", "--cluster", "lab", lying("steals"))
@@ -89,7 +89,7 @@ def test_host_that_answers_pings_alone_is_named(
     on_lab: Launcher, lying: Callable[[str], str]
 ) -> None:
     """After `ANSWER_TIMEOUT_S`, by code 5; the other host is stopped."""
-    assert on_lab("cluster=lab", *RUN, *on_lab.rank_overrides("print=ran")).code == 0
+    assert on_lab("cluster=lab", RUN, *on_lab.rank_overrides("print=ran")).code == 0
     told = on_lab("stop", "--run", "liars", "--cluster", "lab", lying("mute"), seconds=400)
     assert told.code == 5, told
     assert "node2" in told.out + told.err, told

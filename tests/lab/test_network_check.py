@@ -11,7 +11,6 @@ import pytest
 
 from tests.lab.lab import Host, Lab
 from tests.lab.launching import Launcher
-from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(8)]
 
@@ -102,54 +101,3 @@ def test_large_packets_that_vanish(lab: Lab, on_lab: Launcher) -> None:
         "and it reaches none: small packets pass, large packets vanish on the way"
     )
     assert "ping -M do" in row["hint"]
-
-
-STRANGER = f"""\
-import socket
-at = socket.create_server(("0.0.0.0", {PORT}))
-while True:
-    talk, _ = at.accept()
-    talk.sendall(b"220 mail.example.org ESMTP\\r\\n")
-"""
-
-
-def quiet(ignore: str, announce: str) -> str:
-    """Have a host keep to itself which addresses its `lo` has, or say it again."""
-    conf = "/proc/sys/net/ipv4/conf/all"
-    return f"echo {ignore} >{conf}/arp_ignore; echo {announce} >{conf}/arp_announce"
-
-
-@pytest.mark.all
-@pytest.mark.promise(12)
-def test_another_machine_at_the_masters_address(lab: Lab, on_lab: Launcher) -> None:
-    """Who answers must know the token; and a host that has the address itself is named."""
-    node1, node2, node3 = (lab[name] for name in ("node1", "node2", "node3"))
-    mac = node3._legs[0].mac
-    own = f"{node1.address}/32 dev lo"
-    with (
-        changed(
-            node3,
-            f"set -e; {quiet('1', '2')}; ip address add {own}",
-            f"ip address del {own}; {quiet('0', '0')}",
-        ),
-        changed(
-            node2,
-            f"ip neigh replace {node1.address} lladdr {mac} nud permanent dev eth0",
-            f"ip neigh del {node1.address} dev eth0",
-        ),
-    ):
-        stranger = node3.popen(["python3", "-c", STRANGER])
-        try:
-            wait_until(lambda: f":{PORT} " in node3.sh("ss -ltn"), "the stranger to listen")
-            rows = looked(on_lab, f"cluster.master_port={PORT}")
-        finally:
-            stranger.kill()
-            stranger.wait()
-    assert [(row["check"], row["level"], row["node"]) for row in rows] == [
-        ("network", "error", "node3"),
-        ("pairs", "error", "node1"),
-    ]
-    assert rows[0]["message"] == f"{node1.address} (lo) is the address of node1, too"
-    assert "node1 and node2 cannot reach each other: " in rows[1]["message"]
-    assert "another machine or program answers" in rows[1]["message"]
-    assert f"another machine has {node1.address}" in rows[1]["hint"]

@@ -13,7 +13,7 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult
 from runner.core.model.network_probe import NetworkProbe
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node, Task
+from runner.core.model.spec import Node
 from runner.ui.problems import (
     find_errors,
     findings_as_data,
@@ -108,46 +108,6 @@ def test_what_is_wrong_is_said(
     assert found[1] in what
 
 
-def with_nccl(version: str, **others: Any) -> Interpreter:
-    """A torch with that NCCL beside it."""
-    return replace(TORCH, packages={"nvidia-nccl-cu12": version}, **others)
-
-
-@pytest.mark.parametrize(
-    ("other", "level", "what"),
-    [
-        (with_nccl("2.27.5"), WARNING, "NCCL 2.27.5, most have NCCL 2.27.3: NCCL refuses a peer"),
-        (
-            with_nccl("2.26.2", torch="2.13.0+cu126", torch_cuda="12.6"),
-            WARNING,
-            (
-                "torch 2.13.0+cu126, CUDA 12.6, NCCL 2.26.2, "
-                "most have 2.13.0+cu128, CUDA 12.8, NCCL 2.27.3"
-            ),
-        ),
-        (TORCH, FINE, ""),
-    ],
-)
-def test_what_torch_brings_has_to_be_alike(other: Interpreter, level: Level, what: str) -> None:
-    """A difference is a warning, with the cure; what is not known is not compared."""
-    same = {name: host(name, python=with_nccl("2.27.3")) for name in "ac"}
-    looked_at = case(a=same["a"], b=host("b", python=other), c=same["c"])
-    found = bad("torch", looked_at)
-    assert [one[:2] for one in found] == ([] if level is FINE else [(level, "b")])
-    assert all(what in one[2] for one in found)
-
-
-@pytest.mark.parametrize(("kind", "level"), [("script", WARNING), ("command", None)])
-def test_a_plain_program_may_do_without_torch(kind: str, level: Level | None) -> None:
-    """A warning where it is Python, else nobody's business."""
-    ill = case(b=host("b", python=replace(TORCH, torch="")))
-    task = Task("t", kind, "t.py", entry="plain")
-    ill = replace(ill, spec=replace(ill.spec, task=task))
-    found = [(each, what.split(" in ")[0]) for each, _, what in bad("torch", ill)]
-    assert found == ([(level, "no torch")] if level else [])
-    assert bad("python", replace(ill, facts={})) == []
-
-
 def test_too_few_gpus_are_an_error() -> None:
     """The key and what is legal are in it."""
     ((level, node, what),) = bad("gpus", case((2, 4, None)))
@@ -169,14 +129,6 @@ def test_who_holds_a_gpu_is_named() -> None:
             "GPU 0 is in use: process 71 python train.py of bob, 3072 MiB, process 72 of unknown",
         )
     ]
-
-
-def test_mixed_gpus_are_a_warning_of_all() -> None:
-    """The slowest sets the pace."""
-    other = tuple(replace(gpu, name="NVIDIA T4") for gpu in gpus(2))
-    ((level, node, what),) = bad("gpus", case(c=host("c", gpus=other)))
-    assert (level, node) == (WARNING, "")
-    assert what.startswith("NVIDIA A100 and NVIDIA T4: ")
 
 
 def test_a_clock_that_is_off_is_a_warning() -> None:

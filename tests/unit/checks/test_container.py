@@ -45,12 +45,3 @@ def test_little_shared_memory_is_a_warning_for_several_ranks() -> None:
     assert "64 MiB for 2 ranks" in found.message
     assert "container.shm_size=16g" in found.hint
     assert len(findings(InsideFacts(shm_bytes=1024 * MIB), nproc=2)) == 1
-
-
-def test_an_image_without_the_library_of_infiniband() -> None:
-    """Only where the host has InfiniBand."""
-    _, found = findings(InsideFacts(has_verbs=False), infiniband=True)
-    assert found.level is Level.WARNING
-    assert "libibverbs" in found.message
-    assert len(findings(InsideFacts(has_verbs=False))) == 1
-    assert len(findings(InsideFacts(), infiniband=True)) == 1

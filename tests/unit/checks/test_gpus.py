@@ -64,30 +64,6 @@ def test_a_driver_too_old_for_torch_is_an_error(driver: Driver, cuda: str, told:
     )
 
 
-@pytest.mark.parametrize(
-    ("driver", "cuda"),
-    [
-        (Driver("525.60.13", "12.0"), "12.8"),  # minor version compatibility
-        (Driver("580.65.06", "13.0"), "12.8"),  # backward compatibility
-        (Driver("340.108"), "12.8"),  # what it supports is not known
-    ],
-)
-def test_a_driver_new_enough_is_none(driver: Driver, cuda: str) -> None:
-    """Within a major version any goes."""
-    found = bad("driver", driven(driver, python=replace(TORCH, torch_cuda=cuda)))
-    assert [level for level, _, _ in found] == [WARNING]
-
-
-def test_a_driver_updated_under_the_kernel_is_told() -> None:
-    """It works again after a reboot."""
-    source = "NVML: Driver/library version mismatch"
-    ((level, _, what),) = bad("driver", driven(Driver(), gpus=(), gpu_source=source))
-    assert (level, what.partition(" (")[0]) == (
-        WARNING,
-        "the driver was updated under the running kernel",
-    )
-
-
 # --- health ---
 
 
@@ -98,18 +74,6 @@ def ill(*healths: GpuHealth | None, xids: tuple[Xid, ...] = (), **errors: str) -
         for gpu, told in zip(gpus(len(healths)), healths, strict=True)
     )
     return case(ALL, b=host("b", gpus=there, xids=xids))
-
-
-def test_gpus_that_are_well_are_told_so() -> None:
-    """Idle clocks are no finding; where nobody asked, nothing is said."""
-    assert fine("health", ill(WELL, replace(WELL, throttle_reasons=4))) == ["GPUs 0-1: healthy"]
-    assert fine("health", ill(None, None)) == []
-
-
-@pytest.mark.parametrize("told", [GpuHealth(), GpuHealth("0000:01:00", throttle_reasons=0)])
-def test_what_is_not_known_is_not_held_against_it(told: GpuHealth) -> None:
-    """A consumer card has no ECC, a virtual GPU tells nothing."""
-    assert bad("health", ill(told)) == []
 
 
 @pytest.mark.parametrize(
@@ -150,17 +114,6 @@ def test_a_gpu_that_does_not_answer_is_an_error(error: str, what: str) -> None:
         assert "cluster.nodes.b.gpus=[...]" in finding.hint
 
 
-def test_instances_are_told_and_a_mixture_is_a_warning() -> None:
-    """CUDA shows either whole GPUs or instances."""
-    divided = replace(WELL, mig=True, instances=4)
-    assert "GPU 0: in MIG mode with 4 instances; each rank gets one" in fine("health", ill(divided))
-    ((level, _, what),) = bad("health", ill(divided, WELL))
-    assert (level, what) == (
-        WARNING,
-        "GPU 0 in MIG mode, GPU 1 not: CUDA shows only one kind",
-    )
-
-
 def test_xids_are_told_with_meaning_and_cure() -> None:
     """Those of programs are fine; those of other GPUs are not ours."""
     logged = (
@@ -183,18 +136,6 @@ def test_xids_are_told_with_meaning_and_cure() -> None:
 
 
 # --- limits and system ---
-
-
-def test_locked_memory_matters_for_infiniband_only() -> None:
-    """Nothing is said where no buffer is registered."""
-    low = {"nofile": 65536, "memlock": 64 << 10}
-    with_it = System(infiniband=("mlx5_0", "mlx5_1"))
-    ((level, node, what),) = bad("limits", case(b=host("b", limits=low, system=with_it)))
-    assert (level, node) == (WARNING, "b")
-    assert what == "ulimit -l is 64 KiB: NCCL cannot register its buffers with mlx5_0"
-    assert bad("limits", case(b=host("b", limits=low))) == []
-    free = {**low, "memlock": -1}
-    assert bad("limits", case(b=host("b", limits=free, system=with_it))) == []
 
 
 ROOMY = System(8, 1.0, 64 * GIB, 50 * GIB, None, 0, (0, 1))
@@ -226,24 +167,3 @@ def roomy(**changes: Any) -> Facts:
 def test_little_memory_or_busy_cores_are_a_warning(changes: dict[str, Any], what: str) -> None:
     """Both figures are named."""
     assert bad("system", case(b=roomy(**changes))) == [(WARNING, "b", what)]
-
-
-@pytest.mark.parametrize(
-    "changes", [{"memory_limit": 60 * GIB}, {"load": 4.0}, {"swapped": 30 * GIB}]
-)
-def test_a_limit_near_all_and_an_old_swap_are_fine(changes: dict[str, Any]) -> None:
-    """What was swapped out long ago is in nobody's way."""
-    assert bad("system", case(b=roomy(**changes))) == []
-
-
-def test_gpus_far_from_our_cores_are_a_warning() -> None:
-    """At another NUMA node than any core we may use; at several is only said."""
-    there = ill(WELL, replace(WELL, numa_node=1)).facts["b"]
-    spread = replace(there, system=ROOMY)
-    assert fine("system", case(ALL, b=spread))[0] == "its GPUs are on NUMA nodes 0-1"
-    bound = replace(there, system=replace(ROOMY, numa_nodes=(0,)))
-    ((level, _, what),) = bad("system", case(ALL, b=bound))
-    assert (level, what.partition(":")[0]) == (
-        WARNING,
-        "the cores of a run are on NUMA node 0, GPU 1 elsewhere",
-    )

@@ -142,33 +142,6 @@ def test_the_masters_port_is_judged_where_its_machine_is_reached() -> None:
     assert (node, "another machine or program answers" in what) == ("b", True)
 
 
-def test_a_slow_host_is_told_from_a_slow_pair() -> None:
-    """Ten times what is usual, and more than 2 ms."""
-    slow = {one + other: 0.03 for one in "abcd" for other in "abcd" if "c" in (one, other)}
-    assert bad(probed("abcd", trips=slow)) == [
-        ("c", "round trips to it take up to 30 ms, others 0.2 ms")
-    ]
-    assert bad(probed("abcd", trips={"ab": 0.03, "ba": 0.04})) == [
-        ("a", "a round trip to b takes 30 ms, others 0.2 ms")
-    ]
-    assert bad(probed("abcd", trips=dict.fromkeys(slow, 0.0019))) == []
-
-
-def test_who_did_not_answer_is_said() -> None:
-    """And whose address is not known, and what was not tried in time."""
-    found = probed("abc")
-    del found.by_node["b"]
-    found.endpoints["c"] = Endpoint("eth0")
-    found.by_node["c"] = HostProbe(found.by_node["c"].results[:1])
-    lost = replace(found, missing_reasons={"b": "the connection to it is gone"})
-    assert [(each.level, each.node) for each in told(lost)[:3]] == [
-        (WARNING, "b"),
-        (WARNING, "c"),
-        (WARNING, ""),
-    ]
-    assert told(lost)[2].message == "tests that did not end in time: 1, such as c → b"
-
-
 def test_an_address_that_two_machines_have() -> None:
     """`network` names them, and `pairs` leaves them alone; two nodes of one machine are none."""
     bridge = Interface("docker0", ("10.0.0.1/16",))
@@ -182,17 +155,3 @@ def test_an_address_that_two_machines_have() -> None:
     assert bad(seen) == []
     same = replace(facts("a", "eth0 10.0.0.1/24"), node="c")
     assert all(each.level is FINE for each in network(case(probed("abc"), c=same)))
-
-
-def test_unlike_mtus_are_a_warning() -> None:
-    """Of the interfaces that are used; unknown ones are like all."""
-    host = facts("b", "eth0 10.0.0.2/24")
-    jumbo = tuple(replace(each, mtu=9000) for each in host.interfaces)
-    plain = facts("a", "eth0 10.0.0.1/24")
-    usual = tuple(replace(each, mtu=1500) for each in plain.interfaces)
-    looked = case(
-        probed("abc"), a=replace(plain, interfaces=usual), b=replace(host, interfaces=jumbo)
-    )
-    assert [(e.node, e.message) for e in network(looked) if e.level is WARNING] == [
-        ("b", "eth0 has MTU 9000, most have 1500: large packets may be lost")
-    ]

@@ -33,13 +33,6 @@ def host(**others: Any) -> Facts:
     return facts("b", "eth0 10.0.0.2/24", **{"python": WITH_CLIENT, **others})
 
 
-def test_there_is_nothing_to_say_where_torch_needs_nothing() -> None:
-    """Static and c10d need no etcd, nor a client for one."""
-    for backend in ("static", "c10d"):
-        asked = spec(*NODES, rendezvous=Rendezvous(backend))
-        assert look(asked, host(python=TORCH)) == []
-
-
 @pytest.mark.parametrize(
     ("way", "entry", "risk"),
     [
@@ -71,13 +64,6 @@ def test_a_store_that_other_people_may_reach(way: str, entry: str, risk: str) ->
             "no python-etcd in /opt/venv/bin/python: torch needs it to use etcd",
             "/opt/venv/bin/python -m pip install python-etcd",
             id="no client",
-        ),
-        pytest.param(
-            AT,
-            host(etcd=EtcdFacts(endpoint_reply=EndpointReply("Connection refused"))),
-            "rendezvous.endpoint: etcd1:2379 cannot be used from this host: Connection refused",
-            "HOST:PORT of an etcd's client URL",
-            id="unreachable",
         ),
         pytest.param(
             AT,
@@ -117,10 +103,3 @@ def test_an_option_that_a_hosts_torch_has_not(knobs: Torchrun, torch: str, what:
         f"torch {torch} is there, and {what}",
     )
     assert one.hint
-
-
-def test_what_nobody_asked_for_is_not_missed() -> None:
-    """An old torch does for a static rendezvous, and one of an unknown version for everything."""
-    assert look(spec(*NODES), host(python=replace(TORCH, torch="1.13.1"))) == []
-    asked = spec(*NODES, torchrun=Torchrun(numa_binding="node"))
-    assert look(asked, host(python=replace(TORCH, torch="main"))) == []

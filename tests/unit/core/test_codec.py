@@ -27,7 +27,6 @@ from runner.core.model.plan import NodePlan, Order, Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import EVENT_TYPES, Ended, RankExited
-from runner.core.protocol.states import State
 
 DATA = [
     *(Facts, FactsRequest, Interface, Route, Gpu, GpuProcess, Interpreter, SetupResult),
@@ -95,22 +94,6 @@ def test_every_kind_of_data_survives_json(cls: type[Any], data: st.DataObject) -
     value = data.draw(values(cls))
 
     assert decode(cls, json.loads(json.dumps(encode(value)))) == value
-
-
-def test_encoded_data_is_plain() -> None:
-    """Dataclasses become objects, enumerations their values, tuples lists."""
-    ended = Ended(State.STUCK, "wedged", 2, (7, 8))
-
-    assert encode({1: ended}) == {
-        "1": {
-            "state": "stuck",
-            "reason": "wedged",
-            "killed": 2,
-            "survivors": [7, 8],
-            "verified": True,
-            "left_over": [],
-        }
-    }
 
 
 def test_unknown_fields_are_ignored() -> None:

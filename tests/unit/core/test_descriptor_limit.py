@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.lab.waiting import PATIENCE
+
 SOFT, MANY = 64, 1100
 PROGRAM = f"""
 import json, os
@@ -37,7 +39,7 @@ print(json.dumps([lowest, child.text.split(), local.decode().split()]))
 def test_soft_limit_is_raised_for_us_alone() -> None:
     """Descriptors beyond 1024 are waited for (not by select), and a program sees the old limit."""
     argv = ["sh", "-c", f'ulimit -S -n {SOFT}; exec "$@"', "sh", sys.executable, "-c", PROGRAM]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     lowest, child, local = json.loads(done.stdout)
 

@@ -11,20 +11,6 @@ KEY = Problem("gpu2", "refused our key", "try by hand:\n  ssh gpu2")
 
 
 @pytest.mark.parametrize(
-    ("problem", "text"),
-    [
-        (Problem("gpu1", "no torch"), "gpu1: no torch"),
-        (Problem("", "interrupted"), "interrupted"),
-        (KEY, "gpu2: refused our key\n    try by hand:\n      ssh gpu2"),
-    ],
-    ids=["no hint", "no place", "hint of two lines"],
-)
-def test_problem_says_where_what_and_what_next(problem: Problem, text: str) -> None:
-    """One line says where and what; the hint stands below, indented."""
-    assert str(problem) == text
-
-
-@pytest.mark.parametrize(
     ("error", "code"),
     [
         (RunnerError([GPUS, KEY]), 1),

@@ -49,15 +49,6 @@ def test_home_is_expanded_at_the_other_end(path: str, expected: str) -> None:
     assert words(shell.path(path)) == [expected]
 
 
-def test_only_leading_words_of_a_line_are_paths() -> None:
-    """The interpreter may lie in the home there, an argument is taken to the letter."""
-    assert words(shell.line(["~/python", "~/train.py", "~/data"], paths=2)) == [
-        "/home/ada/python",
-        "/home/ada/train.py",
-        "~/data",
-    ]
-
-
 @settings(max_examples=10)
 @given(WORD, WORD)
 def test_assignments_give_exactly_these_values(value: str, secret: str) -> None:

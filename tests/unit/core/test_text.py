@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.text import format_age, format_size, printable
+from runner.core.text import format_age, printable
 
 
 def test_a_name_can_be_printed() -> None:
     """On one line, in any terminal."""
     assert printable("a/\u00e9 b") == "a/\u00e9 b"
     assert printable("a\nb\x1b[1m\udce9") == r"a\nb\x1b[1m\udce9"
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1000, "1.0 kB"),
-        (3_000_000_000, "3.0 GB"),
-    ],
-)
-def test_sizes_are_read_at_a_glance(size: int, text: str) -> None:
-    """In powers of ten, as disks are sold."""
-    assert format_size(size) == text
 
 
 @pytest.mark.parametrize(

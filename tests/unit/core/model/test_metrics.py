@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from runner.core.model.line_pattern import LinePattern
 from runner.core.model.metrics import (
     MAX_LINE,
-    MAX_MORE,
     Metrics,
     MetricsReader,
     parse_metrics,
@@ -101,30 +100,6 @@ def test_no_line_is_too_strange(junk: bytes) -> None:
     for line in (junk, b'{"step": ' + junk, b'{"step": 1, ' + junk + b"}"):
         reader.feed(line + b"\n")
     assert all(reason.isprintable() for reason in reasons)
-
-
-def test_what_is_drawn_last_counts_however_much_was_drawn_before_it() -> None:
-    """A line of tqdm that redrew itself for long has the metrics at its end."""
-    drawn = b"\r 50%|#####     |" * 1000
-    whole, pieces = MetricsReader(), MetricsReader()
-    line = drawn + b'\r{"step": 7}\r\r\n'
-    assert [each.step for _, each in whole.feed(line)] == [7]
-    found = [each for index in range(0, len(line), 99) for each in pieces.feed(line[index:][:99])]
-    assert [(offset, each.step) for offset, each in found] == [(0, 7)]
-
-
-def test_what_a_line_does_not_say_is_that_of_an_earlier_one() -> None:
-    """The bar has one place for each figure."""
-    train = Metrics(10, 240, 0.5, 64, "images", {"lr": 0.1})
-    both = {"lr": 0.1, "acc": 0.9}
-    assert Metrics(20, more={"acc": 0.9}).updating(train) == Metrics(
-        20, 240, 0.5, 64, "images", both
-    )
-    other = Metrics(20, 30, 0.25, 8, more={"lr": 0.2})
-    assert other.updating(train) == other
-    assert train.updating(None) == train
-    many = {str(number): number for number in range(MAX_MORE)}
-    assert Metrics(20, more=many).updating(train).more == many
 
 
 LINES = [b'{"step": 1}', b"", b"noise", b'{"step": 0', b'{"a": "' + b"y" * 9000, b'{"step": 7}\r']

@@ -40,13 +40,6 @@ def test_manifest_survives_the_wire(names: set[str], mode: int) -> None:
     assert Manifest.decode(made.manifest.encode()) == made.manifest
 
 
-def test_release_is_called_the_same_for_ever() -> None:
-    """Hosts keep what earlier versions of ours have pushed."""
-    made = release({"a/b.py": b"x"}, links={"l": "a"})
-
-    assert made.name == "4a90d1d251856d87"
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -83,18 +76,6 @@ def test_nothing_is_written_through_a_link() -> None:
 
     with pytest.raises(ValueError, match="the folder of 'a/passwd' is not in the manifest"):
         Manifest.decode(through.encode())
-
-
-@pytest.mark.parametrize(
-    "twice",
-    [
-        Manifest(files=(File("a", 0o644, 0, "0"),), links=(Symlink("a", "/etc"),)),
-    ],
-)
-def test_path_is_one_thing(twice: Manifest) -> None:
-    """What a path is cannot depend on the order in which it is written."""
-    with pytest.raises(ValueError, match="'a' is in the manifest twice"):
-        Manifest.decode(twice.encode())
 
 
 @pytest.mark.parametrize(

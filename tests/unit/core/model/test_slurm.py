@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
-from runner.core.model.slurm import ENDED_STATES, ENDS, JobStatus, SlurmSpec
-from runner.core.model.spec import Node, Spec, are_local
+from runner.core.model.slurm import JobStatus, SlurmSpec
+from runner.core.model.spec import Node, Spec
 from runner.core.protocol.states import State
 from tests.golden.builders import spec
 
@@ -19,8 +19,6 @@ PENDING = JobStatus("7", "PENDING", "Resources", "2026-01-02T03:04:05")
     ("status", "text"),
     [
         (PENDING, "job 7 is pending (Resources), may start 2026-01-02 03:04:05"),
-        (JobStatus("7", "CONFIGURING"), "job 7 is configuring"),
-        (JobStatus("7", "COMPLETING"), "job 7 is completing"),
         (JobStatus("7", "TIMEOUT"), "job 7: it reached its time limit"),
         (
             JobStatus("7", "RUNNING", problem="late"),
@@ -31,16 +29,6 @@ PENDING = JobStatus("7", "PENDING", "Resources", "2026-01-02T03:04:05")
 def test_how_a_job_stands(status: JobStatus, text: str) -> None:
     """In a few words; a start in the future is an estimate."""
     assert status.text == text
-
-
-def test_what_has_a_reason_is_over() -> None:
-    """A job that Slurm ended waits for nothing; one that it asks about does not end."""
-    assert set(ENDS) <= set(ENDED_STATES)
-    for state in ENDED_STATES:
-        assert JobStatus("7", state).has_ended
-        assert not JobStatus("7", state).is_queued
-    for state in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", ""):
-        assert not JobStatus("7", state).has_ended
 
 
 def in_slurm(spares: int = 0, min_nodes: int | None = None) -> Spec:
@@ -74,13 +62,6 @@ def test_the_last_nodes_of_a_job_are_spares(
     assert "".join(node.name for node in made.nodes) == used
     assert "".join(node.name for node in made.spares) == spare
     assert made.max_nodes == (len(used) if min_nodes else None)
-
-
-def test_nodes_of_a_job_are_not_this_machine() -> None:
-    """Also where this machine is the login node, and an agent here speaks for them."""
-    login = Node("login", "login", transport="local")
-    assert are_local([login])
-    assert not are_local([login, replace(login, name="n1", in_job=True)])
 
 
 def seen(state: State | None, job: JobStatus | None, *, alive: bool = True) -> HostRunStatus:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, NodeResult, RankResult
+from runner.core.model.results import Failure, RankResult
 from runner.core.outcome.diagnosis import CONTEXT_LINES, Tail, diagnose
 from runner.core.outcome.tracebacks import EXCERPT_LINES, TRACEBACK, last_traceback
 from runner.core.outcome.verdict import Verdict
@@ -81,32 +81,12 @@ def test_without_a_traceback_the_last_lines_are_told() -> None:
     assert told.cause == ""
 
 
-def test_torchs_marks_of_the_rank_are_left_out() -> None:
-    """`[rank0]: ` stands before each line of what it excepts."""
-    told = diagnose(MADE, failed(), logs(b_2_err=(WROTE / "peer_left.txt").read_text()))
-    assert told is not None
-    assert told.cause == "peer_left"
-    assert told.excerpt[0] == TRACEBACK
-    assert not [line for line in told.excerpt if line.startswith("[rank")]
-
-
 def test_torchruns_own_failure_is_read_in_its_own_words() -> None:
     """Where no rank failed."""
     text = (WROTE / "master_refused.txt").read_text()
     told = diagnose(MADE, failed(rank=None), logs(b_err=text))
     assert told is not None
     assert told.cause == "master_refused"
-
-
-def test_a_launcher_that_was_killed_has_a_cure() -> None:
-    """As a rank has; the end of its supervisor is another matter."""
-    for reason, cause in (("torchrun was killed by SIGKILL", "sigkill"), ("its supervisor", "")):
-        verdict = failed(rank=None)
-        nodes = {"b": NodeResult(signal=9)}
-        verdict = replace(verdict, nodes=nodes, first_failure=Failure("b", None, reason))
-        told = diagnose(MADE, verdict, logs())
-        assert told is not None
-        assert (told.cause, bool(told.remedy)) == (cause, bool(cause))
 
 
 def test_a_stop_for_want_of_a_controller_quotes_no_log() -> None:

@@ -9,12 +9,10 @@ from runner.core.outcome.job_end import REQUEUED, with_reason_of_job
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import (
     ENDED_BY_SCHEDULER,
-    LIMIT_REASON,
     Ended,
     JobEnded,
     ProgramExited,
     RankExited,
-    RanksSignalled,
     StopCause,
     Stopping,
     TimedEvent,
@@ -84,19 +82,6 @@ def test_a_users_stop_is_one_though_slurm_ends_the_job() -> None:
     ]
     made = verdict(*nodes, told(12, "CANCELLED"))
     assert (made.state, made.exit_code, made.first_failure) == ("stopped", 130, None)
-
-
-def test_a_stop_before_the_limit_is_no_failure_of_a_rank() -> None:
-    """The run goes on when its job starts again."""
-    stop = Stopping(LIMIT_REASON, StopCause.LOCAL)
-    signalled = [*seen(5, "a", RanksSignalled(10, 2)), *seen(5, "b", RanksSignalled(10, 2))]
-    ends = [
-        *seen(10, "a", stop, RankExited(0, signal=TERM), RankExited(1, signal=TERM), STOPPED),
-        *seen(10, "b", stop, RankExited(2, signal=TERM), RankExited(3, signal=TERM), STOPPED),
-    ]
-    made = verdict(signalled, ends, told(12, "PENDING"))
-    assert reason(made) == f"{LIMIT_REASON}: {REQUEUED}"
-    assert (made.state, made.exit_code) == ("stopped", 1)
 
 
 LOST = "its supervisor ended without a goodbye"

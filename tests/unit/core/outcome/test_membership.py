@@ -47,14 +47,6 @@ def test_who_joined_and_left() -> None:
     assert whole[1].departed == ("a",)
 
 
-def test_the_same_port_once_more_is_another_membership() -> None:
-    """A rank that is there already cannot start in the same one."""
-    members, whole = told((1, "a", start(0, "a:1", 1)), (2, "a", start(0, "a:1", 1, 2)))
-    assert members.count == 2
-    assert whole[1].contains("a", 0, 2)
-    assert not whole[1].contains("a", 0, 1)
-
-
 HUB = Hub("a", "10.0.0.1", 29513, member_count=3, min_nodes=2, required=False)
 ORDER = Order("r", "b", 0, "/w", ("torchrun",), {}, "/w", (), hub=HUB, restarts_ranks=True)
 
@@ -72,10 +64,3 @@ def test_a_loss_that_ends_the_attempt(order: Order, lost: str) -> None:
     """However many nodes remain."""
     assert is_indispensable(order, lost)
     assert nodes_after_loss(order, lost, 9) == 0
-
-
-@pytest.mark.parametrize(("remaining", "expected"), [(3, 3), (2, 2), (1, 0)])
-def test_enough_nodes_have_to_remain(remaining: int, expected: int) -> None:
-    """`min_nodes`, or all of them."""
-    assert nodes_after_loss(ORDER, "b", remaining) == expected
-    assert nodes_after_loss(replace(ORDER, hub=replace(HUB, min_nodes=0)), "b", remaining) == 0

@@ -126,22 +126,6 @@ def test_what_is_waited_in_is_the_call_that_the_user_made() -> None:
     assert blocking_collective(stack(0, "a.py:1:f", outer).frames) == ""
 
 
-def test_who_computes_in_a_wrapper_of_torchs_waits_for_nobody() -> None:
-    """FSDP's forward is above every layer; a checkpoint is written by torch.distributed as well."""
-    layer = "torch/nn/modules/linear.py:125:forward"
-    fsdp = "torch/distributed/fsdp/fully_sharded_data_parallel.py:850:forward"
-    save = "torch/distributed/checkpoint/state_dict_saver.py:150:save"
-    assert blocking_collective(stack(0, layer, fsdp, "a.py:1:f").frames) == ""
-    assert blocking_collective(stack(0, save, "a.py:1:f").frames) == ""
-    gather = "torch/distributed/distributed_c10d.py:4:all_gather_into_tensor"
-    assert (
-        blocking_collective(stack(0, gather, fsdp, "a.py:1:f").frames) == "all_gather_into_tensor"
-    )
-    waiter = "/usr/lib/python3.11/threading.py:320:wait"
-    store = "torch/distributed/rendezvous.py:7:_create_c10d_store"
-    assert blocking_collective(stack(0, waiter, store, "a.py:1:f").frames) == "_create_c10d_store"
-
-
 def test_who_waits_for_whom() -> None:
     """The late one with its place and node; the ended one; one of whom nothing is known."""
     others = (waiting(0), waiting(1), waiting(3))

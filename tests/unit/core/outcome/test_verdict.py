@@ -23,10 +23,8 @@ from runner.core.protocol.events import (
     PortTaken,
     ProgramExited,
     ProgramStarted,
-    ProgressResumed,
     RankExited,
     RankStarted,
-    Stalled,
     StopCause,
     Stopping,
     StopRequested,
@@ -180,15 +178,6 @@ def test_rank_whose_end_nobody_saw_is_a_failure() -> None:
     assert told.consequences == 1
 
 
-def test_without_a_launcher_it_is_the_program_that_ended() -> None:
-    """Nobody is told of a torchrun that was never there."""
-    share = replace(PLAN.nodes[0], order=replace(PLAN.nodes[0].order, launcher=""))
-    plain = replace(PLAN, nodes=(share, *PLAN.nodes[1:]))
-    told = fold_events(plain, seen(4, "a", ProgramExited(signal=KILL)), 10.0)
-
-    assert told.first_failure == Failure("a", None, "the program was killed by SIGKILL")
-
-
 def test_port_of_somebody_else_is_the_failure() -> None:
     """It precedes the failures it causes, and names who holds the port."""
     told = verdict(
@@ -201,17 +190,6 @@ def test_port_of_somebody_else_is_the_failure() -> None:
     assert told.first_failure == Failure(
         "a", None, "port 29500, reserved for the rendezvous, was taken (process 4711)"
     )
-
-
-def test_noise_of_torchrun_after_success_is_no_failure() -> None:
-    """When all ranks ended with 0, a torchrun that then complains changes nothing."""
-    told = verdict(
-        seen(8, "b", RankExited(2, code=0), RankExited(3, code=0), ProgramExited(code=1), FAILED),
-        succeeded("a", at=9),
-    )
-
-    assert outcome(told) == ("succeeded", 0)
-    assert told.first_failure is None
 
 
 @pytest.mark.parametrize(("signum", "code"), [(2, 130), (15, 143), (1, 129)])
@@ -281,30 +259,6 @@ def test_a_stop_that_somebody_else_asked_for_is_no_failure() -> None:
     assert told.first_failure is None
 
 
-def test_what_a_users_stop_ended_is_no_failure_whenever_it_seems_to_have_been() -> None:
-    """A better guess of a host's clock, made in between, has moved the end before the stop."""
-    told = verdict(
-        seen(5.0, "a", Stopping("stopped by ada@desk", StopCause.USER), mono=100.0),
-        seen(4.8, "a", RankExited(0, signal=TERM), ProgramExited(code=1), OK, mono=100.2),
-        seen(5.1, "b", Stopping("stopped by ada@desk", StopCause.USER)),
-        terminated("b", 7),
-    )
-
-    assert (outcome(told), told.first_failure) == (("stopped", 130), None)
-
-
-def test_host_lost_after_a_failure_does_not_change_the_cause() -> None:
-    """The first failure gives the code; the lost host is named all the same."""
-    told = verdict(
-        seen(5, "a", RankExited(0, code=3)),
-        seen(6, "b", HostLost("the connection to it broke")),
-        terminated("a", 7),
-    )
-
-    assert outcome(told) == ("failed", 1)
-    assert told.unverified == ("b",)
-
-
 def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
     """Nobody can say that nothing is left there."""
     told = verdict(
@@ -321,7 +275,6 @@ def test_host_that_keeps_silent_after_a_stop_is_5() -> None:
     "story",
     [
         pytest.param(succeeded("b"), id="after success"),
-        pytest.param(seen(5, "b", RankExited(2, code=1), FAILED), id="after a failure"),
         pytest.param(
             [*seen(5, "", StopRequested("interrupted", 2)), *terminated("b", 6)], id="after a stop"
         ),
@@ -340,21 +293,6 @@ def test_process_that_cannot_be_killed_beats_all(story: list[TimedEvent]) -> Non
     assert told.nodes["a"].killed == 3
 
 
-def test_supervisor_that_died_is_the_failure() -> None:
-    """Its guardian closed the record, and says why."""
-    told = verdict(
-        seen(5, "a", Ended(State.FAILED, "its supervisor ended by signal 9", 4)),
-        seen(5.1, "", StopRequested("the run failed on a")),
-        terminated("b", 6),
-    )
-
-    assert outcome(told) == ("failed", 1)
-    assert told.first_failure == Failure("a", None, "its supervisor ended by signal 9")
-    assert told.nodes["a"] == NodeResult(
-        end_verified=True, killed=4, end_reason="its supervisor ended by signal 9"
-    )
-
-
 def test_host_that_stops_on_its_own_is_the_failure() -> None:
     """A laptop slept: nothing of the task failed, and the run may be relaunched."""
     reason = unattended_reason(15.0)
@@ -369,22 +307,6 @@ def test_host_that_stops_on_its_own_is_the_failure() -> None:
     assert outcome(told) == ("stopped", 1)
     assert told.first_failure == Failure("a", None, reason)
     assert told.consequences == 0
-
-
-def test_run_of_which_nothing_was_heard_did_not_succeed() -> None:
-    """No failure was seen, no success either, and nobody can say what is left."""
-    told = fold_events(PLAN, [], 1.0)
-
-    assert outcome(told) == ("stuck", 5)
-    assert told.unverified == ("a", "b")
-
-
-def test_run_that_ended_without_its_ranks_did_not_succeed() -> None:
-    """torchrun said 0, but a rank's end is not on record."""
-    told = verdict(seen(9, "a", RankExited(0, code=0), ProgramExited(code=0), OK), succeeded("b"))
-
-    assert outcome(told) == ("failed", 1)
-    assert told.ranks["1"] == RankResult("a", started=True)
 
 
 def test_who_was_told_to_stop_did_not_fail_first() -> None:
@@ -422,13 +344,6 @@ def test_who_is_cut_off_is_named_and_not_the_hub() -> None:
         "b", None, "out of touch with a: nothing was heard from it for 15 s"
     )
     assert verdict.exit_code == 4
-
-
-def test_how_long_nothing_had_moved_is_told() -> None:
-    """By the last word of a watchdog: what moved again is forgotten."""
-    hung = (seen(5, "a", Stalled(300.5)), seen(6, "b", Stalled(301.0)))
-    assert verdict(*hung).stalled_s == 301.0
-    assert verdict(*hung, seen(7, "b", ProgressResumed())).stalled_s == 0.0
 
 
 def test_what_could_not_be_proven_is_completed_later() -> None:

@@ -75,14 +75,6 @@ def folded(*stories: list[TimedEvent], plan: Plan | None = None) -> Verdict:
     return fold_events(plan or planned(), [each for story in stories for each in story], 30.0)
 
 
-def test_ranks_are_where_they_started() -> None:
-    """The plan knows none."""
-    told = folded(member(1, 1, "cab"), ended(9, "cab"), plan=planned(None, 0))
-    assert (told.state, told.exit_code, told.membership_count) == ("succeeded", 0, 1)
-    assert told.ranks_on("c") == (0,)
-    assert told.ranks_on("b") == (2,)
-
-
 LOSS = [*seen(5, "a", PeerDeparted("c", "nothing was heard from it for 15 s", 2))]
 TERMED = [*seen(5, "a", RankExited(0, signal=15)), *seen(5, "b", RankExited(1, signal=15))]
 
@@ -125,15 +117,6 @@ def test_too_few_left_is_a_loss() -> None:
     assert (told.state, told.exit_code) == ("lost", 4)
     assert told.first_failure is not None
     assert told.first_failure.node == "b"
-
-
-def test_ranks_that_torch_ends_during_a_stop_are_no_failure() -> None:
-    """The other node left first, and its stop seems to have been later than that."""
-    termed = seen(6, "a", RankExited(0, signal=15))
-    stopped = Stopping("stop", StopCause.USER)
-    stops = [*seen(7, "a", stopped), *seen(6.1, "b", stopped), *seen(6.1, "c", stopped)]
-    told = folded(member(1, 1, "abc"), termed, stops, ended(8, "abc", code=1))
-    assert (told.state, told.first_failure) == ("stopped", None)
 
 
 @pytest.mark.parametrize("signum", [2, 15])

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from runner.core.model.spec import Node
 from runner.core.planning.batch_script import batch_script
 from runner.core.protocol.paths import JobPaths
 from tests.golden.builders import RUN_ID, spec
+from tests.lab.waiting import wait_until
 
 PROGRAMS = {
     "srun": 'echo "$@" >"$OUT/srun"; while ! [ -e "$OUT/over" ]; do sleep 0.01; done',
@@ -65,9 +65,7 @@ class Job:
             text=True,
         )
         self._scripts.append(script)
-        deadline = time.monotonic() + 20
-        while not self.said("srun") and script.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(lambda: self.said("srun") or script.poll() is not None, "the step")
         return script
 
     def close(self) -> None:
@@ -88,9 +86,7 @@ class Job:
 
     def await_commands(self, node: str) -> None:
         """Wait until a node is told something."""
-        deadline = time.monotonic() + 20
-        while not self.commands(node) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(lambda: self.commands(node), f"a command to {node}")
 
     def commands(self, node: str) -> str:
         """The commands to a node, at the first start."""
@@ -139,8 +135,10 @@ def test_the_step_has_its_files_first(job_of: JobOf) -> None:
 @pytest.mark.parametrize(
     ("gres", "cpus"),
     [
-        *(("gpu:4", 24), ("gpu:a100:4", 24), ("gpu:a100-80g:4", 24), ("gpu:a100.40gb:2", 12)),
-        *(("nvme:1,gpu:4", 24), ("gpu:4(S:0-1)", 24), ("gpu:a100", 6), ("mygpu:4", 6)),
+        ("gpu:a100-80g:4", 24),
+        ("nvme:1,gpu:4", 24),
+        ("gpu:a100", 6),
+        ("mygpu:4", 6),
     ],
 )
 def test_gpus_of_gres_are_ranks(gres: str, cpus: int) -> None:
@@ -175,8 +173,6 @@ def test_a_term_of_slurm_is_not_the_scripts(job_of: JobOf) -> None:
     script = job.start()
     for _ in range(3):
         script.send_signal(signal.SIGTERM)
-        time.sleep(0.01)
-    assert script.poll() is None
     assert job.end(script) == 7
 
 

@@ -134,26 +134,6 @@ def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("env", "there"),
-    [
-        ({}, None),
-        ({"TORCH_FR_BUFFER_SIZE": "2000"}, "attempt_0/flight_"),
-        ({"TORCH_FR_BUFFER_SIZE": "1", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}, "/mine"),
-    ],
-)
-def test_dumps_of_the_flight_recorder_lie_beside_the_logs(
-    env: dict[str, str], there: str | None
-) -> None:
-    """Where it is switched on, unless the user says where."""
-    made = build_plan(spec(A, env=env), {"a": facts("a")})
-
-    found = made.node("a").env.get("TORCH_FR_DUMP_TEMP_FILE")
-
-    assert (found or "").endswith(there or "")
-    assert (found is None) is (there is None)
-
-
 def test_a_debugged_rank_is_told_to_all_shims() -> None:
     """The stall watch is off meanwhile; a rank that the run does not have is refused."""
     hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}

@@ -55,13 +55,6 @@ def test_host_is_taken_if_the_master_owns_it() -> None:
     assert meet((master, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "the master's host")
 
 
-def test_alias_is_taken_as_the_address_we_reached() -> None:
-    """Peers cannot resolve an alias of ours; where it led is known."""
-    hosts = (facts("a", "eth0 10.0.0.1/24"), facts("b", "eth0 10.5.0.2/24"))
-
-    assert meet((A, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "where we reach the master")
-
-
 @pytest.mark.parametrize(
     ("host", "reached_at"),
     [
@@ -98,16 +91,6 @@ def test_these_are_no_shared_subnets(useless: Interface) -> None:
     peer = facts("b", DOCKER, "eth9 10.9.0.2/24 fe80::2/64", "eth0 10.2.0.1/24")
 
     assert "10.1.0.1 (eth0)" in problem_of(master, peer).hint
-
-
-def test_ipv6_subnet_is_as_good() -> None:
-    """Link-local comes first on every interface; the subnet's own address is taken."""
-    hosts = [
-        facts(name, f"eth0 fe80::{number}/64 fd00:7::{number}/64", ssh_address="")
-        for name, number in (("a", 1), ("b", 2))
-    ]
-
-    assert meet((A, hosts[0]), (B, hosts[1]))[0] == "fd00:7::1"
 
 
 def test_error_names_the_key_and_the_choices() -> None:
@@ -164,15 +147,3 @@ def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
         "c": Endpoint("ib0", "10.1.0.3", "10.1.0.0/24"),
         "d": Endpoint(),
     }
-
-
-def test_a_variable_of_the_users_that_names_an_interface_counts() -> None:
-    """Ranks follow it; a pattern names none."""
-    nodes = (Node("a", "10.0.0.1", env={"NCCL_SOCKET_IFNAME": "=ib0"}), Node("b", "10.0.0.2"))
-    told = {
-        "a": facts("a", "eth0 10.0.0.1/24", "ib0 10.1.0.1/24"),
-        "b": facts("b", "eth0 10.0.0.2/24", "ib0 10.1.0.2/24"),
-    }
-    env = {"GLOO_SOCKET_IFNAME": "ib"}
-    found = peer_endpoints(spec(*nodes, env=env), nodes, told)
-    assert [found[name].interface for name in "ab"] == ["ib0", "eth0"]

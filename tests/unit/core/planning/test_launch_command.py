@@ -87,20 +87,6 @@ def test_what_runs_is_what_is_printed_with_the_shim_before_it(
     assert share.order.env.keys() - share.env.keys() == set(INTERNAL_ENV)
 
 
-def test_a_plain_program_has_its_place_and_all_gpus() -> None:
-    """One rank per node, however many GPUs it has; none of torchrun's environment."""
-    share = second(Task("t", "script", "t.py", entry="plain"), gpu_count=4)
-    assert (share.ranks, share.gpus) == ((1,), (0, 1, 2, 3))
-    assert share.env["DIST_BACKEND"] == "nccl"
-    assert "CUDA_VISIBLE_DEVICES" not in share.env
-    assert share.order.env == share.env
-    wanted = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29512", "RANK": "1", "NODE_RANK": "1"}
-    wanted |= {"WORLD_SIZE": "2"}
-    assert share.env.items() >= wanted.items()
-    torchruns = ("LOCAL_", "TORCHELASTIC_", "PET_")
-    assert not any(name.startswith(torchruns) for name in share.order.env)
-
-
 @pytest.mark.parametrize(
     ("program", "entry"),
     [(PROGRAMS[0], "torchrun"), (PROGRAMS[1], "launch"), (PROGRAMS[2], "plain")],
@@ -125,19 +111,6 @@ def test_names_are_taken_out_just_before_the_program(
     assert ("RANK" in share.order.env) == (entry == "plain"), "the shim files its logs by it"
 
 
-def test_what_is_taken_out_is_no_setting_of_the_host_either() -> None:
-    """All GPUs count where the host's own choice of them is taken out, and a later layer wins."""
-    node = Node("a", "10.0.0.1", env={"CUDA_VISIBLE_DEVICES": None, "X": None, "Y": "1"})
-    host = facts("a", "eth0 10.0.0.1/24", gpu_count=4)
-    host = replace(host, preset_env={"CUDA_VISIBLE_DEVICES": "0"})
-    task = Task("t", "script", "t.py", env={"X": "2", "Y": None})
-    share = build_plan(spec(node, task=task), {"a": host}).node("a")
-    assert share.gpus == (0, 1, 2, 3)
-    assert share.env["X"] == "2"
-    hidden = share.order.argv[-len(("HIDE", "python", "-u", "t.py"))]
-    assert {*hidden.split(",")} - {*INTERNAL_ENV} == {"Y", "CUDA_VISIBLE_DEVICES"}
-
-
 def test_places_in_arguments_are_filled_in() -> None:
     """With what the plan knows, in words of any form; other names stay, and nothing without it."""
     args: tuple[str, ...] = (
@@ -154,29 +127,6 @@ def test_places_in_arguments_are_filled_in() -> None:
     values = ("--rank=1", "tcp://10.0.0.1:29512", "$RANK_ID", "$HOME", "$$", "1/2", "0")
     assert expanded.command[-len(args) :] == values
     assert expanded.order.argv[-len(args) :] == values
-
-
-@pytest.mark.parametrize(
-    ("python", "executable", "env", "folder"),
-    [
-        ("~/venv/bin/python", "/opt/venv/bin/python", {}, "/opt/venv/bin"),
-        ("python3", "/opt/venv/bin/python", {}, ""),
-        ("/usr/bin/python3.9", "/usr/bin/python3.9", {}, ""),
-    ],
-    ids=["a path", "a name", "the system's"],
-)
-def test_the_folder_of_the_interpreter_comes_first_on_path(
-    python: str, executable: str, env: dict[str, str | None], folder: str
-) -> None:
-    """Where it is named by its path: a name was found on the host's PATH already.
-
-    With that of the system's, all of /usr/bin would come before what `cluster.setup` put there.
-    """
-    host = facts("a", "eth0 10.0.0.1/24")
-    host = replace(host, python=replace(host.python, executable=executable))
-    task = Task("t", "command", "accelerate", env=env, entry="plain")
-    plan = build_plan(spec(Node("a", "10.0.0.1"), task=task, python=python), {"a": host})
-    assert plan.node("a").order.path_folder == folder
 
 
 PIECES = st.sampled_from(

@@ -27,11 +27,6 @@ def told(**others: Any) -> Facts:
     return facts("gpu1", "eth0 10.0.0.1/24", gpu_count=4, **others)
 
 
-def test_healthy_host_has_no_problem() -> None:
-    """Nothing is reported of a host in order."""
-    assert text(ONE, told()) == ""
-
-
 NO_ROOM = """\
 gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, a run needs 32 MiB and room for its logs
     see what ended runs left: runner clean --cluster lab --older-than 0s --dry-run
@@ -103,54 +98,6 @@ def test_what_would_be_executed_on_a_noexec_mount(
 
 
 @pytest.mark.parametrize(
-    ("node", "others", "expected"),
-    [
-        pytest.param(
-            Node("gpu1", "h", gpu_count=8),
-            {},
-            "gpu1: cluster.nodes.gpu1.gpus: asked for 8, the host has 4 (nvml)\n"
-            "    legal here: 0 to 4, or a list of [0, 1, 2, 3]",
-            id="too many",
-        ),
-        pytest.param(
-            Node("gpu1", "h", gpu_count=2, gpu_ids=(0, 2)),
-            {"preset_env": {"CUDA_VISIBLE_DEVICES": "2,3"}},
-            "gpu1: cluster.nodes.gpu1.gpus: asked for device 0, the host has 2 (nvml)\n"
-            "    legal here: 0 to 2, or a list of [2, 3]",
-            id="a device the host keeps from us",
-        ),
-        pytest.param(
-            Node("gpu1", "h", gpu_count=1),
-            {"gpus": (), "gpu_source": "the driver did not answer within 15 s"},
-            "gpu1: cluster.nodes.gpu1.gpus: asked for 1, the host has none "
-            "(the driver did not answer within 15 s)\n"
-            "    legal here: 0",
-            id="none at all",
-        ),
-    ],
-)
-def test_gpus_that_are_not_there_are_named(
-    node: Node, others: dict[str, Any], expected: str
-) -> None:
-    """A wrong choice of GPUs is answered with what the host has."""
-    assert text(spec(node), told(**others)) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "python", "expected"),
-    [
-        ("script", Interpreter("/usr/bin/python3", "3.11.2"), ""),
-        ("command", Interpreter(error="no python3"), ""),
-    ],
-)
-def test_a_plain_program_needs_no_torch(kind: str, python: Interpreter, expected: str) -> None:
-    """Only an interpreter, where it is Python."""
-    asked = spec(NODE, task=Task("t", kind, "t.py", entry="plain"))
-    assert text(asked, told(python=python)).startswith(expected)
-    assert bool(text(asked, told(python=python))) == bool(expected)
-
-
-@pytest.mark.parametrize(
     ("chosen", "expected"),
     [
         pytest.param("", (), id="empty"),
@@ -183,3 +130,21 @@ def test_nodes_choice_is_made_among_those(
 ) -> None:
     """All that are visible, the first few of them, or those named."""
     assert select_gpus(node, facts("a", gpus=gpus(4), preset_env=own)) == expected
+
+
+def test_a_plain_program_needs_no_torch() -> None:
+    """Nor an interpreter, where it is no Python."""
+    script = spec(NODE, task=Task("t", "script", "t.py", entry="plain"))
+    assert text(script, told(python=Interpreter("/usr/bin/python3", "3.11.2"))) == ""
+    command = spec(NODE, task=Task("t", "command", "julia", entry="plain"))
+    assert text(command, told(python=Interpreter(error="no python3"))) == ""
+
+
+def test_gpus_that_are_not_there_are_named() -> None:
+    """A wrong choice of GPUs is answered with what the host has."""
+    asked = spec(Node("gpu1", "h", gpu_count=2, gpu_ids=(0, 2)))
+    hidden = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert text(asked, told(preset_env=hidden)) == (
+        "gpu1: cluster.nodes.gpu1.gpus: asked for device 0, the host has 2 (nvml)\n"
+        "    legal here: 0 to 2, or a list of [2, 3]"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -80,13 +79,3 @@ def test_unreadable_header_is_refused(header: bytes) -> None:
     """A header that does not name a kind is no header."""
     with pytest.raises(FrameError, match="^a frame without a readable header$"):
         list(FrameDecoder().feed(LENGTHS.pack(len(header), 0) + header))
-
-
-def test_header_is_json_that_others_could_read() -> None:
-    """The wire is two lengths, a JSON header, and the raw payload."""
-    packed = Frame("data", {"id": 7}, b"\n\0").pack()
-    header, payload = LENGTHS.unpack_from(packed)
-
-    assert json.loads(packed[8 : 8 + header]) == {"kind": "data", "id": 7}
-    assert packed[8 + header :] == b"\n\0"
-    assert payload == 2

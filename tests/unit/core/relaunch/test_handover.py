@@ -83,14 +83,6 @@ def test_who_failed_stands_by_from_now_on() -> None:
     assert list(made.orders.standby) == ["b"]
 
 
-def test_who_cannot_is_passed_over() -> None:
-    """A spare whose host has no disk left: the node that failed is better."""
-    now = begun(asked("ab", "c"), told("abc"))
-    known = {**told("ab"), **told("c", workdir_error="No space left on device")}
-    made = plan_next_attempt(now, PastAttempt(0, ("a", "b"), "rank 1"), 1, known, {"b"})
-    assert [share.node for share in made.orders.plan.nodes] == ["a", "b"]
-
-
 def test_too_few_are_left() -> None:
     """That is said with numbers."""
     now = begun(asked("abc"), told("abc"))

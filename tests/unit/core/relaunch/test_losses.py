@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import fold_events
@@ -15,7 +12,6 @@ from runner.core.protocol.events import (
     EndUnverified,
     Event,
     EventBody,
-    HostLost,
     PeerDeparted,
     PeerLost,
     ProgramStarted,
@@ -31,7 +27,6 @@ from runner.core.relaunch.losses import (
     classify_losses,
     failure_reason,
     may_relaunch,
-    past_attempt,
 )
 from runner.core.relaunch.next_attempt import next_spec
 from tests.golden.builders import plan
@@ -94,12 +89,6 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
             id="a host was lost",
         ),
         pytest.param(
-            [("", StopRequested("x")), ("b", HostLost("silent")), ("a", STOPPED), ("c", STOPPED)],
-            {"b": "silent"},
-            set(),
-            id="the controller lost a host",
-        ),
-        pytest.param(
             [("a", PeerLost("b", "silent")), *((n, STOPPED) for n in "acb")],
             {},
             {"b"},
@@ -118,16 +107,6 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
             id="who lost the hub, which is well, was cut off",
         ),
         pytest.param(
-            [
-                *(("a", PeerLost(name, "silent")) for name in "bc"),
-                *((name, PeerLost("a", "silent")) for name in "bc"),
-                *(("a", TOLD), ("a", STOPPED), ("b", STOPPED), ("c", STOPPED)),
-            ],
-            {},
-            {"a"},
-            id="the hub that all others lost was cut off, and came back",
-        ),
-        pytest.param(
             [("a", Stopping(f"{STALL_REASON} 9 s")), *((n, STOPPED) for n in "abc")],
             {},
             set(),
@@ -138,15 +117,6 @@ def story(*told: tuple[str, EventBody]) -> list[TimedEvent]:
             {"c": "late"},
             {"b"},
             id="a host did not say that nothing is left",
-        ),
-        pytest.param(
-            [
-                *(("b", RankExited(1, 3)), ("b", FAILED), ("c", STOPPED)),
-                ("a", Ended(State.STUCK, survivors=(4,))),
-            ],
-            {"a": "something of the run may be left there"},
-            {"b"},
-            id="something cannot be killed",
         ),
     ],
 )
@@ -164,15 +134,6 @@ def test_a_node_without_which_a_run_went_on_is_gone() -> None:
     assert classify_losses(plan(1, 1, 1), story(left)).excluded == {"c": "no power"}
     assert classify_losses(plan(1, 1, 1), story(left, ("c", STOPPED))).excluded == {}
     assert classify_losses(plan(1, 1, 1), story(left, ("c", ProgramStarted(8)))).excluded == {}
-
-
-def test_a_node_that_could_not_begin_is_gone() -> None:
-    """It would not be able to the next time either."""
-    began = [seen for seen in story() if seen.event.node != "b"]
-    refused = Ended(State.FAILED, "could not start: no space left")
-    end = story(("b", refused), ("a", STOPPED), ("c", STOPPED))[3:]
-
-    assert classify_losses(plan(1, 1, 1), began + end) == Losses({"b": refused.reason})
 
 
 LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
@@ -204,18 +165,3 @@ def test_what_may_be_followed_by_another(observed: list[TimedEvent], why: str, a
 
     assert failure_reason(verdict).startswith(why)
     assert may_relaunch(spec("abc"), verdict) is again
-
-
-def test_a_standstill_may_where_that_is_wanted() -> None:
-    """`watch.action=restart`."""
-    verdict = fold_events(plan(1, 1, 1), STILL, 1.0)
-
-    assert may_relaunch(replace(spec("abc"), relaunch_on_stall=True), verdict)
-
-
-def test_what_stays_on_record() -> None:
-    """Where it ran, why it ended, and who did not show that nothing is left."""
-    there = plan(1, 1, 1)
-
-    found = past_attempt(there, fold_events(there, LOST, 7.5))
-    assert found == PastAttempt(0, ("a", "b", "c"), "lost b (silent)", 7.5, ("b",))

@@ -48,14 +48,6 @@ def test_the_first_start_is_the_first_attempt() -> None:
         assert (order.disconnect_s, order.attempt) == (0.0, 0)
 
 
-def test_no_secret_is_on_the_common_disk() -> None:
-    """Orders and context have their names alone."""
-    made = plan_in_job(context(), ["a", "b"], FACTS)
-    assert made.context.secrets == ("TOKEN",)
-    assert made.context.spec.secrets == {}
-    assert "hunter2" not in repr(made)
-
-
 def test_a_job_that_starts_again_makes_another_attempt() -> None:
     """After those before it, perhaps on other nodes."""
     made = plan_in_job(context(relaunches=1), ["b", "a"], FACTS, PAST)

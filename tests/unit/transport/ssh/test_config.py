@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from runner.core import shell
 from runner.core.model.spec import Node, Ssh
 from runner.transport.ssh.config import (
     Endpoint,
@@ -19,8 +17,6 @@ from runner.transport.ssh.config import (
     parse_jump,
 )
 from runner.transport.ssh.deadline import LoginFailure
-from runner.transport.ssh.errors import FailureMessages
-from runner.transport.ssh.known_hosts import Entry, HostKey
 
 Resolve = Callable[..., tuple[Endpoint, ...]]
 
@@ -114,13 +110,6 @@ def test_client_is_told_what_the_yaml_says(
     assert (found.user, found.port) == ("bob", 77)
 
 
-def test_broken_config_is_told_in_the_client_s_words(fake_client: Callable[..., str]) -> None:
-    """The first line that ssh prints names the file and the line."""
-    client = fake_client("", "echo 'config line 3: Bad configuration option: hots' >&2; exit 255")
-    with pytest.raises(LoginFailure, match="config line 3: Bad configuration option: hots"):
-        Resolver(Ssh(), client=client).route(Node("n", "gpu1"))
-
-
 def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
     """User, port, key, jump and known hosts of the YAML beat those of the file."""
     (hop, found) = resolve(
@@ -141,28 +130,6 @@ def test_yaml_wins_over_the_config(resolve: Resolve, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("option", "file"),
-    [
-        ("/etc/lab-keys /y", "/etc/lab-keys"),
-        ('"/home/a b/keys" /y', "/home/a b/keys"),
-        (os.devnull, "{own}"),
-    ],
-)
-def test_new_host_keys_go_where_ssh_would_add_them(
-    resolve: Resolve, option: str, file: str
-) -> None:
-    """A changed one where the old one is; nobody would find it in /dev/null again."""
-    (found,) = resolve(f"Host gpu1\n UserKnownHostsFile {option}\n")
-    file = file.format(own=Path("~/.ssh/known_hosts").expanduser())
-    messages, key = FailureMessages(found, 1.0), HostKey("ssh-ed25519", b"")
-    assert found.known_hosts_files[0] == file
-    assert f"-t ed25519 gpu1 >> {shell.path(file)}\n" in messages.key_unknown(key).hint
-    changed = messages.key_changed(key, [Entry("/y:2", "", "gpu1", key)], "gpu1").hint
-    assert "ssh-keygen -R gpu1 -f /y\n" in changed
-    assert changed.endswith("gpu1 >> /y")
-
-
 def test_proxy_jump_of_the_config_is_followed(resolve: Resolve) -> None:
     """Hops in order, each with its own settings; the first one's own jump comes before it."""
     route = resolve(
@@ -179,12 +146,6 @@ def test_proxy_jump_of_the_config_is_followed(resolve: Resolve) -> None:
     assert route[2].user == "me"
 
 
-def test_node_that_is_the_jump_host_is_reached_directly(resolve: Resolve) -> None:
-    """One of the cluster's own nodes may be the way to the others."""
-    assert [hop.name for hop in resolve("", "gpu1", jump=("gpu1",))] == ["gpu1"]
-    assert [hop.name for hop in resolve("", "gpu1", jump=("door", "gpu1"))] == ["door", "gpu1"]
-
-
 def test_circle_of_jump_hosts_is_an_error(resolve: Resolve) -> None:
     """Two hosts that each wait behind the other are named, not followed for ever."""
     with pytest.raises(LoginFailure, match="form a circle"):
@@ -197,13 +158,6 @@ def test_proxy_command_counts_where_no_jump_is_given(resolve: Resolve) -> None:
     assert resolve(text)[0].proxy_command == "nc gpu1 22"
     assert resolve(text, "gpu2")[0].proxy_command == ""
     assert [hop.proxy_command for hop in resolve(text, jump=("gate",))] == ["", ""]
-
-
-def test_without_a_client_one_line_names_the_next_step() -> None:
-    """Nothing else reads the ssh configuration, so nothing is guessed."""
-    with pytest.raises(LoginFailure, match="no ssh on the PATH") as caught:
-        Resolver(Ssh(), client="").route(Node("n", "gpu1"))
-    assert "openssh-client" in caught.value.hint
 
 
 @pytest.mark.parametrize(

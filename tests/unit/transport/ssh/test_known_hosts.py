@@ -84,14 +84,6 @@ def test_hosts_are_matched_as_openssh_does(
     assert standing == Files(path, format_line(hosts, OLD)).standing(host, OLD, port)
 
 
-def test_any_of_several_keys_will_do(path: Path) -> None:
-    """A host may have a line per key; one that matches is enough."""
-    files = Files(
-        path, format_line("gpu1", OLD), format_line("gpu1", RSA), format_line("gpu1", NEW)
-    )
-    assert {"KNOWN"} == {files.standing("gpu1", key) for key in (OLD, NEW, RSA)}
-
-
 def test_another_key_of_a_known_host_is_a_change(path: Path) -> None:
     """A key that no line of a known host has is a change, and the lines are named."""
     files = Files(path, "# mine", format_line("other", NEW), format_line("gpu1", OLD))
@@ -151,27 +143,6 @@ def test_unreadable_line_costs_that_line_only(path: Path, bad: str) -> None:
     assert files.notes == [f"{path}:2: not a line of a known-hosts file; skipped"]
 
 
-def test_unreadable_file_is_noted(path: Path) -> None:
-    """A folder in the place of the file counts as empty, with a note."""
-    path.mkdir()
-    files = Files(path)
-    assert files.standing("gpu1") == "UNKNOWN"
-    assert files.notes == [f"{path}: not readable (Is a directory); skipped"]
-
-
-def test_known_types_come_in_the_order_of_the_files(path: Path) -> None:
-    """They are what the host is asked for first; revoked keys and authorities do not count."""
-    files = Files(
-        path,
-        format_line("gpu1", RSA),
-        format_line("gpu1", OLD),
-        format_line("gpu1", make_key("2", "ssh-rsa")),
-        f"@revoked {format_line('gpu1', make_key('3', 'ecdsa-sha2-nistp256'))}",
-        f"@cert-authority {format_line('gpu1', make_key('4', 'ecdsa-sha2-nistp384'))}",
-    )
-    assert files.known.key_types(("gpu1",), [str(path)]) == ("ssh-rsa", "ssh-ed25519")
-
-
 def test_learned_key_is_known_at_once_and_later(tmp_path: Path) -> None:
     """One line is appended, in a private folder and file made for it."""
     path = tmp_path / "new" / "known_hosts"
@@ -193,16 +164,6 @@ def test_two_processes_learn_a_key_once(path: Path) -> None:
     first.known.add("gpu1", OLD, str(path))
     second.known.add("gpu1", OLD, str(path))
     assert path.read_text() == format_line("gpu1", OLD) + "\n"
-
-
-def test_key_that_cannot_be_written_still_counts(tmp_path: Path) -> None:
-    """A read-only home does not end the run; the caller is told."""
-    (tmp_path / "file").touch()
-    path = tmp_path / "file" / "known_hosts"
-    files = Files(path)
-    with pytest.raises(OSError, match="file"):
-        files.known.add("gpu1", OLD, str(path))
-    assert files.standing("gpu1") == "KNOWN"
 
 
 def test_fingerprint_is_that_of_openssh() -> None:

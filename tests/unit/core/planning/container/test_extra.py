@@ -59,10 +59,3 @@ def test_a_word_is_an_option_with_its_value(words: list[str]) -> None:
         ((message, hint),) = extra_problems(engine, words)
         assert message.startswith(repr(words[-1]))
         assert "--memory=64g" in hint
-
-
-def test_engines_without_a_daemon_have_other_options() -> None:
-    """Theirs are not judged; a word that is none would be the image."""
-    assert said("--pid", "--rm", "-w", engine="apptainer") == []
-    for word in ("evil", "--", ""):
-        assert said("--nv", word, engine="enroot") == [f"{word!r} would be taken for the image"]
