@@ -11,12 +11,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab.launching import ROOT
+from tests.lab.waiting import PATIENCE
 
 BIN = Path(sys.executable).parent
 OWN = {
@@ -26,16 +26,10 @@ OWN = {
     "fish": "complete -c python -a own-completion\n",
 }
 LINES = {
-    "a verb": ("python -m runner stac", "stacks"),
     "the script": ("runner stac", "stacks"),
-    "a cluster": ("python -m runner cluster=mi", "cluster=mine"),
     "the cluster of a verb": ("python -m runner ps --cluster mi", "mine"),
-    "a task": ("python -m runner cluster=mine task=tr", "task=training"),
     "a key": ("python -m runner cluster=mine cluster.nodes.gp", "cluster.nodes.gpu7."),
-    "a key of a verb": ("python -m runner explain disconn", "disconnect_s"),
-    "a run": ("python -m runner logs --run 11", "1122-0815-train-abcd"),
     "a run to repeat": ("python -m runner rerun=11", "rerun=1122-0815-train-abcd"),
-    "a flag": ("python -m runner exec --time", "--timeout"),
     "a mistake before it": ("python -m runner cluster=nope task=tr", "task=training"),
     "python itself": ("python own", "own-completion"),
 }
@@ -95,7 +89,7 @@ class Terminal:
         """Type, and return what the screen has to say once `until` stands there."""
         start = len(self.seen)
         os.write(self.descriptor, text.encode())
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while not re.search(until, self.seen[start:]):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.descriptor], [], [], left)[0]:
@@ -111,55 +105,51 @@ class Terminal:
         os.waitpid(self.pid, 0)
 
 
-@pytest.fixture(scope="module", params=["bash", "zsh"])
-def terminal(request: pytest.FixtureRequest, folder: Path) -> Iterator[Terminal]:
-    """A shell with a completion for python, and then ours."""
-    if not shutil.which(request.param):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {request.param}")
-    rc = folder / f"{request.param}.rc"
-    rc.write_text(f"{OWN[request.param]}{install_line(request.param, folder)}\nPS1='$ '\n")
-    terminal = Terminal(request.param, folder)
-    terminal.type(f". ./{rc.name}; echo rea''dy\n", r"ready\r?\n")
-    yield terminal
-    terminal.close()
+def require(shell: str) -> None:
+    """Skip where a shell is missing, or fail where it may not be."""
+    if not shutil.which(shell):
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {shell}")
 
 
-@pytest.mark.parametrize("case", LINES)
-def test_tab_completes_a_word(terminal: Terminal, case: str) -> None:
-    """The word is on the command line as if it had been typed."""
-    line, word = LINES[case]
-    # TAB, and then an `echo` of what the line has become.
-    shown = terminal.type(f"{line}\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
-    # zsh takes back the space after the word when something else is typed.
-    assert f"\n<{line.rpartition(' ')[0]} {word}>" in shown.replace(" >", ">")
+@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.all)])
+def test_tab_completes_words(shell: str, folder: Path) -> None:
+    """A word is on the line as if typed, python's own completion stays, no module is run.
 
-
-def test_no_tab_runs_a_module_of_the_users(terminal: Terminal, folder: Path) -> None:
-    """`python -m runner` would start their runner.py; the script is still completed."""
+    Where somebody has a runner.py, `python -m runner` would start that; the script is completed.
+    """
+    require(shell)
+    rc = folder / f"{shell}.rc"
+    rc.write_text(f"{OWN[shell]}{install_line(shell, folder)}\nPS1='$ '\n")
     (folder / "own").mkdir(exist_ok=True)
     (folder / "own" / "runner.py").write_text("open('ran', 'w')")
-    terminal.type("cd own; echo the''re\n", r"there\r?\n")
-    terminal.type("python -m runner stac\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
-    shown = terminal.type("runner stac\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
-    assert "\n<runner stacks>" in shown.replace(" >", ">")
+    with contextlib.closing(Terminal(shell, folder)) as terminal:
+        terminal.type(f". ./{rc.name}; echo rea''dy\n", r"ready\r?\n")
+        for line, word in LINES.values():
+            before = line.rpartition(" ")[0]
+            assert f"\n<{before} {word}>" in tab(terminal, line)
+        terminal.type("cd own; echo the''re\n", r"there\r?\n")
+        tab(terminal, "python -m runner stac")
+        assert "\n<runner stacks>" in tab(terminal, "runner stac")
     assert not (folder / "own" / "ran").exists()
-    terminal.type("cd ..; echo ba''ck\n", r"back\r?\n")
 
 
+def tab(terminal: Terminal, line: str) -> str:
+    """Type a line and TAB, and then an `echo` of what the line has become; return the screen."""
+    shown = terminal.type(f"{line}\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
+    # zsh takes back the space after the word when something else is typed.
+    return shown.replace(" >", ">")
+
+
+@pytest.mark.all
 def test_fish_completes_words(folder: Path) -> None:
     """By its own command that says what TAB would offer."""
-    if not shutil.which("fish"):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no fish")
+    require("fish")
     questions = "\n".join(f"echo '{case}:'; complete -C '{LINES[case][0]}'" for case in LINES)
     text = f"{OWN['fish']}{install_line('fish', folder)}\n{questions}\n"
-    (folder / "of fish").mkdir()
-    (folder / "of fish" / "runner.py").write_text("open('ran', 'w')")
-    text += "cd 'of fish'; complete -C 'python -m runner stac' >/dev/null\n"
-    env = environment(folder)
     words = ["fish", "--no-config", "-c", text]
+    env = environment(folder)
     done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    assert not (folder / "of fish" / "ran").exists()
     offered = dict(re.findall(r"^(.*):\n((?:.*[^:]\n)*)", done.stdout, re.MULTILINE))
     for case, (_, word) in LINES.items():
         assert word in offered[case].split(), case

@@ -23,15 +23,11 @@ import pytest
 from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, VERBS, Controller, Result
+from tests.lab.waiting import PATIENCE
 
 pytestmark = [pytest.mark.promise(3)]
 
 NODES = ["node1", "node2"]
-WAYS = [
-    ["python", "-m", "runner"],
-    pytest.param(["runner"], marks=pytest.mark.all),
-    pytest.param(["fab"], marks=pytest.mark.all),
-]
 PROJECT = {
     "conf/config.yaml": "defaults: [_self_, {model: small}]\nlr: 0.1\ntask: classify\n",
     "conf/model/small.yaml": "width: 8\n",
@@ -54,7 +50,7 @@ def run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
     """Run a program to its good end; return what it printed."""
     words = list(map(str, argv))
     done = subprocess.run(
-        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120 * PATIENCE, check=False
     )
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -170,8 +166,11 @@ def ranks(done: Result) -> dict[tuple[str, str], list[object]]:
     return {(found[1], found[2]): json.loads(found[3]) for found in lines if found}
 
 
-def test_both_wheels_hold_the_same_and_all_of_it(built: Built) -> None:
-    """Every file of ours and no other, the YAML as runner/conf; the sdist makes the same."""
+def test_the_wheel_and_the_sdist_hold_all_of_it(built: Built) -> None:
+    """Every file of ours and no other, the YAML as runner/conf; the sdist makes the same.
+
+    Somebody who packages the sdist can run `make test` there.
+    """
     with zipfile.ZipFile(built.wheel) as direct, zipfile.ZipFile(built.wheel_of_sdist) as other:
         files = {info.filename: info.CRC for info in direct.infolist()}
         assert {info.filename: info.CRC for info in other.infolist()} == files
@@ -184,89 +183,91 @@ def test_both_wheels_hold_the_same_and_all_of_it(built: Built) -> None:
     }
     assert {"runner/conf/runner.yaml", "runner/conf/cluster/local.yaml", "runner/py.typed"} < wanted
     assert {name for name in files if ".dist-info/" not in name} == wanted
-
-
-def test_the_sdist_holds_what_its_own_tests_need(built: Built) -> None:
-    """Somebody who packages it can run `make test` there."""
     with tarfile.open(built.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    needed = ["pyproject.toml", "Makefile", "constraints.txt", ".ci/system", "fabfile.py"]
-    tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*") if path.is_file()]
-    needed += [str(path) for path in tests if "__pycache__" not in path.parts]
-    assert [name for name in needed if name not in names] == []
+    assert {"pyproject.toml", "Makefile", "constraints.txt", ".ci/system", "fabfile.py"} <= names
+    assert {"tests/conftest.py", "tests/lab/test_installed.py", "conf/runner.yaml"} <= names
     assert not [name for name in names if name.endswith(".pyc") or name.startswith("runs")]
 
 
-def test_it_is_the_wheel_that_runs(user: Installed) -> None:
-    """Nothing of the repository can be imported, and the shipped YAML is the wheel's."""
+@pytest.mark.promise(14)
+def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> None:
+    """Nothing of the repository is imported; the code is pushed, the project stays as it is."""
     probe = (
-        "import json, sys, runner, importlib.util, importlib.metadata as m;"
+        "import json, sys, runner, importlib.util;"
         "from runner.config.search_path import shipped_folder;"
-        "print(json.dumps([runner.__file__, list(runner.__path__), str(shipped_folder()), sys.path,"
-        " str(m.distribution('runner').locate_file('')), m.version('runner'),"
-        " runner.__version__, importlib.util.find_spec('tests') is None]))"
+        "print(json.dumps([runner.__file__, str(shipped_folder()), sys.path,"
+        " importlib.util.find_spec('tests') is None]))"
     )
-    done = user("python", "-c", probe)
-    assert done.code == 0, done
-    file, package, conf, path, site, version, own, no_tests = json.loads(done.out)
-    assert file == f"{user.site}/runner/__init__.py"
-    assert package == [f"{user.site}/runner"]
-    assert conf == f"{user.site}/runner/conf"
+    file, conf, path, no_tests = json.loads(on_lab("python", "-c", probe).out)
+    assert file == f"{on_lab.site}/runner/__init__.py"
+    assert conf == f"{on_lab.site}/runner/conf"
     assert not [each for each in path if each and Path(each).resolve() == ROOT]
-    assert (site.rstrip("/"), version, no_tests) == (str(user.site), own, True)
-    for program in (["python", "-m", "runner"], ["runner"]):
-        assert user(*program, "--version").out == f"runner {version}\n"
-
-
-@pytest.mark.parametrize("way", WAYS[:2], ids=" ".join)
-def test_dry_runs(lab: Lab, on_lab: Installed, way: list[str]) -> None:
-    """Offline asks nobody, otherwise the hosts are; neither writes anything anywhere."""
+    assert no_tests
     before = on_lab.files()
     words = ("cluster=mine", "task.script=train.py", "task.args.lr=0.2")
-    offline = on_lab(*way, *words, "dry_run=offline", "cluster.nodes.node1.port=23")
-    asked = on_lab(*way, *words, "dry_run=true")
-    for done in (offline, asked):
-        assert done.code == 0, done
-        assert [done.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
-        assert done.out.count("train.py --lr 0.2") == 1
-    assert f"--master_addr={lab['node1'].address} " in asked.out
-    assert on_lab.files() == before
+    offline = on_lab("runner", *words, "dry_run=offline", "cluster.nodes.node1.port=23")
+    assert [offline.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
     assert not (on_lab.folder / "runs").exists()
-    assert all(lab[n].sh("ls -A ~/.runner 2>/dev/null || true") == "" for n in NODES)
-
-
-def test_a_local_run(user: Installed) -> None:
-    """Two ranks on this machine, in the project itself, of which only runs/ is new."""
-    before = user.files()
-    done = user.runner("task.script=train.py", "task.args.lr=0.2")
-    assert done.code == 0, done
-    args, width, here = ["--lr", "0.2"], PROJECT["conf/model/small.yaml"], str(user.folder)
-    assert ranks(done) == {
-        ("local", rank): [rank, "2", args, width, here, False] for rank in ("0", "1")
-    }
-    assert user.files() == before
-    assert done.result["state"] == "succeeded"
-    assert "/conf/config.yaml" not in done.err
-
-
-def test_a_run_on_hosts_brings_the_code(lab: Lab, on_lab: Installed) -> None:
-    """It is pushed by itself, and ranks run in a copy on their own host."""
-    before = on_lab.files()
-    done = on_lab.runner("cluster=mine", "task.script=train.py")
+    done = on_lab.runner(*words, "task.entry=plain")
     assert done.code == 0, done
     said = ranks(done)
     assert said.keys() == {("node1", "0"), ("node2", "1")}
     for (node, rank), (own, world, args, width, folder, _) in said.items():
-        assert (own, world, args) == (rank, "2", [])
+        assert (own, world, args) == (rank, "2", ["--lr", "0.2"])
         assert width == PROJECT["conf/model/small.yaml"]
         assert str(folder).endswith(f"/.runner/runs/{done.folder.name}/{node}/work")
         assert lab[node].sh("ls ~/.runner/releases/*/code/train.py").count("\n") == 1
     assert on_lab.files() == before
 
 
-@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> None:
+    """Its four files, none of the user's is touched, what it says comes next works, and theirs."""
+    (user.folder / "fabfile.py").unlink()
+    app = (
+        "import hydra\n"
+        "@hydra.main(config_path='conf', config_name='config', version_base='1.3')\n"
+        "def main(cfg): print(cfg.lr, cfg.task, cfg.model.width)\n"
+        "main()\n"
+    )
+    (user.folder / "app.py").write_text(app)
+    before = user.files()
+    done = user.runner("init", "--hosts", "gpu[1-2]", "--script", "train.py")
+    assert done.code == 0, done
+    after = user.files()
+    assert after["fabfile.py"] == FABFILE
+    new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "conf/runner.yaml", "fabfile.py"}
+    assert after.keys() - before.keys() == new
+    assert before.items() <= after.items()
+    assert "  python -m runner dry_run=offline  " in done.out
+    plan = user.runner("dry_run=offline")
+    assert plan.code == 0, plan
+    assert [plan.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
+    no_files = ["hydra.output_subdir=null", "hydra.run.dir=.", "hydra/job_logging=none"]
+    done = user("python", "app.py", "model=large", *no_files)
+    assert (done.code, done.out) == (0, "0.1 classify 80\n"), done
+
+
+@pytest.mark.all
+def test_a_local_run(user: Installed) -> None:
+    """Two ranks on this machine, in the project itself, of which only runs/ is new."""
+    before = user.files()
+    done = user.runner("task.script=train.py", "task.args.lr=0.2")
+    assert done.code == 0, done
+    args = ["--lr", "0.2"]
+    width = PROJECT["conf/model/small.yaml"]
+    assert ranks(done) == {
+        ("local", rank): [rank, "2", args, width, str(user.folder), False] for rank in ("0", "1")
+    }
+    assert user.files() == before
+    assert done.result["state"] == "succeeded"
+    assert "/conf/config.yaml" not in done.err
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("way", [["runner"], ["fab"]], ids=" ".join)
 def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
-    """As a module, as a program, and by the project's own fabfile; the project stays as it is."""
+    """As a program, and by the project's own fabfile; the project stays as it is."""
     before = on_lab.files()
     mine = ("--cluster", "mine")
     deploy = on_lab(*way, "deploy", *mine, "--json")
@@ -276,41 +277,15 @@ def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
     done = on_lab(*way, "exec", *mine, "--quiet-equal", "--", "ls", ".runner/releases")
     assert (done.code, done.err) == (0, ""), done
     assert done.out == f"── node[1-2] (2) ──\n{json.loads(deploy.out)['release']}\n"
-    words = ("cluster=mine", "task.script=train.py", "dry_run=[offline,json]")
-    plan = on_lab.runner(*words)
-    assert [each["ranks"] for each in json.loads(plan.out)["nodes"]] == [[0], [1]]
-    assert json.loads(plan.out)["release"] == json.loads(deploy.out)["release"]
     config = on_lab(*way, "config", *mine, "--key", "cluster.nodes", "--json")
     assert json.loads(config.out) == {n: {"host": lab[n].address} for n in NODES}
-    explain = on_lab(*way, "explain", *mine, "--key", "cluster.transport")
-    line = 1 + before["conf/cluster/mine.yaml"].splitlines().index("transport: ssh")
-    assert explain.out.startswith(f"cluster.transport: ssh\n  conf/cluster/mine.yaml:{line}\n")
     explain = on_lab(*way, "explain", "--key", "cluster.nproc_per_node")
     assert f"  {on_lab.site}/runner/conf/cluster/local.yaml:" in explain.out, explain
     assert on_lab.files() == before
     assert not (on_lab.folder / "runs").exists()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=" ".join)
-def test_init_begins_a_project(user: Installed, way: list[str]) -> None:
-    """Its four files, none of the user's is touched, and what it says comes next works."""
-    if way != ["fab"]:
-        (user.folder / "fabfile.py").unlink()
-    before = user.files()
-    done = user(*way, "init", "--hosts", "gpu[1-2]", "--script", "train.py")
-    assert done.code == 0, done
-    after = user.files()
-    assert after["fabfile.py"] == FABFILE
-    new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "conf/runner.yaml", "fabfile.py"}
-    assert after.keys() - before.keys() == new - before.keys()
-    assert before.items() <= after.items()
-    typed = "runner" if way == ["fab"] else " ".join(way)
-    assert f"  {typed} dry_run=offline  " in done.out
-    plan = user.runner("dry_run=offline")
-    assert plan.code == 0, plan
-    assert [plan.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
-
-
+@pytest.mark.all
 def test_fab_lists_the_verbs(user: Installed) -> None:
     """All of them and nothing else, each with one line that says what it does."""
     done = user("fab", "-l", "--list-format=json")
@@ -319,20 +294,3 @@ def test_fab_lists_the_verbs(user: Installed) -> None:
     assert sorted(tasks) == VERBS
     for text in tasks.values():
         assert re.fullmatch(r"[A-Z][^\n]{20,99}\.", text), text
-    shown = user("fab", "-l").out
-    for name, text in tasks.items():
-        assert re.search(rf"^  {name}( \(.*\))? +{text.split()[0]} ", shown, re.MULTILINE), shown
-
-
-def test_the_projects_own_hydra_still_works(user: Installed) -> None:
-    """Our `conf` and theirs are two: their application composes theirs, with ours installed."""
-    app = (
-        "import hydra\n"
-        "@hydra.main(config_path='conf', config_name='config', version_base='1.3')\n"
-        "def main(cfg): print(cfg.lr, cfg.task, cfg.model.width)\n"
-        "main()\n"
-    )
-    (user.folder / "app.py").write_text(app)
-    no_files = ["hydra.output_subdir=null", "hydra.run.dir=.", "hydra/job_logging=none"]
-    done = user("python", "app.py", "model=large", *no_files)
-    assert (done.code, done.out) == (0, "0.1 classify 80\n"), done
