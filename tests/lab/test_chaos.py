@@ -16,17 +16,17 @@ from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.promise(2, 6)]
 
-QUICK = (
+SMOKE = (
     "agent killed",
-    "controller and guardian and supervisor killed, stop",
     "supervisor and guardian killed",
     "cable out for a moment",
     "disk full",
-    "disk stalls",
 )
 """What `make test` tries; the other tests have the same events on runs of their own."""
 
 SLICE = (
+    "controller and guardian and supervisor killed, stop",
+    "disk stalls",
     "controller killed, attach",
     "controller killed, rank killed",
     "Ctrl-C twice",
@@ -57,12 +57,12 @@ def session(
 
 
 @pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.all) for name in SLICE)]
+    "name", [*(pytest.param(name, marks=pytest.mark.smoke) for name in SMOKE), *SLICE]
 )
 def test_nothing_is_left_and_nothing_is_lost(session: Session, name: str) -> None:
     """After each event: no orphan, every byte, every record, and the other run unharmed."""
     (kind,) = (each for each in KINDS if each.name == name)
-    outcome = session.event((*QUICK, *SLICE).index(name), kind)
+    outcome = session.event((*SMOKE, *SLICE).index(name), kind)
     assert not outcome.problems, "\n".join([outcome.line(), *outcome.problems])
     assert outcome.orphans == 0
 
@@ -82,12 +82,9 @@ def test_the_judge_sees_an_orphan(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("numbers", "end", "wrong"),
     [
-        ([0, 1, 2], "", 0),
         ([0, 1, 2], "one 0 3 xx", 0),
         ([0, 1, 1], "", 1),
         ([0, 2], "", 1),
-        ([1], "", 1),
-        ([0, 1], "one 0 3 ", 1),
         ([0], "x", 1),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,22 +14,30 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
-STEPS = 80
-QUICK = ("grace_s=1", "lost_s=3", "cluster.ssh.connect_timeout=2", "relaunch.backoff_s=0.5")
+STEPS = 30
+LOST = ("hang=0:20", "hang=1:20")
+"""No rank comes to its end before its attempt is known to be lost."""
 
 
 @pytest.fixture
 def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
-    """Start three ranks that count steps, on three of four nodes; `when` is of `steps.py`."""
+    """Start two ranks that count steps, with node3 as a spare; `when` is of `steps.py`."""
 
-    def start(
-        *overrides: str, when: tuple[str, ...] = (), nodes: int = 3, entry: str = "plain"
-    ) -> Controller:
-        words = ",".join(json.dumps(word) for word in (str(steps), str(STEPS), "0.1/0.03", *when))
+    def start(*overrides: str, when: tuple[str, ...] = (), spare: bool = True) -> Controller:
+        nodes = "node1,node2,node3" if spare else "node1,node2"
+        words = [str(steps), str(STEPS), "0.1/0.03", *when]
         return on_lab.start(
-            *("cluster=lab", f"task.nnodes={nodes}", "relaunch.max=2", *QUICK, *overrides),
-            *(f"task.script={PROGRAMS / 'steps.py'}", f"task.entry={entry}"),
-            *("task.args_style=raw", f"task.args=[{words}]"),
+            "cluster=lab4",
+            f"cluster.only=[{nodes}]",
+            "task.nnodes=2",
+            "relaunch.max=2",
+            "relaunch.backoff_s=0.5",
+            "grace_s=1",
+            f"task.script={PROGRAMS / 'steps.py'}",
+            "task.args_style=raw",
+            f"task.args={json.dumps(words)}",
+            "task.entry=plain",
+            *overrides,
         )
 
     return start
@@ -42,17 +49,17 @@ def counted(steps: Path, rank: int) -> list[tuple[int, int, str]]:
     return [(int(step), int(attempt), node) for step, attempt, node in rows]
 
 
-def whole(steps: Path, ranks: int = 3) -> None:
+def whole(steps: Path) -> None:
     """No step of any rank was left out or done twice."""
-    for rank in range(ranks):
+    for rank in range(2):
         assert [step for step, _, _ in counted(steps, rank)] == list(range(STEPS)), rank
 
 
-def nodes_of(steps: Path, attempt: int, ranks: int = 3) -> list[str]:
+def nodes_of(steps: Path, attempt: int) -> list[str]:
     """Where each rank was in an attempt."""
     return [
         next(node for _, number, node in counted(steps, rank) if number == attempt)
-        for rank in range(ranks)
+        for rank in range(2)
     ]
 
 
@@ -63,64 +70,52 @@ def past(done: Result) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "off", "then"),
+    "how",
     [
-        pytest.param("static", "node1", ["node2", "node3", "node4"], id="master"),
-        pytest.param(
-            "static", "node2", ["node1", "node3", "node4"], id="other", marks=pytest.mark.all
-        ),
-        pytest.param(
-            "c10d",
-            "node1",
-            ["node2", "node3", "node4"],
-            id="host of the c10d store",
-            marks=pytest.mark.all,
-        ),
+        pytest.param("task.entry=plain", id="plain"),
+        pytest.param("task.entry=torchrun", id="torchrun", marks=pytest.mark.all),
+        pytest.param("rendezvous=c10d", id="host of the c10d store", marks=pytest.mark.all),
     ],
 )
 def test_a_host_without_power_is_replaced(
-    *,
-    lab: Lab,
-    begin: Callable[..., Controller],
-    steps: Path,
-    rendezvous: str,
-    off: str,
-    then: list[str],
+    lab: Lab, begin: Callable[..., Controller], steps: Path, how: str
 ) -> None:
-    """The spare takes its place, and every rank goes on from its last step."""
-    controller = begin(f"rendezvous={rendezvous}", entry="torchrun")
-    controller.until_printed("step 5", 3)
-    lab[off].power_off()
-    done = controller.wait(90)
+    """The spare takes the master's place, and every rank goes on from its last step."""
+    entry = () if how.startswith("task.entry") else ("task.entry=torchrun",)
+    controller = begin(*entry, how, when=LOST)
+    controller.until_printed("step 5", 2)
+    lab["node1"].power_off()
+    done = controller.wait()
     assert done.code == 0, done
     whole(steps)
-    assert nodes_of(steps, 1) == then
-    assert f"attempt 2 of 3: lost {off}" in done.err, done
-    assert f"node4 takes the place of {off}; starting in 0.5 s" in done.err, done
+    assert nodes_of(steps, 1) == ["node2", "node3"]
+    assert "attempt 2 of 3: lost node1" in done.err, done
+    assert "node3 takes the place of node1; starting in 0.5 s" in done.err, done
     assert done.result["state"] == "succeeded"
     (first,) = past(done)
-    assert first["nodes"] == ["node1", "node2", "node3"]
-    assert first["unverified"] == [off]
-    assert f"lost {off}" in str(first["reason"])
+    assert first["nodes"] == ["node1", "node2"]
+    assert first["unverified"] == ["node1"]
+    assert "lost node1" in str(first["reason"])
     end = done.err[done.err.index("after 1 relaunch:") :]
-    assert f"lost {off}" in end, done
-    assert f"{off}: could not verify that all processes ended" in end
+    assert "lost node1" in end, done
+    assert "node1: could not verify that all processes ended" in end
     plan = json.loads((done.folder / "plan.json").read_text())
-    assert [share["node"] for share in plan["nodes"]] == then
+    assert [share["node"] for share in plan["nodes"]] == ["node2", "node3"]
     assert (done.folder / "plan.0.json").exists()
 
 
+@pytest.mark.all
 def test_what_was_on_a_host_without_power_is_had_later(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
 ) -> None:
     """It took part in the first attempt only: `pull` and `stop` know it all the same."""
-    controller = begin()
-    controller.until_printed("step 5", 3)
+    controller = begin(when=LOST)
+    controller.until_printed("step 5", 2)
     lab["node2"].power_off()
-    done = controller.wait(90)
+    done = controller.wait()
     assert done.code == 0, done
-    run = ("--run", done.folder.name, "--cluster", "lab")
-    pulled = on_lab("pull", *run, "cluster.ssh.connect_timeout=2")
+    run = ("--run", done.folder.name, "--cluster", "lab4")
+    pulled = on_lab("pull", *run)
     assert pulled.code == 3, pulled
     assert re.search("^error: node2: ", pulled.err, re.MULTILINE), pulled
     lab["node2"].power_on()
@@ -129,104 +124,63 @@ def test_what_was_on_a_host_without_power_is_had_later(
     pulled = on_lab("pull", *run)
     assert pulled.code == 0, pulled
     assert (done.folder / "logs" / "node2" / "rank_1.out").read_text().count("step") > 5
-    listed = on_lab("ps", "--all", "--cluster", "lab")
+    listed = on_lab("ps", "--all", "--cluster", "lab4")
     assert re.search(rf"^{done.folder.name} .*succeeded", listed.out, re.MULTILINE), listed
-    cleaned = on_lab("clean", "--cluster", "lab", "--older-than", "0s")
-    assert "in use" not in cleaned.out, cleaned
-    assert "no runs" in on_lab("ps", "--all", "--cluster", "lab").out
 
 
+@pytest.mark.all
 def test_an_unplugged_host_is_replaced(
     lab: Lab, begin: Callable[..., Controller], steps: Path
 ) -> None:
     """It ends its own part by itself; the run goes on without it."""
-    controller = begin()
-    controller.until_printed("step 5", 3)
-    lab["node3"].unplug()
-    done = controller.wait(90)
-    lab["node3"].plug()
+    controller = begin(when=LOST)
+    controller.until_printed("step 5", 2)
+    lab["node2"].unplug()
+    done = controller.wait()
+    lab["node2"].plug()
     assert done.code == 0, done
-    assert nodes_of(steps, 1) == ["node1", "node2", "node4"]
+    assert nodes_of(steps, 1) == ["node1", "node3"]
     assert lab.wait_idle(20) == {}
 
 
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
     """Without a spare, on the same nodes."""
-    overrides = ("relaunch.max=1", "task.nodes=[node1,node2]")
-    done = begin(*overrides, when=("fail=1:7:3",), nodes=2).wait(60)
+    done = begin("relaunch.max=1", when=("fail=1:7:3",), spare=False).wait()
     assert done.code == 0, done
-    whole(steps, 2)
-    assert nodes_of(steps, 1, 2) == ["node1", "node2"]
+    whole(steps)
+    assert nodes_of(steps, 1) == ["node1", "node2"]
     assert "attempt 2 of 2: rank 1 on node2 exited with 3; on the same nodes" in done.err, done
     assert past(done)[0]["reason"] == "rank 1 on node2 exited with 3"
     assert (done.folder / "logs" / "node2" / "attempt_1" / "rank_1.out").exists()
-
-
-@pytest.mark.all
-def test_a_suspect_makes_room_for_a_spare(begin: Callable[..., Controller], steps: Path) -> None:
-    """The node whose rank failed first is used again only where there is no other."""
-    done = begin(when=("fail=0:7:3",)).wait(60)
-    assert done.code == 0, done
-    whole(steps)
-    assert nodes_of(steps, 1) == ["node2", "node3", "node4"]
-
-
-@pytest.mark.all
-def test_an_etcd_that_the_run_serves_itself_begins_again(
-    begin: Callable[..., Controller], steps: Path
-) -> None:
-    """Its node stays where any other would make room for a spare."""
-    served = ("rendezvous=etcd-v2", "rendezvous.serve=node2")
-    done = begin(*served, when=("fail=1:7:3",), nodes=2, entry="torchrun").wait(90)
-    assert done.code == 0, done
-    whole(steps, 2)
-    (first,) = past(done)
-    assert first["reason"] == "rank 1 on node2 exited with 3"
-    assert nodes_of(steps, 1, 2) == ["node1", "node2"]
-
-
-@pytest.mark.all
-def test_a_rank_that_always_fails(begin: Callable[..., Controller]) -> None:
-    """The end is that of the last attempt, with the history of the others."""
-    overrides = ("relaunch.max=2", "task.nodes=[node1,node2]")
-    done = begin(*overrides, when=("fail=1:4:3:always",), nodes=2).wait(90)
-    assert done.code == 1, done
-    assert "first failure: rank 1 on node2 exited with 3" in done.err
-    assert [each["reason"] for each in past(done)] == ["rank 1 on node2 exited with 3"] * 2
-    assert "after 2 relaunches:" in done.err
-    assert "starting in 0.5 s" in done.err
-    assert "starting in 1 s" in done.err
-    assert done.result["exit_code"] == 1
 
 
 def test_the_pause_can_be_interrupted(
     lab: Lab, begin: Callable[..., Controller], steps: Path
 ) -> None:
     """Nothing is left, and no other attempt was begun."""
-    controller = begin("relaunch.backoff_s=60", when=("fail=0:3:3",))
-    controller.until(lambda: "starting in 60 s" in controller.err, "the pause")
-    began = time.monotonic()
+    controller = begin("relaunch.backoff_s=300", when=("fail=0:3:3",))
+    controller.until(lambda: "starting in 300 s" in controller.err, "the pause")
     controller.send()
-    done = controller.wait(20)
+    done = controller.wait(60)  # the pause would be longer
     assert done.code == 130, done
-    assert time.monotonic() - began < 5
     assert "first failure: rank 0 on node1 exited with 3" in done.err
     assert done.result["state"] == "stopped"
     assert lab.wait_idle() == {}
-    assert {attempt for rank in range(3) for _, attempt, _ in counted(steps, rank)} == {0}
+    assert {attempt for rank in range(2) for _, attempt, _ in counted(steps, rank)} == {0}
 
 
+@pytest.mark.all
 def test_a_stop_from_elsewhere_ends_a_later_attempt(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
 ) -> None:
     """It is not started again; the stop answers for the nodes of both attempts."""
-    controller = begin(when=("fail=0:3:3", "hang=2:20:always"))
-    controller.until_printed("attempt 1 from", 3)
-    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab", seconds=30)
+    controller = begin(when=("fail=0:3:3", "hang=1:20:always"))
+    controller.until_printed("attempt 1 from", 2)
+    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab4")
     assert stopped.code == 0, stopped
-    for name in lab.hosts:
+    for name in ("node1", "node2", "node3"):
         assert f"  {name}  0 processes" in stopped.out, stopped
-    done = controller.wait(30)
+    done = controller.wait()
     assert done.code == 130, done
     assert "attempt 3" not in done.err
     assert lab.wait_idle() == {}
@@ -237,75 +191,86 @@ def test_a_stop_from_elsewhere_in_the_pause(
     lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
 ) -> None:
     """Nothing runs at that moment, and nothing starts any more."""
-    controller = begin("relaunch.backoff_s=60", when=("fail=0:3:3",))
-    controller.until(lambda: "starting in 60 s" in controller.err, "the pause")
+    controller = begin("relaunch.backoff_s=300", when=("fail=0:3:3",))
+    controller.until(lambda: "starting in 300 s" in controller.err, "the pause")
     listed = f"{controller.run_id} .*restarting"
-    wait_until(lambda: re.search(listed, on_lab("ps", "--cluster", "lab").out), "ps", timeout=20)
-    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab", seconds=30)
+    wait_until(lambda: re.search(listed, on_lab("ps", "--cluster", "lab4").out), "ps")
+    stopped = on_lab("stop", "--run", controller.run_id, "--cluster", "lab4")
     assert stopped.code == 0, stopped
-    done = controller.wait(30)
+    done = controller.wait()
     assert done.code == 130, done
     assert "not relaunching: a stop was requested" in done.err
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.all
 def test_a_broken_spare_is_passed_over(
     lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], steps: Path
 ) -> None:
     """It is said at the launch already; the next spare takes the place."""
-    path = on_lab.conf / "cluster" / "lab.yaml"
+    path = on_lab.conf / "cluster" / "lab4.yaml"
     cluster = yaml.safe_load(path.read_text())
     cluster["setup"] = ['[ "$(hostname)" != node3 ]']
     path.write_text(yaml.safe_dump(cluster, sort_keys=False))
-    controller = begin(nodes=2)
+    controller = begin("cluster.only=[node1,node2,node3,node4]", when=LOST)
     controller.until_printed("step 5", 2)
     assert "note: a spare node cannot be used as it is: node3: cluster.setup" in controller.err
     lab["node2"].power_off()
-    done = controller.wait(90)
+    done = controller.wait()
     assert done.code == 0, done
     assert "node3 cannot be used: cluster.setup ended with 1" in done.err, done
-    assert nodes_of(steps, 1, 2) == ["node1", "node4"]
-    whole(steps, 2)
+    assert nodes_of(steps, 1) == ["node1", "node4"]
+    whole(steps)
 
 
 def test_too_few_nodes_are_left(lab: Lab, begin: Callable[..., Controller]) -> None:
     """The end is the failure, and why nothing follows is said."""
-    controller = begin("task.nodes=[node1,node2]", nodes=2)
+    controller = begin(when=LOST, spare=False)
     controller.until_printed("step 5", 2)
     lab["node2"].power_off()
-    done = controller.wait(60)
+    done = controller.wait()
     assert done.code == 4, done
     assert "not relaunching: 2 nodes needed, 1 available (node1)" in done.err, done
     assert "relaunch:" not in done.err
 
 
+@pytest.mark.all
 def test_a_standstill_restarts_it(begin: Callable[..., Controller], steps: Path) -> None:
     """`watch.action=restart`: the nodes stay the same, nobody is suspect."""
-    done = begin(
-        "watch.stall_s=3", "watch.action=restart", when=tuple(f"hang={rank}:5" for rank in range(3))
-    ).wait(90)
+    done = begin("watch.stall_s=5", "watch.action=restart", when=LOST).wait()
     assert done.code == 0, done
     whole(steps)
-    assert nodes_of(steps, 1) == ["node1", "node2", "node3"]
+    assert nodes_of(steps, 1) == ["node1", "node2"]
     assert "attempt 2 of 3: no rank made progress for" in done.err, done
 
 
-def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: Launcher) -> None:
-    """From a folder without the record, also where the last attempt ran on other nodes."""
-    done = begin(when=("fail=0:3:3", "fail=2:9:4:always")).wait(90)
+def test_the_verbs_know_the_attempts(
+    begin: Callable[..., Controller], on_lab: Launcher, steps: Path
+) -> None:
+    """Of a run that always fails; from a folder without the record, on other nodes in the end."""
+    done = begin(when=("fail=0:3:3", "fail=1:9:4:always")).wait()
     assert done.code == 1, done
+    assert nodes_of(steps, 1) == ["node2", "node3"]  # node1 is suspect, and there is a spare
+    assert "first failure: rank 1 on node" in done.err, done
+    reasons = [str(each["reason"]) for each in past(done)]
+    assert reasons[0] == "rank 0 on node1 exited with 3"
+    assert reasons[1] == "rank 1 on node3 exited with 4"
+    assert "after 2 relaunches:" in done.err
+    assert "starting in 0.5 s" in done.err
+    assert "starting in 1 s" in done.err
+    assert done.result["exit_code"] == 1
     elsewhere = on_lab.at_another_machine("elsewhere")
-    find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
+    find = ("--cluster", "lab4", "--config-dir", str(on_lab.conf))
 
     def said(*words: str) -> Result:
-        return elsewhere(*words, *find, seconds=40)
+        return elsewhere(*words, *find)
 
     listed = said("ps", "--all")
     (row,) = (line for line in listed.out.splitlines() if line.startswith(done.folder.name))
     assert row.split()[3] == "failed", row
     assert row.endswith(" 3"), row  # the attempt, from 1
     why = said("why")
-    assert why.out.count("rank 2 on node") == 2, why
+    assert why.out.count("rank 1 on node") == 2, why
     assert "after 2 relaunches:" in why.out
     logs = said("logs")
     assert "attempt 3, the last one" in logs.err, logs
@@ -319,11 +284,8 @@ def test_the_verbs_know_the_attempts(begin: Callable[..., Controller], on_lab: L
     attached = said("attach", "--run", done.folder.name)
     assert attached.code == 1, attached
     assert "  attempt 3" in attached.err
-    assert "after 2 relaunches:" in attached.err
     stopped = said("stop", "--run", done.folder.name, "--yes")
     assert stopped.code == 0, stopped
-    again = on_lab(f"rerun={done.folder.name}", "relaunch.max=0", seconds=60)
-    assert again.code == 1, again
 
 
 @pytest.mark.all  # `make test` follows the hosts into an attempt (test_relaunch_detached.py)
@@ -332,31 +294,32 @@ def test_others_follow_over_the_pause(
 ) -> None:
     """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
     elsewhere = on_lab.at_another_machine("elsewhere")
-    controller = begin("relaunch.backoff_s=12", "disconnect_s=never", when=("fail=0:30:3",))
-    controller.until_printed("step 2", 3)
-    find = ("--run", controller.run_id, "--cluster", "lab", "--config-dir", str(on_lab.conf))
+    controller = begin(
+        "relaunch.backoff_s=30", "disconnect_s=never", when=("wait=0:9", "fail=0:9:3")
+    )
+    controller.until_printed("step 2", 2)
+    find = ("--run", controller.run_id, "--cluster", "lab4", "--config-dir", str(on_lab.conf))
     attached = elsewhere.start("attach", *find)
     followed = elsewhere.start("logs", "--follow", *find)
-    controller.until(lambda: "starting in 12 s" in controller.err, "the pause")
+    attached.until_printed("step 8", 2)
+    followed.until_printed("step 8", 2)
+    (steps / "go").touch()
+    controller.until(lambda: "starting in 30 s" in controller.err, "the pause")
     # The spare is asked anew, whatever became of its wires.
-    wires = " ".join(str(wire.pid) for wire in lab["node4"].leftovers())
-    lab["node4"].sh(f"kill -9 {wires}", check=False)
-    late = on_lab.at_another_machine("late")
-    came_late = late.start("attach", *find)
+    wires = " ".join(str(wire.pid) for wire in lab["node3"].leftovers())
+    lab["node3"].sh(f"kill -9 {wires}", check=False)
     why = elsewhere("why", *find)
     assert why.code == 3, why
     assert "is about to be relaunched" in why.err, why
     assert controller.wait().code == 0
     whole(steps)
-    for follower in (attached, came_late):
-        done = follower.wait(20)
-        assert done.code == 0, done
-        assert "is about to relaunch the run" in done.err, done
-        assert "after 1 relaunch:" in done.err, done
-        assert done.out.count(f"step {STEPS - 1}") == 3, done
-    done = followed.wait(20)
+    done = attached.wait()
     assert done.code == 0, done
-    assert done.out.count(f"step {STEPS - 1}") == 3, done
-    for folder in (elsewhere.folder, late.folder):
-        result = json.loads((folder / "runs" / controller.run_id / "result.json").read_text())
-        assert result["state"] == "succeeded"
+    assert "is about to relaunch the run" in done.err, done
+    assert "after 1 relaunch:" in done.err, done
+    assert done.out.count(f"step {STEPS - 1}") == 2, done
+    result = json.loads((done.folder / "result.json").read_text())
+    assert result["state"] == "succeeded"
+    done = followed.wait()
+    assert done.code == 0, done
+    assert done.out.count(f"step {STEPS - 1}") == 2, done

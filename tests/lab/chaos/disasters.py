@@ -61,7 +61,7 @@ def _cut_off(scene: Scene) -> Expectation:
     scene.note(f"cut off from {', '.join(nodes)}")
     everywhere = len(nodes) == len(scene.lab.hosts)
     with scene.lab.cut_off(*nodes):
-        scene.sleep(0.5, DISCONNECT_S - 3 if everywhere else LOST_S + 3)
+        scene.sleep(0.5, DISCONNECT_S / 2 if everywhere else LOST_S + 3)
     return _same_for_bystander(scene, GOES_ON)
 
 
@@ -69,7 +69,7 @@ def _cut_off(scene: Scene) -> Expectation:
 def _cut_off_for_long(scene: Scene) -> Expectation:
     scene.note("cut off from all hosts")
     with scene.lab.cut_off():
-        scene.sleep(DISCONNECT_S + 3)
+        scene.sleep(1.5 * DISCONNECT_S)
     scene.bystander_expectation = GOES_ON if scene.bystander.shape.detached else ends(1)
     return ends(1)
 
@@ -123,7 +123,7 @@ def _stall(scene: Scene, nodes: list[str]) -> Expectation:
     scene.note(f"the disks of {', '.join(nodes)} are frozen")
     for node in nodes:
         scene.host(node).freeze_disk()
-    scene.sleep(LOST_S + 1, 3 * LOST_S)
+    scene.sleep(LOST_S + 1, 2 * LOST_S)
     for node in nodes:
         scene.host(node).thaw_disk()
     return _same_for_bystander(scene, GOES_ON)

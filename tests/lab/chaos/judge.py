@@ -11,9 +11,13 @@ from dataclasses import dataclass
 
 from tests.lab.chaos.runs import LINE_PADDING, Run, foreign_processes, wait_growth
 from tests.lab.lab import Lab
+from tests.lab.waiting import PATIENCE
 
 CLEANUP_TIMEOUT_S = 25.0
-"""How long hosts may take to be rid of a run that is over; the tables show what they took."""
+"""How long hosts may take to be rid of a run that is over; the tables show what they took.
+
+This and all other limits here are those of an idle machine, and are multiplied by PATIENCE.
+"""
 
 GROWTH_TIMEOUT_S = 15.0
 ENDS = ("succeeded", "failed", "stopped")
@@ -64,11 +68,11 @@ GOES_ON = Expectation(Fate.GOES_ON)
 def await_controller(run: Run, expect: Expectation) -> Iterator[str]:
     """Wait for the end of a run's controller; yield what is wrong with it."""
     process = run.controller.process
-    deadline = time.monotonic() + expect.within_s
+    deadline = time.monotonic() + expect.within_s * PATIENCE
     while process.poll() is None:
         if time.monotonic() > deadline:
             yield (
-                f"{run.name}: its controller did not end in {expect.within_s:g} s:\n"
+                f"{run.name}: its controller did not end in {expect.within_s * PATIENCE:g} s:\n"
                 f"{run.controller_messages}"
             )
             return
@@ -89,7 +93,7 @@ def await_clean(
     lab: Lab, others: list[Run], seconds: float = CLEANUP_TIMEOUT_S
 ) -> tuple[int, list[str]]:
     """Wait until only the `others` run on the hosts; return the orphans, counted and named."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while True:
         leftovers = {name: foreign_processes(host, others) for name, host in lab.hosts.items()}
         count = sum(map(len, leftovers.values()))
@@ -122,7 +126,7 @@ def check_goes_on(run: Run) -> Iterator[str]:
 def check_fetched(run: Run) -> Iterator[str]:
     """Yield what the controller does not fetch although it could."""
     wanted = {(node, rank): len(run.log(node, rank, "out")) for node, rank in run.ranks()}
-    deadline = time.monotonic() + GROWTH_TIMEOUT_S
+    deadline = time.monotonic() + GROWTH_TIMEOUT_S * PATIENCE
     late = dict(wanted)
     while late and time.monotonic() < deadline:
         late = {k: n for k, n in late.items() if len(run.local_log(*k, "out")) < n}

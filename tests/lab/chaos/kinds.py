@@ -129,7 +129,7 @@ def _hung_up(scene: Scene) -> Expectation:
 @kind("controller stopped for a while", 2)
 def _controller_pauses(scene: Scene) -> Expectation:
     scene.signal_controller(STOP)
-    scene.sleep(0.5, DISCONNECT_S - 3)
+    scene.sleep(0.5, DISCONNECT_S / 2)
     scene.signal_controller(CONT)
     return GOES_ON
 
@@ -137,7 +137,7 @@ def _controller_pauses(scene: Scene) -> Expectation:
 @kind("controller stopped for long", 1)
 def _controller_sleeps(scene: Scene) -> Expectation:
     scene.signal_controller(STOP)
-    scene.sleep(DISCONNECT_S + 3)
+    scene.sleep(1.5 * DISCONNECT_S)
     scene.signal_controller(CONT)
     return ends(1)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab.chaos.runs import DISCONNECT_S, LOST_S
 from tests.lab.chaos.session import Outcome
 
 
@@ -129,7 +130,7 @@ event it waits for what the rules say of both runs, and then looks at every host
 Ranks write numbered lines and keep a daemon that ignores TERM and a child without environment;
 some ignore TERM themselves. Every twentieth run is a real torchrun."""
 
-PAGE_TAIL = """\
+PAGE_TAIL = f"""\
 Seconds are from the event to the last process of the run being gone, or to the look at a run that
-goes on; the waits that belong to an event (`lost_s` 3, `disconnect_s` 8, the time for which
-something was stopped) are in it."""
+goes on; the waits that belong to an event (`lost_s` {LOST_S:g}, `disconnect_s` {DISCONNECT_S:g},
+the time for which something was stopped) are in it."""

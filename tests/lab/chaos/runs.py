@@ -12,16 +12,12 @@ from typing import Any
 from runner.host.process.cgroup import Cgroup
 from tests.lab.lab import Host, Lab, LabError, Process
 from tests.lab.launching import PROGRAMS, TORCHLESS, Controller, Launcher
-from tests.lab.waiting import TimedOut, wait_until
+from tests.lab.waiting import PATIENCE, TimedOut, wait_until
 
 CHATTER_SCRIPT = str(PROGRAMS / "chatter.py")
-LOST_S, DISCONNECT_S, GRACE_S = 3.0, 8.0, 0.5
-LIMITS = (
-    f"lost_s={LOST_S}",
-    f"disconnect_s={DISCONNECT_S}",
-    f"grace_s={GRACE_S}",
-    "cluster.ssh.connect_timeout=2",
-)
+LOST_S = 15.0  # the default
+DISCONNECT_S = 20.0
+LIMITS = (f"disconnect_s={DISCONNECT_S}", "grace_s=0.5")
 PAUSE_S = 0.05
 START_S = 60.0
 LINE_PADDING = "x" * 150
@@ -234,8 +230,13 @@ def launch(lab: Lab, launcher: Launcher, name: str, shape: RunShape) -> Run:
     words = [name, str(PAUSE_S), *(["deaf"] if shape.ignores_term else [])]
     quoted = ",".join(json.dumps(word) for word in words)
     overrides = [
-        *("cluster=lab", f"run_id={name}", f"cluster.nproc_per_node={shape.per_node}", *LIMITS),
-        *(f"task.script={CHATTER_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"),
+        "cluster=lab",
+        f"run_id={name}",
+        f"cluster.nproc_per_node={shape.per_node}",
+        f"task.script={CHATTER_SCRIPT}",
+        "task.args_style=raw",
+        f"task.args=[{quoted}]",
+        *LIMITS,
     ]
     if not shape.uses_torchrun:
         overrides.append(f"cluster.env.PYTHONPATH={TORCHLESS}")
@@ -269,7 +270,7 @@ def foreign_processes(host: Host, others: list[Run]) -> list[Process]:
 
 def wait_growth(run: Run, before: dict[int, int], seconds: float) -> bool:
     """Wait until every rank has written more than `before`; whether it did."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < deadline:
         if all(size > before[rank] for rank, size in run.log_sizes().items()):
             return True

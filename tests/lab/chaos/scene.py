@@ -12,6 +12,7 @@ from tests.lab.chaos.judge import GOES_ON, Expectation
 from tests.lab.chaos.runs import Run
 from tests.lab.lab import Host, Lab
 from tests.lab.launching import Launcher, Result
+from tests.lab.waiting import PATIENCE
 
 KILL, TERM, STOP, CONT = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
 
@@ -83,7 +84,7 @@ class Scene:
         self.victim.controller.send(signum)
         if signum in (KILL, signal.SIGHUP):
             self.victim.is_followed = False
-            self.victim.controller.process.wait(20)
+            self.victim.controller.process.wait(20 * PATIENCE)
 
     def run_verb(self, name: str, *words: str, seconds: float = 60) -> Result:
         """Run `python -m runner NAME` for the victim to its end."""

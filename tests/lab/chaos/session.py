@@ -18,6 +18,7 @@ from tests.lab.chaos.runs import Run, RunShape, launch
 from tests.lab.chaos.scene import Scene
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
+from tests.lab.waiting import PATIENCE
 
 TORCH_EVERY = 20
 LIST_EVERY = 15
@@ -205,7 +206,7 @@ class Session:
             run.wait_started()
         except Exception:  # noqa: BLE001 (then it ends)
             return judge.ends()
-        deadline = time.monotonic() + 1
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if any("stopping" in run.kinds(node) for node in self._lab.hosts):
                 return judge.ends()

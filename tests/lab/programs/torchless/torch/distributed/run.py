@@ -36,6 +36,10 @@ def main() -> int:
     at = sys.argv.index("--")
     words, program = sys.argv[1:at], sys.argv[at + 1 :]
     python = [] if "--no_python" in words else [sys.executable, "-u"]
+    if "--rdzv_backend=c10d" in words:
+        from torch.distributed import elastic  # noqa: PLC0415 - it costs the others nothing
+
+        return elastic.main(option("max_restarts", words), [*python, *substituted(0, program)])
     ranks = [
         subprocess.Popen(
             [*python, *substituted(local, program)],
