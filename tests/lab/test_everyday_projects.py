@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 
@@ -16,36 +15,12 @@ from tests.lab.waiting import wait_until_idle
 
 pytestmark = [pytest.mark.promise(10)]
 
-TWO = ("cluster=lab", "cluster.only=[node1,node2]")
-
-
-def printed_commands(text: str) -> dict[str, list[str]]:
-    """Return the words of the printed commands, by verb."""
-    return {words[0]: words for words in map(shlex.split, next_commands(text))}
-
-
-def test_node_names_with_a_hyphen(lab_factory: LabFactory, launcher: Launcher) -> None:
-    """Launch and ps take a key with `gpu-01` in it; the printed commands need none."""
-    lab = lab_factory(names=["gpu-01", "gpu-02"])
-    lab.write_cluster(launcher.conf)
-    address = f"cluster.nodes.gpu-02.host={lab['gpu-02'].address}"
-    words = launcher.rank_overrides("print=up", "sleep=600")
-    done = launcher("cluster=lab", address, "detach=true", "cluster.nodes.gpu-01.env.A=b", *words)
-    assert done.code == 0, done
-    commands = printed_commands(done.err)
-    assert commands["stop"] == ["stop", "--run", done.folder.name], done
-    listed = launcher("ps", "--cluster", "lab", address)
-    assert re.search(rf"^{done.folder.name} .*running", listed.out, re.MULTILINE), listed
-    logs = launcher(*(word for word in commands["logs"] if word != "--follow"))
-    assert sorted(logs.out.splitlines()) == ["[gpu-01:0] up", "[gpu-02:1] up"], logs
-    stopped = launcher(*commands["stop"])
-    assert stopped.code == 0, stopped
-    assert stopped.out.count("  0 processes") == 2, stopped
-    wait_until_idle(lab)
-
 
 def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: Launcher) -> None:
-    """Those after a launch that is left alone, and those of messages about mistakes."""
+    """Those after a launch that is left alone, and those of messages about mistakes.
+
+    They name a node with a hyphen, whose key was typed for the launch.
+    """
     lab = lab_factory(names=["gpu-01"])
     lab.write_cluster(launcher.conf)
     (launcher.conf / "task").mkdir()
@@ -69,6 +44,7 @@ def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: L
     wait_until_idle(lab)
 
 
+@pytest.mark.all
 def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """Those of a new project, of hosts out of reach, and where there is nothing to look at."""
     lab.write_cluster(on_lab.conf, "mine", names=["node1"])
@@ -103,6 +79,7 @@ def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, on_lab: Launcher)
     assert [on_lab(*shlex.split(words_)).code for words_ in (pull, "why")] == [0, 0]
 
 
+@pytest.mark.all
 def test_next_commands_of_a_check_run_as_printed(lab: Lab, on_lab: Launcher) -> None:
     """With a full disk, little memory, and pushed code that somebody changed."""
     for name in ("one", "more"):
@@ -139,7 +116,7 @@ def test_two_projects_on_one_cluster(lab: Lab, on_lab: Launcher) -> None:
     other = on_lab.in_folder(on_lab.folder.parent / "other project")
     other.folder.mkdir()
     find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
-    words = (*TWO, "detach=true", "grace_s=1")
+    words = ("cluster=lab", "detach=true", "grace_s=1")
     first = on_lab(*words, "run_id=first", *on_lab.rank_overrides("print=first", "sleep=600"))
     ranks = other.rank_overrides("print=second", "sleep=600")
     second = other(*words, "run_id=second", *find[2:], *ranks)
@@ -162,6 +139,7 @@ def test_two_projects_on_one_cluster(lab: Lab, on_lab: Launcher) -> None:
     wait_until_idle(lab)
 
 
+@pytest.mark.all
 def test_a_runs_folder_that_was_there_before(on_lab: Launcher) -> None:
     """Our records there are not pushed, and git shows none of them but the link `latest`."""
 
@@ -177,7 +155,7 @@ def test_a_runs_folder_that_was_there_before(on_lab: Launcher) -> None:
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")
-    words = [*TWO, *on_lab.rank_overrides("print=hi")]
+    words = ["cluster=lab", *on_lab.rank_overrides("print=hi")]
     launches = [on_lab(*words) for _ in range(2)]
     assert [done.code for done in launches] == [0, 0], launches
     assert git("status", "--porcelain").splitlines() == ["?? runs/latest"]

@@ -1,11 +1,10 @@
-"""A new user's first hour: what `check` calls fine starts, and what fails says what to do."""
+"""A new user's first hour: what is set up starts, and what fails says what to do."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pty
-import re
 import struct
 import subprocess
 import sys
@@ -14,16 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.forkserver import RUNNER_ARGV
-from tests.lab.lab import LOGIN_USER
+from tests.lab.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.lab.lab import Lab
     from tests.lab.launching import Launcher
-
-TWO = "cluster.only=[node1,node2]"
 
 
 def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
@@ -34,17 +30,15 @@ def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
             f"mkdir -p ~/env && printf '{python}' > ~/env/env-python && chmod +x ~/env/env-python "
             "&& echo 'PATH=~/env:$PATH' > ~/env/activate"
         )
-    words = ("cluster=lab", TWO, "cluster.python=env-python")
+    words = ("cluster=lab", "cluster.python=env-python")
     setup = "cluster.setup=['source ~/env/activate']"
     ranks = on_lab.rank_overrides("print=up")
 
     without = on_lab(*words, *ranks)
-    checked = on_lab("check", *words, setup, *ranks)
     done = on_lab(*words, setup, *ranks)
     elsewhere = on_lab("logs", "--run", done.folder.name)
 
     assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
-    assert checked.code == 0, checked
     assert (done.code, done.out.count("] up")) == (0, 2), done
     assert (elsewhere.code, elsewhere.out.count("up")) == (0, 2), elsewhere
 
@@ -55,7 +49,7 @@ def test_a_start_that_failed_names_what_there_is(lab: Lab, on_lab: Launcher) -> 
     ranks = on_lab.rank_overrides("print=up")
     lab["node2"].sh("mkdir -p ~/.runner/runs && touch ~/.runner/runs/no-room")
 
-    done = on_lab("cluster=lab", TWO, "run_id=no-room", "task.outputs=[out/**]", *ranks)
+    done = on_lab("cluster=lab", "run_id=no-room", "task.outputs=[out/**]", *ranks)
     lab["node2"].sh("rm ~/.runner/runs/no-room")
 
     assert done.code == 3, done
@@ -66,7 +60,7 @@ def test_a_start_that_failed_names_what_there_is(lab: Lab, on_lab: Launcher) -> 
         assert wrong not in done.err
 
 
-def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str, code: int = 0) -> str:
+def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str) -> str:
     """Return what an 80x24 terminal shows of a command with these answers, typed ahead."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
@@ -89,7 +83,7 @@ def typed_into(launcher: Launcher, argv: Sequence[str], *answers: str, code: int
         pass
     finally:
         os.close(ours)
-    assert process.wait(30) == code, shown.decode()
+    assert process.wait(30 * PATIENCE) == 0, shown.decode()
     return shown.decode().replace("\r\n", "\n")
 
 
@@ -108,44 +102,3 @@ def test_a_rank_can_be_debugged(on_lab: Launcher) -> None:
     assert "paste that into a terminal" in cure
     assert "(Pdb)" in shown, shown
     assert "x is 42" in shown, shown
-
-
-def test_init_tries_the_first_host(lab: Lab, on_lab: Launcher) -> None:
-    """It says why there is no login, and offers the environment that has torch."""
-    lab["node1"].sh(
-        "python3 -m venv --without-pip ~/env && cd ~/env/lib/python3*/site-packages "
-        "&& mkdir torch && echo '__version__ = \"2.9.1\"' > torch/version.py"
-    )
-    ssh = on_lab.folder.parent / "home" / ".ssh"
-    ssh.mkdir()
-    (ssh / "known_hosts").write_text(lab.known_hosts.read_text())
-    host = f"node1={lab['node1'].address}"
-    cluster = on_lab.folder / "conf/cluster/mine.yaml"
-
-    init = [*RUNNER_ARGV, "init"]
-    refused = typed_into(on_lab, init, host, LOGIN_USER, str(lab.wrong_key), "", "", "")
-    assert "\npython: python3\n" in cluster.read_text()
-    for path in (cluster, on_lab.folder / "conf/runner.yaml"):
-        path.unlink()
-    reached = typed_into(on_lab, init, host, LOGIN_USER, str(lab.key), "", "")
-
-    assert re.search(r"^node1: .*refuse", refused, re.MULTILINE), refused
-    assert f"node1: reached as {LOGIN_USER}, 0 GPUs\n" in reached
-    assert re.search(r"^node1: torch 2\.9\.1 in .*/env/bin/python", reached, re.MULTILINE), reached
-    assert "Python there that has torch [~/env/bin/python]: " in reached
-    assert "\npython: ~/env/bin/python\n" in cluster.read_text()
-    assert "wrote  conf/cluster/mine.yaml\n" in reached
-    (command,) = re.findall(r"^next:\n  # .*\n  (.*) dry_run=offline$", reached, re.MULTILINE)
-    assert reached.splitlines()[-1] == f"  {command}"
-
-
-@pytest.mark.parametrize(
-    ("words", "code"), [("frobnicate", 2), ("logs --run no-such-run", 3), ("task=nope", 2)]
-)
-def test_messages_are_broken_at_blanks(on_lab: Launcher, words: str, code: int) -> None:
-    """At 80x24 no line but a command is longer, and nothing is lost."""
-    shown = typed_into(on_lab, [*RUNNER_ARGV, *words.split()], code=code)
-    lines = [line for line in shown.splitlines() if not line.startswith("\x1b")]
-    assert any(line.startswith("error: ") for line in lines), shown
-    too_long = [line for line in lines if len(line) > 80]
-    assert all(" -m runner " in line for line in too_long), shown

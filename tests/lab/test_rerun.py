@@ -14,7 +14,7 @@ from tests.lab.test_deploy import git, whole
 
 pytestmark = [pytest.mark.promise(10)]
 
-ON = ("cluster=lab", "cluster.only=[node1,node2]")
+ON = ("cluster=lab",)
 NODES = ("node1", "node2")
 PROGRAM = "import sys; print('{}', *sys.argv[1:], flush=True)\n"
 
@@ -79,10 +79,10 @@ def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) ->
     """After more edits than hosts keep releases; what was removed here is refused by name."""
     words = ("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, "task.script=train.py")
     runs = []
-    for number in range(6):
+    for number in range(5):
         (project.folder / "train.py").write_text(PROGRAM.format(number))
         runs.append(project(*words, f"run_id=run-{number}"))
-    assert [done.log("node1", 0).strip() for done in runs] == [*"012345"], runs
+    assert [done.log("node1", 0).strip() for done in runs] == [*"01234"], runs
     (project.folder / "train.py").write_text("raise SystemExit('edited in place')")
     release = planned(runs[0])["release"]
     assert release not in whole(lab["node1"])
@@ -90,31 +90,31 @@ def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) ->
     again = project("rerun=run-0")
     assert (again.code, again.log("node1", 0).strip()) == (0, "0"), again
     assert planned(again)["release"] == release
-    # A file is kept once: five other versions of one file, whose project has two more.
+    # A file is kept once: four other versions of one file, whose project has two more.
     contents = [p for p in (project.folder / "runs/.objects/contents").rglob("*") if p.is_file()]
     kept = [path.read_text() for path in contents]
     assert sorted(text for text in kept if "flush=True" in text) == [
-        PROGRAM.format(number) for number in range(6)
+        PROGRAM.format(number) for number in range(5)
     ]
 
-    shutil.rmtree(project.folder / "runs/run-5")
+    shutil.rmtree(project.folder / "runs/run-4")
     young = project("clean", "--local")
     assert young.out == "the code of 0 releases removed, 0 B\n", young
     for how, verb in (("--dry-run", "could"), ("--json", ""), ("", "")):
         cleaned = project("clean", "--local", "--older-than", "0", *filter(None, [how]))
         assert cleaned.code == 0, cleaned
         if verb:
-            assert cleaned.out.startswith("the code of 6 releases would be removed, ")
-            names = ", ".join(f"run-{number}" for number in range(5))
+            assert cleaned.out.startswith("the code of 5 releases would be removed, ")
+            names = ", ".join(f"run-{number}" for number in range(4))
             assert f"{verb} be repeated only where hosts have the code still: " in cleaned.out
             assert names in cleaned.out
         elif how:
-            assert len(json.loads(cleaned.out)["runs"]) == 6
+            assert len(json.loads(cleaned.out)["runs"]) == 5
     refused = project("rerun=run-1")
     assert refused.code == 3, refused
     assert "which is not on node1 (any more), was removed from" in refused.err
     assert f"git checkout {planned(runs[1])['commit']}".rstrip("+") in refused.err
-    assert len(list((project.folder / "runs").glob("run-*/plan.json"))) == 5, "it left a record"
+    assert len(list((project.folder / "runs").glob("run-*/plan.json"))) == 4, "it left a record"
 
 
 def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_path: Path) -> None:
@@ -182,6 +182,7 @@ def test_shipped_tasks_and_code_of_the_hosts_own(lab: Lab, project: Launcher) ->
     assert "note: the code is what is in ~/code on the hosts now" in again.err
 
 
+@pytest.mark.all
 @pytest.mark.promise(5)
 def test_launching_does_not_change_the_code(lab: Lab, project: Launcher) -> None:
     """Records are no code, in a `runs/` of another program and where git tracks them, too."""
@@ -204,6 +205,7 @@ def test_launching_does_not_change_the_code(lab: Lab, project: Launcher) -> None
     assert "pushing" not in "".join(done.err for done in runs[1:])
 
 
+@pytest.mark.all
 @pytest.mark.promise(12)
 def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> None:
     """Another machine has it from hosts alone: no verb follows it, and a launch asks first."""
