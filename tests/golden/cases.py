@@ -136,18 +136,6 @@ OWN_MACHINE = online_case(
 )  # fmt: skip
 
 
-IPV6_ONLY = online_case(
-    "ipv6-only",
-    spec(Node("gpu1", "gpu1"), Node("gpu2", "gpu2")),
-    *(
-        facts(
-            f"gpu{n}", f"eth0 fe80::5054:ff:fe00:{n}/64 fd00:77::{n}/64", gpu_count=1,
-            ssh_address=f"fe80::5054:ff:fe00:{n}",
-        )
-        for n in (1, 2)
-    ),
-)  # fmt: skip
-
 USERS_OWN_SETTINGS = online_case(
     "users-own-settings",
     spec(
@@ -215,14 +203,6 @@ SECRETS = online_case(
     *_shared_rack(2, gpu_count=1),
 )
 
-SETUP = online_case(
-    "setup",
-    spec(
-        Node("gpu1", "192.168.1.101"),
-        setup=("module load cuda/12.8", "source ~/venv/bin/activate"),
-    ),
-    facts("gpu1", "eth0 192.168.1.101/24", gpu_count=1),
-)
 
 OFFLINE = Case(
     "offline",
@@ -302,6 +282,7 @@ C10D_ELASTIC = online_case(
     *_shared_rack(3, gpu_count=2),
 )
 
+
 ETCD = online_case(
     "etcd",
     spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd-v2", endpoint="etcd1:2379")),
@@ -315,16 +296,6 @@ ETCD = online_case(
     ),
 )
 
-
-STANDALONE = online_case(
-    "standalone",
-    spec(
-        Node("gpu1", "192.168.1.101"),
-        rendezvous=Rendezvous("standalone"),
-        torchrun=Torchrun(max_restarts=2),
-    ),
-    replace(_shared_rack(1, gpu_count=2)[0], reserved_port=0),
-)
 
 RELAUNCH = online_case(
     "relaunch",

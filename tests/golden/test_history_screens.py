@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.history.comparison import Comparison, compare_runs, gpu_hours
+from runner.core.history.comparison import Comparison, compare_runs
 from runner.core.history.run_data import Metric, RunData, Series
-from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
@@ -114,12 +113,3 @@ def test_what_differs_and_what_does_not() -> None:
     )
     data = as_data(compare_runs([other]))[0]
     assert (data["config"], data["exit_code"], data["gpus"]) == ({}, 0, 8)
-
-
-def test_gpu_hours_are_those_of_all_attempts() -> None:
-    """An attempt counts with the GPUs of the nodes that it had."""
-    past = PastAttempt(0, ("a",), "lost b", 3600.0)
-    data = run(1, 0.1, verdict=Verdict("succeeded", 0, 1800.0, past_attempts=(past,)))
-    data = replace(data, plans=(replace(data.plans[0], attempt=1),))
-    assert gpu_hours(data) == 8 * 0.5 + 4
-    assert gpu_hours(replace(data, verdict=None)) is None

@@ -117,13 +117,6 @@ def test_interpolations_are_shown_both_ways(one: Callable[..., Origin]) -> None:
     assert (origin.value, origin.written) == ("runs/MMDD-HHMM-TASK-xxxx", "runs/${run_id}")
 
 
-def test_what_cannot_be_resolved_is_said(one: Callable[..., Origin]) -> None:
-    """It is no reason not to answer."""
-    origin = one("task.args.home", "task=u")
-    assert (origin.value, origin.written) == ("${oc.env:NOT_THERE_1}", "")
-    assert origin.problem == "NOT_THERE_1 is not set in this shell's environment"
-
-
 def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is made of them."""
     monkeypatch.setenv("TOKEN", "hunter2")
@@ -183,30 +176,6 @@ def test_nodes_of_ranges(
     """Which entry it is from: the last that says it, else the cluster's own key."""
     origin = one(f"cluster.nodes.{key}", "cluster=lab")
     assert (origin.value, told(origin)) == (value, places)
-
-
-def test_the_command_line_wins_over_later_entries(one: Callable[..., Origin]) -> None:
-    """For a node that only a range makes, and for one with an entry of its own."""
-    for node in ("gpu03", "gpu05"):
-        word = f"cluster.nodes.{node}.gpus=1"
-        origin = one(f"cluster.nodes.{node}.gpus", "cluster=lab", word)
-        assert (origin.value, origin.settings[0].where) == ("1", f"command line: {word}")
-
-
-def test_a_whole_node(composer: Composer) -> None:
-    """Every key a node can have, with what holds for it."""
-    origins = composer.origins(["cluster=lab", "task=t"], "cluster.nodes.gpu05")
-    assert {o.key.removeprefix("cluster.nodes.gpu05."): o.value for o in origins} == {
-        "host": "gpu05",
-        "addr": "null",
-        "user": "lab",
-        "port": "null",
-        "gpus": "6",
-        "nproc_per_node": "auto",
-        "env.C": "3",
-        "transport": "ssh",
-        "interface": "null",
-    }
 
 
 def test_what_the_trace_says_is_what_a_run_gets(composer: Composer) -> None:

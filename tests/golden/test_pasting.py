@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runner.control.assumed_facts import assumed_facts
+from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import Node, Secret, Spec, Task
@@ -43,11 +44,19 @@ class Host:
     project: Path
     python: Path
 
+    def facts(self, node: str, interface: str, **others: Any) -> Facts:
+        """Return what a node of such a home says."""
+        python = replace(TORCH, executable=str(self.python))
+        workdir = str(self.home / ".runner")
+        return facts(
+            node, interface, python=python, project=str(self.project), workdir=workdir, **others
+        )
+
     def paste(self, text: str, secrets: Mapping[str, str]) -> tuple[list[str], dict[str, str], str]:
         """Run `text` in a shell; return the argv, environment and folder of what it started."""
         environ = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", **secrets}
         done = subprocess.run(
-            ["sh", "-c", text], env=environ, capture_output=True, check=True, timeout=10
+            ["sh", "-c", text], env=environ, capture_output=True, check=True, timeout=60
         )
         count, cwd, *told = done.stdout.decode().split("\0")
         split = 1 + int(count)
@@ -84,22 +93,14 @@ def of_nodes(plan: Plan) -> dict[str, str]:
 
 def planned(host: Host, *, task: Task, **others: Any) -> Plan:
     """A plan on that host."""
-    told = facts(
-        "gpu1",
-        "eth0 10.0.0.1/24",
-        gpu_count=2,
-        python=replace(TORCH, executable=str(host.python)),
-        project=str(host.project),
-        workdir=str(host.home / ".runner"),
-    )
     return build_plan(
         spec(Node("gpu1", "10.0.0.1"), task=task, **others),
-        {"gpu1": told},
+        {"gpu1": host.facts("gpu1", "eth0 10.0.0.1/24", gpu_count=2)},
         code=CodeRef(tasks_hash=TASKS_HASH),
     )
 
 
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=15, deadline=None, database=None)
 @given(
     args=st.lists(TEXT | WORDS, max_size=4).map(tuple),
     env=st.dictionaries(NAMES, TEXT | WORDS, max_size=3),
@@ -120,37 +121,20 @@ def test_pasted_text_starts_what_a_launch_would(
     assert pasted == (list(share.command), {**share.env, **secrets}, str(host.project))
 
 
-def test_setup_lines_come_first(host: Host) -> None:
-    """Setup runs in the code's folder, and what it exports reaches the program."""
-    setup = ('export WHERE="$PWD"', "if true; then", "export BOTH=lines", "fi")
-    plan = planned(host, task=Task("t", "script", "train.py"), setup=setup)
-
-    _, env, _ = host.paste(of_node(plan, "gpu1"), {})
-
-    assert env["WHERE"] == str(host.project)
-    assert env["BOTH"] == "lines"
-
-
 def test_pushed_code_is_copied_first(host: Host) -> None:
-    """The text works in a copy of the release, in the user's sub-folder, and may write there."""
+    """The text works in a copy of the release, in the user's sub-folder, and may write there.
+
+    Setup runs before, in the code's folder; what it exports reaches the program.
+    """
     code = host.home / ".runner" / "releases" / "0123456789abcdef" / "code" / "a b"
     code.mkdir(parents=True)
     shutil.rmtree(host.home / ".runner" / "runs", ignore_errors=True)
     (code / "train.py").touch(mode=0o444)
-    told = replace(
-        facts(
-            "gpu1",
-            "eth0 10.0.0.1/24",
-            python=replace(TORCH, executable=str(host.python)),
-            project="",
-            workdir=str(host.home / ".runner"),
-        ),
-        has_release=True,
-    )
+    told = replace(host.facts("gpu1", "eth0 10.0.0.1/24"), project="", has_release=True)
+    setup = ("export A=$PWD", "if true; then", "export BOTH=lines", "fi")
+    task = Task("t", "script", "train.py")
     plan = build_plan(
-        spec(
-            Node("gpu1", "10.0.0.1"), task=Task("t", "script", "train.py"), setup=("export A=$PWD",)
-        ),
+        spec(Node("gpu1", "10.0.0.1"), task=task, setup=setup),
         {"gpu1": told},
         code=CodeRef(release="0123456789abcdef", subdirectory="a b"),
     )
@@ -161,35 +145,34 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
     assert work == host.home / ".runner" / "runs" / plan.run_id / "gpu1" / "work" / "a b"
     assert (work / "train.py").stat().st_mode & 0o200
     assert env["A"] != cwd
+    assert env["BOTH"] == "lines"
 
 
 def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
-    """Where no host was asked, `~/` is expanded by the shell there: interpreter, folder, task."""
-    asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python="~/venv/bin/python")
+    """`~/` is expanded by the shell there, in the interpreter, the folder and a shipped task.
+
+    Among the task's own arguments it stays as it is, as in a launch.
+    """
+    python = "~/venv/bin/python"
+    asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python=python)
     asked, told, assumed = assumed_facts(asked)
     plan = build_plan(asked, told, code=CodeRef(tasks_hash=TASKS_HASH))
-
     argv, _, cwd = host.paste(of_node(plan, "gpu1", assumed=tuple(assumed)), {})
-
     assert argv[0] == str(host.python)
     assert argv[-1] == f"{host.home}/.runner/tasks/{TASKS_HASH}/resnet18.py"
     assert cwd == f"{host.home}/.runner/runs/{plan.run_id}/gpu1/work"
 
-
-def test_offline_arguments_are_taken_to_the_letter(host: Host) -> None:
-    """`~/data` among the task's own arguments stays as it is, as in a launch."""
     task = Task("t", "script", "train.py", ("--data", "~/data"))
+    project = "~/it's my code"
     asked, told, _ = assumed_facts(
-        spec(Node("gpu1", "gpu1"), task=task, project="~/it's my code", python="~/venv/bin/python")
+        spec(Node("gpu1", "gpu1"), task=task, project=project, python=python)
     )
-
     argv, _, cwd = host.paste(of_node(build_plan(asked, told), "gpu1"), {})
-
     assert argv[-3:] == ["train.py", "--data", "~/data"]
     assert cwd == str(host.project)
 
 
-@settings(max_examples=15, deadline=None, database=None)
+@settings(max_examples=10, deadline=None, database=None)
 @given(values=st.lists(ONE_LINE, min_size=3, max_size=3), name=NAMES)
 @example(values=["/a=b/c", "/a=b=d", "=ls"], name="USER_A")
 @pytest.mark.parametrize("entry", ["torchrun", "plain"])
@@ -199,13 +182,7 @@ def test_a_line_and_the_template_are_the_command_of_its_node(
     """Whatever differs: names, ranks, interfaces, the environment; setup may use any names."""
     names = ["gpu1", "gpu2", "other"]
     told = {
-        node: facts(
-            node,
-            f"eth{index} 10.0.0.{index + 1}/24",
-            python=replace(TORCH, executable=str(host.python)),
-            project=str(host.project),
-            workdir=str(host.home / ".runner"),
-        )
+        node: host.facts(node, f"eth{index} 10.0.0.{index + 1}/24")
         for index, node in enumerate(names)
     }
     nodes = [

@@ -199,15 +199,6 @@ def test_a_detached_run_is_detached_again(composer: Composer) -> None:
     assert not any("detached" in note for note in followed.notes)
 
 
-def test_a_sweep_is_no_run(wrong: Callable[..., str]) -> None:
-    """Each of its runs is one."""
-    Path("runs/swept").mkdir(parents=True)
-    Path("runs/swept/sweep.json").touch()
-    told = wrong("rerun=swept")
-    assert "rerun: swept is a sweep, whose runs are in runs/swept/sweep.json" in told
-    assert "repeat one of them: rerun=RUN_ID" in told
-
-
 def test_shipped_tasks_are_those_it_ran(composer: Composer) -> None:
     """Unless it is to run something else."""
     record(composer.compose(["task=env", "run_id=shipped"]), CodeRef(tasks_hash="abc"))
@@ -223,21 +214,6 @@ def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Comp
         record(composer.compose([*WORDS, f"run_dir={folder}", f"run_id=r{number}"]), PUSHED)
     assert composer.compose(["rerun=r0", "run_id=x"]).run_dir == Path("/data/x")
     assert composer.compose(["rerun=r1", "run_id=x"]).run_dir == Path.cwd() / "runs" / "x"
-
-
-@pytest.mark.usefixtures("first")
-def test_several_values_make_several_runs(composer: Composer) -> None:
-    """With --multirun, of one past run."""
-    runs = composer.sweep(["rerun=first", "task.args.lr=1,2", "cluster=pair,other"])
-    assert [(run.spec.cluster, run.spec.task.args[1]) for run in runs] == [
-        ("pair", "1"),
-        ("other", "1"),
-        ("pair", "2"),
-        ("other", "2"),
-    ]
-    assert {run.recorded_code for run in runs} == {kept_code("first", PUSHED)}
-    with pytest.raises(ConfigError, match="rerun=first,x: rerun names one run"):
-        composer.sweep(["rerun=first,x"])
 
 
 @pytest.mark.usefixtures("first")

@@ -137,23 +137,6 @@ def test_the_table_of_a_check(
     check_screen(f"check-{case.__name__}-{width}.txt", text + "\n")
 
 
-def test_a_table_in_colour_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And NO_COLOR is heeded."""
-    found, plain = (
-        evaluate_checks(ill()),
-        render_findings(evaluate_checks(ill()), "lab", "train", 80),
-    )
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    painted = render_findings(found, "lab", "train", 80, colour=True)
-    assert "\x1b[1;31merror\x1b[0m" in painted
-    codes = ("\x1b[0m", "\x1b[1;31m", "\x1b[33m", "\x1b[32m", "\x1b[2m")
-    for code in codes:
-        painted = painted.replace(code, "")
-    assert painted == plain
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert render_findings(found, "lab", "train", 80, colour=True) == plain
-
-
 PROGRAM = "/home/ada/src/runner/.venv/bin/runner"
 NARROW = f"""\
 error: gpu1: cluster.workdir: /home/ada/.runner has 31 MiB free, a run needs 32 MiB and room

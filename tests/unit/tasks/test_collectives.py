@@ -104,14 +104,6 @@ def test_two_slow_nodes_of_five_are_both_named() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "slow", [{}, {(1, None): 0.65, (None, 1): 0.65}, {(0, 1): 0.1, (1, 0): 0.1}]
-)
-def test_nothing_is_said_of_small_differences_or_of_one_bad_pair(
-    slow: Slow,
-) -> None:
-    """One slow pair among six does not tell which of the two is to blame."""
-    assert verdicts(bandwidths(4, slow)) == []
 
 
 def test_tables_of_pairs() -> None:
@@ -141,12 +133,3 @@ def test_tables_of_pairs() -> None:
     ]
 
 
-def test_no_matrix_that_fits_no_screen() -> None:
-    """Two hundred nodes have a line each, and their matrix in the JSON."""
-    names = [f"gpu{number}" for number in range(200)]
-    matrix = [[1e9] * 200] * 200
-    lines = report.pairs_tables(names, {"bandwidth": matrix, "latency": matrix}, "4M")
-
-    assert lines[1] == "200 nodes: only --json has all of them"
-    assert max(map(len, lines)) < 80
-    assert lines[-1] == "no node is slow"
