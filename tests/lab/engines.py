@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.lab.lab import Lab
 from tests.lab.lab.host import Host
 from tests.lab.launching import ROOT
-from tests.lab.waiting import wait_until
+from tests.lab.waiting import PATIENCE, wait_until
 
 DOCKER, DOCKERD = "/usr/bin/docker", "/usr/sbin/dockerd"
 """Debian's: another client may come first on the PATH."""
@@ -67,7 +63,7 @@ class Daemon:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(20 * PATIENCE)
         write = f"mkdir -p {FOLDER} && echo '{self._config}' >{FOLDER}/daemon.json"
         self.host.sh(write, user="root")
         flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
@@ -91,7 +87,7 @@ class Daemon:
         """End it, and wait for that."""
         self.host.sh(f"kill -{signum} $(cat {FOLDER}/pid)", user="root", check=False)
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(20 * PATIENCE)
 
     def pause(self) -> None:
         """Have it answer nothing; see `resume`."""
@@ -116,11 +112,6 @@ class Daemon:
         flags = "-a" if everyone else ""
         return self.host.sh(f"{DOCKER} ps {flags} --format '{{{{.Names}}}}'").split()
 
-    def remove_images(self) -> None:
-        """Remove all images, and the layers that they alone have; see `revive`."""
-        script = f"{DOCKER} images -q | sort -u | xargs -r {DOCKER} rmi -f; {DOCKER} image prune -f"
-        self.host.sh(script, user="root", timeout=60)
-
     def clear(self) -> None:
         """Remove all containers."""
         self.host.sh(f"{DOCKER} ps -aq | xargs -r {DOCKER} rm -f", check=False)
@@ -132,33 +123,6 @@ class Daemon:
         self.kill(15)
         mounts = f"grep -o ' {FOLDER}/[^ ]*' /proc/mounts | sort -r"
         self.host.sh(f"{mounts} | xargs -r -n1 umount -l", user="root", check=False)
-
-
-@contextlib.contextmanager
-def local_daemon(image: Path) -> Iterator[str]:
-    """Start one on this machine, with the bare image; give the address of its socket."""
-    folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/run"))
-    address = f"unix://{folder}/socket"
-    flags = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
-    places = [f"--{name}={folder}/{name}" for name in ("data-root", "exec-root", "pidfile")]
-    with (folder / "log").open("w") as log:
-        argv = [DOCKERD, "--host", address, *flags, *places]
-        process = subprocess.Popen(argv, stdout=log, stderr=log)
-    try:
-        ask = [DOCKER, "--host", address, "ps", "--quiet"]
-        answers = functools.partial(subprocess.run, ask, capture_output=True, check=False)
-        log_text = functools.partial((folder / "log").read_text)
-        wait_until(lambda: answers().returncode == 0, "docker here", 30, detail=log_text)
-        build = [DOCKER, "--host", address, "build", "--quiet", "--tag", IMAGE, str(image)]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL, timeout=60)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(20)
-        places = re.findall(rf" ({folder}/\S*)", Path("/proc/mounts").read_text())
-        for place in sorted(places, reverse=True):
-            subprocess.run(["umount", "--lazy", place], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_image(folder: Path) -> Path:

@@ -83,7 +83,13 @@ class Podman:
 
     def __init__(self, host: Host, login: str, program: str, image: Path) -> None:
         self.host, self.login, self._program, self._image = host, login, program, image
-        self.sh(f"import --quiet --change ENV=PATH=/usr/bin:/bin - {IMAGE}", f"tar -C {image} -c .")
+        self.revive()
+
+    def revive(self) -> None:
+        """Have the image again, if the home that it was in is a new one."""
+        if not self.sh(f"images --quiet {IMAGE}"):
+            words = f"import --quiet --change ENV=PATH=/usr/bin:/bin - {IMAGE}"
+            self.sh(words, f"tar -C {self._image} -c .")
 
     def sh(self, words: str, before: str = "true") -> str:
         """Return what it prints, with the output of another command as its input."""

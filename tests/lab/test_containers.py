@@ -1,171 +1,540 @@
-"""Runs inside containers of docker, on real daemons: each ends as it would without, with proof."""
+"""Runs inside containers of docker and podman: each ends as it would without, with proof."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-from tests.lab.engines import DOCKER, Daemon, daemons, missing, overrides
+from tests.lab import engines, podman
+from tests.lab.engines import DOCKER, Daemon, mounts, overrides
 from tests.lab.inspecting import agent_of, guardian_and_supervisor, proven_nodes
 from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
 from tests.lab.lab.processes import Process
-from tests.lab.launching import TORCHLESS, Controller, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
+from tests.lab.podman import Podman
+from tests.lab.waiting import wait_until
 
-pytestmark = pytest.mark.containers
+pytestmark = [pytest.mark.containers, pytest.mark.promise(2)]
 
-BOTH = "cluster=lab"
-GRACE = "grace_s=2"
+ON_DOCKER, OF_ROOT, OF_ALICE = "docker", "podman of root", "podman of alice"
+ALL_ENGINES = pytest.mark.parametrize(
+    "kind", [pytest.param(ON_DOCKER, marks=pytest.mark.smoke), OF_ROOT, OF_ALICE]
+)
+SECRET = "s3cret\nand more"
+OTHER_STORE = f"/home/{LOGIN_USER}/other-store"
+OTHER_SOCKET = f"/home/{LOGIN_USER}/docker.sock"
+
+
+class User:
+    """Somebody who launches on two hosts, in containers of an engine."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        lab: Lab,
+        engine_of: Mapping[str, Daemon | Podman],
+        words: list[str],
+        login: str,
+    ) -> None:
+        self.launcher, self.engine_of, self.login = launcher, engine_of, login
+        self.words = words
+        lab.write_cluster(launcher.conf, ssh={"user": login})
+
+    def run(self, *words: str) -> Result:
+        """Launch in containers, to the end."""
+        return self.launcher("cluster=lab", "grace_s=2", *self.words, *words)
+
+    def run_ranks(self, words: str, *more: str) -> Result:
+        """Run a rank on each host that does as told, to the end."""
+        return self.run(*self.launcher.rank_overrides(*words.split()), *more)
+
+    def begin(self, *ranks: str, more: tuple[str, ...] = ()) -> Controller:
+        """Start a rank on each host that does as told and sleeps; wait until both run."""
+        words = self.launcher.rank_overrides(*ranks, "print=up", "sleep=600")
+        controller = self.launcher.start(
+            "cluster=lab", "grace_s=2", *self.words, *words, *more, env={"TOKEN": SECRET}
+        )
+        controller.until_printed("] up", 2)
+        return controller
+
+    def runs_on(self, run_id: str) -> list[str]:
+        """The hosts that have a container of a run."""
+        return [
+            name
+            for name, engine in self.engine_of.items()
+            if any(run_id in each for each in engine.containers())
+        ]
+
+    def left(self) -> dict[str, list[str]]:
+        """The containers on each host."""
+        return {name: engine.containers() for name, engine in self.engine_of.items()}
+
+
+def skip_if(reason: str) -> None:
+    """Skip for a reason; in CI a skip would look like a pass."""
+    if reason:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
 @pytest.fixture(scope="module")
-def docker_lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+def hosts(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
     """Two hosts."""
-    if reason := missing():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     with lab_factory_for_session(n=2) as lab:
         yield lab
+    podman.remove_left_cgroups()
 
 
 @pytest.fixture(scope="module")
-def docker(
-    docker_lab: Lab, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Daemon]]:
-    """Their daemons."""
-    yield from daemons(docker_lab, tmp_path_factory.mktemp("docker"))
+def docker(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Daemon]]:
+    """Their daemons; ranks survive these."""
+    skip_if(engines.missing())
+    yield from engines.daemons(hosts, tmp_path_factory.mktemp("docker"), survives=True)
 
 
 @pytest.fixture
-def on_docker(docker_lab: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[Launcher]:
-    """A user whose conf/ names these hosts; nothing of theirs is left there in the end."""
-    docker_lab.write_cluster(launcher.conf)
-    yield launcher
-    left = {name: daemon.containers() for name, daemon in docker.items() if daemon.answers()}
+def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iterator[User]:
+    """Who launches on docker; nothing of theirs is left there in the end."""
+    user = User(launcher, hosts, docker, overrides(), LOGIN_USER)
+    yield user
+    for daemon in docker.values():
+        daemon.revive()
+    left = user.left()
+    for daemon in docker.values():
+        daemon.clear()
+    crashes = hosts.crashes()
+    hosts.reset_homes()
     assert not any(left.values()), left
+    assert not crashes
 
 
-def begin(user: Launcher, *words: str, more: tuple[str, ...] = ()) -> Controller:
-    """Start a rank on each host that does as told and sleeps; wait until both run."""
-    ranks = user.rank_overrides(*words, "print=up", "sleep=600")
-    controller = user.start(BOTH, GRACE, *overrides(), *more, *ranks, "task.entry=plain")
-    controller.until_printed("] up", 2)
-    return controller
+@pytest.fixture(scope="module")
+def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> PodmanOfLogin:
+    """The podman of each login on each host."""
+    return PodmanOfLogin(hosts, tmp_path_factory.mktemp("podman"))
 
 
-def test_ranks_run_inside_as_the_user_of_the_login(
-    on_docker: Launcher, docker: dict[str, Daemon]
-) -> None:
-    """With torchrun's stand-in: ranks, world, home, groups and environment, newlines included."""
+class PodmanOfLogin:
+    """Makes a login's podman of each host ready, once.
+
+    Attributes:
+        program: Its path on all hosts.
+    """
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.program = podman.write_program(folder)
+        self._lab, self._folder, self._image = lab, folder, engines.make_image(folder)
+        self._made: dict[str, dict[str, Podman]] = {}
+
+    def of(self, login: str) -> dict[str, Podman]:
+        """Those of a login, by host."""
+        hosts = self._lab.hosts.values()
+        if login not in self._made:
+            for host in hosts if login != "root" else ():
+                podman.let_users_map(host, self._folder)
+            self._made[login] = {
+                host.name: Podman(host, login, self.program, self._image) for host in hosts
+            }
+        for engine in self._made[login].values():
+            engine.revive()
+        return self._made[login]
+
+
+@contextlib.contextmanager
+def user_of_podman(
+    podmans: PodmanOfLogin, hosts: Lab, launcher: Launcher, login: str
+) -> Iterator[User]:
+    """Who launches by a login; nothing of theirs is left in the end."""
+    words = overrides(engine="podman", program=podmans.program)
+    user = User(launcher, hosts, podmans.of(login), words, login)
+    yield user
+    left = user.left()
+    assert not any(left.values()), left
+    for engine in podmans.of(login).values() if login != "root" else ():
+        engine.sh("system migrate")  # ends the process that keeps the user's namespace
+    wait_until(lambda: not of_runs(hosts), "no process to be left", 5)
+
+
+def of_runs(lab: Lab) -> list[str]:
+    """The processes of runs on all hosts."""
+    found = (host.processes("RUNNER_RUN_ID") for host in lab.hosts.values())
+    return [each.cmdline for processes in found for each in processes]
+
+
+@pytest.fixture
+def user(
+    request: pytest.FixtureRequest, kind: str, hosts: Lab, launcher: Launcher
+) -> Iterator[User]:
+    """Who launches on the engine of the test."""
+    if kind == ON_DOCKER:
+        yield request.getfixturevalue("on_docker")
+        return
+    login = kind.rpartition(" ")[2]
+    skip_if(podman.missing(login, maps=True))
+    podmans = request.getfixturevalue("podmans")
+    with user_of_podman(podmans, hosts, launcher, login) as made:
+        yield made
+
+
+@ALL_ENGINES
+@pytest.mark.promise(7)
+def test_ranks_run_inside_as_the_user_of_the_login(user: User, hosts: Lab, kind: str) -> None:
+    """Home, user and environment, newlines included; no file of the engine has a secret."""
     value = "task.env.LONG='two\\nlines $HOME \"quoted\"'"
-    secret = "cluster.secrets=[TOKEN]"
-    words = ("env=LONG", "env=HOME", "env=USER", "env=TOKEN", "env=RANK", "env=WORLD_SIZE")
-    path = f"task.env.PYTHONPATH={TORCHLESS}"
-    ranks = on_docker.rank_overrides(*words)
-    done = on_docker(
-        BOTH, *overrides(path, value, secret), *ranks, env={"TOKEN": "s3cret\nand more"}
-    )
-    assert done.code == 0, done
+    names = ("LONG", "HOME", "USER", "TOKEN", "RANK", "WORLD_SIZE")
+    words = [f"env={name}" for name in names]
+    controller = user.begin(*words, more=(value, "cluster.secrets=[TOKEN]"))
+    host = hosts["node1"]
+    (name,) = user.engine_of["node1"].containers()
+    assert name.startswith(f"runner-{controller.run_id}-")
+    if kind == ON_DOCKER:
+        kept = engines.FOLDER
+        look = f"{DOCKER} inspect {name}; cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
+        shown = host.sh(look, user="root")
+        assert name in shown
+        assert "s3cret" not in shown
+    else:
+        kept = f"{podman.FOLDER} ~/.local/share/containers /tmp/podman-run-*"
+    who = "root" if kind == ON_DOCKER else user.login
+    assert not host.sh(f"grep -rls s3cret {kept}", user=who, check=False)
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
     for rank, node in enumerate(("node1", "node2")):
         out = done.log(node, rank)
-        assert "s3cret" in out, out
-        assert f"/.runner/runs/{done.folder.name}/{node}/home" in out
-        assert "alice" in out
-    assert proven_nodes(done.err) == 2, done
-    for daemon in docker.values():
-        owners = daemon.host.sh("stat -c %U .runner/runs/*/*/attempt_0/rank_*.out").split()
-        assert {*owners} == {"alice"}
+        assert f"TOKEN={SECRET}\nRANK={rank}\nWORLD_SIZE=2\n" in out
+        assert 'LONG=two\\nlines $HOME "quoted"\n' in out
+        assert f"/.runner/runs/{done.folder.name}/{node}/home\nUSER={user.login}\n" in out
+        logs = f"~/.runner/runs/*/{node}/attempt_0/rank_*.out"
+        assert {*hosts[node].sh(f"stat -c %U {logs}", user=user.login).split()} == {user.login}
 
 
-def test_ctrl_c_ends_deaf_ranks_and_their_daemons(on_docker: Launcher) -> None:
+@ALL_ENGINES
+def test_ctrl_c_ends_deaf_ranks_and_their_daemons(user: User) -> None:
     """TERM is passed on; what does not hear it is killed; the engine has nothing left."""
-    controller = begin(on_docker, "deaf", "daemon")
+    controller = user.begin("deaf", "daemon")
     controller.send(signal.SIGINT)
     done = controller.wait()
     assert done.code == 130, done
     assert proven_nodes(done.err) == 2, done
 
 
-@pytest.mark.parametrize("victim", ["client", "engine's client", "agent", "supervisor", "guardian"])
-def test_whoever_is_killed_nothing_is_left(
-    on_docker: Launcher, docker_lab: Lab, docker: dict[str, Daemon], victim: str
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "victim"),
+    [
+        pytest.param(ON_DOCKER, "client", marks=pytest.mark.smoke),
+        (ON_DOCKER, "client of the engine"),
+        (ON_DOCKER, "agent"),
+        (ON_DOCKER, "supervisor"),
+        (ON_DOCKER, "guardian"),
+        (OF_ROOT, "client of the engine"),
+        (OF_ROOT, "conmon"),
+        (OF_ALICE, "supervisor"),
+    ],
+)
+def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) -> None:
     """Of those between the user and the container: it is ended, and that is proven."""
-    controller = begin(on_docker, "daemon")
-    host, daemon = docker_lab["node2"], docker["node2"]
-    guardian, supervisor = guardian_and_supervisor(docker_lab, "node2")
-    victims = {
-        "client": lambda: find(host, "container_client.py"),
-        "engine's client": lambda: find(host, " start --attach"),
-        "agent": lambda: agent_of(docker_lab, "node2"),
-        "supervisor": lambda: supervisor,
-        "guardian": lambda: guardian,
-    }
-    host.kill(victims[victim]().pid)
+    controller = user.begin("daemon")
+    host = hosts["node2"]
+    host.kill(find_victim(hosts, host, victim).pid)
     if victim == "agent":
         controller.until(lambda: "reconnect" in controller.err, "the loss to be seen")
         controller.send(signal.SIGINT)
-    done = controller.wait()
-    assert done.code in (1, 130), done
+        done = controller.wait()
+        assert done.code == 130, done
+    else:
+        done = controller.wait()
+        assert done.code == 1, done
+        assert "node2" in done.err.partition("first failure: ")[2].partition("\n")[0]
     assert proven_nodes(done.err) == 2, done
-    assert not daemon.containers()
 
 
-def find(host: Host, text: str) -> Process:
-    """The one process of a host with a text in its command line."""
+def find_victim(lab: Lab, host: Host, victim: str) -> Process:
+    """The process of a host that is to be killed."""
+    texts = {"client": "container_client.py", "client of the engine": " start --attach"}
+    if victim == "agent":
+        return agent_of(lab, host.name)
+    if victim in ("guardian", "supervisor"):
+        guardian, supervisor = guardian_and_supervisor(lab, host.name)
+        return guardian if victim == "guardian" else supervisor
+    text = texts.get(victim, victim)
     (found,) = (each for each in host.processes() if text in each.cmdline)
     return found
 
 
-def test_a_daemon_that_dies_proves_nothing(on_docker: Launcher, docker: dict[str, Daemon]) -> None:
-    """What ran is killed without it; that nothing is left nobody can say: exit code 5."""
-    controller = begin(on_docker, "deaf")
-    daemon = docker["node2"]
-    daemon.kill()
+@pytest.mark.parametrize("kind", [ON_DOCKER, OF_ALICE])
+def test_nobody_is_left_to_end_it(user: User, hosts: Lab, kind: str) -> None:
+    """Supervisor and guardian are killed at once: the agent asks the engine of the setup."""
+    if kind == ON_DOCKER:
+        setting = f"DOCKER_HOST=unix://{OTHER_SOCKET}"
+        for host in hosts.hosts.values():
+            host.sh(f"ln -s /var/run/docker.sock {OTHER_SOCKET}")
+    else:
+        setting = f"XDG_DATA_HOME={OTHER_STORE}"
+        podmans = (each for each in user.engine_of.values() if isinstance(each, Podman))
+        user.engine_of = {each.host.name: each.with_env(setting) for each in podmans}
+    controller = user.begin("daemon", more=(f'cluster.setup=["export {setting}"]',))
+    assert user.runs_on(controller.run_id) == ["node1", "node2"]
+    pids = " ".join(str(each.pid) for each in guardian_and_supervisor(hosts, "node2"))
+    hosts["node2"].sh(f"kill -9 {pids}", user=LOGIN_USER)
     done = controller.wait()
-    assert done.code == 5, done
-    assert "docker" in done.err
-    assert not [each for each in daemon.host.processes() if "rank.py" in each.cmdline]
-    daemon.start()
-    daemon.clear()
+    assert done.code == 1, done
+    assert proven_nodes(done.err) == 2, done
+    assert user.runs_on(controller.run_id) == []
 
 
-def test_exit_codes_of_the_engine_are_the_programs_too(on_docker: Launcher) -> None:
-    """125, 126 and 127 of a program are its failure, as any other."""
-    for code in (125, 127):
-        done = on_docker.run_ranks(
-            f"fail=0:{code} sleep=60", BOTH, *overrides(), "task.entry=plain"
-        )
-        assert done.code == 1, done
-        assert f"first failure: rank 0 on node1 exited with {code}" in done.err
-
-
-def test_a_container_that_does_not_start_is_no_failed_task(
-    on_docker: Launcher, docker: dict[str, Daemon]
+def test_the_end_of_a_program_is_told_from_that_of_its_engine(
+    on_docker: User, docker: dict[str, Daemon]
 ) -> None:
-    """The host was not ready: exit code 3, in the engine's words."""
+    """125 of a program is its failure; a container that does not start is a host not ready."""
+    failed = on_docker.run_ranks("fail=0:125 sleep=60")
+    assert failed.code == 1, failed
+    assert "first failure: rank 0 on node1 exited with 125" in failed.err
     script = f'case $1 in start) echo no such device >&2; exit 127;; esac; exec {DOCKER} "$@"'
     place = "/tmp/docker-that-starts-nothing"
     docker["node2"].host.sh(f"printf '#!/bin/sh\n%s\n' '{script}' >{place}; chmod 755 {place}")
     docker["node1"].host.sh(f"ln -sf {DOCKER} {place}")
-    done = on_docker.run_ranks(
-        "sleep=60", BOTH, *overrides(f"container.program={place}"), "task.entry=plain"
-    )
+    done = on_docker.run_ranks("sleep=60", f"container.program={place}")
     assert done.code == 3, done
     assert "first failure: node2: could not start: no such device" in done.err, done
     assert proven_nodes(done.err) == 2, done
 
 
-def test_a_printed_command_runs_as_printed(on_docker: Launcher, docker_lab: Lab) -> None:
+def test_a_daemon_that_dies_and_comes_back(
+    on_docker: User, hosts: Lab, docker: dict[str, Daemon]
+) -> None:
+    """Ranks are ended without it, which proves nothing; `stop` removes their container later.
+
+    Only the set-up of the run finds the engine's program.
+    """
+    for host in hosts.hosts.values():
+        host.sh(f"mkdir bin && ln -s {DOCKER} bin/engine")
+    setup = "cluster.setup=['export PATH=$HOME/bin:$PATH']"
+    controller = on_docker.begin("deaf", "daemon", more=("container.program=engine", setup))
+    daemon = docker["node2"]
+    daemon.kill()
+    done = controller.wait()
+    assert done.code == 5, done
+    assert "docker does not say that its container is gone" in done.err, done
+    assert not hosts["node2"].processes("rank.py")
+    run = ("--run", controller.run_id, "--cluster", "lab")
+    launcher = on_docker.launcher
+    still = launcher("stop", *run)
+    assert still.code == 5, still
+    daemon.start()
+    assert on_docker.runs_on(controller.run_id) == ["node2"]
+    stopped = launcher("stop", *run)
+    assert stopped.code == 0, stopped
+    assert "no process is left" in stopped.out
+    assert on_docker.runs_on(controller.run_id) == []
+    why = launcher("why", *run)
+    assert "first failure: node2: the program exited with 125" in why.out, why
+    assert proven_nodes(why.out) == 2, why
+
+
+def test_clean_removes_a_container_that_a_run_left(
+    on_docker: User, docker: dict[str, Daemon]
+) -> None:
+    """Its daemon had died, and could not be asked."""
+    controller = on_docker.begin()
+    docker["node1"].kill()
+    assert controller.wait().code == 5
+    docker["node1"].start()
+    assert on_docker.runs_on(controller.run_id) == ["node1"]
+    cleaned = on_docker.launcher("clean", "cluster=lab", "--older-than", "0s", "--yes")
+    assert cleaned.code == 0, cleaned
+    assert on_docker.runs_on(controller.run_id) == []
+
+
+def test_root_inside_is_ended_by_the_engine(on_docker: User) -> None:
+    """Nobody else may kill deaf ranks of root, and their daemons."""
+    controller = on_docker.begin("deaf", "daemon", more=("container.user=image",))
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+
+
+@pytest.mark.promise(8)
+def test_a_user_of_podman_without_a_range(
+    hosts: Lab, podmans: PodmanOfLogin, launcher: Launcher
+) -> None:
+    """They are told how to get one; root inside is the user outside, who owns all files."""
+    skip_if(podman.missing(LOGIN_USER, maps=False))
+    with user_of_podman(podmans, hosts, launcher, LOGIN_USER) as user:
+        done = user.run_ranks("env=USER", "container.user=image")
+        assert done.code == 0, done
+        assert done.log("node2", 1) == f"USER={LOGIN_USER}\n"
+        logs = f"stat -c %U .runner/runs/{done.folder.name}/node2/attempt_0/rank_1.out"
+        assert hosts["node2"].sh(logs).strip() == LOGIN_USER
+        with podman.users_cannot_map(podmans.of(LOGIN_USER)["node2"]):
+            refused = user.run_ranks("print=up")
+        assert refused.code == 3, refused
+        assert f"{podmans.program}: {LOGIN_USER} has no range of users to map" in refused.err
+        ranges = "--add-subuids 100000-165535 --add-subgids 100000-165535"
+        assert f"usermod {ranges} {LOGIN_USER}" in refused.err
+
+
+TALKS = """
+import os, sys
+for n in range(20_000):
+    print(os.environ["RANK"], n, "x" * 80)
+    print(os.environ["RANK"], n, "y" * 80, file=sys.stderr)
+"""
+
+
+@pytest.mark.promise(6)
+def test_no_line_is_lost_and_none_out_of_order(on_docker: User) -> None:
+    """Many thousand of each rank, on both streams: on the console and on record."""
+    (on_docker.launcher.folder / "talks.py").write_text(TALKS)
+    done = on_docker.run("task.script=talks.py", "task.entry=plain")
+    assert done.code == 0, done.err[-2000:]
+    for rank, node in enumerate(("node1", "node2")):
+        mark = f"[{node}:{rank}] "
+        for stream, letter, console in (("out", "x", done.out), ("err", "y", done.err)):
+            expected = [f"{rank} {n} {letter * 80}" for n in range(20_000)]
+            assert done.log(node, rank, stream).splitlines() == expected
+            shown = [line for line in console.splitlines() if line.startswith(mark)]
+            assert [line.removeprefix(mark) for line in shown] == expected
+
+
+def test_stacks_of_ranks_that_are_root(on_docker: User, hosts: Lab) -> None:
+    """They are read through the engine, and what ranks wrote is removed with the run."""
+    launcher = on_docker.launcher
+    words = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", "task.args=[wait,1]")
+    inside = (*on_docker.words, "container.user=image", "task.entry=plain")
+    running = launcher.start("cluster=lab", *inside, *words)
+    running.until_printed("waiting")
+    running.until_printed("loading")
+    shown = launcher("stacks", "--cluster", "lab")
+    assert shown.code == 0, shown
+    assert "rank 1 on node2, innermost first:\n    load_batch" in shown.out, shown
+    assert "rank 0 on node1, innermost first:\n    wait  " in shown.out
+    for host in hosts.hosts.values():
+        host.sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
+    done = running.wait()
+    assert done.code == 0, done
+    cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s")
+    assert cleaned.code == 0, cleaned
+    assert not hosts["node1"].sh("ls ~/.runner/runs")
+
+
+EATS = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    if os.fork() == 0:
+        blocks = []
+        while True:
+            blocks.append(b"x" * (1 << 20))
+    if os.wait()[1]:
+        sys.exit("a worker died")
+time.sleep(600)
+"""
+
+
+def test_out_of_the_containers_memory(on_docker: User) -> None:
+    """The rank is named, and that it was the limit, also where its child was killed."""
+    (on_docker.launcher.folder / "eats.py").write_text(EATS)
+    limit = 'container.extra=["--memory=64m","--memory-swap=64m"]'
+    done = on_docker.run(limit, "task.script=eats.py", "task.entry=plain")
+    assert done.code == 1, done
+    (line,) = re.findall("^first failure: .*", done.err, re.MULTILINE)
+    assert line.startswith("first failure: rank 1 on node2 "), done
+    assert "the memory limit of its container (67.1 MB) was reached" in line, done
+    assert "container.extra" in done.err, done
+
+
+STEPS = 80
+
+
+def test_relaunched_after_a_failure_and_on_a_spare(
+    on_docker: User, docker: dict[str, Daemon], steps: Path
+) -> None:
+    """A rank fails; then the daemon of its host dies: no step is left out or done twice."""
+    places = json.dumps([*mounts(), f"{steps}:{steps}"])
+    args = json.dumps([str(steps), str(STEPS), "0.1/0.05", "fail=0:5:3"])
+    controller = on_docker.launcher.start(
+        "cluster=lab",
+        "task.nnodes=1",
+        "relaunch.max=2",
+        "relaunch.backoff_s=0.5",
+        "grace_s=1",
+        *overrides(f"container.mounts={places}"),
+        f"task.script={PROGRAMS / 'steps.py'}",
+        "task.entry=plain",
+        "task.args_style=raw",
+        f"task.args={args}",
+    )
+    controller.until_printed("attempt 1 from")
+    controller.until_printed("] step 12")
+    docker["node2"].kill()
+    done = controller.wait()
+    assert done.code == 0, done
+    counted = [line.split() for line in (steps / "rank_0").read_text().splitlines()]
+    assert [int(step) for step, _, _ in counted] == list(range(STEPS))
+    assert {attempt for _, attempt, _ in counted} == {"0", "1", "2"}
+    first, second = done.result["past_attempts"]
+    assert first["reason"].endswith("exited with 3")
+    assert second["unverified"] == ["node2"], done
+    docker["node2"].start()
+    assert on_docker.runs_on(controller.run_id) == ["node2"]
+    stopped = on_docker.launcher("stop", "--run", controller.run_id, "--cluster", "lab")
+    assert stopped.code == 0, stopped
+
+
+def test_a_printed_command_runs_as_printed(on_docker: User, hosts: Lab) -> None:
     """Nothing was launched before: a dry run makes no folder that it would need."""
-    words = ("cluster.only=[node1]", "dry_run=true", "cluster.secrets=[TOKEN]", "task.entry=plain")
-    ranks = on_docker.rank_overrides("env=RANK", "env=HOME", "env=TOKEN")
-    done = on_docker(BOTH, *overrides(), *ranks, *words, env={"TOKEN": "of a dry run"})
+    launcher = on_docker.launcher
+    words = ("cluster.only=[node1]", "dry_run=true", "cluster.secrets=[TOKEN]")
+    ranks = launcher.rank_overrides("env=RANK", "env=HOME", "env=TOKEN")
+    done = launcher("cluster=lab", *overrides(), *ranks, *words, env={"TOKEN": "of a dry run"})
     text = done.out.partition("# node1")[2].partition("\n")[2]
-    assert not on_docker("deploy", "--cluster", "lab").code
-    printed = docker_lab["node1"].sh(f"export TOKEN=typed\n{text}", timeout=60)
-    assert "RANK=0" in printed, printed
-    assert "HOME=/tmp" in printed
+    assert not launcher("deploy", "--cluster", "lab").code
+    printed = hosts["node1"].sh(f"export TOKEN=typed\n{text}", timeout=60)
+    assert "RANK=0\nHOME=/tmp" in printed
     assert "typed" in printed
+
+
+ENTRY = """\
+#!/bin/sh
+echo "== a banner =="
+[ "$RUNNER_RUN_ID" ] && echo "$1" >>entry_point_ran
+exec "$@"
+"""
+
+
+def test_a_training_where_no_host_has_torch(
+    on_docker: User, hosts: Lab, docker: dict[str, Daemon], tmp_path: Path
+) -> None:
+    """With torchrun inside, and the image's entry point, which has to run what it is given."""
+    (tmp_path / "entry").write_text(ENTRY)
+    (tmp_path / "entry").chmod(0o755)
+    wrapped = f'FROM {engines.IMAGE}\nADD entry /entry\nENTRYPOINT ["/entry"]\n'
+    (tmp_path / "Dockerfile").write_text(wrapped)
+    other = f'FROM {engines.IMAGE}\nENTRYPOINT ["/bin/echo"]\n'
+    for daemon in docker.values():
+        daemon.host.sh(f"{DOCKER} build -q -t wrapped {tmp_path}", user="root", timeout=60)
+        daemon.host.sh(f"{DOCKER} build -q -t other -", user="root", timeout=60, stdin=other)
+    launcher = on_docker.launcher
+    hosts.write_cluster(launcher.conf, python="/usr/bin/python3")
+    inside = (*overrides(python=sys.executable), "container.entrypoint=image")
+    refused = launcher("cluster=lab", *inside, "container.image=other", "task=ddp")
+    assert refused.code == 3, refused
+    assert "its entry point has to run the words that it is given" in refused.err
+    few = ("task=ddp", "task.args.epochs=1", "task.env.OMP_NUM_THREADS=1")
+    done = launcher("cluster=lab", *inside, "container.image=wrapped", *few)
+    assert done.code == 0, done
+    assert "world size 2, backend gloo, device cpu\n" in done.log("node1", 0)
+    assert proven_nodes(done.err) == 2, done
+    marks = f"cat .runner/runs/{done.folder.name}/*/work/entry_point_ran"
+    assert len(hosts["node1"].sh(marks).split()) == 1

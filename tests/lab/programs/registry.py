@@ -2,8 +2,8 @@
 
     registry.py PORT TORCH
 
-What it has: `small` (one file), `arm` (for another processor), `with_torch` (a torch of the version TORCH
-below /opt/lib), `vast` (320 MiB of zeros). Whoever asks for `slow` gets no answer. Others are not there.
+What it has: `arm` (for another processor), `with_torch` (a torch of the version TORCH below /opt/lib).
+Whoever asks for `slow` gets no answer. Others are not there.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
-VAST_BYTES = 320 << 20
 TORCH = sys.argv[2]
 IMAGES = {
-    "small": {"file": b"small"},
     "arm": {"file": b"arm"},
     "with_torch": {
         "opt/lib/torch/__init__.py": b"",
         "opt/lib/torch/version.py": f"__version__ = '{TORCH}'\n".encode(),
     },
-    "vast": {"zeros": b""},
 }
 blobs: dict[str, bytes] = {}
 
@@ -45,8 +42,7 @@ def manifest(name: str) -> bytes:
     """Return the manifest of an image; its blobs are kept."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as archive:
-        for path, text in IMAGES[name].items():
-            data = bytes(VAST_BYTES) if name == "vast" else text
+        for path, data in IMAGES[name].items():
             entry = tarfile.TarInfo(path)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
