@@ -278,6 +278,7 @@ def test_a_node_that_the_yaml_has_no_more_is_reached_as_recorded(
     assert not lab["node2"].processes("sleep=600")
 
 
+@pytest.mark.slow
 @pytest.mark.promise(4)
 def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     lab: Lab, on_lab: Launcher

@@ -176,6 +176,7 @@ def test_stop_works_whoever_is_dead(lab: Lab, on_lab: Launcher, detached: Start,
     assert again.code == 0, again
 
 
+@pytest.mark.slow
 @pytest.mark.promise(2)
 def test_stop_names_silent_hosts_and_finishes_later(
     lab: Lab, on_lab: Launcher, detached: Start
@@ -213,6 +214,7 @@ def test_a_terminal_that_closes_hurries_no_stop(
     assert lab.wait_idle() == {}
 
 
+@pytest.mark.slow
 def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: Start) -> None:
     """Also where a host of it is off by now: that is said, and is exit code 5."""
     run_id = detached("print=over")

@@ -675,9 +675,12 @@ def test_a_lie_costs_its_host_and_nothing_else(world: World) -> None:
     Each kind of reply becomes a lie: a new one has to be among those that the scenes are told.
     """
     Host.kinds.clear()
-    for seed in range(20):
+    every_kind = REPLY_TYPES.keys() - ABOUT_JOBS
+    for seed in range(200):
         tell_lies(seed, world)
-    assert Host.kinds == REPLY_TYPES.keys() - ABOUT_JOBS
+        if seed >= 20 and Host.kinds == every_kind:
+            break
+    assert Host.kinds == every_kind
 
 
 @pytest.mark.all

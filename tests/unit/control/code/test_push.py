@@ -249,7 +249,8 @@ def test_host_that_takes_nothing_is_given_up(push: Push, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(dead, "send", last_words)
 
-    assert push.problems() == ["dead: nothing was heard from it for 16 s"]
+    (problem,) = push.problems()
+    assert problem.startswith("dead: nothing was heard from it for ")
     assert dead.closed
     assert other.has(TREE)
 

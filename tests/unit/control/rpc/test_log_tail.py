@@ -16,7 +16,6 @@ from runner.control.rpc.log_tail import MAX_EVENT_BYTES, LogTailer
 from runner.control.rpc.session import HostSession
 from runner.core.protocol.events import Event, ProgramStarted, RankStarted
 from runner.core.protocol.frames import Frame, FrameError
-from runner.core.protocol.remote_files import CHUNK
 from tests.golden.builders import RUN_ID, plan
 
 pytestmark = [pytest.mark.promise(6)]
@@ -52,15 +51,12 @@ def reply(request_id: int, offset: int, chunk: bytes, *, eof: bool = False) -> F
 class Followed:
     """A follower on a node with one rank, and what came of it."""
 
-    def __init__(self, tail: int | None = None, *, elastic: bool = False) -> None:
+    def __init__(self, *, elastic: bool = False) -> None:
         self.logs: defaultdict[Key, bytes] = defaultdict(bytes)
         self.events: list[Event] = []
         node_plan = plan(1).node("a")
-        self.tailer = LogTailer(
-            replace(node_plan, ranks=() if elastic else node_plan.ranks),
-            self._sink,
-            start_at={"tail": tail} if tail else {},
-        )
+        shown = replace(node_plan, ranks=() if elastic else node_plan.ranks)
+        self.tailer = LogTailer(shown, self._sink, start_at={})
         self.session = Asked()
         self.tailer.start(self.session)
 
@@ -130,22 +126,6 @@ def test_host_that_reports_events_for_ever_is_refused(monkeypatch: pytest.Monkey
 
     with pytest.raises(FrameError, match="more events than a run can have"):
         followed.answer(EVENTS, line)
-
-
-def test_a_tail_is_asked_for_once() -> None:
-    """The host says where the last lines begin; from there it goes on by offset."""
-    followed = Followed(tail=10)
-    assert followed.session.reads[RANK_0]["tail"] == 10
-    assert "tail" not in followed.session.reads[EVENTS]
-    asked = len(followed.session.reads)
-    number = followed.session.reads.pop(RANK_0)["id"]
-    followed.logs[RANK_0] = b"x" * 500  # so far unread
-
-    end = reply(number, 500, b"end")
-    list(followed.tailer.on_data(followed.session, end, hold_back=False))
-
-    again = {"id": asked + 1, "attempt": 0, "offset": 503, "n": CHUNK}
-    assert followed.session.reads[RANK_0] == again
 
 
 def test_torn_event_waits_for_its_rest() -> None:
