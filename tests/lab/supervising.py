@@ -22,7 +22,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.host.process.kill import kill_until_gone
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.recovery import RunProcesses
-from tests.lab.waiting import wait_until
+from tests.lab.waiting import PATIENCE, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ SPAWN_CODE = """
 import json, os, socket, sys, time
 sys.path.insert(0, sys.argv[1])
 from runner.core.codec import decode
-from runner.core.protocol.paths import RunPaths
+from runner.core.protocol.paths import PROGRAM_LOG, RunPaths
 from runner.core.model.plan import Order
 from runner.host.facts import ports
 from runner.host.process.event_loop import run_steps
@@ -61,7 +61,10 @@ if order.hub:
     listener.bind((order.hub.addr, order.hub.port))
     held = ports.ReservedPorts(None, listener)
 early = FollowedRun(RunSocket(folder), order, run_now)
-if sys.argv[4:]:  # somebody stops it before it listens
+if "stuck" in sys.argv[4:]:
+    os.makedirs(folder.attempt_folder(0), exist_ok=True)
+    os.mkfifo(folder.stream_log(0, PROGRAM_LOG, "out"))
+if "stopped" in sys.argv[4:]:  # before it listens
     early.send_command("stop", reason="told early", cause="user")
 args = SupervisorArgs(folder, order, dict(os.environ), held, b"token")
 pipe = guardian.spawn(args, run_socket, guardian.open_log(folder))
@@ -72,7 +75,7 @@ while True:
     if not chunk:
         break
     said += chunk
-while sys.argv[4:] and not early.ended:
+while "stopped" in sys.argv[4:] and not early.ended:
     early.check_ended()
     time.sleep(0.02)
 print(said.decode())
@@ -131,7 +134,9 @@ class SupervisedRun:
         """Run code as a link would, with the source tree, the work folder and the order."""
         args = [str(ROOT), self.order.workdir, json.dumps(encode(self.order)), *extra_args]
         argv = [*wrapper, HOST_PYTHON, "-c", code, *args]
-        result = subprocess.run(argv, timeout=40, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            argv, timeout=40 * PATIENCE, capture_output=True, text=True, check=False
+        )
         assert result.returncode == 0, (result.stdout, result.stderr)
         return result.stdout
 
@@ -179,12 +184,13 @@ class RunStarter:
         grace_s: float = 1.0,
         program: Sequence[str] = (sys.executable, "-u", str(PROGRAMS / "rank.py")),
         wrapper: Sequence[str] = (),
-        stop_early: bool = False,
+        start_as: str = "",
         **changes: Any,
     ) -> SupervisedRun:
         """Start ranks that do what `steps` say to `program`; `wrapper` starts it all.
 
-        What is `stop_early` was told to stop before it could hear it.
+        What starts as "stopped" was told to stop before it could hear it; as "stuck", its program
+        waits for somebody to read its log, which is a pipe.
         """
         run_id = f"t-{os.getpid()}-{time.monotonic_ns():x}"
         folder = RunPaths(str(self._workdir), run_id, "here")
@@ -208,7 +214,7 @@ class RunStarter:
         order = Order(**{**vars(order), **changes})
         run = SupervisedRun(folder, order)
         self._runs.append(run)
-        output = run.run_as_agent(SPAWN_CODE, wrapper, *(["stopped"] if stop_early else []))
+        output = run.run_as_agent(SPAWN_CODE, wrapper, start_as)
         assert output == "ready\n", output
         return run
 

@@ -12,60 +12,50 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inspecting import (
-    events_by_node,
-    guardian_and_supervisor,
-    next_commands,
-    proven_nodes,
-)
+from tests.lab.inspecting import guardian_and_supervisor, next_commands, proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
-from tests.lab.waiting import wait_until, wait_until_idle
+from tests.lab.waiting import wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(2, 4)]
 
-HUB_OR_MEMBER = ["node1", pytest.param("node3", marks=pytest.mark.all)]
+BOTH = ("node1", "node2")
+HUB_OR_MEMBER = ["node1", pytest.param("node2", marks=pytest.mark.all)]
 """The hub's host, or another; the pure tests of the hub have both sides of everything."""
 
 
 @pytest.fixture
 def begin(on_lab: Launcher) -> Callable[..., Controller]:
-    """Start ranks that wait for a file before they do as told, and wait until all of them run."""
+    """Start ranks that do as told, and wait until both run and are in touch with each other."""
 
-    def start(
-        *words: str, overrides: tuple[str, ...] = (), entry: str = "plain", ranks: int = 4
-    ) -> Controller:
+    def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
         on_lab.entry = entry
-        controller = on_lab.start(
-            *("cluster=lab", "grace_s=1", *overrides),
-            *on_lab.rank_overrides("print=up", *words, "sleep=600"),
-        )
-        controller.until_printed("] up", ranks)
-        controller.until(
-            lambda: joined(controller) == ranks - 1, "every supervisor to know the hub"
-        )
+        ranks = on_lab.rank_overrides("print=up", *words, "sleep=600")
+        controller = on_lab.start("cluster=lab", "grace_s=1", *overrides, *ranks)
+        controller.until_printed("] up", 2)
+        controller.until(lambda: has_joined(controller), "the member to know the hub")
         return controller
 
     return start
 
 
-def joined(controller: Controller) -> int:
-    """How many supervisors said that they are in touch with the hub."""
+def has_joined(controller: Controller) -> bool:
+    """Whether the other supervisor has said that it is in touch with the hub."""
     path = controller.folder / "events.jsonl"
-    return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
+    return path.exists() and '"kind":"hub_joined"' in path.read_text()
 
 
+@pytest.mark.timing
 def test_the_first_failure_is_the_same_at_once_and_at_the_end(
     lab: Lab, begin: Callable[..., Controller], tmp_path: Path
 ) -> None:
     """Though the report of a later one is there before it."""
     words = ("fail=0:3", "sleep=0.7", "fail=1:4")
-    controller = begin(f"wait={tmp_path}/go", *words, overrides=("task.nnodes=2",), ranks=2)
-    # 0.15 s after the other one, of 0.5 s that the controller waits (FIRST_FAILURE_S).
+    controller = begin(f"wait={tmp_path}/go", *words)
+    # 0.15 s after the other one, of the 0.5 s that the controller waits for it.
     lab["node1"].degrade_network(delay_ms=850)
     (tmp_path / "go").touch()
-    done = controller.wait(30)
-    lab["node1"].restore_network()
+    done = controller.wait()
     assert done.code == 1, done
     assert "\nrank 0 on node1 exited with 3; stopping the rest\n" in done.err
     assert "\nfirst failure: rank 0 on node1 exited with 3\n" in done.err
@@ -80,9 +70,9 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     """
     words = ["raise=1:no_learning_rate", "sleep=0.3", "raise=0:Connection_closed_by_peer"]
     words = ["deaf", f"wait={tmp_path}/go", *words]  # the stop comes before rank 0 raises
-    controller = begin(*words, overrides=("task.nnodes=2",), ranks=2)
+    controller = begin(*words)
     (tmp_path / "go").touch()
-    done = controller.wait(30)
+    done = controller.wait()
     assert done.code == 1, done
     assert "\n[node2:1] Traceback (most recent call last):\n" in done.err
     assert "\n[node2:1] RuntimeError: no learning rate\n" in done.err
@@ -102,15 +92,12 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
 def test_a_failed_rank_ends_all_without_a_controller(
     lab: Lab, begin: Callable[..., Controller], node: str
 ) -> None:
-    """On the hub's host or another: within 2 s, deaf ranks within their grace."""
-    controller = begin("wait=/dev/shm/fail", "exit=3", entry="torchrun")
+    """On the hub's host or another: the other ranks are told to end at once."""
+    controller = begin("wait=/dev/shm/fail", "exit=3", overrides=("grace_s=900",), entry="torchrun")
     controller.kill()
-    began = time.monotonic()
     lab[node].sh("touch /dev/shm/fail")
-    wait_until_idle(lab, 10)
-    assert time.monotonic() - began < 5
     rank = int(node[-1]) - 1
-    for name, record in events_by_node(lab, controller.run_id):
+    for name, record in wait_until_ended(lab, controller.run_id, BOTH):
         stopping = [event for event in record if event["kind"] == "stopping"]
         assert stopping[0]["reason"] == f"rank {rank} on {node} exited with 3", name
         assert stopping[0]["cause"] == ("local" if name == node else "peer"), name
@@ -127,29 +114,25 @@ def test_a_killed_guardian_or_supervisor_ends_all_without_a_controller(
     keeper = guardian_and_supervisor(lab, node)[who]
     controller.kill()
     lab[node].kill(keeper.pid)
-    wait_until_idle(lab, 10)
-    for name, record in events_by_node(lab, controller.run_id):
-        assert record[-1]["kind"] == "ended", name
+    for _ in wait_until_ended(lab, controller.run_id, BOTH):
+        wait_until_idle(lab)
 
 
-@pytest.mark.parametrize("node", HUB_OR_MEMBER)
+@pytest.mark.slow
+@pytest.mark.parametrize("node", [pytest.param("node1", marks=pytest.mark.all), "node2"])
 def test_a_powered_off_host_ends_all_without_a_controller(
     lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], node: str
 ) -> None:
-    """Nobody says farewell: after `lost_s` the others end, name it, and `why` knows by them."""
-    controller = begin(overrides=("lost_s=3",))
+    """Nobody says farewell: after `lost_s` the other ends, names it, and `why` knows by it."""
+    controller = begin()
     controller.kill()
     lab[node].power_off()
-    began = time.monotonic()
-    left = [name for name in lab.hosts if name != node]
-    wait_until(lambda: not any(lab[name].leftovers() for name in left), "the others' end", 15)
-    assert time.monotonic() - began > 2
-    for name, record in events_by_node(lab, controller.run_id):
-        if name != node:
-            assert f"lost {node}: nothing was heard" in str(record), name
+    (left,) = (name for name in BOTH if name != node)
+    ((_, record),) = wait_until_ended(lab, controller.run_id, [left])
+    assert f"lost {node}: nothing was heard" in str(record)
     why = on_lab("why")
     assert why.code == 0, why
-    assert f"first failure: {node}: nothing was heard from it for 3 s" in why.out
+    assert f"first failure: {node}: nothing was heard from it for 1" in why.out
     assert f"{node}: could not verify that all processes ended" in why.out
     rerun, stop = (shlex.split(words) for words in reversed(next_commands(why.out)))
     assert stop[:3] == ["stop", "--run", controller.run_id]
@@ -159,65 +142,69 @@ def test_a_powered_off_host_ends_all_without_a_controller(
     assert node not in re.split("[^a-z0-9]+", dry_run.out)
 
 
+@pytest.mark.all
 def test_a_host_that_stalls_for_a_while_is_not_lost(
-    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
+    lab: Lab, begin: Callable[..., Controller]
 ) -> None:
     """A supervisor that gets no CPU for less than `lost_s` ends nothing."""
-    controller = begin(overrides=("lost_s=6",))
-    for node in ("node1", "node3"):
+    controller = begin()
+    for node in BOTH:
         supervisor = guardian_and_supervisor(lab, node)[1]
         lab[node].kill(supervisor.pid, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(4)
         lab[node].kill(supervisor.pid, signal.SIGCONT)
-    time.sleep(1)
-    assert "stopping" not in controller.err
     controller.send()
-    assert controller.wait(30).code == 130
+    done = controller.wait()
+    assert done.code == 130, done
+    assert proven_nodes(done.err) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)
 def test_a_cable_that_is_out_for_less_than_lost_s_costs_nothing(
     lab: Lab, begin: Callable[..., Controller], node: str
 ) -> None:
     """TCP doubles its pauses after each lost packet; the hosts are in touch again before."""
-    controller = begin(overrides=("lost_s=12", "cluster.ssh.connect_timeout=2"))
+    controller = begin(overrides=("lost_s=20",))
     lab[node].unplug()
-    time.sleep(7)
-    lab[node].plug()
     time.sleep(8)
+    lab[node].plug()
+    time.sleep(13)  # more than `lost_s` after the cable was out
     assert "stopping" not in controller.err, controller.err
     controller.send()
-    done = controller.wait(30)
+    done = controller.wait()
     assert done.code == 130, done
-    assert proven_nodes(done.err) == 4
+    assert proven_nodes(done.err) == 2
 
 
+@pytest.mark.all
 def test_a_user_stop_reaches_hosts_out_of_reach(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """The controller cannot reach one host; the others tell it."""
-    controller = begin(overrides=("cluster.ssh.connect_timeout=1", "lost_s=4"))
-    with lab.cut_off("node3"):
+    """The controller cannot reach one host; the other one tells it."""
+    controller = begin(overrides=("lost_s=60",))
+    with lab.cut_off("node2"):
         controller.send()
-        wait_until(lambda: not lab["node3"].processes("rank.py"), "the ranks' end on node3", 15)
-    done = controller.wait(60)
+        wait_until(lambda: not lab["node2"].processes("rank.py"), "the ranks' end on node2")
+    done = controller.wait()
     assert done.code == 130, done
-    assert proven_nodes(done.err) == 4
+    assert proven_nodes(done.err) == 2
 
 
+@pytest.mark.slow
 def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, on_lab: Launcher) -> None:
     """Its port takes connections and says nothing: a warning, and a failure still ends all."""
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
     controller = on_lab.start(
-        *("cluster=lab", "grace_s=1", "lost_s=3"),
+        *("cluster=lab", "grace_s=1"),
         *on_lab.rank_overrides("print=up", "wait=/dev/shm/fail", "exit=3"),
     )
-    controller.until_printed("] up", 4)
-    controller.until(lambda: controller.err.count(" cannot reach node1 at ") == 3, "the warnings")
-    assert joined(controller) == 0
+    controller.until_printed("] up", 2)
+    controller.until(lambda: " cannot reach node1 at " in controller.err, "the warning")
+    assert not has_joined(controller)
     assert "only this process can stop" in controller.err
-    lab["node3"].sh("touch /dev/shm/fail")
-    done = controller.wait(30)
+    lab["node2"].sh("touch /dev/shm/fail")
+    done = controller.wait()
     blocked.kill()
     blocked.wait()
     assert done.code == 1, done
-    assert "first failure: rank 2 on node3 exited with 3" in done.err
-    assert proven_nodes(done.err) == 4
+    assert "first failure: rank 1 on node2 exited with 3" in done.err
+    assert proven_nodes(done.err) == 2

@@ -18,6 +18,7 @@ from runner.host.process import procfs
 from runner.host.ranks import fault_dump, sitecustomize, stacks
 from runner.host.ranks.stacks import StackTarget
 from runner.host.ranks.watchdog import Progress
+from tests.lab.waiting import wait_until
 
 DUMPER = Path(sitecustomize.__file__).read_text()
 
@@ -100,23 +101,22 @@ def test_a_prepared_python_tells_where_it_is(site: Path, start: Start) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_no_process_is_signalled_that_did_not_offer(start: Start) -> None:
-    """A real-time signal would kill it: it is told why there is nothing."""
-    pid, _ = start(WAITS)
+@pytest.mark.parametrize("offered", [False, True])
+def test_no_process_is_signalled_that_does_not_offer(
+    site: Path, start: Start, offered: bool
+) -> None:
+    """A real-time signal would kill it: it is told why there is nothing.
+
+    One that closed the file of its offer does so no more: the descriptor may be its checkpoint's.
+    """
+    if offered:
+        pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
+    else:
+        pid, _ = start(WAITS)
     (mute,) = told(pid)
     assert mute.frames == ()
-    assert (
-        mute.method
-        == "nothing: it is not a Python that the runner prepared, and there is no py-spy"
-    )
-    assert procfs.is_running(pid)
-
-
-def test_one_that_closed_the_file_is_left_alone(site: Path, start: Start) -> None:
-    """The descriptor may be somebody's checkpoint by now."""
-    pid, _ = start("import os\nos.closerange(3, 2000)\n" + WAITS, site)
-    (mute,) = told(pid)
-    assert mute.method.startswith("nothing: it is not a Python that the runner prepared")
+    why = "it is not a Python that the runner prepared, and there is no py-spy"
+    assert mute.method == f"nothing: {why}"
     assert procfs.is_running(pid)
 
 
@@ -144,12 +144,6 @@ def test_the_sitecustomize_of_a_site_runs_all_the_same(
     assert str(site) not in said
     (own / "sitecustomize.py").write_text("raise ImportError('no plugin', name='plugin')")
     assert start("print('up')", site, own)[1] == "up"
-
-
-def test_without_another_ours_stays_quiet(site: Path, start: Start) -> None:
-    """Nothing is printed, and the program finds its own modules."""
-    (site.parent / "mine.py").write_text("print('mine')")
-    assert start("import mine", site, site.parent)[1] == "mine"
 
 
 def test_py_spy_is_asked_where_it_is_there(start: Start) -> None:
@@ -187,8 +181,12 @@ def test_who_moves_and_who_only_waits(start: Start) -> None:
         try:
             progress.sample({"rank_0.out": 4}, root)  # what it took to start
             begun = progress.last_activity
-            time.sleep(0.4)
-            progress.sample({"rank_0.out": 4}, root)
-            assert progress.last_activity > begun, code
+
+            def moves(root: int = root, begun: float = begun) -> bool:
+                time.sleep(0.3)
+                progress.sample({"rank_0.out": 4}, root)
+                return progress.last_activity > begun
+
+            wait_until(moves, code)
         finally:
             os.kill(child, signal.SIGKILL)

@@ -79,7 +79,7 @@ def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: RunStarter) ->
 def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     """It is said again once the supervisor listens: ranks are asked to end, and not killed."""
     argv = ("/bin/sh", "-c", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done")
-    run = start(argv=argv, ranks=0, grace_s=60, stop_early=True)
+    run = start(argv=argv, ranks=0, grace_s=60, start_as="stopped")
     assert run.wait_ended().killed == 0
     assert run.bodies(Stopping)[0].reason == "told early"
     # It may come before the start, or end the shell before that has set its trap.
