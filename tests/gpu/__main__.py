@@ -6,27 +6,31 @@ Arguments are pytest's. Exit code 1 if a check failed, 2 without a GPU.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.gpu.machine import NoGpuError, find_machine
-from tests.gpu.table import Row, render
 
 FLAGS = (
-    "--verbose",
-    "--no-header",
-    "--no-summary",
-    "--tb=short",
-    "-p",
-    "no:randomly",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:unraisableexception",
+    "--verbose --no-header --no-summary --tb=short "
+    "-p no:randomly -p no:cacheprovider -p no:unraisableexception"
 )
 """In the order of the file; failures are shown with the table, once, whatever they left open."""
+
+MAX_DETAIL_LINES = 25
+
+
+@dataclass(frozen=True)
+class Row:
+    """One check: its figure is what was measured, why it was skipped, or how the failure begins."""
+
+    check: str
+    result: str
+    figure: str
+    seconds: float
+    details: str = ""
 
 
 class RowCollector:
@@ -41,15 +45,13 @@ class RowCollector:
             return
         words, _, parameters = report.location[2].removeprefix("test_").partition("[")
         check = words.replace("_", " ") + (f": {parameters[:-1]}" if parameters else "")
-        figure, details = str(dict(report.user_properties).get("figure", "")), ""
+        figure = str(dict(report.user_properties).get("figure", ""))
+        details = report.longreprtext if report.failed else ""
         if report.skipped and isinstance(report.longrepr, tuple):
             figure = report.longrepr[2].removeprefix("Skipped: ")
         elif report.failed:
-            crash: Any = getattr(report.longrepr, "reprcrash", None)
-            details = report.longreprtext
-            figure = (
-                (crash.message if crash else details).partition("\n")[0].removeprefix("Failed: ")
-            )
+            crash = getattr(report.longrepr, "reprcrash", None)
+            figure = (crash.message if crash else details).partition("\n")[0]
         result = "ok" if report.passed else report.outcome
         self.rows.append(Row(check, result, figure, report.duration, details))
 
@@ -57,8 +59,25 @@ class RowCollector:
 def run_checks(*argv: str) -> tuple[int, list[Row]]:
     """Run pytest; return our exit code, and the rows."""
     collector = RowCollector()
-    code = pytest.main([*FLAGS, *argv], plugins=[collector])
+    code = pytest.main([*FLAGS.split(), *argv], plugins=[collector])
     return 130 if code == pytest.ExitCode.INTERRUPTED else min(int(code), 1), collector.rows
+
+
+def render(machine: str, rows: list[Row]) -> str:
+    """Return what is pasted into an issue: machine, a row per check, the ends of what failed."""
+    results = [row.result for row in rows]
+    counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "skipped", "failed"))
+    total = sum(row.seconds for row in rows)
+    lines = [f"`make gpu`: {counts} in {total:.0f} s", "", machine, ""]
+    lines += ["| check | result | figure | seconds |", "|---|---|---|--:|"]
+    for row in rows:
+        figure = " ".join(row.figure.split()).replace("|", "\\|")
+        lines.append(f"| {row.check} | {row.result} | {figure} | {row.seconds:.1f} |")
+    for row in rows:
+        if row.details:
+            end = row.details.rstrip().splitlines()[-MAX_DETAIL_LINES:]
+            lines += ["", f"{row.check}:", "", "~~~text", *end, "~~~"]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:

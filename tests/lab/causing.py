@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -88,31 +87,6 @@ def etcd_without_v2(lab: Lab, _user: Launcher) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def etcd_client_missing(lab: Lab, user: Launcher) -> Iterator[None]:
-    """One host's interpreter has no python-etcd; whatever else it has stays."""
-    site = sysconfig.get_path("purelib")
-    hide = (
-        "mkdir -p /run/site; mount -t tmpfs tmpfs /run/site; "
-        "mkdir /run/site/upper /run/site/work; mount -t overlay overlay "
-        f"-o lowerdir={site},upperdir=/run/site/upper,workdir=/run/site/work {site}; "
-        f"rm -r {site}/etcd {site}/python_etcd*"
-    )
-    with (
-        etcd_on(lab, "node4"),
-        on_host(hide, f"umount {site}; umount /run/site")(lab, user),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def endpoint_dropped(lab: Lab, user: Launcher) -> Iterator[None]:
-    """One host's packets to the etcd vanish."""
-    drop = f"ip neigh replace {{node4}} {DEAD_NEIGHBOUR}"
-    with etcd_on(lab, "node4"), on_host(drop, "ip neigh del {node4} dev eth0")(lab, user):
-        yield
-
-
 def power_off(lab: Lab, _running: Controller) -> None:
     """Cut the power of a host."""
     lab["node2"].power_off()
@@ -145,29 +119,3 @@ def disk_full(lab: Lab, _user: Launcher) -> Iterator[None]:
     lab["node2"].fill_disk()
     yield
     lab["node2"].free_disk()
-
-
-@contextlib.contextmanager
-def unplugged(lab: Lab, _user: Launcher) -> Iterator[None]:
-    """Pull its cable."""
-    lab["node2"].unplug()
-    yield
-    lab["node2"].plug()
-
-
-@contextlib.contextmanager
-def host_key_changed(lab: Lab, _user: Launcher) -> Iterator[None]:
-    """Give it another host key."""
-    lab["node2"].change_host_key()
-    yield
-    lab["node2"].restore_host_key()
-
-
-@contextlib.contextmanager
-def misleading_name(lab: Lab, user: Launcher) -> Iterator[None]:
-    """One host takes the master's name for itself."""
-    undo = "cat /run/hosts >/etc/hosts"
-    own = "cp /etc/hosts /run/; echo '127.0.1.1 master.lab' >>/etc/hosts"
-    right = "cp /etc/hosts /run/; echo '{node1} master.lab' >>/etc/hosts"
-    with on_host(own, undo)(lab, user), on_host(right, undo, "node1")(lab, user):
-        yield

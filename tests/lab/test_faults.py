@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.fault_forms import Fault, program_args
-from tests.lab.faults import EVERYDAY, OTHERS
+from tests.lab.faults import EVERYDAY, OTHERS, Fault, program_args
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher
 

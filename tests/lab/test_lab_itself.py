@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab import LOGIN_USER, Host, Lab, LabError, LabFactory
+from tests.lab.lab import LOGIN_USER, Host, Lab, LabError
 from tests.lab.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
@@ -133,37 +133,6 @@ def test_clear_and_repair_undo_everything(lab: Lab) -> None:
     assert lab.leftovers() == {}
     assert slow.sh("ls /dev/shm") == ""
     assert [ssh(lab, host, "echo ok > ok").returncode for host in lab.hosts.values()] == [0] * 4
-
-
-@pytest.mark.all
-def test_isolated_hosts_are_reached_through_the_bastion_only(lab_factory: LabFactory) -> None:
-    """The bastion has a leg in both networks; the controller has none in theirs."""
-    lab = lab_factory(names=["bastion", "in1", "in2"], isolated=["in1", "in2"])
-    inner = lab["in1"]
-    assert not answers(inner, within_s=0.3)
-    assert lab["bastion"].sh("ls /sys/class/net").split() == ["eth0", "eth1", "lo"]
-    inner.sh("ping -q -c 1 -W 10 in2")
-    with pytest.raises(LabError):
-        inner.sh(f"ping -q -c 1 -W 1 {lab.address}")
-
-
-@pytest.mark.all
-def test_options_can_differ_between_hosts(lab_factory: LabFactory) -> None:
-    """Own name, shell, port and banners; others have the default, and a typo is refused."""
-    lab = lab_factory(
-        n=2,
-        own_name={"node1": "loopback"},
-        login_shell={"node1": "/usr/bin/fish"},
-        rc_banner={"node1": True},
-        port={"node2": 2222},
-    )
-    assert lab["node1"].sh("getent ahosts $(hostname)").startswith("127.0.1.1 ")
-    said = ssh(lab, lab["node1"], "echo $0 $version").stdout
-    assert said.splitlines()[0] == "*** node1: for authorised use only ***"
-    assert "have a nice day3." in said  # fish knows its version, and no $0
-    assert ssh(lab, lab["node2"], "echo $0", "-p2222").stdout == "bash\n"
-    with pytest.raises(LabError, match="port: no host is called nodeX, only node1"):
-        lab_factory(n=1, port={"nodeX": 2222})
 
 
 def namespaces(pids: Iterable[str]) -> set[str]:

@@ -34,15 +34,6 @@ def test_env_shows_ranks_in_yaml_order_with_mixed_nproc(lab: Lab, on_lab: Launch
     assert "0 processes left" in done.err
 
 
-@pytest.mark.all
-def test_a_master_that_is_not_first_gets_rank_0(on_lab: Launcher) -> None:
-    """torch's static rendezvous puts its store on node rank 0, so the master moves to the front."""
-    done = on_lab("cluster=lab", "task=env", "cluster.master=node2")
-    assert done.code == 0, done
-    assert "[node2:0] " in done.out
-    assert "[node1:1] " in done.out
-
-
 @pytest.mark.slow
 def test_resnet18_trains_on_two_hosts(on_lab: Launcher) -> None:
     """The shipped task learns over gloo on hosts that have no copy of our code."""

@@ -18,7 +18,6 @@ from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, ROOT, Launcher, Result
 from tests.lab.waiting import PATIENCE, wait_until
 
-TUTORIALS = PROGRAMS / "tutorials"
 ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 BOTH = {"node1": 0, "node2": 1}
 """The rank on each host."""
@@ -44,18 +43,10 @@ def shown(done: Result, names: Mapping[str, int]) -> dict[int, dict[str, str]]:
     }
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["script", *(pytest.param(form, marks=pytest.mark.all) for form in ("module", "command"))],
-)
-def test_a_program_that_spawns_its_own_workers(form: str, on_lab: Launcher) -> None:
+def test_a_program_that_spawns_its_own_workers(on_lab: Launcher) -> None:
     """`entry: plain`: its workers meet on the port that was kept free for them, across hosts."""
-    forms = {
-        "script": [f"task.script={PROGRAMS / 'spawning.py'}"],
-        "module": ["task.module=spawning", f"cluster.env.PYTHONPATH={PROGRAMS}"],
-        "command": [f"task.command=[{sys.executable},-u,{PROGRAMS / 'spawning.py'}]"],
-    }
-    done = on_lab("cluster=lab", *forms[form], PLAIN_ENTRY, ONE_CORE, "task.args.money=$5$$")
+    program = (f"task.script={PROGRAMS / 'spawning.py'}", "task.args.money=$5$$")
+    done = on_lab("cluster=lab", *program, PLAIN_ENTRY, ONE_CORE)
     assert done.code == 0, done
     for worker in range(4):
         assert f"worker {worker} of 4: sum 6" in done.out
@@ -69,9 +60,9 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
 
     `null` takes a name out, whoever sets it: the host, setup lines, the cluster or the runner.
     """
-    names = ("NODE_RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-    names += ("MASTER_PORT", "TORCHELASTIC_RUN_ID")
-    taken = ("RANK", "HOME", "FROM_SETUP", "FROM_CLUSTER", "DIST_BACKEND")
+    names = ["NODE_RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
+    names += ["MASTER_PORT", "TORCHELASTIC_RUN_ID"]
+    taken = ["RANK", "HOME", "FROM_SETUP", "FROM_CLUSTER", "DIST_BACKEND"]
     null = [f"task.env.{name}=null" for name in taken]
     setup = ("cluster.setup=['export FROM_SETUP=1 KEPT=1']", "cluster.env.FROM_CLUSTER=1")
     own = ("cluster.nodes.node1.env.KEPT=2", "cluster.nodes.node2.env.KEPT=null")
@@ -91,26 +82,6 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
             "MASTER_ADDR": plan["master_addr"],
             "MASTER_PORT": str(plan["master_port"]),
         }
-
-
-@pytest.mark.all
-def test_a_program_beside_the_interpreter_is_found(lab: Lab, on_lab: Launcher) -> None:
-    """As `accelerate` in the environment of cluster.python, before another one on the PATH.
-
-    It needs no torch there.
-    """
-    for name in BOTH:
-        lab[name].sh(
-            "mkdir -p ~/venv/bin ~/other/bin; ln -sf /usr/bin/python3 ~/venv/bin/python; "
-            "printf '#!/bin/sh\necho right $*\n' > ~/venv/bin/tool; "
-            "printf '#!/bin/sh\necho wrong\n' > ~/other/bin/tool; chmod +x ~/*/bin/tool"
-        )
-    words = ("cluster.python=~/venv/bin/python", "cluster.setup=['PATH=~/other/bin:$PATH']")
-    args = ("task.args_style=raw", "task.args=[$RANK,$WORLD_SIZE,$HOME]", "task.args_expand=true")
-    done = on_lab("cluster=lab", *words, PLAIN_ENTRY, "task.command=tool", *args)
-    assert done.code == 0, done
-    for node, rank in BOTH.items():
-        assert done.log(node, rank) == f"right {rank} 2 $HOME\n"
 
 
 def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
@@ -229,29 +200,17 @@ def test_a_script_with_its_own_hydra(on_lab: Launcher) -> None:
         )
 
 
-TUTORIAL_YAML: dict[str, dict[str, object]] = {
-    "toy_ddp": {"local_rank_arg": "--local_rank"},
-    "print_env": {"entry": "launch"},
-}
-"""What the YAML of each tutorial says beside its script."""
-
-SAID = {
-    "toy_ddp": r"world_size = 4, rank = {rank}, local_rank = {local}, backend=gloo",
-    "print_env": r"distributed init \(rank {rank}\): env://, local rank {local} of 2, world size 4",
-}
-
-
 @pytest.mark.all
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["toy_ddp", "print_env"])
-def test_a_tutorial_runs_as_it_is_printed(name: str, on_lab: Launcher) -> None:
-    """Scripts that want their local rank on the command line get it, on every node."""
-    write_task(on_lab, name, script=str(TUTORIALS / f"{name}.py"), **TUTORIAL_YAML[name])
-    words = ("cluster=lab", f"task={name}", "cluster.nproc_per_node=2", ONE_CORE)
-    done = on_lab(*words, seconds=180)
+def test_a_tutorial_runs_as_it_is_printed(on_lab: Launcher) -> None:
+    """A script that wants its local rank on the command line gets it, on every node."""
+    script = str(PROGRAMS / "tutorials" / "toy_ddp.py")
+    write_task(on_lab, "tutorial", script=script, local_rank_arg="--local_rank")
+    done = on_lab("cluster=lab", "task=tutorial", "cluster.nproc_per_node=2", ONE_CORE, seconds=180)
     assert done.code == 0, done
     for rank, node in enumerate(("node1", "node1", "node2", "node2")):
-        assert re.search(SAID[name].format(rank=rank, local=rank % 2), done.log(node, rank)), done
+        told = f"world_size = 4, rank = {rank}, local_rank = {rank % 2}, backend=gloo"
+        assert told in done.log(node, rank), done
 
 
 def test_a_rank_hears_what_came_before_it_began(tmp_path: Path) -> None:

@@ -104,45 +104,6 @@ def test_a_host_without_power_is_replaced(
     assert (done.folder / "plan.0.json").exists()
 
 
-@pytest.mark.all
-def test_what_was_on_a_host_without_power_is_had_later(
-    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher
-) -> None:
-    """It took part in the first attempt only: `pull` and `stop` know it all the same."""
-    controller = begin(when=LOST)
-    controller.until_printed("step 5", 2)
-    lab["node2"].power_off()
-    done = controller.wait()
-    assert done.code == 0, done
-    run = ("--run", done.folder.name, "--cluster", "lab4")
-    pulled = on_lab("pull", *run)
-    assert pulled.code == 3, pulled
-    assert re.search("^error: node2: ", pulled.err, re.MULTILINE), pulled
-    lab["node2"].power_on()
-    stopped = on_lab("stop", *run)
-    assert (stopped.code, "no process is left" in stopped.out) == (0, True), stopped
-    pulled = on_lab("pull", *run)
-    assert pulled.code == 0, pulled
-    assert (done.folder / "logs" / "node2" / "rank_1.out").read_text().count("step") > 5
-    listed = on_lab("ps", "--all", "--cluster", "lab4")
-    assert re.search(rf"^{done.folder.name} .*succeeded", listed.out, re.MULTILINE), listed
-
-
-@pytest.mark.all
-def test_an_unplugged_host_is_replaced(
-    lab: Lab, begin: Callable[..., Controller], steps: Path
-) -> None:
-    """It ends its own part by itself; the run goes on without it."""
-    controller = begin(when=LOST)
-    controller.until_printed("step 5", 2)
-    lab["node2"].unplug()
-    done = controller.wait()
-    lab["node2"].plug()
-    assert done.code == 0, done
-    assert nodes_of(steps, 1) == ["node1", "node3"]
-    assert lab.wait_idle(20) == {}
-
-
 def test_a_rank_that_fails_once(begin: Callable[..., Controller], steps: Path) -> None:
     """Without a spare, on the same nodes."""
     done = begin("relaunch.max=1", when=("fail=1:7:3",), spare=False).wait()
@@ -286,40 +247,3 @@ def test_the_verbs_know_the_attempts(
     assert "  attempt 3" in attached.err
     stopped = said("stop", "--run", done.folder.name, "--yes")
     assert stopped.code == 0, stopped
-
-
-@pytest.mark.all  # `make test` follows the hosts into an attempt (test_relaunch_detached.py)
-def test_others_follow_over_the_pause(
-    lab: Lab, begin: Callable[..., Controller], on_lab: Launcher, steps: Path
-) -> None:
-    """An `attach` and a `logs --follow` from before go on in the next attempt; a `why` waits."""
-    elsewhere = on_lab.at_another_machine("elsewhere")
-    controller = begin(
-        "relaunch.backoff_s=30", "disconnect_s=never", when=("wait=0:9", "fail=0:9:3")
-    )
-    controller.until_printed("step 2", 2)
-    find = ("--run", controller.run_id, "--cluster", "lab4", "--config-dir", str(on_lab.conf))
-    attached = elsewhere.start("attach", *find)
-    followed = elsewhere.start("logs", "--follow", *find)
-    attached.until_printed("step 8", 2)
-    followed.until_printed("step 8", 2)
-    (steps / "go").touch()
-    controller.until(lambda: "starting in 30 s" in controller.err, "the pause")
-    # The spare is asked anew, whatever became of its wires.
-    wires = " ".join(str(wire.pid) for wire in lab["node3"].leftovers())
-    lab["node3"].sh(f"kill -9 {wires}", check=False)
-    why = elsewhere("why", *find)
-    assert why.code == 3, why
-    assert "is about to be relaunched" in why.err, why
-    assert controller.wait().code == 0
-    whole(steps)
-    done = attached.wait()
-    assert done.code == 0, done
-    assert "is about to relaunch the run" in done.err, done
-    assert "after 1 relaunch:" in done.err, done
-    assert done.out.count(f"step {STEPS - 1}") == 2, done
-    result = json.loads((done.folder / "result.json").read_text())
-    assert result["state"] == "succeeded"
-    done = followed.wait()
-    assert done.code == 0, done
-    assert done.out.count(f"step {STEPS - 1}") == 2, done

@@ -117,21 +117,6 @@ def test_a_rank_that_fails_once(
     assert record["node1"][-1]["state"] == record["node3"][-1]["state"] == "succeeded"
 
 
-@pytest.mark.all  # two more failures of the kind above
-def test_a_run_that_fails_again_needs_nobody_either(
-    lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
-) -> None:
-    """The hosts' own attempts outlive `disconnect_s`, and are followed by another as the first."""
-    overrides = ("disconnect_s=20", "cluster.only=[node1,node2]")
-    run_id, _ = detached("fail=1:6:7", "hang=1:26:1", "fail=0:26:9:1", overrides=overrides)
-    until_counted(steps, 0, "2")
-    wait_until_idle(lab)
-    whole(steps)
-    assert {"0:relaunching", "1:relaunching"} < {*kinds(lab, run_id, "node1")}
-    (ended,) = [events[-1] for _, events in events_by_node(lab, run_id, ["node1"])]
-    assert ended["state"] == "succeeded"
-
-
 def test_with_too_few_nodes_nothing_starts_again(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:

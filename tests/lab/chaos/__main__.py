@@ -1,6 +1,6 @@
 """Command line of the chaos test: many random events on real hosts, and a report.
 
-    python -m tests.lab.chaos --events 1000 --seed 7 --report docs/chaos.md
+    python -m tests.lab.chaos --events 1000 --seed 7
 
 Root, Linux. An event is decided by the seed and its number: `--seed S --from N --events 1` does
 that one again. Exit code 1 if anything did not hold; the evidence is in a folder that is named.
@@ -58,12 +58,8 @@ def main() -> int:
         for number in range(options.jobs)
         for line in _lines(folder / f"part_{number}.jsonl")
     ]
-    session_report = report.SessionReport(
-        outcomes, options.seed, options.jobs, began, time.time() - began, folder
-    )
+    session_report = report.SessionReport(outcomes, options.seed, time.time() - began, folder)
     print(report.summary(session_report))
-    if options.report:
-        Path(options.report).write_text(report.page(session_report))
     failed = any(process.problems for process in outcomes) or len(outcomes) < options.events
     return 1 if failed or any(process.returncode for process in parts) else 0
 
@@ -108,7 +104,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=3, help="labs side by side")
     parser.add_argument("--only", default="", help="kinds with this in their name")
     parser.add_argument("--each", action="store_true", help="one kind after the other")
-    parser.add_argument("--report", default="", help="write a page of Markdown there")
     parser.add_argument("--evidence", default="", help="keep what explains violations there")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,6 +1,5 @@
 """A rank without torch that one fault befalls: faulty.py RANK FAULT [WORD]. The others wait."""
 
-import argparse
 import atexit
 import ctypes
 import importlib
@@ -52,12 +51,7 @@ def train() -> None:
         atexit.register(leave_slowly, connected())
     if FAULT in ("raise", "raise_slowly"):
         raise ValueError("lr must be positive")
-    if FAULT == "chain":
-        try:
-            dict[str, float]()["lr"]
-        except KeyError as error:
-            raise RuntimeError("the configuration has no lr") from error
-    elif FAULT == "error_file":  # as torch's @record writes it
+    if FAULT == "error_file":  # as torch's @record writes it
         trace = 'Traceback (most recent call last):\n  File "t.py"\nValueError: told nobody but torchrun'
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
             json.dump({"message": {"extraInfo": {"py_callstack": trace}}}, file)
@@ -84,11 +78,6 @@ def train() -> None:
         importlib.import_module(WORDS[0])
     elif FAULT == "data":
         open(WORDS[0], "rb").close()
-    elif FAULT == "full":
-        with open("/dev/full", "w") as file:
-            file.write("x" * 100_000)
-    elif FAULT == "arguments":
-        argparse.ArgumentParser(prog="train.py").parse_args(["--local-rank=0"])
 
 
 if os.environ["RANK"] == RANK or FAULT in ("module", "data"):

@@ -37,9 +37,12 @@ def main() -> int:
     words, program = sys.argv[1:at], sys.argv[at + 1 :]
     python = [] if "--no_python" in words else [sys.executable, "-u"]
     if "--rdzv_backend=c10d" in words:
-        from torch.distributed import elastic  # noqa: PLC0415 - it costs the others nothing
+        import rounds  # type: ignore[import-not-found]  # noqa: PLC0415 - on PYTHONPATH with torch
 
-        return elastic.main(option("max_restarts", words), [*python, *substituted(0, program)])
+        result: int = rounds.main(
+            option("max_restarts", words), [*python, *substituted(0, program)]
+        )
+        return result
     ranks = [
         subprocess.Popen(
             [*python, *substituted(local, program)],

@@ -45,6 +45,7 @@ def start(
         "WORLD_SIZE": len(names),
         "GROUP_WORLD_SIZE": len(names),
         "TORCHELASTIC_RESTART_COUNT": restarts,
+        "TORCHELASTIC_MAX_RESTARTS": restarts + 1,
         "MASTER_ADDR": names[0],
         "MASTER_PORT": 20000 + number,
     }
