@@ -123,18 +123,6 @@ MASTER_NOT_FIRST = online_case(
     *(replace(host, reserved_port=29503) for host in _shared_rack(3, gpu_count=2)),
 )
 
-OWN_MACHINE = online_case(
-    "own-machine",
-    spec(
-        Node("desk", "localhost", transport="local"),
-        Node("gpu1", "gpu1", interface="bond0"),
-    ),
-    facts(
-        "desk", DOCKER, "wlan0 192.168.7.20/24", "eth0 10.0.0.9/24", gpu_count=1, ssh_address=""
-    ),
-    facts("gpu1", DOCKER, "bond0 10.0.0.2/24", gpu_count=4, ssh_address="10.0.0.2"),
-)  # fmt: skip
-
 
 USERS_OWN_SETTINGS = online_case(
     "users-own-settings",
@@ -168,12 +156,6 @@ PLAIN = online_case(
     *_shared_rack(2, gpu_count=8),
 )
 
-
-LAUNCH = online_case(
-    "launch",
-    spec(*_rack_nodes(2), task=Task("old", "script", "old.py", ("--lr", "0.1"), entry="launch")),
-    *_shared_rack(2, gpu_count=2),
-)
 
 HARD_ARGUMENTS = online_case(
     "hard-arguments",

@@ -102,12 +102,6 @@ def test_what_ranks_need_is_asked_for_each_node() -> None:
     assert {"--gpus-per-node=4", "--cpus-per-task=4", "--mem=512M"} <= {*options("entry-plain")}
 
 
-def test_a_range_of_nodes_has_its_spares() -> None:
-    """The job gets as many as there are, and begins with the fewest."""
-    assert "--nodes=2-5" in options("range-of-nodes")
-    assert "head -n 5" in script("range-of-nodes")
-
-
 def test_words_of_a_user_stay_words() -> None:
     """Whatever is in them; the log is in the folder of the run, wherever that is."""
     assert options("every-option")[-2:] == ["--exclusive", "--mail-user=ada o'hara@example.com"]

@@ -86,10 +86,8 @@ def test_the_conf_of_another_program_is_not_ours(
     )
     for name, text in {
         "runner.yaml": "",
-        "cluster/mine.yaml": BASE,
         "cluster/broken.yaml": "# mine\ndefaults:\n  - base\nnodes: [\n",
         "cluster/plain.yaml": "nodes: {a: {}}\npython: python3\n",
-        "cluster/few.yaml": "defaults: [lab3]\n",
     }.items():
         here.write({f"rl/conf/{name}": text})
         assert conf_folders([]) == [theirs, CONF], name

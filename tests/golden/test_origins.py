@@ -124,15 +124,6 @@ def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.M
     assert one("task.args.token", "cluster.secrets=[TOKEN]").value == "x***"
 
 
-def test_a_program_alone_says_where_its_task_is_from(composer: Composer) -> None:
-    """The default task is set aside, so it is not in the answer; ranges are shown as typed."""
-    words = ["cluster=lab", "task.script=x.py", "cluster.only=gpu[01-02]"]
-    (origin,) = composer.origins(words, "task.script")
-    assert told(origin) == ["command line: task.script=x.py says x.py", "default says null"]
-    (origin,) = composer.origins(words, "cluster.only")
-    assert origin.settings[0].where == "command line: cluster.only=gpu[01-02]"
-
-
 @pytest.mark.parametrize(
     ("key", "value", "places"),
     [
@@ -176,16 +167,6 @@ def test_nodes_of_ranges(
     """Which entry it is from: the last that says it, else the cluster's own key."""
     origin = one(f"cluster.nodes.{key}", "cluster=lab")
     assert (origin.value, told(origin)) == (value, places)
-
-
-def test_what_the_trace_says_is_what_a_run_gets(composer: Composer) -> None:
-    """For the GPUs of every node."""
-    words = ["cluster=lab", "task=t", "cluster.nodes.gpu02.gpus=2", "task.args.token=1"]
-    nodes = composer.compose(words).spec.nodes
-    for node in (nodes[0], nodes[1], nodes[4], nodes[16]):
-        (origin,) = composer.origins(words, f"cluster.nodes.{node.name}.gpus")
-        assert origin.value == str(node.gpu_count)
-    assert len(nodes) == 18
 
 
 @pytest.mark.parametrize(

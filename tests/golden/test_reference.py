@@ -97,17 +97,3 @@ def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> 
     assert (first.spec.task.args[1], second.spec.task.args[1]) == ("0.1", "0.01")
     assert [node.name for node in few.spec.nodes][2:4] == ["gpu04", "gpu05"]
     assert [node.gpu_count for node in two.spec.nodes] == [8, 4]
-
-
-def test_every_file_of_the_page_composes(runs_of: Callable[..., list[LaunchRequest]]) -> None:
-    """Also those that no line of shell uses; each builds on what it names."""
-    (debug,) = (run.spec for run in runs_of("cluster=mine-debug"))
-    assert [node.name for node in debug.nodes] == ["gpu1"]
-    assert (debug.python, debug.env) == ("~/venv/bin/python", {"NCCL_DEBUG": "INFO"})
-    assert (debug.lost_s, debug.task.name) == (60.0, "train")
-    (noted,) = runs_of("task=noted", "run_id=r1", "cluster.only=[gpu1]")
-    assert noted.spec.task.args[-6:] == (
-        *("--data", "/data", "--output", "results/r1"),
-        "--nodes",
-        "gpu1",
-    )

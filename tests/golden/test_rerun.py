@@ -216,23 +216,6 @@ def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Comp
     assert composer.compose(["rerun=r1", "run_id=x"]).run_dir == Path.cwd() / "runs" / "x"
 
 
-@pytest.mark.usefixtures("first")
-def test_where_a_value_comes_from(composer: Composer) -> None:
-    """A line of the record, or a word, or another file."""
-    (origin,) = composer.origins(["rerun=first", "task.args.lr=7"], "task.args.lr")
-    assert [each.where for each in origin.settings] == [
-        "command line: task.args.lr=7",
-        "runs/first/config.yaml:62",
-    ]
-    lines = Path("runs/first/config.yaml").read_text().splitlines()
-    assert lines[61] == "    lr: 0.3"
-    (origin,) = composer.origins(["rerun=first", "task=mine"], "task.args.lr")
-    assert [each.where for each in origin.settings] == ["conf/task/mine.yaml:3"]
-    (origin,) = composer.origins(["rerun=first"], "run_id")
-    assert [each.where for each in origin.settings] == ["default"]
-    assert composer.yaml(["rerun=first"], "lost_s") == "20.0\n"
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -166,10 +166,7 @@ WORDS = "cluster=lab3 task=resnet18 task.args.lr=0.1,0.2,0.3 task.args.seed=1,2,
 
 @pytest.mark.parametrize(
     "typed",
-    [
-        "python -u -m runner",
-        "'/opt/my envs/bin/runner'",
-    ],
+    ["python -u -m runner", "'/opt/my envs/bin/runner'"],
 )
 def test_a_command_is_whole_however_this_program_was_typed(
     typed: str, monkeypatch: pytest.MonkeyPatch

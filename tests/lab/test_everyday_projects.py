@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.lab.inspecting import next_commands
-from tests.lab.lab import LOGIN_USER, Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import Launcher
 from tests.lab.waiting import wait_until_idle
 
@@ -77,38 +77,6 @@ def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, on_lab: Launcher)
     (pull,) = next_commands(damaged.err)
     assert (damaged.code, pull.split()[0]) == (3, "pull"), damaged
     assert [on_lab(*shlex.split(words_)).code for words_ in (pull, "why")] == [0, 0]
-
-
-@pytest.mark.all
-def test_next_commands_of_a_check_run_as_printed(lab: Lab, on_lab: Launcher) -> None:
-    """With a full disk, little memory, and pushed code that somebody changed."""
-    for name in ("one", "more"):
-        lab.write_cluster(on_lab.conf, name, names=["node1"])
-    both, host = ("--cluster", "[one,more]"), lab["node1"]
-    host.sh("mkdir ~/.runner")
-    options = f"size=24M,mode=755,uid=$(id -u {LOGIN_USER})"
-    host.sh(
-        f"mount -t tmpfs -o {options} tmpfs ~{LOGIN_USER}/.runner; "
-        "sed 's/^MemAvailable.*/MemAvailable: 9 kB/' /proc/meminfo > /dev/shm/meminfo; "
-        "mount --bind /dev/shm/meminfo /proc/meminfo",
-        user="root",
-    )
-    try:
-        (on_lab.folder / "train.py").write_text("print('hello')\n")
-        assert on_lab("deploy", *both).code == 0
-        host.sh("cd ~/.runner/releases/*/code && chmod -R u+w . && echo 'print(1)' >> train.py")
-        words = ("cluster=[one,more]", "task.script=train.py")
-        commands = next_commands(on_lab("check", *words).out)
-        (on_lab.folder / "large").write_bytes(bytes(40 << 20))
-        commands += next_commands(on_lab("deploy", *both).err)
-        (on_lab.folder / "large").unlink()
-        expected = ["clean", "clean", "deploy", "exec"]
-        assert sorted(words_.split()[0] for words_ in commands) == expected, commands
-        for words_ in commands:
-            done = on_lab(*shlex.split(words_))
-            assert done.code == 0, (words_, done)
-    finally:
-        host.sh(f"umount /proc/meminfo ~{LOGIN_USER}/.runner", user="root", check=False)
 
 
 def test_two_projects_on_one_cluster(lab: Lab, on_lab: Launcher) -> None:

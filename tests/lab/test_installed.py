@@ -22,7 +22,7 @@ import pytest
 
 from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, VERBS, Controller, Result
+from tests.lab.launching import ROOT, Controller, Result
 from tests.lab.waiting import PATIENCE
 
 pytestmark = [pytest.mark.promise(3)]
@@ -249,22 +249,6 @@ def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> No
 
 
 @pytest.mark.all
-def test_a_local_run(user: Installed) -> None:
-    """Two ranks on this machine, in the project itself, of which only runs/ is new."""
-    before = user.files()
-    done = user.runner("task.script=train.py", "task.args.lr=0.2")
-    assert done.code == 0, done
-    args = ["--lr", "0.2"]
-    width = PROJECT["conf/model/small.yaml"]
-    assert ranks(done) == {
-        ("local", rank): [rank, "2", args, width, str(user.folder), False] for rank in ("0", "1")
-    }
-    assert user.files() == before
-    assert done.result["state"] == "succeeded"
-    assert "/conf/config.yaml" not in done.err
-
-
-@pytest.mark.all
 @pytest.mark.parametrize("way", [["runner"], ["fab"]], ids=" ".join)
 def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
     """As a program, and by the project's own fabfile; the project stays as it is."""
@@ -283,14 +267,3 @@ def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
     assert f"  {on_lab.site}/runner/conf/cluster/local.yaml:" in explain.out, explain
     assert on_lab.files() == before
     assert not (on_lab.folder / "runs").exists()
-
-
-@pytest.mark.all
-def test_fab_lists_the_verbs(user: Installed) -> None:
-    """All of them and nothing else, each with one line that says what it does."""
-    done = user("fab", "-l", "--list-format=json")
-    assert done.code == 0, done
-    tasks = {task["name"]: task["help"] for task in json.loads(done.out)["tasks"]}
-    assert sorted(tasks) == VERBS
-    for text in tasks.values():
-        assert re.fullmatch(r"[A-Z][^\n]{20,99}\.", text), text

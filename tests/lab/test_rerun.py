@@ -156,56 +156,6 @@ def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_p
 
 
 @pytest.mark.all
-def test_shipped_tasks_and_code_of_the_hosts_own(lab: Lab, project: Launcher) -> None:
-    """What cannot be another is refused where it is; what may be, is said."""
-    shipped = project("cluster=lab", "cluster.only=[node1]", "task=env")
-    assert shipped.code == 0, shipped
-    again = project("rerun=latest")
-    assert again.code == 0, again
-    plan = planned(again)
-    assert (plan["tasks_hash"], plan["release"]) == (planned(shipped)["tasks_hash"], "")
-    (again.folder / "plan.json").write_text(json.dumps({**plan, "tasks_hash": "0" * 16}))
-    refused = project(f"rerun={again.folder.name}")
-    assert refused.code == 2, refused
-    assert "ran runner.tasks.env of another version of the runner" in refused.err
-    assert "task.script=env.py" in refused.err
-    other = project(f"rerun={again.folder.name}", "task=base", "task.script=train.py")
-    assert (other.code, other.log("node1", 0).strip()) == (0, "old"), other
-    assert "had no release: the code you stand in is what runs" in other.err
-
-    lab["node1"].sh("mkdir -p ~/code && echo 'print(1)' > ~/code/train.py")
-    words = ('cluster.project="~/code"', "task.script=train.py")
-    assert project("cluster=lab", "cluster.only=[node1]", *words).code == 0
-    lab["node1"].sh("echo 'print(2)' > ~/code/train.py")
-    again = project("rerun=latest")
-    assert (again.code, again.log("node1", 0).strip()) == (0, "2"), again
-    assert "note: the code is what is in ~/code on the hosts now" in again.err
-
-
-@pytest.mark.all
-@pytest.mark.promise(5)
-def test_launching_does_not_change_the_code(lab: Lab, project: Launcher) -> None:
-    """Records are no code, in a `runs/` of another program and where git tracks them, too."""
-    del lab
-    (project.folder / "runs" / "tb").mkdir(parents=True)
-    (project.folder / "runs" / "tb" / "events").touch()
-    words = ("cluster=lab", "cluster.only=[node1]", PLAIN_ENTRY, "task.script=train.py")
-    runs = [project(*words), project(*words, "run_id=inner", "run_dir=exp/deep/inner")]
-    for ignoring in project.folder.glob("*/**/.gitignore"):
-        ignoring.unlink()
-    git(project.folder, "add", "-f", str(runs[0].folder / "plan.json"))
-    runs += [project(*words), project(*words)]
-
-    assert [done.code for done in runs] == [0] * 4, runs
-    folders = [*(done.folder for done in runs if "inner" not in done.err)]
-    plans = [json.loads((folder / "plan.json").read_text()) for folder in folders]
-    plans.append(json.loads((project.folder / "exp/deep/inner/plan.json").read_text()))
-    assert len({plan["release"] for plan in plans}) == 1
-    assert len({plan["commit"] for plan in plans}) == 1
-    assert "pushing" not in "".join(done.err for done in runs[1:])
-
-
-@pytest.mark.all
 @pytest.mark.promise(12)
 def test_record_of_hosts_is_shown_before_it_is_launched(project: Launcher) -> None:
     """Another machine has it from hosts alone: no verb follows it, and a launch asks first."""

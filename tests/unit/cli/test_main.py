@@ -10,7 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +17,7 @@ from runner import verbs
 from runner.cli.completion.query import candidates
 from runner.cli.main import main
 from runner.cli.parser import VerbParser
-from runner.cli.verb import load_verb, verb_names
+from runner.cli.verb import load_verb
 from runner.config.overrides import is_override
 
 CLUSTER = """\
@@ -166,14 +165,6 @@ def test_flags_stand_anywhere_and_once() -> None:
     assert (given["set_"], given["node"], given["cluster"]) == (["a=1"], "", "")
 
 
-def test_fab_has_the_same_flags() -> None:
-    """Each verb is an Invoke task with the flags of its declaration."""
-    assert {task.name for task in verbs.TASKS} == set(verb_names())
-    for task in verbs.TASKS:
-        options = load_verb(task.name).options
-        assert {arg.name for arg in task.get_arguments()} == {o.name for o in options}
-
-
 def test_a_fault_of_our_own_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,25 +185,6 @@ def test_a_fault_of_our_own_is_one_line(
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(KeyError):
         main(["clean", "--local"])
-
-
-def test_an_error_without_a_name_is_not_one_of_standard_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Such as that of a write to a file of ours on a full disk."""
-
-    def write(*_: object, **__: object) -> None:
-        with Path("/dev/full").open("w") as full:
-            full.write("text")
-
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    monkeypatch.setattr("runner.workflows.prune_code.prune_code", write)
-    monkeypatch.setattr("runner.ui.reports.tables.render_pruned", write)
-    assert main(["clean", "--local"]) == 3
-    assert capsys.readouterr().err == "error: cannot clean runs: No space left on device\n"
-    monkeypatch.setattr("runner.workflows.prune_code.prune_code", lambda *_, **__: Mock())
-    assert main(["clean", "--local"]) == 70
-    assert "runner itself (OSError: [Errno 28] No space left" in capsys.readouterr().err
 
 
 def test_help_is_printed_beside_yaml_that_cannot_be_parsed(
@@ -275,19 +247,3 @@ def test_a_program_that_is_here_is_named(
         main(["cluster=local", "dry_run=offline", *words])
         notes = [line for line in capsys.readouterr().err.splitlines(True) if "note: " in line]
         assert "".join(notes) == said
-
-
-def test_a_script_beside_conf_is_named_from_below(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With the folder to go to; not where the script is here."""
-    (tmp_path / "conf" / "task").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "conf" / "task" / "below.yaml").write_text("defaults: [base]\nscript: it.py\n")
-    (tmp_path / "it.py").touch()
-    (tmp_path / "sub").mkdir()
-    words = ("cluster=local", "task=below", "dry_run=offline")
-    note = "note: it.py is in .., beside conf, and not here: cd ..\n"
-    for folder, begins in ((tmp_path / "sub", True), (tmp_path, False)):
-        monkeypatch.chdir(folder)
-        assert main(words) == (3 if begins else 0)
-        assert capsys.readouterr().err.startswith(note) == begins

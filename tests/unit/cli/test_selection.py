@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.commands.ps import others_from_here
-from runner.cli.commands.top import contact
 from runner.cli.main import main
 from runner.cli.selection import Selection
 from runner.control.record.run_store import RunStore
@@ -154,27 +152,3 @@ def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[st
     (project / "runs" / "first" / "result.json").write_text("{}")
     assert main(("stop", "all")) == 2
     assert "    `runner ps` lists the runs\n" in capsys.readouterr().err
-
-
-def test_ps_names_clusters_with_other_runs_of_this_folder(project: Path) -> None:
-    """Where an end is not on record; what is printed needs no YAML of them."""
-    assert others_from_here("gone") == []
-    assert others_from_here("local") == [
-        "launched from here on gone, without an end on record: first",
-        "  runner why --run first",
-    ]
-    (project / "runs" / "first" / "result.json").write_text("{}")
-    assert others_from_here("local") == []
-
-
-def test_a_word_of_top_is_a_cluster_or_how_a_run_begins(project: Path) -> None:
-    """The cluster if there is one; where it is neither, both are named."""
-    assert project.is_dir()
-    run, is_run = contact(Selection("fi"), "")
-    assert (run.spec.run_id, run.spec.cluster, is_run) == ("first", "gone", True)
-    (project / "conf" / "cluster" / "fi.yaml").write_text("defaults: [base]\nnodes: {b: {}}\n")
-    cluster, is_run = contact(Selection("fi"), "")
-    assert (cluster.spec.cluster, is_run) == ("fi", False)
-    neither = "cluster=no: no run on record begins so, and there is no cluster 'no'; "
-    with pytest.raises(ConfigError, match=neither):
-        contact(Selection("no"), "")

@@ -97,12 +97,8 @@ def test_a_node_may_be_auto_where_its_cluster_is_not() -> None:
 
 
 def test_rank_order_is_the_order_of_the_yaml() -> None:
-    """Ranges stand where they are written."""
+    """Ranges stand where they are written; the master, whose store a static run uses, first."""
     assert names_of({"b": {}, "c[2-3]": {}, "a": {}}) == "b c2 c3 a"
-
-
-def test_the_master_comes_first() -> None:
-    """The static rendezvous has its store on node rank 0."""
     assert names_of({"a": {}, "b": {}, "c": {}}, master="b") == "b a c"
 
 

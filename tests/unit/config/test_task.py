@@ -35,9 +35,8 @@ def words_of(args: object, style: str = "argparse") -> list[str]:
     return words
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+CASES: dict[str, list[tuple[object, list[str]]]] = {
+    "argparse": [
         ({"lr": 0.1}, ["--lr", "0.1"]),
         ({"lr": 1e-05}, ["--lr", "1e-05"]),
         ({"-x": 1}, ["-x", "1"]),
@@ -51,15 +50,7 @@ def words_of(args: object, style: str = "argparse") -> list[str]:
         ({"x": [True, False]}, ["--x", "true", "false"]),
         ({"text": "$a 'b' \"c\"\n${d}"}, ["--text", "$a 'b' \"c\"\n${d}"]),
     ],
-)
-def test_argparse_style(args: object, words: list[str]) -> None:
-    """Flags as a person would type them."""
-    assert words_of(args) == words
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+    "hydra": [
         (
             {"lr": 0.1, "name": "a/b.c", "n": None, "t": True},
             ["lr=0.1", "name=a/b.c", "n=null", "t=true"],
@@ -73,37 +64,28 @@ def test_argparse_style(args: object, words: list[str]) -> None:
         ({"x": [1, "a,b", None]}, ['x=[1,"a,b",null]']),
         ({"x": {}}, ["x={}"]),
     ],
-)
-def test_hydra_style(args: object, words: list[str]) -> None:
-    """Overrides, quoted only where the grammar needs it."""
-    assert words_of(args, "hydra") == words
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+    "equals": [
         ({"lr": 1e-05, "n": 1, "name": "a b"}, ["--lr=1e-05", "--n=1", "--name=a b"]),
         ({"compile": False, "eval_only": True}, ["--compile=False", "--eval_only=True"]),
         ({"null": None, "text": "", "x": -1, "true": "true"}, ["--text=", "--x=-1", "--true=true"]),
         ({"-x": 1}, ["-x=1"]),
     ],
-)
-def test_equals_style(args: object, words: list[str]) -> None:
-    """One word for each, as scripts read them that have no argparse; bools are Python's."""
-    assert words_of(args, "equals") == words
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+    "raw": [
         (["--x", 1, "a b"], ["--x", "1", "a b"]),
         ("--x 1 'a b' $HOME", ["--x", "1", "a b", "$HOME"]),
         (None, []),
     ],
-)
-def test_raw_style(args: object, words: list[str]) -> None:
-    """Words as they are, or a text split as a shell would; nothing is expanded."""
-    assert words_of(args, "raw") == words
+}
+
+
+@pytest.mark.parametrize("style", CASES)
+def test_arguments_of_a_style(style: str) -> None:
+    """Flags as a person would type them, Hydra's overrides, one word for each, or as they are.
+
+    Overrides are quoted only where the grammar needs it, and nothing of raw words is expanded.
+    """
+    for args, words in CASES[style]:
+        assert words_of(args, style) == words
 
 
 @given(

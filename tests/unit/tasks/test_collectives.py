@@ -94,18 +94,6 @@ def test_a_node_that_is_slow_one_way_is_told_with_the_way() -> None:
     ]
 
 
-def test_two_slow_nodes_of_five_are_both_named() -> None:
-    """Fewer than half of them may be slow."""
-    slow: Slow = {link: 0.2 for node in (1, 3) for link in ((node, None), (None, node))}
-
-    assert [text.split(" is slow")[0] for text in verdicts(bandwidths(5, slow))] == [
-        "node2",
-        "node4",
-    ]
-
-
-
-
 def test_tables_of_pairs() -> None:
     """A matrix each, a line per node, the verdict at the end."""
     matrix = bandwidths(3, {(2, None): 0.25, (None, 2): 0.25})
@@ -131,5 +119,3 @@ def test_tables_of_pairs() -> None:
         "",
         "node3 is slow: 0.25 of the others' median",
     ]
-
-
