@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assumed_facts import assumed_facts
-from runner.core.model.facts import EndpointReply, EtcdFacts, Facts, Interpreter
+from runner.core.model.facts import EndpointReply, EtcdFacts, Facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import (
@@ -79,15 +79,6 @@ ONE_NODE = online_case(
 )
 
 
-MIXED_GPU_COUNTS = online_case(
-    "mixed-gpu-counts",
-    spec(*_rack_nodes(3)),
-    *(
-        facts(f"gpu{n}", f"eth0 192.168.1.{100 + n}/24", gpu_count=count)
-        for n, count in ((1, 8), (2, 4), (3, 1))
-    ),
-)
-
 CHOSEN_GPUS = online_case(
     "chosen-gpus",
     spec(
@@ -136,15 +127,6 @@ USERS_OWN_SETTINGS = online_case(
         _shared_rack(2, gpu_count=4)[1],
         preset_env={"OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "ib0"},
     ),
-)
-
-COMMAND_TASK = online_case(
-    "command-task",
-    spec(
-        *_rack_nodes(2),
-        task=Task("julia", "command", "julia", ("--project=.", "train.jl", "cost=$5")),
-    ),
-    *_shared_rack(2, gpu_count=2),
 )
 
 
@@ -208,14 +190,6 @@ OFFLINE_ONE_NODE = Case(
     None,
 )
 
-OTHER_PYTHONS = online_case(
-    "other-pythons",
-    spec(*_rack_nodes(2), backend="gloo"),
-    *(
-        replace(host, python=Interpreter(f"/opt/python{n}/bin/python", "3.11.7", "2.13.0+cpu"))
-        for n, host in enumerate(_shared_rack(2, gpu_count=0), start=1)
-    ),
-)
 
 PUSHED = Case(
     "pushed",
@@ -237,21 +211,6 @@ PUSHED = Case(
     ),
 )
 
-C10D = online_case(
-    "c10d",
-    spec(
-        *_rack_nodes(2),
-        rendezvous=Rendezvous("c10d"),
-        torchrun=Torchrun(
-            monitor_interval=0.5,
-            rdzv_conf={"join_timeout": "900"},
-            role="trainer",
-            start_method="fork",
-            signals_to_handle=("SIGTERM", "SIGUSR1"),
-        ),
-    ),
-    *_shared_rack(2, gpu_count=2),
-)
 
 C10D_ELASTIC = online_case(
     "c10d-elastic",
@@ -259,7 +218,14 @@ C10D_ELASTIC = online_case(
         *_rack_nodes(3),
         rendezvous=Rendezvous("c10d"),
         min_nodes=2,
-        torchrun=Torchrun(max_restarts=3),
+        torchrun=Torchrun(
+            max_restarts=3,
+            monitor_interval=0.5,
+            rdzv_conf={"join_timeout": "900"},
+            role="trainer",
+            start_method="fork",
+            signals_to_handle=("SIGTERM", "SIGUSR1"),
+        ),
     ),
     *_shared_rack(3, gpu_count=2),
 )

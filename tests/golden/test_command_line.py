@@ -326,15 +326,11 @@ def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 2
 
 
-def test_the_version_is_the_packages(here: Here) -> None:
-    """Said in two files, once in each way."""
-    assert here("--version").out == f"runner {__version__}\n"
-
-
 def test_an_interrupt_before_anything_was_started(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is said, and is 130."""
+    """Is said, and is 130; a version needs no configuration."""
+    assert here("--version").out == f"runner {__version__}\n"
 
     def interrupt(_: object) -> list[Path]:
         raise KeyboardInterrupt

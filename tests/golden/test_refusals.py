@@ -14,8 +14,8 @@ ENVIRON = {"RANK": "0", "TOKEN": SECRET}
 PLAIN = {"task.entry": "plain"}
 SRUN = {"task.entry": "srun"}
 C10D = {"rendezvous.backend": "c10d"}
-TWO = {"cluster.nodes": {"a1": {}, "a2": {}}}
-RANGE = {"cluster.nodes": {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}}
+TWO: dict[str, Any] = {"cluster.nodes": {"a1": {}, "a2": {}}}
+RANGE: dict[str, Any] = {"cluster.nodes": {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}}
 SLURM = {
     "cluster.scheduler": "slurm",
     "cluster.login_node": "hpc.example",

@@ -21,7 +21,6 @@ from runner.core.model.network_probe import (
     ProbeResult,
     Target,
 )
-from runner.core.model.release import Certainty, PackageRequirement, Requirements
 from runner.core.model.spec import Node
 from runner.ui.layout import wrap_lines
 from runner.ui.problems import render_findings
@@ -62,21 +61,14 @@ def fact(name: str) -> Facts:
 
 
 def ill() -> CheckContext:
-    """Three do not answer, and five have something wrong."""
+    """Three do not answer, and some have something wrong."""
     case = well()
-    wants = Requirements(
-        "requirements.txt", (PackageRequirement("einops", "==0.8.2", certainty=Certainty.LISTED),)
-    )
-    has = replace(TORCH, packages={"einops": "0.8.2"})
-    told = {
-        name: replace(each, python=has) for name, each in case.facts.items() if name not in SILENT
-    }
-    old = replace(has, torch="2.1.0+cu118", executable="/home/ada/miniconda3/envs/llm/bin/python")
+    told = {name: each for name, each in case.facts.items() if name not in SILENT}
+    old = replace(TORCH, torch="2.1.0+cu118", executable="/home/ada/miniconda3/envs/llm/bin/python")
     busy = GpuProcess(4242, 70 << 30, "bob", "python train.py")
     changed = {
         "gpu02": replace(told["gpu02"], setup=SetupResult(1, CONDA), python=Interpreter()),
         "gpu07": replace(told["gpu07"], python=old),
-        "gpu08": replace(told["gpu08"], python=replace(has, packages={})),
         "gpu09": replace(told["gpu09"], shm_free=64 << 20),
         "gpu10": replace(told["gpu10"], shm_free=64 << 20, disk_free=900 << 20),
         "gpu12": replace(told["gpu12"], gpus=(replace(gpus(1)[0], processes=(busy,)),)),
@@ -88,7 +80,6 @@ def ill() -> CheckContext:
         case,
         facts=facts_now,
         unreachable=silent,
-        requirements=wants,
         network_probe=probed(ready, ("gpu03", "gpu14")),
     )
 

@@ -137,15 +137,6 @@ def test_a_sweep_is_one_code_for_all_its_runs(lab: Lab, project: Launcher, tmp_p
     told = json.loads(record.read_text())
     runs = [project.folder / "runs" / run["run_id"] for run in told["runs"]]
     assert [run["exit_code"] for run in told["runs"]] == [0, 0]
-    assert [run["changes"] for run in told["runs"]] == [
-        ["cluster.only=[node1]"],
-        ["cluster.only=[node2]"],
-    ]
-    places = [json.loads((run / "sweep.json").read_text()) for run in runs]
-    assert [(p["sweep"], p["number"], p["count"]) for p in places] == [
-        (told["sweep"], 1, 2),
-        (told["sweep"], 2, 2),
-    ]
     plans = [json.loads((run / "plan.json").read_text()) for run in runs]
     assert len({plan["release"] for plan in plans}) == 1
     assert whole(lab["node2"]) == [plans[0]["release"]]

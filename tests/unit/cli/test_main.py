@@ -147,13 +147,6 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
     assert silent.returncode == 2
 
 
-def test_the_cluster_is_the_subject_of_a_verb_about_hosts() -> None:
-    """`ps CLUSTER`; a run is that of a verb about a run."""
-    about_hosts = ("ps", "check", "deploy", "clean", "top")
-    assert {values(name, "hy")["cluster"] for name in about_hosts} == {"hy"}
-    assert values("logs", "0101-1200-x-abcd", "--cluster", "hy")["run"] == "0101-1200-x-abcd"
-
-
 def test_flags_stand_anywhere_and_once() -> None:
     """Switches and repeatable flags may come again; a word of its own is the subject."""
     given = values("logs", "--rank", "1", "0101-1200-x-abcd", "--rank=2,3", "--follow", "a=1")

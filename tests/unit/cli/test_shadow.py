@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -61,20 +60,3 @@ def test_printed_commands_begin_with_what_was_typed(
     shown = printed.format(**places)
     begin = shlex.quote(shown) if shown.startswith(str(script.parent)) else shown
     assert done.stderr.splitlines()[-1] == f"    `{begin} clean --help` lists the flags"
-
-
-def test_the_script_works_beside_it(tmp_path: Path) -> None:
-    """It says so on standard error, and does what was asked."""
-    (tmp_path / "runner.py").write_text("print('my own')")
-    script = "import sys; sys.path.pop(0); from runner.cli.main import entry; entry()"
-    env = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", script, "--version"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "runner" in done.stdout
-    assert done.stderr.startswith("note: ./runner.py is what")

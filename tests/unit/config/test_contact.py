@@ -69,13 +69,6 @@ def test_only_what_reaches_the_hosts_is_judged(composer: Composer) -> None:
     assert problems(composer, keys=None)
 
 
-def test_setup_that_may_bring_the_python_is_among_it(composer: Composer) -> None:
-    """Where it can be resolved, since the interpreter may be there without it."""
-    words = ["cluster.setup=['module load python']", "cluster.project=/shared/p"]
-    spec = composer.compose(words, ()).spec
-    assert (spec.setup, spec.project) == (("module load python",), "/shared/p")
-
-
 def test_overrides_of_nodes_are_a_launchs(composer: Composer) -> None:
     """Also of a member of a range; a name that is misspelt is refused."""
     words = ["cluster.nodes.gpu1.port=2222", "task.nnodes=1", "cluster.only=[gpu1]"]

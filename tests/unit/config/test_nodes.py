@@ -83,15 +83,11 @@ def test_every_key_of_a_node_reaches_the_spec() -> None:
 
 
 def test_a_node_without_settings_has_those_of_its_cluster() -> None:
-    """Its host is its name; `{}` and nothing at all are the same."""
+    """Its host is its name; `{}` and nothing are the same; its own word counts, also `auto`."""
     chosen = nodes_of({"a": None, "b": {}}, transport="local", gpus_per_node=2, nproc_per_node=3)
     assert chosen == tuple(
         Node(name=name, host=name, transport="local", gpu_count=2, nproc=3) for name in "ab"
     )
-
-
-def test_a_node_may_be_auto_where_its_cluster_is_not() -> None:
-    """Its own word counts, also when it is `auto`."""
     (node,) = nodes_of({"a": {"gpus": "auto", "nproc_per_node": "auto"}}, nproc_per_node=3)
     assert (node.gpu_count, node.nproc) == (None, None)
 
@@ -147,22 +143,6 @@ def test_one_host_with_two_ports_is_two_machines() -> None:
     """Such as two containers behind one address; and local nodes share a machine on purpose."""
     assert names_of({"a": {"host": "x", "port": 1}, "b": {"host": "x", "port": 2}}) == "a b"
     assert names_of({"a": {"host": "x"}, "b": {"host": "x"}}, transport="local") == "a b"
-
-
-def test_a_misspelt_node_on_the_command_line_is_no_new_node() -> None:
-    """Only the YAML, or a `+`, makes a node."""
-    nodes = {"gpu1": {}, "gpu[02-03]": {}, "gpu04": {"gpus": 1}, "gpu5": {"gpus": 1}}
-    more = {
-        "node_overrides": [("gpu04", "gpus"), ("gpu5", "gpus")],
-        "known_entries": ["gpu1", "gpu[02-03]", "gpu04"],
-    }
-    assert problems_of(nodes, more=more) == [
-        (
-            "cluster.nodes.gpu5: there is no node gpu5; the nodes are gpu1, gpu02, gpu03, gpu04\n"
-            "    did you mean cluster.nodes.gpu1?\n"
-            "    +cluster.nodes.gpu5.host=ADDRESS adds one"
-        )
-    ]
 
 
 def test_a_node_name_with_dots_is_out_of_reach_of_the_command_line() -> None:

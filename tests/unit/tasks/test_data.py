@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections import Counter
 from pathlib import Path
 
 import runner
 
 TASKS = Path(runner.__file__).parent / "tasks"
-DIGITS = TASKS / "digits.csv.gz"
-
-
-def test_every_row_is_an_image_and_its_label() -> None:
-    """There are 1,797 rows: 64 pixels from 0 to 16, then a digit, as often as UCI counts it."""
-    text = gzip.decompress(DIGITS.read_bytes()).decode()
-    rows = [[int(value) for value in line.split(",")] for line in text.splitlines()]
-
-    assert len(rows) == 1797
-    assert {len(row) for row in rows} == {65}
-    assert {pixel for row in rows for pixel in row[:64]} == set(range(17))
-    labels = Counter(row[64] for row in rows)
-    assert [labels[digit] for digit in range(10)] == [
-        *(178, 182, 177, 183, 181),
-        *(182, 181, 179, 174, 180),
-    ]
 
 
 def test_bytes_are_those_of_the_description() -> None:
