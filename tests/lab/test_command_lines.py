@@ -31,7 +31,6 @@ print(json.dumps({"argv": sys.argv[1:], "env": told}))
 class Row(NamedTuple):
     """One row of the page's tables."""
 
-    family: str
     theirs: str
     ours: str
 
@@ -50,13 +49,10 @@ class Row(NamedTuple):
 def rows() -> list[Row]:
     """Return the rows of the page."""
     found = []
-    family = ""
     for line in PAGE.splitlines():
-        if line.startswith("## "):
-            family = line[3:]
-        elif line.startswith("| `"):
+        if line.startswith("| `"):
             theirs, ours, *_ = line.split(" | ")
-            found.append(Row(family, theirs.split("`")[1], ours.strip("` |")))
+            found.append(Row(theirs.split("`")[1], ours.strip("` |")))
     return found
 
 
