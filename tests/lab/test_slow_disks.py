@@ -118,10 +118,10 @@ def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin: Begin) -> None:
     assert '"state":"stopped"' in record.read_text()
 
 
-def _launch_into(disks: Lab, user: Launcher, frozen: Sequence[str]) -> Controller:
-    """Launch a run, and freeze these disks while the hosts make its folder."""
+def _launch_into(disks: Lab, user: Launcher, frozen: Sequence[str], files: int = 300) -> Controller:
+    """Launch a run, and freeze these disks while the hosts make its folder with so many files."""
     (user.folder / "data").mkdir()
-    for number in range(2000):
+    for number in range(files):
         (user.folder / f"data/{number}").write_text(str(number))
     words = user.rank_overrides("wait=/dev/shm/go", "print=done")
     controller = user.start("cluster=lab", *words)
@@ -144,7 +144,7 @@ def test_a_launch_waits_for_the_disk(disks: Lab, user: Launcher) -> None:
 @pytest.mark.all
 def test_a_launch_that_waits_for_the_disk_can_be_stopped(disks: Lab, user: Launcher) -> None:
     """At once; when the disk answers, what was made of the run is removed."""
-    controller = _launch_into(disks, user, ["node2"])
+    controller = _launch_into(disks, user, ["node2"], files=2000)
     controller.until(lambda: "node2: its disk has not answered for" in controller.err, "it")
     controller.send()
     done = controller.wait()

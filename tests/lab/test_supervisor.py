@@ -27,10 +27,8 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.peers.hub import PeerObserver
-from runner.host.process import procfs
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder
-from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.peer_exchange import join_peers
 from tests.lab.supervising import HOST_PYTHON, ROOT, SPAWN_CODE, RunStarter
 from tests.lab.waiting import PATIENCE
@@ -58,17 +56,6 @@ def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-@pytest.mark.all
-def test_a_failing_rank_is_named_with_its_code(start: RunStarter) -> None:
-    """The rank's own exit code is on record, and the signal that ended the other."""
-    run = start("fail=1:3", "sleep=600")
-    assert run.wait_ended().state is State.FAILED
-    codes = {body.rank: (body.code, body.signal) for body in run.bodies(RankExited)}
-    assert codes[1] == (3, None)
-    assert codes[0] == (None, signal.SIGTERM)
-    assert run.processes() == []
-
-
 def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: RunStarter) -> None:
     """A segmentation fault is a segmentation fault, not an exit code."""
     run = start("kill=11", ranks=1)
@@ -78,14 +65,10 @@ def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: RunStarter) ->
 
 def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     """It is said again once the supervisor listens: ranks are asked to end, and not killed."""
-    argv = ("/bin/sh", "-c", "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done")
-    run = start(argv=argv, ranks=0, grace_s=60, start_as="stopped")
-    assert run.wait_ended().killed == 0
+    run = start("sleep=600", grace_s=600, start_as="stopped")
+    ended = run.wait_ended()
+    assert (ended.state, ended.killed) == (State.STOPPED, 0)
     assert run.bodies(Stopping)[0].reason == "told early"
-    # It may come before the start, or end the shell before that has set its trap.
-    for ended in run.bodies(ProgramExited):
-        said = Path(run.folder.stream_log(0, "program", "out")).read_text()
-        assert said == "saved\n" or ended.signal == signal.SIGTERM
 
 
 def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
@@ -227,28 +210,3 @@ def test_a_second_supervisor_of_the_same_run_is_refused(start: RunStarter, tmp_p
     assert ended.state is State.STOPPED
     assert ended.killed >= 4
     assert run.processes() == []
-
-
-@pytest.mark.all
-def test_more_connections_than_descriptors_end_nothing(start: RunStarter) -> None:
-    """Who comes when none is left is refused; the run goes on, and takes commands again later."""
-    few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
-    run = start("sleep=600", wrapper=few)
-    run.wait_started()
-    connections: list[socket.socket] = []
-    while len(connections) < 99:
-        connection = RunSocket(run.folder).connect()
-        connections += [connection] if connection else []
-        time.sleep(0 if connection else 0.01)  # its backlog was full
-    began, spent = time.monotonic(), _cpu_s(run.supervisor())
-    time.sleep(1)
-    assert _cpu_s(run.supervisor()) - spent < (time.monotonic() - began) / 2, "it does not spin"
-    assert run.bodies(Ended) == []
-    for connection in connections:
-        connection.close()
-    run.send_command("stop")
-    assert run.wait_ended().state is State.STOPPED
-
-
-def _cpu_s(pid: int) -> float:
-    return procfs.table()[pid].cpu_ticks / os.sysconf("SC_CLK_TCK")
