@@ -68,6 +68,7 @@ def rounds(on_lab: Launcher, steps: Path) -> Rounds:
     return Rounds(on_lab, steps)
 
 
+@pytest.mark.slow
 def test_a_node_that_leaves_for_good(lab: Lab, rounds: Rounds) -> None:
     """The other finishes, the run has succeeded, and what is not proven is said."""
     running = rounds.start(2, "cluster=lab", "task.nnodes='1:2'")
@@ -82,6 +83,7 @@ def test_a_node_that_leaves_for_good(lab: Lab, rounds: Rounds) -> None:
     assert "node2: could not verify that all processes ended" in done.err, done
 
 
+@pytest.mark.slow
 def test_too_few_nodes_are_the_end(lab: Lab, rounds: Rounds) -> None:
     """Torch would wait for others for minutes; the run ends as one that lost a host does."""
     running = rounds.start(3, *THREE[:2], "task.nnodes='2:3'", "cluster.master=node2")

@@ -74,6 +74,7 @@ def whole(steps: Path) -> None:
         assert done == list(range(STEPS)), (rank, done)
 
 
+@pytest.mark.slow
 def test_a_host_without_power_is_replaced_by_the_spare(
     lab: Lab, on_lab: Launcher, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_rank_that_fails_once(
     assert record["node1"][-1]["state"] == record["node3"][-1]["state"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_with_too_few_nodes_nothing_starts_again(
     lab: Lab, detached: Callable[..., tuple[str, str]], steps: Path
 ) -> None:
