@@ -9,6 +9,7 @@ from pathlib import Path
 
 import runner
 from tests.lab.launching import ROOT
+from tests.lab.waiting import PATIENCE
 
 TASKS = Path(runner.__file__).parent / "tasks"
 TORCHRUN = ("-m", "torch.distributed.run")
@@ -18,7 +19,7 @@ def python(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run our python on this machine's CPUs, under a deadline that ends torchrun's ranks too."""
     mine = {name: value for name, value in os.environ.items() if name != "DIST_BACKEND"}
     return subprocess.run(
-        ["timeout", "--kill-after=15", "160", sys.executable, *command],
+        ["timeout", "--kill-after=15", f"{160 * PATIENCE:.0f}", sys.executable, *command],
         env={**mine, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **env},
         capture_output=True,
         text=True,

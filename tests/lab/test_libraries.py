@@ -141,20 +141,6 @@ def test_a_hydra_program(follow: Follow) -> None:
         assert rate in swept.out + swept.err
 
 
-@pytest.mark.parametrize("page", [path.name for path in sorted(PAGES.glob("*.md"))])
-def test_the_plan_of_a_page(page: str, launcher: Launcher, shared: Path) -> None:
-    """Each of its commands has a plan, with the files of the page; also without the library."""
-    write_files(page, launcher, shared)
-    cluster = {"defaults": ["base"], "nproc_per_node": 2, "nodes": {node: {} for node in NODES}}
-    (launcher.conf / "cluster" / "mine.yaml").write_text(yaml.safe_dump(cluster))
-    lines = [text for kind, text in blocks(page, shared) if kind == "sh"]
-    for words in commands("".join(lines)):
-        split = words.index("--") if "--" in words else len(words)
-        done = launcher(*words[:split], "dry_run=offline", *words[split:])
-        assert done.code == 0, done
-        assert "train.py" in done.out, done
-
-
 @pytest.mark.all
 @pytest.mark.slow
 def test_lightning(follow: Follow, shared: Path) -> None:
@@ -164,34 +150,6 @@ def test_lightning(follow: Follow, shared: Path) -> None:
     assert_falling(losses(*done))
     assert (shared / "line" / "last.ckpt").stat().st_size > 0
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
-
-
-@pytest.mark.all
-@pytest.mark.slow
-def test_lightning_resumes_by_itself_after_a_failure(
-    cluster: Launcher, lab: Lab, shared: Path
-) -> None:
-    """A rank is killed after some epochs: the relaunch goes on from the checkpoint of the last."""
-    need("lightning")
-    write_files("lightning.md", cluster, shared)
-    words = ("cluster=mine", "task=train", "task.args.epochs=400", "relaunch.max=1")
-    run = cluster.start(*words, "relaunch.backoff_s=0.1")
-    run.until_printed("epoch 5 of 4 ranks", 1, seconds=120)
-    second = [*lab.hosts.values()][1]
-    started = second.processes("train.py")
-    shims = ("rank.py", "torch.distributed")
-    ranks = [
-        each.pid
-        for each in started
-        if " train.py " in each.cmdline and not any(word in each.cmdline for word in shims)
-    ]
-    second.kill(ranks[-1])
-    run.until_printed("epoch 400 of 4 ranks", 1, seconds=150)
-    done = run.wait(30)
-    assert done.code == 0, done
-    epochs = [int(epoch) for epoch in re.findall(r"epoch (\d+) of 4 ranks", done.out)]
-    assert len(epochs) in (400, 401), "of one epoch the checkpoint may have been unfinished"
-    assert epochs.count(1) == 1
 
 
 @pytest.mark.all
@@ -223,18 +181,6 @@ def test_accelerate(follow: Follow, shared: Path) -> None:
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
     states = [path.name for path in (shared / "line" / "epoch_4").glob("random_states_*")]
     assert sorted(states) == [f"random_states_{rank}.pkl" for rank in range(4)]
-
-
-@pytest.mark.all
-@pytest.mark.slow
-def test_accelerate_without_gpus_or_a_word(cluster: Launcher, shared: Path) -> None:
-    """As its page warns, each rank trains by itself."""
-    need("accelerate")
-    write_files("accelerate.md", cluster, shared)
-    words = ("cluster=mine", "task=train", "task.args.epochs=1", "task.args.folder=line")
-    done = cluster(*words, "task.env.ACCELERATE_USE_CPU=null", seconds=150)
-    assert done.code == 0, done
-    assert set(re.findall(r"of (\d) ranks", done.out)) == {"1"}
 
 
 @pytest.mark.all

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.lab.by_hand import TASKS, python, torchrun
-from tests.lab.launching import Launcher
 
 pytestmark = pytest.mark.tasks
 
@@ -62,31 +61,6 @@ def test_two_ranks_learn_what_one_does(tmp_path: Path) -> None:
     assert set(mine[-2]) <= set("abcdefgh")
 
 
-def test_any_number_of_steps_is_trained() -> None:
-    """The learning rate rises for a tenth of them, or for one where that is less, then falls."""
-    done = python("-c", SHORT_TRAININGS, SCRIPT, *flags(context=8, sample=0))
-    assert done.returncode == 0, done
-    for steps, rates in enumerate(json.loads(done.stdout.splitlines()[-1]), 1):
-        assert len(rates) == steps
-        assert rates[0] == pytest.approx(3e-3 / 25)
-        assert rates[1:] == sorted(rates[1:], reverse=True)
-        assert rates[1:2] == [3e-3][: steps - 1]
-
-
-SHORT_TRAININGS = """
-import json, runpy, sys
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-told, (_, script, *flags) = [], sys.argv
-register_optimizer_step_pre_hook(lambda it, *_: told[-1].append(it.param_groups[0]["lr"]))
-for steps in range(1, 13):
-    told.append([])
-    sys.argv = [script, *flags, f"--steps={steps}"]
-    runpy.run_path(script, run_name="__main__")
-print(json.dumps(told))
-"""
-
-
 def entropy_of_letters() -> float:
     """The loss of who knows how often each character occurs, and nothing else, in nats."""
     import gzip  # noqa: PLC0415
@@ -96,26 +70,3 @@ def entropy_of_letters() -> float:
     counts = Counter(text)
     assert len(counts) == ALPHABET
     return -sum(n / len(text) * math.log(n / len(text)) for n in counts.values())
-
-
-@pytest.mark.all
-def test_the_shipped_settings_learn_to_write() -> None:
-    """All of the default training; by hand as the docs say it."""
-    lines = trained(2)
-    assert losses(lines)[-1] < 2.2
-
-
-@pytest.mark.all
-@pytest.mark.slow
-def test_ranks_and_nodes_share_one_batch(on_lab: Launcher) -> None:
-    """Four ranks on one, two and four hosts print the same losses and the same text."""
-    args = [f"task.args.{name}={value}" for name, value in {**SMALL, "steps": 20}.items()]
-    told = []
-    for nodes in (1, 2, 4):
-        shape = (f"task.nnodes={nodes}", f"cluster.nproc_per_node={4 // nodes}")
-        words = ("cluster=lab", "cluster.env.OMP_NUM_THREADS=1", "task=char_gpt", *shape, *args)
-        done = on_lab(*words, seconds=120)
-        assert done.code == 0, done
-        lines = [line.partition("] ")[2] for line in done.out.splitlines()]
-        told.append((losses(lines), lines[-3:-1]))
-    assert told[0] == told[1] == told[2]

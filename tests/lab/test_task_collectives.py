@@ -14,8 +14,7 @@ import pytest
 import runner
 from tests.lab.by_hand import python
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
-from tests.lab.test_launch import ONE_CORE
+from tests.lab.launching import PROGRAMS, Launcher
 
 pytestmark = pytest.mark.tasks
 
@@ -57,16 +56,14 @@ def test_bandwidth_is_that_of_nccl_tests(everything: Everything) -> None:
         assert row["busbw"] == pytest.approx(row["algbw"] * factors[row["operation"]])
 
 
-def test_smoke_lasts_as_long_as_told(everything: Everything) -> None:
-    """Its line per node has the rate of its steps."""
+def test_smoke_tells_what_it_did(everything: Everything) -> None:
+    """Its line per node has the number of its steps, and no wrong one."""
     out, results = everything
 
     smoke = results["smoke"]
     (node,) = smoke["nodes"]
     assert (node["node"], node["wrong"]) == (socket.gethostname(), 0)
-    assert 1 <= smoke["seconds"] < 15
-    # Each rank has its own clock.
-    assert node["steps_per_second"] == pytest.approx(smoke["steps"] / smoke["seconds"], rel=0.2)
+    assert smoke["seconds"] >= 1
     assert f"smoke: {smoke['steps']} times all_reduce of 1009001 numbers in " in out
 
 
@@ -82,20 +79,12 @@ def test_smoke_fails_on_a_wrong_sum() -> None:
     assert int(last.split()[-1]) >= 1, done
 
 
-def test_alone() -> None:
-    """One process without torchrun is a world of one rank."""
-    done = python(SCRIPT, "--mode=smoke", "--seconds=0.5")
-
-    assert (done.returncode, done.stderr) == (0, ""), done
-    assert "world size 1, backend gloo, device cpu" in done.stdout.splitlines()
-
-
 def test_pairs_name_the_slow_host(lab: Lab, on_lab: Launcher) -> None:
-    """Every link of one host is slow; the four hosts have no copy of our code."""
+    """Every link of one host is slow; four hosts, which have no copy of our code."""
     lab["node3"].degrade_network(delay_ms=20)
     few = ("task.args.iters=3", "task.args.warmup=1", "task.args.pair_bytes=1M")
-    plain = (PLAIN_ENTRY, ONE_CORE)
-    done = on_lab("cluster=lab", "task=collectives", "task.args.mode=pairs", *few, *plain)
+    plain = ("task.entry=plain", "cluster.env.OMP_NUM_THREADS=1")
+    done = on_lab("cluster=lab4", "task=collectives", "task.args.mode=pairs", *few, *plain)
 
     assert done.code == 0, done
     named = re.findall(r"(\w+) is slow: [\d.]+ of the others' median", done.log("node1", 0))

@@ -123,22 +123,6 @@ def test_gradients_are_averaged_once_per_step(single: Training, ddp: Training) -
     assert single.averaged == [[0] * STEPS]
 
 
-def test_images_that_do_not_fill_a_step_are_left_out() -> None:
-    """No rank makes up for the odd image of 1,437: two ranks take the steps of one process."""
-    done = torchrun(2, str(TASKS / "ddp.py"), "--epochs=1", "--batch_size=2", "--log_every=1000")
-    assert " after 718 steps" in done.stdout
-
-
-def test_a_checkpoint_goes_on_with_other_batches(folder: Path) -> None:
-    """The steps are then those of both trainings, not those that all epochs would have had."""
-    words = (str(TASKS / "ddp.py"), f"--checkpoint={folder / 'batches.pt'}")
-    assert " after 29 steps" in python(*words, "--epochs=1").stdout
-    progress, result = python(*words, EPOCHS, "--batch_size=96").stdout.splitlines()[-2:]
-    assert '"step": 43, "steps": 43' in progress
-    assert " after 43 steps" in result
-
-
-@pytest.mark.all
 def test_a_checkpoint_is_gone_on_from(folder: Path, ddp: Training) -> None:
     """One epoch by one rank, one by two ranks that find its checkpoint: they say so; same end."""
     import torch  # noqa: PLC0415

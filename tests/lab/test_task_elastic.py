@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,10 +12,18 @@ import pytest
 from tests.lab.by_hand import TASKS, python
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
-from tests.lab.test_elastic import ELASTIC
-from tests.lab.test_launch import ONE_CORE
 
 pytestmark = pytest.mark.tasks
+
+ELASTIC = (
+    "cluster=lab4",
+    "cluster.only=[node1,node2,node3]",
+    "rendezvous=c10d",
+    "task.nnodes='2:3'",
+    "torchrun.max_restarts=5",
+    "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",
+    "cluster.env.OMP_NUM_THREADS=1",
+)
 
 
 EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 10, 29, 48, 5
@@ -50,7 +56,10 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
     told = (f"SLOW_SCRIPT={TASKS / 'elastic.py'}", f"SLOW_UNTIL={hurry}")
     args = (f"epochs={EPOCHS}", f"save_every={SAVE_EVERY}", "log_every=1")
     training = on_lab.start(
-        *(*ELASTIC, "task=elastic", *script, "cluster.master=node2", ONE_CORE),
+        *ELASTIC,
+        "task=elastic",
+        *script,
+        "cluster.master=node2",
         *(f"cluster.env.{word}" for word in told),
         *(f"task.args.{word}" for word in args),
     )
@@ -113,52 +122,21 @@ def assert_undisturbed(snapshots: list[Path], test_loss: float) -> None:
         torch.testing.assert_close(snapshot["model"], model.state_dict(), rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.all  # a detail of one task
-def test_two_nodes_of_one_name_share_a_snapshot(tmp_path: Path) -> None:
-    """As two agents on one machine do: neither renames what the other is still writing."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    flags = ("--epochs=2", "--save_every=1", f"--snapshot={tmp_path / 'shared.pt'}")
-    words = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    with ThreadPoolExecutor() as pool:
-        ranks = [
-            pool.submit(python, str(TASKS / "elastic.py"), *flags, **words, RANK=rank)
-            for rank in "01"
-        ]
-    for rank in ranks:
-        assert rank.result().returncode == 0, rank.result()
-    assert [path.name for path in tmp_path.iterdir()] == ["shared.pt"]
-
-
-@pytest.mark.all  # a detail of one task, which takes two trainings
 def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path) -> None:
-    """Other batches, fewer epochs, or a checkpoint of `ddp`: one line each, exit code 2."""
-    snapshot, checkpoint = tmp_path / "elastic.pt", tmp_path / "ddp.pt"
-    begun = python(str(TASKS / "elastic.py"), "--epochs=2", f"--snapshot={snapshot}")
-    assert begun.returncode == 0, begun
-    python(str(TASKS / "ddp.py"), "--epochs=1", f"--checkpoint={checkpoint}")
-    of_58 = """ValueError("it is of step 58 with {'batch_size': 48, 'seed': 0}")"""
-    for path, flag, why in (
-        (snapshot, "--batch_size=96", of_58),
-        (snapshot, "--epochs=1", of_58),
-        (checkpoint, "--epochs=2", "KeyError('order')"),
-    ):
-        done = python(str(TASKS / "elastic.py"), flag, f"--snapshot={path}")
-        line = f"elastic.py: error: --snapshot {path} is of no use here: {why}\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-
-
-@pytest.mark.all  # a detail of one task
-def test_a_step_that_counted_twice_is_a_failure(tmp_path: Path) -> None:
-    """The end compares how often each image was used with a training without interruption."""
+    """Other batches, fewer epochs: one line, exit code 2; a step that counts twice is a failure."""
     import torch  # noqa: PLC0415
 
-    words = (str(TASKS / "elastic.py"), f"--snapshot={tmp_path / 'elastic.pt'}")
-    assert python(*words, "--epochs=1").returncode == 0
-    state = torch.load(tmp_path / "elastic.pt")
+    snapshot = tmp_path / "elastic.pt"
+    words = (str(TASKS / "elastic.py"), f"--snapshot={snapshot}")
+    assert python(*words, "--epochs=2").returncode == 0
+    why = """ValueError("it is of step 58 with {'batch_size': 48, 'seed': 0}")"""
+    for flag in ("--batch_size=96", "--epochs=1"):
+        done = python(*words, flag)
+        line = f"elastic.py: error: --snapshot {snapshot} is of no use here: {why}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    state = torch.load(snapshot)
     state["counts"][0] += 1
-    torch.save(state, tmp_path / "elastic.pt")
-    done = python(*words, "--epochs=2")
+    torch.save(state, snapshot)
+    done = python(*words, "--epochs=3")
     line = "not every step counted once; do all ranks have the same arguments?\n"
     assert (done.returncode, done.stderr) == (1, line)

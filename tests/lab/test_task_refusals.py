@@ -17,67 +17,27 @@ LACKS = "error: this torch, {torch}, "
 NO_SUM = "distributed.fsdp.FSDPModule.set_force_sum_reduction_for_comms"
 ONE_PROCESS = "error: this trains in one process and was started as 2; ddp.py uses all"
 CASES = [
-    ("collectives", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this "),
     ("collectives", 2, "", ["--max_bytes=1.5G"], "error: argument --max_bytes: '1.5G' is no size"),
-    ("collectives", 2, "", ["--max_bytes=1K"], "error: --min_bytes must not be above --max_bytes"),
     ("resnet18", 2, "", ["--sync_bn"], "error: --sync_bn needs nccl and a GPU for each rank; this"),
-    ("resnet18", 1, "", ["--lr=-1"], "error: --lr must be above 0, not -1.0"),
-    ("resnet18", 1, "", ["--epochs=0"], "error: --epochs must be at least 1, not 0"),
     ("resnet18", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
     ("resnet18", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host"),
-    ("resnet18", 1, "", ["--resume=/no/such.pt"], "error: --resume: there is no file /no/such.pt"),
     ("resnet18", 1, "", ["--resume=odd.txt"], "error: --resume: odd.txt is no checkpoint of resn"),
-    ("resnet18", 1, "", ["--checkpoint=folder"], "error: --checkpoint: folder is a folder"),
     ("resnet18", 1, "", ["--checkpoint=/proc/x.pt"], "error: [Errno 2] No such file or directory:"),
-    ("char_gpt", 1, "", ["--steps=0"], "error: --steps must be at least 1, not 0"),
     ("char_gpt", 2, "", ["--batch_size=7"], "error: --batch_size must divide by 2 ranks, --width "),
-    ("char_gpt", 1, "", ["--lr=nan"], "error: --batch_size must divide by 1 ranks, --width by hea"),
-    ("char_gpt", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
-    ("char_gpt", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host"),
-    ("char_gpt", 1, "", ["--data=/no/such"], "error: --data /no/such: No such file or directory"),
-    ("char_gpt", 1, "", ["--data=short.txt"], "error: --data short.txt: 9 characters are too few "),
-    ("char_gpt", 1, "", ["--data=odd.txt"], "error: --data odd.txt: 'utf-8' codec can't decode"),
     ("char_gpt", 1, "", ["--data=torn.gz"], "error: --data torn.gz: Error -3 while decompressing"),
     ("single", 1, "", ["--lr=-1"], "error: --lr must be above 0, not -1.0"),
-    ("data_parallel", 1, "", ["--lr=0"], "error: --lr must be above 0, not 0.0"),
-    ("single", 1, "", ["--batch_size=1438"], "error: --batch_size must be from 1 to 1437"),
     ("single", 2, "", [], ONE_PROCESS),
-    ("data_parallel", 2, "", [], ONE_PROCESS),
     ("ddp", 3, "", ["--accumulate=5"], "error: --batch_size must be a multiple of 15, 3 ranks tim"),
-    ("ddp", 1, "", ["--epochs=0"], "error: --epochs, --accumulate and --log_every must be at leas"),
-    ("ddp", 1, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host shows"),
-    ("ddp", 1, "", ["--lr=-1"], "error: --lr must be above 0, not -1.0"),
-    ("ddp", 1, "", ["--checkpoint=folder"], "error: --checkpoint: folder is no checkpoint of ddp."),
     ("ddp", 1, "", ["--checkpoint=odd.txt"], "error: --checkpoint: odd.txt is no checkpoint of dd"),
-    ("ddp", 1, "", ["--checkpoint=/proc/x.pt"], "error: --checkpoint: [Errno 2] No such file or d"),
-    ("elastic", 1, "", ["--lr=-1"], "error: --batch_size must be from 1 to 1437, and --lr above 0"),
-    ("elastic", 1, "", ["--snapshot=folder"], "error: --snapshot folder is of no use here: IsADi"),
     ("elastic", 1, "", ["--snapshot=odd.txt"], "error: --snapshot odd.txt is of no use here: Unpi"),
-    ("elastic", 2, "", ["--snapshot=/proc/x.pt"], "error: --snapshot /proc/x.pt is of no use here"),
-    ("elastic", 1, "", ["--save_every=0"], "error: --epochs, --log_every, --save_every and --time"),
-    ("elastic", 1, "", ["--backend=mpi"], "error: --backend or DIST_BACKEND must be gloo or nccl"),
-    ("rpc_parameter_server", 1, "", [], "error: a server and its trainers take 2 ranks or more"),
     ("rpc_parameter_server", 9, "", [], "error: --batch_size 420 must be a multiple of the 8 trai"),
-    ("rpc_parameter_server", 2, "", ["--checkpoint=."], "error: --checkpoint: . is a directory"),
-    ("rpc_parameter_server", 2, "", ["--checkpoint=short.txt/a"], "error: --checkpoint: [Errno "),
     ("rpc_parameter_server", 2, "_C._rpc_init", [], LACKS + "was built without RPC"),
-    ("rpc_pipeline", 1, "", [], "error: the 8 layers go to 2 to 8 ranks, not 1"),
     ("rpc_pipeline", 9, "", [], "error: the 8 layers go to 2 to 8 ranks, not 9"),
-    ("rpc_pipeline", 2, "", ["--microbatches=5"], "error: --batch_size 96 must be a multiple of"),
-    ("rpc_pipeline", 2, "_C._rpc_init", [], LACKS + "was built without RPC"),
     ("pipeline", 9, "", [], "error: the 8 layers go to 8 ranks or fewer, not 9"),
-    ("pipeline", 4, "", ["--microbatches=3"], "error: --microbatches must be at least 4, the numb"),
-    ("pipeline", 2, "", ["--schedule=zb"], "error: argument --schedule: invalid choice: 'zb' (ch"),
     ("pipeline", 2, "distributed.pipelining.PipelineStage", [], LACKS + "has no torch.distribu"),
     ("fsdp", 5, "", [], "error: --batch_size 96 must be a multiple of the 5 ranks"),
-    ("fsdp", 2, "", ["--resume=/no/such"], "error: --resume: no checkpoint in /no/such, which all"),
-    ("fsdp", 2, "", ["--backend=nccl"], "error: nccl needs a GPU for local rank 0; this host sho"),
     ("fsdp", 2, NO_SUM, [], "error: torch {torch} averages wrongly over gloo: nccl or a newer o"),
-    ("fsdp", 2, "distributed.fsdp.fully_shard", [], LACKS + "has no torch.distributed.fsdp.ful"),
     ("tensor_parallel", 3, "", ["--tensor_parallel=2"], "error: --tensor_parallel 2 must divide "),
-    ("tensor_parallel", 10, "", [], "error: --batch_size 24 must be a multiple of the 5 groups"),
-    ("tensor_parallel", 2, "", ["--steps=0"], "error: --tensor_parallel, --steps, --batch_size "),
-    ("tensor_parallel", 2, NO_SUM, [], "error: torch {torch} averages wrongly over gloo: nccl "),
     ("tensor_parallel", 2, "distributed.fsdp.fully_shard", [], LACKS + "has no torch.distribute"),
 ]
 """Task, world size, what torch lacks, flags, and the line."""
@@ -88,10 +48,8 @@ def test_what_does_not_fit_is_one_line_and_exit_code_2(
 ) -> None:
     """Any rank ends alone, before it waits for another, and names what to change."""
     monkeypatch.chdir(tmp_path)
-    Path("short.txt").write_text("too short")
     Path("odd.txt").write_bytes(b"\xff" * 10_000)
     Path("torn.gz").write_bytes(gzip.compress(b"torn", mtime=0)[:10] + b"\xff" * 100)
-    Path("folder").mkdir()
     done = python("-c", FORKS, str(TASKS), json.dumps(CASES))
 
     assert done.returncode == 0, done

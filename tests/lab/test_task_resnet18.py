@@ -49,7 +49,6 @@ def epochs(lines: list[str]) -> list[str]:
     return [line.split("  ")[0] for line in lines if line.startswith("epoch ")]
 
 
-@pytest.mark.all
 def test_resumed_training_is_the_same_training(one_epoch: Epoch, tmp_path: Path) -> None:
     """An epoch and one more after a resume give, bit for bit, what two in a row give."""
     whole, resumed = tmp_path / "whole.pt", tmp_path / "resumed.pt"
@@ -74,16 +73,6 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.all
-def test_one_path_is_written_and_gone_on_from(tmp_path: Path) -> None:
-    """The same command begins a training, and after a relaunch goes on with it."""
-    flags = (FEW_STEPS, f"--checkpoint={tmp_path / 'm.pt'}", f"--resume={tmp_path / 'm.pt'}")
-    train(2, *flags, "--epochs=1")
-    lines = train(2, *flags, "--epochs=2")
-
-    assert epochs(lines) == ["epoch 2/2"]
-
-
 def test_only_rank_0_speaks_and_leaves_one_file(one_epoch: Epoch) -> None:
     """It tells where it runs, steps, epochs, and the result; the checkpoint lies alone."""
     first, progress, epoch, last = one_epoch.lines
@@ -97,22 +86,6 @@ def test_only_rank_0_speaks_and_leaves_one_file(one_epoch: Epoch) -> None:
         r"final test accuracy \d+\.\d\d % \(\d+/60\), trained 1 epochs in \d+\.\d s", last
     )
     assert [file.name for file in one_epoch.path.parent.iterdir()] == ["digits.pt"]
-
-
-@pytest.mark.all
-def test_each_test_image_counts_once_with_any_number_of_ranks(one_epoch: Epoch) -> None:
-    """60 images do not divide by 7; still 1 and 7 ranks count the same right answers of 60."""
-    nothing_to_train = (FEW_STEPS, "--epochs=1", f"--resume={one_epoch.path}")
-    alone = python(*FEW, *nothing_to_train)
-
-    assert alone.stderr == ""
-    first, last = alone.stdout.splitlines()
-    assert first == RUN_OF.format(1)
-    final = re.match(r"final test accuracy [\d.]+ % \(\d+/60\), trained 0 epochs", last)
-    assert final
-    first, last = train(7, *nothing_to_train)
-    assert first == RUN_OF.format(7)
-    assert last.startswith(final[0])
 
 
 def test_missed_target_is_exit_code_1(one_epoch: Epoch) -> None:

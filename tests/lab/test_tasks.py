@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,10 +16,11 @@ from _pytest.mark.structures import ParameterSet
 from tests.lab.by_hand import TASKS, TORCHRUN
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
-from tests.lab.test_launch import ONE_CORE
+from tests.lab.waiting import PATIENCE
 
 pytestmark = pytest.mark.tasks
 
+ONE_CORE = "cluster.env.OMP_NUM_THREADS=1"
 
 ACCURACY = r"test loss \d\.\d{4}, test accuracy \d+\.\d\d % after \d+ steps"
 LOSS = r"loss \d\.\d{4} after \d+ steps"
@@ -35,24 +36,20 @@ class Training:
         result: A pattern of the part of rank 0's output that is the same in every equal run.
         args: What is set by `task.args.NAME`, and by hand as `--NAME`.
         ranks: Per node.
-        hosts: On how many hosts it runs.
-        by_torchrun: Whether torchrun starts it by hand; else `python` does, once.
-        in_make_test: On how many hosts `make test` runs it, if at all.
+        by_torchrun: Whether torchrun starts it by hand, on two hosts; else `python` does, once.
     """
 
     name: str
     result: str
     args: Mapping[str, object] = field(default_factory=dict)
     ranks: int = 1
-    hosts: tuple[int, ...] = (1, 2, 4)
     by_torchrun: bool = True
-    in_make_test: int = 0
 
 
 TRAININGS = (
-    Training("single", ACCURACY, {"epochs": 2}, hosts=(1,), by_torchrun=False),
-    Training("data_parallel", ACCURACY, {"epochs": 2}, hosts=(1,), by_torchrun=False),
-    Training("ddp", ACCURACY, {"epochs": 2, "accumulate": 2}, ranks=2, in_make_test=1),
+    Training("single", ACCURACY, {"epochs": 2}, by_torchrun=False),
+    Training("data_parallel", ACCURACY, {"epochs": 2}, by_torchrun=False),
+    Training("ddp", ACCURACY, {"epochs": 1, "accumulate": 2}),
     Training("elastic", ACCURACY, {"epochs": 2}),
     Training("resnet18", r"final test accuracy .* \(\d+/360\)", {"epochs": 1, "batch_size": 480}),
     Training("rpc_parameter_server", LOSS, {**QUICK, "batch_size": 84}, ranks=2),
@@ -64,26 +61,21 @@ TRAININGS = (
 )
 
 
-def cases() -> Iterator[ParameterSet]:
-    """Each training on each number of hosts; `make test` takes what the table says."""
-    for training in TRAININGS:
-        for hosts in training.hosts:
-            marks = [] if hosts == training.in_make_test else [pytest.mark.all]
-            yield pytest.param(training, hosts, id=f"{training.name}-{hosts}", marks=marks)
-
-
-def by_hand(lab: Lab, training: Training, hosts: int) -> str:
+def by_hand(lab: Lab, training: Training, names: list[str]) -> str:
     """Start it on each host as its docstring says; return what rank 0 printed."""
-    nodes = list(lab.hosts.values())[:hosts]
+    nodes = [lab[name] for name in names]
     script = [
         str(TASKS / f"{training.name}.py"),
         *(f"--{name}={value}" for name, value in training.args.items()),
     ]
     launch = [
-        *(*TORCHRUN, f"--nnodes={hosts}"),
-        *(f"--nproc_per_node={training.ranks}", f"--master_addr={nodes[0].address}"),
+        *TORCHRUN,
+        f"--nnodes={len(nodes)}",
+        f"--nproc_per_node={training.ranks}",
+        f"--master_addr={nodes[0].address}",
     ]
-    python = ["env", "OMP_NUM_THREADS=1", "timeout", "--kill-after=15", "150", sys.executable]
+    limit = f"{150 * PATIENCE:.0f}"
+    python = ["env", "OMP_NUM_THREADS=1", "timeout", "--kill-after=15", limit, sys.executable]
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in nodes]
         started: list[subprocess.Popen[str]] = []
@@ -93,21 +85,32 @@ def by_hand(lab: Lab, training: Training, hosts: int) -> str:
             started.append(host.popen(argv, stdout=output, stderr=subprocess.STDOUT))
         codes = [each.wait() for each in started]
         printed = [(output.seek(0), output.read())[1] for output in outputs]
-    assert codes == [0] * hosts, printed
+    assert codes == [0] * len(nodes), printed
     return printed[0]
 
 
+def case(training: Training) -> ParameterSet:
+    """Return it with its name; `make test` has the one that is the usual one."""
+    return pytest.param(
+        training,
+        id=training.name,
+        marks=[pytest.mark.smoke] if training.name == "ddp" else [],
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("training", "hosts"), list(cases()))
-def test_by_hand_and_by_the_runner(
-    training: Training, hosts: int, lab: Lab, on_lab: Launcher
-) -> None:
+@pytest.mark.promise(14)
+@pytest.mark.parametrize("training", [case(each) for each in TRAININGS])
+def test_by_hand_and_by_the_runner(training: Training, lab: Lab, on_lab: Launcher) -> None:
     """On as many hosts, to the last digit."""
-    expected = re.findall(training.result, by_hand(lab, training, hosts))
-    nodes = ",".join(list(lab.hosts)[:hosts])
+    names = ["node1", "node2"] if training.by_torchrun else ["node1"]
+    expected = re.findall(training.result, by_hand(lab, training, names))
     done = on_lab(
-        *("cluster=lab", f"cluster.only=[{nodes}]", f"task={training.name}", ONE_CORE),
-        *([f"cluster.nproc_per_node={training.ranks}"] if training.by_torchrun else []),
+        "cluster=lab",
+        f"cluster.only=[{','.join(names)}]",
+        f"cluster.nproc_per_node={training.ranks}",
+        f"task={training.name}",
+        ONE_CORE,
         *(f"task.args.{name}={value}" for name, value in training.args.items()),
         seconds=200,
     )

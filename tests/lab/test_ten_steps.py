@@ -14,6 +14,7 @@ import pytest
 from tests.lab.lab import Lab, LabFactory
 from tests.lab.launching import ROOT
 from tests.lab.test_docs import AS_CONFIGURED, at_home
+from tests.lab.waiting import PATIENCE
 
 pytestmark = pytest.mark.tasks
 
@@ -22,15 +23,7 @@ BLOCK = re.compile(
     r"^```sh\n(?P<lines>.*?)^```\n(?:```\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
 ELLIPSIS = "…"
-RUN_ID_TEXT = re.compile(r"\d{4}-\d{4}(-\w+)+-\w{4}")
-LOSS = re.compile(r'\bloss(?:":)? (\d+\.\d+)')
-ACCURACY = re.compile(r"\baccuracy (\d+\.\d+) %")
-STEPS = re.compile(r'(?:"steps?": |after )(\d+)(?= steps|,)')
-ADDING_UP = 2e-4
-"""How far a loss may be from the page's, which is that of every program on it: ranks, threads and
-processors add the same numbers up in another order. The losses of char_gpt, whose model is larger
-and which trains longer, may be apart by ten times that.
-"""
+RUN_ID = re.compile(r"\d{4}-\d{4}(-\w+)+-\w{4}")
 
 
 @pytest.fixture
@@ -56,29 +49,12 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-def pattern(line: str) -> re.Pattern[str]:
-    """Return what matches a line of the page, whatever its numbers, run ids and widths are."""
-    words = RUN_ID_TEXT.sub("RUN", line).split()
-    numbers = (re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", re.escape(word)) for word in words)
-    indent = " *" if line.startswith(" ") else ""
-    return re.compile(indent + r"\s+".join(numbers).replace("RUN", RUN_ID_TEXT.pattern) + r"\s*")
-
-
 def says(line: str, printed: str) -> bool:
-    """Is this the page's line? With its steps, accuracy and loss, and else any numbers."""
-    of_digits = ACCURACY.search(line) or '"step"' in line
-    apart = ADDING_UP if of_digits else 10 * ADDING_UP
-    return (
-        pattern(line).fullmatch(printed) is not None
-        and figures(LOSS, printed) == pytest.approx(figures(LOSS, line), abs=apart)
-        and figures(ACCURACY, printed) == figures(ACCURACY, line)
-        and figures(STEPS, printed) == figures(STEPS, line)
-    )
-
-
-def figures(kind: re.Pattern[str], line: str) -> list[float]:
-    """Return the figures of a kind in a line."""
-    return [float(figure) for figure in kind.findall(line)]
+    """Is this the page's line, whatever its numbers, run ids and widths are?"""
+    words = RUN_ID.sub("RUN", line).split()
+    numbers = (re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", re.escape(word)) for word in words)
+    text = r"\s*" + r"\s+".join(numbers).replace("RUN", RUN_ID.pattern) + r"\s*"
+    return re.fullmatch(text, printed) is not None
 
 
 def missing_lines(output: str, printed: str) -> list[str]:
@@ -94,48 +70,6 @@ def missing_lines(output: str, printed: str) -> list[str]:
     return missing
 
 
-def blocks() -> Iterator[re.Match[str]]:
-    """Yield the blocks of commands, each with what the page says that it prints."""
-    return BLOCK.finditer(PAGE.read_text())
-
-
-def test_the_programs_differ_as_the_page_says() -> None:
-    """Every line that it shows of a `diff`."""
-    shown = 0
-    for block in blocks():
-        command = block["lines"].partition("\n")[0].split()
-        if command[0] == "diff":
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            missing = missing_lines(block["output"], done.stdout)
-            assert not [line for line in missing if line[0] in "<>-"], missing
-            shown += 1
-    assert shown == 3
-
-
-def test_a_loss_on_the_page_is_the_one_that_is_printed() -> None:
-    """To the last digit but one; so are accuracy and steps. A rate or a run id may be another."""
-    progress = '{"step": 20, "steps": 290, "loss": 1.1478, "rate": 10512.2, "unit": "images"}'
-    result = "[gpu1:0] test loss 0.1094, test accuracy 95.83 % after 290 steps"
-    written = "[gpu1:0] test loss 2.0987 after 300 steps, 1411 tokens per second"
-
-    assert not missing_lines(progress, progress.replace("10512.2", "9.0"))
-    assert not missing_lines(progress, progress.replace("1.1478", "1.1477"))
-    assert missing_lines(progress, progress.replace("1.1478", "1.1481")) == [progress]
-    assert missing_lines(progress, progress.replace("290", "220")) == [progress]
-    assert missing_lines(result, result.replace("95.83", "96.11")) == [result]
-    assert missing_lines(result, result.replace("0.1094", "0.1099")) == [result]
-    assert missing_lines(result, result.replace("290", "291")) == [result]
-    assert not missing_lines(written, written.replace("2.0987", "2.0979"))
-    assert missing_lines(written, written.replace("2.0987", "2.1021")) == [written]
-
-
-def test_the_page_says_one_result_of_ten_epochs() -> None:
-    """Of every program, started by hand or by the runner, on any number of nodes."""
-    told = re.findall(r"test loss .* after 290 steps", PAGE.read_text())
-    assert len(told) == 8
-    assert len(set(told)) == 1
-
-
 @pytest.mark.all
 @pytest.mark.slow
 def test_the_page_is_true(two_hosts: Lab, tmp_path: Path) -> None:
@@ -143,7 +77,7 @@ def test_the_page_is_true(two_hosts: Lab, tmp_path: Path) -> None:
     env = at_home(two_hosts, tmp_path / "home")
     clone = checkout(tmp_path / "runner")
     problems = []
-    for block in blocks():
+    for block in BLOCK.finditer(PAGE.read_text()):
         printed = ""
         for line in block["lines"].splitlines():
             done = subprocess.run(
@@ -154,7 +88,7 @@ def test_the_page_is_true(two_hosts: Lab, tmp_path: Path) -> None:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=900,
+                timeout=200 * PATIENCE,
                 check=False,
             )
             printed += done.stdout
