@@ -110,11 +110,17 @@ def test_shards_train_as_the_whole_model(
     assert losses == pytest.approx(alone.losses("AdamW", 0.003), abs=5 * ROUNDING)
 
 
-@pytest.mark.parametrize("name", ["pipeline", "rpc_pipeline"])
-def test_stages_train_as_the_whole_model(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("pipeline", "pipeline_gradients.py"),
+        ("rpc_pipeline", "rpc_pipeline_gradients.py"),
+    ],
+)
+def test_stages_train_as_the_whole_model(name: str, program: str, tmp_path: Path) -> None:
     """Outputs and gradients of the first batch, by each schedule, and the losses of all steps."""
     path = tmp_path / "pipeline.pt"
-    done = torchrun(2, str(PROGRAMS / f"{name}_gradients.py"), str(path), *FLAGS)
+    done = torchrun(2, str(PROGRAMS / program), str(path), *FLAGS)
     alone = Alone(task_of(name), 96)
     samples, _ = alone.task.load_batch(1, Namespace(seed=3, batch_size=96))
     outputs = alone.model(samples).detach()
