@@ -531,7 +531,7 @@ def test_a_training_where_no_host_has_torch(
     refused = launcher("cluster=lab", *inside, "container.image=other", "task=ddp")
     assert refused.code == 3, refused
     assert "its entry point has to run the words that it is given" in refused.err
-    few = ("task=ddp", "task.preload=false", "task.args.epochs=1", "task.env.OMP_NUM_THREADS=1")
+    few = ("task=ddp", "task.args.epochs=1", "task.env.OMP_NUM_THREADS=1")
     done = launcher("cluster=lab", *inside, "container.image=wrapped", *few)
     assert done.code == 0, done
     assert "world size 2, backend gloo, device cpu\n" in done.log("node1", 0)

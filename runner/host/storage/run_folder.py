@@ -112,7 +112,10 @@ def create_run_folder(
     OSError: no file can be written, or there is a run of this id.
     """
     private_folder(order.workdir, "runs")
-    preloads = folder.preload in order.argv
+    program = order.argv
+    if order.container is not None:
+        program = order.container.create or order.container.start
+    preloads = folder.preload in program
     old_umask = os.umask(0o077)  # the ranks keep the user's own
     try:
         os.makedirs(os.path.dirname(folder.root), exist_ok=True)
