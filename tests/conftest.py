@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,18 @@ for signum, handler in (
 ):
     signal.signal(signum, handler)  # nohup, and the "&" of a shell, have us ignore them
 
+LAB = Path(__file__).parent / "lab"
+
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put slow tests first: none is to be left alone at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put what waits long first and unit tests last, and deal them out: xdist cuts the list."""
+    items.sort(key=_precedence)
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = [item for number in range(workers) for item in items[number::workers]]
+
+
+def _precedence(item: pytest.Item) -> int:
+    if item.get_closest_marker("slow") is not None:
+        return 0
+    return 1 if LAB in item.path.parents else 2

@@ -197,9 +197,10 @@ class ElasticMembership:
             return Reaction(handled=True)
         is_present = peer.state in (NodeState.STARTING, NodeState.RUNNING)
         departure = None
-        if is_present and at > self.participation(body.peer).program_started_at:
+        declared_at = at + body.silence_s
+        if is_present and declared_at > self.participation(body.peer).program_started_at:
             remaining = self.remaining_without(peer) or body.nodes
-            departure = Departure(body.peer, body.reason, at, remaining)
+            departure = Departure(body.peer, body.reason, declared_at, remaining)
         return Reaction(handled=True, departure=departure, hub_lost=hub.node == body.peer)
 
     def _on_death(self, node: AttemptNode, body: EventBody, at: float) -> Departure | None:

@@ -181,14 +181,20 @@ class NodeMonitor:
             return
         node.move_to(NodeState.LOST)
         self._observer.node_status(node.name, "lost")
-        self._event_log.record_own(node.name, events.HostLost(reason), last_heard)
+        lost = events.HostLost(reason, silence_s=time.monotonic() - last_heard)
+        self._event_log.record_own(node.name, lost, last_heard)
         node.connection.disconnect(reason)
         if is_launch:  # an attached controller may itself be the one that is cut off
             self.stop_all(events.loss_reason(node.name, reason))
 
     def _announce(self, departure: Departure) -> None:
         """Go on without a node, and tell the supervisors of the others to do so."""
-        body = events.PeerDeparted(departure.name, departure.reason, departure.remaining)
+        body = events.PeerDeparted(
+            departure.name,
+            departure.reason,
+            departure.remaining,
+            silence_s=time.monotonic() - departure.at,
+        )
         self._event_log.record_own("", body, departure.at)
         self._depart(departure)
         for other in self.nodes.values():

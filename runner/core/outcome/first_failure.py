@@ -204,7 +204,7 @@ def stop_before(event: Event, stops: Stops) -> Optional[Event]:
 def _update_departed(departed: Set[str], event: Event) -> None:
     if isinstance(event.body, PeerDeparted):
         departed.add(event.body.peer)
-    elif isinstance(event.body, ProgramStarted):  # a lost node rejoined
+    elif isinstance(event.body, ProgramStarted) and event.body.rejoin_count:
         departed.discard(event.node)
 
 
@@ -215,9 +215,11 @@ def _is_superseded(timed: TimedEvent, last: Optional[Membership]) -> bool:
         return False
     if isinstance(body, RankExited):
         return not last.contains(timed.event.node, body.rank, body.start)
+    if isinstance(body, (HostLost, PeerLost)):
+        node = body.peer if isinstance(body, PeerLost) else timed.event.node
+        return node not in last.nodes or timed.at + body.silence_s < last.started_at
     is_death = isinstance(body, Stopping) and body.cause is StopCause.DEATH
-    is_loss = is_death or isinstance(body, (HostLost, PeerLost, Ended))
-    return is_loss and timed.at < last.started_at
+    return (is_death or isinstance(body, Ended)) and timed.at < last.started_at
 
 
 def _hub(plan: Plan, history: Sequence[TimedEvent], stops: Stops) -> _Hub:

@@ -159,10 +159,14 @@ class HubUnreachable(EventBody):
 
 @dataclass(frozen=True)
 class PeerLost(EventBody):
-    """The node `peer` fell silent, or its connection to this node broke."""
+    """The node `peer` fell silent, or its connection to this node broke.
+
+    The event has the time of its last sign of life, as those of all losses have.
+    """
 
     peer: str
     reason: str
+    silence_s: float = field(default=0.0, metadata=TIME)  # from then until this was declared
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,7 @@ class PeerDeparted(EventBody):
     peer: str
     reason: str
     nodes: int = field(default=0, metadata=COUNT)
+    silence_s: float = field(default=0.0, metadata=TIME)
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,7 @@ class HostLost(EventBody):
     """The controller declared a host lost: it was silent, or could not be reached."""
 
     reason: str
+    silence_s: float = field(default=0.0, metadata=TIME)
 
 
 @dataclass(frozen=True)

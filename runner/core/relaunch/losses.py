@@ -47,7 +47,8 @@ def classify_losses(plan: Plan, timed_events: Iterable[TimedEvent]) -> Losses:
             verified.discard(body.peer)
         elif isinstance(body, ProgramStarted):  # perhaps again
             excluded.pop(name, None)
-            departed.pop(name, None)
+            if body.rejoin_count:
+                departed.pop(name, None)
         elif isinstance(body, EndUnverified):
             excluded[name] = body.reason
         elif isinstance(body, Ended) and body.state is State.FAILED and name not in started:

@@ -106,7 +106,8 @@ class PeerExchange(PeerObserver):
     def on_peer_lost(self, peer: str, reason: str, last_seen: float) -> None:
         """Stop, since a node is lost."""
         self.lost_nodes.add(peer)
-        self._journal.append(events.PeerLost(peer, reason), mono=last_seen)
+        lost = events.PeerLost(peer, reason, silence_s=time.monotonic() - last_seen)
+        self._journal.append(lost, mono=last_seen)
         self._stop(events.loss_reason(peer, reason), StopCause.PEER)
 
     def on_peer_departed(self, peer: str, reason: str, last_seen: float, node_count: int) -> None:
@@ -114,7 +115,9 @@ class PeerExchange(PeerObserver):
         if self._ladder.is_stopping:
             return
         self.lost_nodes.add(peer)
-        self._journal.append(events.PeerDeparted(peer, reason, node_count), mono=last_seen)
+        silence_s = time.monotonic() - last_seen
+        left = events.PeerDeparted(peer, reason, node_count, silence_s=silence_s)
+        self._journal.append(left, mono=last_seen)
         self._restart_ranks(node_count)
 
     def on_hub_joined(self) -> None:

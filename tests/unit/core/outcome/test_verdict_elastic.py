@@ -119,6 +119,15 @@ def test_too_few_left_is_a_loss() -> None:
     assert told.first_failure.node == "b"
 
 
+def test_a_loss_before_the_first_heartbeat_of_a_membership_is_its_loss() -> None:
+    """The last sign of life of a node may be older than its ranks."""
+    lost = PeerLost("b", "nothing was heard from it for 15 s", silence_s=15.0)
+    second = seen(7.5, "a", lost)
+    rest = seen(23, "a", Stopping("lost b", StopCause.PEER), RankExited(0, signal=15, start=2), OK)
+    told = folded(member(1, 1, "abc"), LOSS, TERMED, member(8, 2, "ab", 2), second, rest)
+    assert (told.state, told.exit_code) == ("lost", 4)
+
+
 @pytest.mark.parametrize("signum", [2, 15])
 def test_a_stop_wants_a_proof_of_every_node(signum: int) -> None:
     """Also of one that was lost before."""

@@ -133,7 +133,8 @@ def test_a_node_without_which_a_run_went_on_is_gone() -> None:
 
     assert classify_losses(plan(1, 1, 1), story(left)).excluded == {"c": "no power"}
     assert classify_losses(plan(1, 1, 1), story(left, ("c", STOPPED))).excluded == {}
-    assert classify_losses(plan(1, 1, 1), story(left, ("c", ProgramStarted(8)))).excluded == {}
+    back = ("c", ProgramStarted(8, rejoin_count=1))
+    assert classify_losses(plan(1, 1, 1), story(left, back)).excluded == {}
 
 
 LOST = story(("a", PeerLost("b", "silent")), ("a", STOPPED), ("c", STOPPED))
