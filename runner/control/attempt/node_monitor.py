@@ -189,12 +189,8 @@ class NodeMonitor:
 
     def _announce(self, departure: Departure) -> None:
         """Go on without a node, and tell the supervisors of the others to do so."""
-        body = events.PeerDeparted(
-            departure.name,
-            departure.reason,
-            departure.remaining,
-            silence_s=time.monotonic() - departure.at,
-        )
+        silence_s = time.monotonic() - departure.at
+        body = events.PeerDeparted(departure.name, departure.reason, departure.remaining, silence_s)
         self._event_log.record_own("", body, departure.at)
         self._depart(departure)
         for other in self.nodes.values():
