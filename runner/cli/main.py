@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import runner
 from runner import __version__
+from runner.cli.gone import VERBS
 from runner.cli.parser import VerbParser, help_text, launch_parser, split_words
 from runner.cli.suggestions import (
     LAUNCH_WORDS,
@@ -248,6 +249,8 @@ def parse_verb(argv: Sequence[str]) -> int:
     """Carry out the verb that the command line names; return the exit code."""
     _, *words = argv
     name, names = _verb_name(argv), verb_names()
+    if name in VERBS:
+        raise ConfigError([Problem(name, f"is gone; {VERBS[name]}")])
     if name not in names:
         is_setting = looks_like_key(name) or names_file(name) or words[:1] == ["="]
         before_flags = itertools.takewhile(lambda word: not word.startswith("-"), argv)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from runner.cli.gone import FLAGS
 from runner.cli.translation import FOUND, KEYS
 from runner.cli.verb import Verb
 from runner.config.overrides import is_override
@@ -75,6 +76,9 @@ class Parser(argparse.ArgumentParser):
         flags, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
             flag = unknown[0].partition("=")[0]
+            verb = self.prog.removeprefix(this_program()).strip()
+            if instead := FLAGS.get(f"{verb} {flag}".strip()):
+                raise ConfigError([Problem(flag, f"is gone; {instead}")])
             hints = [self.unknown_flag_hint(flag), f"`{self.prog} --help` lists the flags"]
             message, hint = f"there is no flag {flag!r}", "\n".join(filter(None, hints))
             raise ConfigError([Problem("command line", message, hint)])

@@ -22,6 +22,7 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from runner.cli.gone import KEYS
 from runner.config.hydra_settings import open_schema, with_defaults
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
 from runner.config.schema import GROUPS, SECTIONS, RunnerConfig
@@ -29,21 +30,6 @@ from runner.config.search_path import ConfigFiles, display_path, syntax_problem,
 from runner.config.validation import join_or, suggest, unknown_key
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
-
-REPLACED_KEYS = {
-    "on_disconnect": ("", "disconnect_s", "disconnect_s=never keeps a run going without a launch"),
-    "cluster.deploy": (
-        "",
-        "cluster.project",
-        "null pushes the code; a path, such as `.`, does not",
-    ),
-    "check": (".skip", "skip_checks", "such as skip_checks=[gpus]"),
-    "logs": (".ranks", "console_ranks, and logs.raw is ui=raw", "such as console_ranks=[0,3]"),
-    "outputs": (".pull", "pull_outputs", "auto or never"),
-    "stop": (".grace_s", "grace_s", "such as grace_s=30"),
-}
-"""Keys and sections of earlier versions: the rest of its only key, what it is now, and a hint."""
-
 
 ROOTS = [*(option.name for option in dataclasses.fields(RunnerConfig)), "hydra"]
 ENV_KEY = re.compile(r"(?:task|cluster|cluster\.nodes\.[^.]+)\.env\.")
@@ -146,6 +132,8 @@ def _missing_option(
 ) -> Problem:
     name = error.missing_cfg_file or ""
     group, _, option = name.rpartition("/")
+    if (choice_text := f"{group}={option}") in KEYS:
+        return Problem(choice_text, f"is gone; {KEYS[choice_text]}")
     parent = re.match(r"In '([^']+)'", str(error))
     choice = re.compile(rf"\+?{re.escape(group)}(@[^=]*)?=.*{re.escape(option)}")
     choosing_words = list(filter(choice.match, overrides))
@@ -249,20 +237,15 @@ def unknown_keys(
     for key, value in values.items():
         nested = fields.get(key)
         if key not in fields:
-            yield unknown_schema_key(where, key, list(fields), value)
+            yield unknown_schema_key(where, key, list(fields))
         elif isinstance(nested, type) and dataclasses.is_dataclass(nested):
             yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
 
 
-def unknown_schema_key(where: str, key: str, legal: Sequence[str], value: object = None) -> Problem:
+def unknown_schema_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of an unknown key, with the section where it may belong."""
-    full_key = f"{where}.{key}" if where else key
-    if full_key in REPLACED_KEYS:
-        old_key, new_key, hint = REPLACED_KEYS[full_key]
-        inner = f".{next(iter(value))}" if isinstance(value, Mapping) and value else ""
-        return Problem(full_key + inner, f"{full_key}{old_key} is now {new_key}", hint)
     problem = unknown_key(where, key, legal)
-    if problem.hint or where not in ("", "task"):
+    if problem.hint or problem.subject in KEYS or where not in ("", "task"):
         return problem
     sections = [name for name in SECTIONS if name and "NODE" not in name]
     has_key = [n for n in sections if any(f.name == key for f in dataclasses.fields(SECTIONS[n]))]

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from runner.cli.gone import KEYS
 from runner.control.record.run_index import LATEST
 from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
@@ -68,6 +69,8 @@ def join_or(words: Sequence[str]) -> str:
 def unknown_key(where: str, key: str, legal: Sequence[str]) -> Problem:
     """Return the problem of an unknown key."""
     full_key = f"{where}.{key}" if where else key
+    if full_key in KEYS:
+        return Problem(full_key, f"is gone; {KEYS[full_key]}")
     hint = suggest(key, legal, f"{where}." if where else "")
     if "passw" in key and where.startswith("cluster"):
         hint = f"{LOGIN_RULE}, without passwords: cluster.ssh.key"

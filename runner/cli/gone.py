@@ -1,0 +1,17 @@
+"""Verbs, flags and keys that are gone, and what to use instead."""
+
+VERBS: dict[str, str] = {}
+"""By the verb."""
+
+FLAGS: dict[str, str] = {}
+"""By the flag of a launch, or by its verb and the flag, such as `report --serve`."""
+
+KEYS = {
+    "check": "use skip_checks, such as skip_checks=[gpus]",
+    "cluster.deploy": "use cluster.project: null pushes the code; a path, such as `.`, does not",
+    "logs": "use console_ranks, such as console_ranks=[0,3]; logs.raw is ui=raw",
+    "on_disconnect": "use disconnect_s: never keeps a run going without a launch",
+    "outputs": "use pull_outputs: auto or never",
+    "stop": "use grace_s, such as grace_s=30",
+}
+"""By the full key, or by a group and its option, such as `container=enroot`."""
