@@ -1,6 +1,8 @@
 """Verbs, flags and keys that are gone, and what to use instead."""
 
-VERBS: dict[str, str] = {}
+VERBS = {
+    "plot": "use `compare`, `report`, or `export` and TensorBoard",
+}
 """By the verb."""
 
 FLAGS: dict[str, str] = {}

@@ -27,10 +27,9 @@ FLAG_EXAMPLES = {
     "--grep": "loss",
     "--hosts": "gpu[01-16]",
     "--key": "cluster.nodes",
-    "--metric": "loss",
     "--node": "gpu2",
     "--older-than": "7d",
-    "--out": "loss.png",
+    "--out": "run.html",
     "--package": "task",
     "--port": "8000",
     "--python": "~/venv/bin/python",
@@ -47,10 +46,8 @@ FLAG_EXAMPLES = {
     "--text": "'lr too small'",
     "--timeout": "10m",
     "--user": "me",
-    "--x": "time",
-    "report --out": "run.html",
 }
-"""A value of each flag that takes one, by the flag, or by its verb and the flag."""
+"""A value of each flag that takes one."""
 
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
@@ -67,7 +64,6 @@ class Parser(argparse.ArgumentParser):
         if match := re.match(r"argument (?:-\S+?/)?(--[\w-]+)\S*: expected one argument", message):
             flag = match[1]
             example = FLAG_EXAMPLES.get(flag, "VALUE")
-            example = FLAG_EXAMPLES.get(f"{self.prog.split()[-1]} {flag}", example)
             message = f"{flag} needs a value, such as: {self.prog} {flag} {example}"
         raise ConfigError([Problem("command line", message, hint)])
 

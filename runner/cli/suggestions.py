@@ -36,7 +36,6 @@ _SAME_MEANING = {
     "init": ("configure", "create", "new", "setup"),
     "logs": ("cat", "log", "output"),
     "note": ("annotate", "comment", "tag"),
-    "plot": ("chart", "draw", "graph"),
     "ps": ("jobs", "list", "ls", "queue", "runs", "squeue"),
     "pull": ("cp", "download", "fetch", "get"),
     "stacks": ("debug", "hang", "py-spy", "trace"),

@@ -1,1 +1,1 @@
-"""Workflows on the records of runs: what they were, compared, drawn and exported."""
+"""Workflows on the records of runs: what they were, compared and exported."""

@@ -32,19 +32,19 @@ def note_damaged(runs: Sequence[RunSummary]) -> None:
         note(f"the record of {run.run_id} is damaged: {join_some(run.problems, 1)}")
 
 
-def no_figures(verb: str, runs: Sequence[RunData]) -> NotReady:
+def no_figures(runs: Sequence[RunData]) -> NotReady:
     """Return the error where runs have neither metrics nor samples on record."""
     if unended := [run.run_id for run in runs if run.verdict is None]:
-        return _nothing_here(verb, unended)
+        return _nothing_here(unended)
     which = runs[0].run_id if len(runs) == 1 else counted(len(runs), "run")
     hint = f'a program makes them with lines such as {{"step": 1, "loss": 0.5}}: {PAGE}'
-    return NotReady([Problem(verb, f"{which} {NO_FIGURES}", hint)])
+    return NotReady([Problem("export", f"{which} {NO_FIGURES}", hint)])
 
 
-def _nothing_here(verb: str, run_ids: Sequence[str]) -> NotReady:
+def _nothing_here(run_ids: Sequence[str]) -> NotReady:
     """Return the error where runs whose end is not on record have nothing on record besides."""
     message = f"nothing of what {join_some(run_ids, MAX_NAMED)} printed is here yet"
-    return NotReady([Problem(verb, message, "\n".join(_pull_commands(run_ids)))])
+    return NotReady([Problem("export", message, "\n".join(_pull_commands(run_ids)))])
 
 
 def _pull_commands(run_ids: Sequence[str]) -> list[str]:

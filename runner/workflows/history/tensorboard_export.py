@@ -12,7 +12,6 @@ from typing import NamedTuple
 from runner.control.history.run_reader import LOADS, METRICS, read_run
 from runner.control.record.run_index import ignore_folder
 from runner.core.errors import ConfigError, Problem, reason_of
-from runner.core.history.charts import UNITS
 from runner.core.history.run_data import RunData, Series
 from runner.workflows.history.incomplete_records import no_figures
 
@@ -22,8 +21,8 @@ EVENT_FILE = "events.out.tfevents.0000000001.runner"
 TEMP_FILE = ".runner.new"
 OWN_FILES = frozenset({EVENT_FILE, TEMP_FILE, ".gitignore"})
 MAX_POINTS = 5000  # of each scalar; longer ones are means of neighbours
-NODE_FIGURES = tuple(name for name in UNITS if "." not in name)
-GPU_FIGURES = tuple(name.partition(".")[2] for name in UNITS if "." in name)
+NODE_FIGURES = ("cpu", "memory_used", "net_received", "net_sent", "disk_read", "disk_written")
+GPU_FIGURES = ("utilization", "power_w", "temperature_c", "memory_used")
 
 
 class Scalar(NamedTuple):
@@ -66,7 +65,7 @@ def export_runs(records: list[Path], folder: Path) -> list[Export]:
             message = f"cannot write in {folder}: {reason_of(error)}"
             raise ConfigError([Problem("--tensorboard", message)]) from error
     if len(without) == len(exports):
-        raise no_figures("export", without)
+        raise no_figures(without)
     return exports
 
 
