@@ -126,7 +126,6 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
         f"/home/ada/digits/runs/{run_id}",
         "lab",
         "train",
-        text,
         "ada@laptop",
         LAUNCH,
         end,
@@ -173,7 +172,6 @@ def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
     only, end = plan(run_id, 0, 2, 2), LAUNCH + 500
     return replace(
         failed_run(run_id),
-        note="the better one",
         ended_at=end,
         verdict=Verdict("succeeded", 0, 500.0),
         diagnosis=None,

@@ -1,6 +1,7 @@
 """Verbs, flags and keys that are gone, and what to use instead."""
 
 VERBS = {
+    "note": "write what you have to say into a file in the run's folder",
     "plot": "use `compare`, `report`, or `export` and TensorBoard",
 }
 """By the verb."""

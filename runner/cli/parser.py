@@ -43,7 +43,6 @@ FLAG_EXAMPLES = {
     "--tail": "100",
     "--task": "train",
     "--tensorboard": "tb",
-    "--text": "'lr too small'",
     "--timeout": "10m",
     "--user": "me",
 }
@@ -191,8 +190,6 @@ class VerbParser(Parser):
 
     def _place_word(self, word: str, values: dict[str, Any]) -> None:
         subject, takes_words = self._verb.subject, self._verb.takes_words
-        if subject and self._verb.rest and values[subject.name] is not None:
-            subject = self._verb.rest
         # A command of the shell may begin by setting a variable.
         is_shell_line = takes_words and re.match(r"\w+=.*\s", word) is not None
         if "set_" in values and is_override(word) and not is_shell_line:
@@ -213,8 +210,6 @@ class VerbParser(Parser):
         if re.fullmatch(r"-[a-z]", flag):
             flag = next((f for f in self._option_string_actions if f.startswith(f"-{flag}")), flag)
         near = super().unknown_flag_hint(flag)
-        if self._verb.rest:
-            return f"a {self._verb.rest.name} that begins with a dash comes after `--`"
         return near or ("the command comes after `--`" if self._verb.takes_words else "")
 
 

@@ -35,7 +35,6 @@ _SAME_MEANING = {
     "forward": ("port", "port-forward", "proxy", "tunnel"),
     "init": ("configure", "create", "new", "setup"),
     "logs": ("cat", "log", "output"),
-    "note": ("annotate", "comment", "tag"),
     "ps": ("jobs", "list", "ls", "queue", "runs", "squeue"),
     "pull": ("cp", "download", "fetch", "get"),
     "stacks": ("debug", "hang", "py-spy", "trace"),

@@ -73,12 +73,6 @@ class Verb:
             return None
         return next(named[name] for name in (self.subject_name, *SUBJECTS) if name in named)
 
-    @property
-    def rest(self) -> Option | None:
-        """The repeatable option that such words stand for once the subject has one."""
-        named = {option.name: option for option in self.options}
-        return named.get("text")
-
     def run(self, values: Mapping[str, Any], words: Sequence[str] = ()) -> int:
         """Carry out the verb with the value of every option; print errors, return the exit code."""
         arguments = dict(values)

@@ -56,7 +56,7 @@ def run(number: int, rate: float, **fields: object) -> RunData:
 def runs() -> list[RunData]:
     """Six runs: one failed, one diverged, one is on."""
     made = [run(number, 0.001 * number) for number in range(1, 7)]
-    made[1] = replace(made[1], verdict=Verdict("failed", 1, 60.0), note="the disk was full again")
+    made[1] = replace(made[1], verdict=Verdict("failed", 1, 60.0))
     diverged = replace(made[2].metrics[0], last=None)
     made[2] = replace(made[2], metrics=(diverged, *made[2].metrics[1:]))
     made[3] = replace(made[3], verdict=None, ended_at=None)
@@ -73,11 +73,11 @@ def test_the_table_fits_the_terminal(check_screen: Callable[[str, str], None], w
     check_screen(f"compare-{width}", text)
 
 
-def test_hostile_names_and_notes_act_upon_nothing() -> None:
+def test_hostile_names_act_upon_nothing() -> None:
     """They come from programs, hosts and other users."""
     evil = "\x1b]0;x\x07\x1b[2J\r\n=1+1"
     metric = replace(run(1, 0.1).metrics[0], name=evil)
-    hostile = run(1, 0.1, note=evil, metrics=(metric,), config={"task": {"args": {evil: evil}}})
+    hostile = run(1, 0.1, metrics=(metric,), config={"task": {"args": {evil: evil}}})
     comparison = compare_runs([hostile, run(2, 0.1)])
     listed = as_csv(comparison)
     for text in (render_comparison(comparison, 200), listed):

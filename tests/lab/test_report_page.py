@@ -59,7 +59,7 @@ def wait_for_events(page: Page, condition: str) -> None:
 
 @pytest.mark.promise(12)
 def test_hostile_texts_are_shown_and_run_no_script(browser: Browser, tmp_path: Path) -> None:
-    """In a log, a name, a value, a note, an event, a metric and a traceback: as they are."""
+    """In a log, a name, a value, an event, a metric and a traceback: as they are."""
     address = written(tmp_path, failed_run(text=HOSTILE), good_run())
     with open_page(browser, address, messages=("Content Security Policy",)) as page:
         for fold in page.locator("#logs details").all():

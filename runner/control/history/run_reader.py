@@ -19,7 +19,6 @@ from runner.control.history.events_reader import read_events
 from runner.control.history.line_times import starts_of_ranks
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
-from runner.control.history.note_reader import read_note
 from runner.control.history.origins_reader import read_origins
 from runner.control.history.samples_reader import read_loads
 from runner.control.record.contact_file import RecordedContact
@@ -112,7 +111,6 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         folder=str(folder),
         cluster=contact.run.cluster if contact else last.cluster if last else "",
         task=last.task if last else _task_name(config),
-        note=read_note(folder, problems),
         launched_by=_launched_by(folder, contact, info),
         launched_at=launched_at or None,
         ended_at=ended_at,

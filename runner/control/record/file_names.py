@@ -17,5 +17,4 @@ ORIGIN_FILE = "origin.json"
 ORIGINS_FILE = "origins.json"
 """In the record of a launch: the place that set each key of its configuration."""
 
-NOTE_FILE = "note.json"
 """What the user has to say of the run."""

@@ -34,7 +34,6 @@ class RunSummary:
     nodes: int = 0
     gpus: int = 0
     code: str = ""
-    note: str = ""
     sweep_id: str = ""
     step: Optional[int] = None
     steps: Optional[int] = None
@@ -138,7 +137,6 @@ def _summary(run: RunData, config: Mapping[str, Optional[str]]) -> RunSummary:
         nodes=len(run.plans[-1].nodes) if run.plans else 0,
         gpus=run.gpu_count,
         code=code_text(run),
-        note=run.note,
         sweep_id=run.sweep_id,
         step=run.step,
         steps=run.steps,

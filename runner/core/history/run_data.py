@@ -85,7 +85,7 @@ class LogTail:
 
 @dataclass(frozen=True)
 class RunData:
-    """The record of one run, large on purpose: all that tables, plots and pages are made of.
+    """The record of one run, large on purpose: all that tables, exports and pages are made of.
 
     `problems` are what of it could not be read, one line each; nothing of these raises.
     """
@@ -94,7 +94,6 @@ class RunData:
     folder: str  # its record on this machine
     cluster: str = ""
     task: str = ""
-    note: str = ""  # by the user
     launched_by: str = ""
     launched_at: Optional[float] = None
     ended_at: Optional[float] = None  # None while it is on, or if that is not known

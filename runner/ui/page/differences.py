@@ -37,7 +37,6 @@ _RESULTS: tuple[tuple[str, Callable[[RunData], str]], ...] = (
     ("duration", duration_text),
     ("GPU hours", gpu_hours_text),
     ("last step", lambda run: "" if run.step is None else str(run.step)),
-    ("note", lambda run: run.note),
 )
 _CODE: tuple[tuple[str, Callable[[RunData], str]], ...] = (
     ("task", lambda run: run.task),

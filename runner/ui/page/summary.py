@@ -58,7 +58,6 @@ def facts(run: RunData) -> list[list[str]]:
         ("backend", plan.backend if plan else ""),
         ("sweep", run.sweep_id),
         ("overrides", line(run.overrides)),
-        ("note", run.note),
         ("record", run.folder),
     ]
     return [[name, printable(text)] for name, text in pairs if text]

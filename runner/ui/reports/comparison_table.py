@@ -22,7 +22,7 @@ MISSING = "-"
 RESULTS = ("run", "end", "loss", "took")
 """The columns that no other one drives out."""
 
-WRAPPED = ("note", "differs in")
+WRAPPED = ("differs in",)
 
 Columns = dict[str, list[str]]
 
@@ -126,7 +126,6 @@ def _columns(comparison: Comparison) -> Columns:
         columns["GPU h"] = [_figure(run.gpu_hours) for run in runs]
     if comparison.code_differs:
         columns["code"] = [run.code for run in runs]
-    columns["note"] = [run.note for run in runs]
     if rate:
         columns["rate"] = rate
     short = {h: [_short(cell, h) for cell in cells] for h, cells in columns.items()}
@@ -135,7 +134,7 @@ def _columns(comparison: Comparison) -> Columns:
 
 def headers(keys: Sequence[str], taken: Mapping[str, Any]) -> dict[str, str]:
     """Return each key by its header: of an argument of the task its name, where that is unique."""
-    reserved = {*taken, "loss", "least loss", "end", "took", "GPU h", "code", "note", "rate", "run"}
+    reserved = {*taken, "loss", "least loss", "end", "took", "GPU h", "code", "rate", "run"}
     found: dict[str, str] = {}
     for key in keys:
         name = key.removeprefix(f"{ARGUMENTS}.")
@@ -171,14 +170,14 @@ def as_csv(comparison: Comparison) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     fixed = ("run", "cluster", "task", "started", "state", "exit_code", "seconds", "gpu_hours")
-    more = ("nodes", "gpus", "code", "step", "steps", "least_loss", "note", "sweep")
+    more = ("nodes", "gpus", "code", "step", "steps", "least_loss", "sweep")
     names = [n if n not in {*fixed, *more} else f"metric.{n}" for n in comparison.metrics]
     writer.writerow([*fixed, *more, *map(printable, names), *map(printable, comparison.keys)])
     for run in comparison.runs:
         started = "" if run.started is None else _iso(run.started)
         cells: list[Any] = [run.run_id, run.cluster, run.task, started, run.state, run.exit_code]
         cells += [_plain(run.duration), _plain(run.gpu_hours), run.nodes, run.gpus, run.code]
-        cells += [run.step, run.steps, _plain(run.least_loss), run.note, run.sweep_id]
+        cells += [run.step, run.steps, _plain(run.least_loss), run.sweep_id]
         for name in comparison.metrics:
             is_nan = name in run.metrics and run.metrics[name] is None
             cells.append("NaN" if is_nan else _plain(run.metrics.get(name)))
