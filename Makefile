@@ -67,7 +67,6 @@ bench: $(VENV)/.test system  ## launch, check, deploy, logs, ends, relaunch, cos
 	$(BIN)/python -m benchmarks.host_start
 	$(BIN)/python -m benchmarks.many_hosts
 	$(BIN)/python -m benchmarks.deploy
-	$(BIN)/python -m benchmarks.fan_out
 	$(BIN)/python -m benchmarks.shared_home
 	$(BIN)/python -m benchmarks.logs
 	$(BIN)/python -m benchmarks.output

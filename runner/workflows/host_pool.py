@@ -17,7 +17,7 @@ from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Spec, are_local
+from runner.core.model.spec import Node, Spec
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
 RELAUNCH_NOTICE_S = 10.0  # hosts expect a relaunch so long after each announcement in the pause
 RELAUNCH_PREPARE_S = 120.0  # and so long while the next attempt is prepared: facts, setups, code
-MIN_FAN_OUT_NODES = 3  # with two, one copy less leaves this machine
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -137,7 +136,6 @@ class HostPool:
         With `verify`, hosts that have it read and compare all of it. Raises `NotReady` with every
         problem of every host.
         """
-        from runner.control.code.fan_out import fan_out_notes
         from runner.control.code.push import CodePush
 
         sessions = self.sessions
@@ -146,27 +144,10 @@ class HostPool:
             return {}
         self.console.phase("pushing the code")
         show = self.console.node_status
-        addresses = self._peer_addresses(facts)
-        holders = [n for n in facts if n not in lacking]
-        code_push = CodePush(
-            *(self.spec, snapshot, lacking, self.inbox, show, sessions), addresses, holders
-        )
+        code_push = CodePush(self.spec, snapshot, lacking, self.inbox, show, sessions)
         code_push.run()
-        for note in fan_out_notes(code_push.targets):
-            self.console.message(f"note: {note}")
         facts.update({name: replace(facts[name], has_release=True) for name in lacking})
         return code_push.targets
-
-    def _peer_addresses(self, facts: Mapping[str, Facts]) -> dict[str, str]:
-        """Return at which addresses the hosts reach each other, {} if none may serve another."""
-        from runner.core.planning.endpoints import peer_endpoints
-
-        nodes = tuple(node for node in self.spec.nodes if node.name in facts)
-        if self.spec.deploy.fan_out == "off" or len(nodes) < MIN_FAN_OUT_NODES or are_local(nodes):
-            return {}
-        endpoints = peer_endpoints(self.spec, nodes, facts)
-        remote = [node.name for node in nodes if node.transport != "local"]  # ours costs no line
-        return {n: endpoints[n].address for n in remote if n in endpoints and endpoints[n].address}
 
     def broadcast(
         self, names: Container[str] | None = None, show: Callable[[str, str], None] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.selection import Selection, open_pool, workdir_request
@@ -37,12 +36,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     with open_pool(composed) as pool:
         for note in snapshot.notes:
             pool.console.message(f"note: {note}")
-        found = pool.collect_facts(
-            lambda node: replace(
-                workdir_request(spec, node), interfaces=spec.deploy.fan_out != "off"
-            ),
-            workdir_problems,
-        )
+        found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
         received = pool.push(snapshot, found.facts, verify=True)
         seconds = time.monotonic() - started_at
@@ -54,7 +48,6 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         size=snapshot.manifest.size,
         seconds=round(seconds, 3),
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
-        holders={name: each.holder for name, each in by_node.items()},
     )
     show(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
     return 0

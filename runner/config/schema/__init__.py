@@ -164,11 +164,6 @@ class DeployConfig:
 
     max_mb: int = doc("the largest size of the code, in megabytes", POSITIVE, 200)
     keep: int = doc("the number of old releases that stay on the hosts", COUNT, 3)
-    fan_out: Any = choice(
-        "auto has hosts that have a big release serve it to the others; off sends it to each",
-        "auto",
-        "off",
-    )
 
 
 @dataclass

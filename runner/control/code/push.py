@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from runner.control.code.code_store import PushSource
-from runner.control.code.fan_out import FanOut
 from runner.control.code.push_target import PushTarget
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
@@ -36,28 +35,17 @@ KEEP_HINT = "deploy.keep=0 removes older releases with the next push"
 ANSWERED_STATES = {
     "store": ("offered",),
     "absent": ("adopting",),
-    "missing": ("comparing", "fetching"),
-    "stored": ("comparing", "storing", "adopting", "fetching"),
-    "listening": ("opening",),
+    "missing": ("comparing",),
+    "stored": ("comparing", "storing", "adopting"),
 }
 """The states of a host in which it may send each kind of reply, which ends that state."""
-
-REPORTED_STATES = {
-    "storing": "storing",
-    "queued": "waits for another host's copy",
-    "fetching": "receives it from {}",
-}
 
 MAX_COMPRESSED_RATIO = 0.9
 """A chunk is sent compressed if that makes its beginning smaller than this fraction of it."""
 
 
 class CodePush(WaitLoop):
-    """The push of one release to some hosts; the `keepalive` hosts just stay in touch.
-
-    `addresses` are those at which hosts reach each other, {} if none is to serve another one;
-    `holders` are those of the keepalive hosts that have the release.
-    """
+    """The push of one release to some hosts; the `keepalive` hosts just stay in touch."""
 
     interrupted_message = "interrupted; nothing was started"
 
@@ -69,13 +57,10 @@ class CodePush(WaitLoop):
         inbox: Inbox,
         show: Callable[[str, str], None],
         keepalive: Mapping[str, HostSession] = MappingProxyType({}),
-        addresses: Mapping[str, str] = MappingProxyType({}),
-        holders: Collection[str] = (),
     ) -> None:
         super().__init__({**keepalive, **sessions}, inbox, spec.lost_s, show)
         self._snapshot = snapshot
         self.targets = {name: PushTarget(session) for name, session in sessions.items()}
-        self.targets.update({n: PushTarget(keepalive[n], state="stored") for n in holders})
         self._contents = unique_contents(snapshot.manifest)
         self._release = release_hash(snapshot.encoded)
         self._disk_full_hint = f"{free_space_hint(spec)}\n{KEEP_HINT}"
@@ -84,22 +69,14 @@ class CodePush(WaitLoop):
         header = Frame("manifest", {"id": 0, **self._retention}, payload).header_bytes()
         self._manifest = header, payload
         self._missing_cache: dict[tuple[int, ...], frozenset[str]] = {}
-        self._fan_out = FanOut(
-            *(self.targets, addresses, self._release, spec.master_port, self._retention),
-            self.lost_s,
-        )
         self._stream: Iterator[int] | None = None
         self._next_report = 0.0
 
     def run(self) -> None:
         """Return when every host has the release; raise NotReady, or Interrupted by a signal."""
         for target in self.targets.values():
-            if target.state == "offered":
-                target.session.request("offer")
-        try:
-            self.wait()
-        finally:
-            self._fan_out.close()
+            target.session.request("offer")
+        self.wait()
         problems = [failed.problem for failed in self.targets.values() if failed.problem]
         if problems:
             raise NotReady(problems)
@@ -108,11 +85,10 @@ class CodePush(WaitLoop):
         return [name for name, target in self.targets.items() if not target.is_done]
 
     def _owes_answer(self, name: str) -> bool:
-        return self.targets[name].state not in ("waiting", "shared", "lacking", "queued")
+        return self.targets[name].state not in ("waiting", "shared", "lacking")
 
     def _tick(self) -> float:
         self._send_manifests()
-        self._fan_out.advance()
         self._start_stream()
         self._report()
         return IDLE_POLL_S if self._stream is None else 0.0 if self._pump() else BUSY_POLL_S
@@ -128,18 +104,11 @@ class CodePush(WaitLoop):
             target.store_id, target.state = name, "waiting"
         elif frame.kind == "missing":
             target.missing_digests = self._digests(frame.data["missing"])
-            if target.state == "fetching":
-                reason = frame.data["reason"] or "it did not say why"
-                self._fan_out.on_failed(name, reason, unreachable=frame.data["unreachable"])
-            else:
-                target.state = "lacking"
+            target.state = "lacking"
         elif frame.kind == "stored":
-            self._fan_out.on_received(name)
             target.state, target.is_new = "stored", frame.data["new"]
             self._show(name, "has the code")
             self._release_shared(target.store_id, stored=True)
-        elif frame.kind == "listening":
-            self._fan_out.on_listening(name, frame.data["port"], frame.data["error"])
         elif frame.kind == "refused":
             self._on_lost(name, f"could not store the code: {frame.data['reason']}")
         return frame.kind in ANSWERED_STATES
@@ -161,12 +130,8 @@ class CodePush(WaitLoop):
         target = self.targets[name]
         if target.session.idle_s > self.lost_s:
             target.session.close()
-        if target.state == "opening":  # it has the release, and need not serve it
-            self._fan_out.on_listening(name, 0, reason)
-            return
         disk_full = any(marker in reason for marker in ("No space left", "quota exceeded"))
         hint = self._disk_full_hint if disk_full else RETRY_HINT
-        self._fan_out.on_lost(name)
         target.state, target.problem = "failed", Problem(name, reason, hint)
         self._show(name, "failed")
         self._release_shared(target.store_id, stored=False)
@@ -183,7 +148,7 @@ class CodePush(WaitLoop):
         """Send the manifest to one host of each disk, once all disks are known."""
         if any(target.state == "offered" for target in self.targets.values()):
             return
-        states = ("comparing", "lacking", "receiving", "storing", "queued", "fetching")
+        states = ("comparing", "lacking", "receiving", "storing")
         taken = {target.store_id for target in self.targets.values() if target.state in states}
         for name, target in self.targets.items():
             if target.state == "waiting" and target.store_id in taken:
@@ -199,18 +164,11 @@ class CodePush(WaitLoop):
         busy_states = ("offered", "comparing", "receiving", "storing")
         if any(target.state in busy_states for target in self.targets.values()):
             return
-        lacking = {name: t for name, t in self.targets.items() if t.state == "lacking"}
-        if lacking:
-            sizes = {each: self._size_of(each) for each in {*map(_missing, lacking.values())}}
-            self._fan_out.hold_back({name: sizes[_missing(t)] for name, t in lacking.items()})
-        leaders = [target for target in lacking.values() if target.state == "lacking"]
+        leaders = [target for target in self.targets.values() if target.state == "lacking"]
         for target in leaders:
             target.state = "receiving"
         if leaders:
             self._stream = self._stream_to(leaders)
-
-    def _size_of(self, digests: frozenset[str]) -> int:
-        return sum(file.size for file in self._contents if file.digest in digests)
 
     def _pump(self) -> bool:
         """Queue a slice of the stream; return whether more can be queued at once."""
@@ -228,7 +186,7 @@ class CodePush(WaitLoop):
         groups = []
         for lacks in {t.missing_digests for t in leaders if t.missing_digests is not None}:
             group = StreamGroup(lacks, [t for t in leaders if t.missing_digests == lacks])
-            group.total = self._size_of(lacks)
+            group.total = sum(file.size for file in self._contents if file.digest in lacks)
             groups.append(group)
         for target in leaders:
             target.queued = 0
@@ -253,12 +211,8 @@ class CodePush(WaitLoop):
         for name, target in self.targets.items():
             if target.state == "receiving":
                 self._show(name, f"{target.percent} %")
-            elif target.state in REPORTED_STATES:
-                self._show(name, REPORTED_STATES[target.state].format(target.holder))
-
-
-def _missing(target: PushTarget) -> frozenset[str]:
-    return target.missing_digests or frozenset()
+            elif target.state == "storing":
+                self._show(name, "storing")
 
 
 class StreamGroup:

@@ -15,16 +15,13 @@ class PushTarget:
     missing_digests: frozenset[str] | None = None  # the contents it asked for; None before that
     state: str = "offered"
     """offered, waiting (its disk is known), comparing (it has the manifest), lacking, receiving,
-    storing, stored, failed; shared (another host has its disk), adopting (that one's release);
-    queued (to get it from a holder), fetching (it does), opening (it begins to serve it)"""
+    storing, stored, failed; shared (another host has its disk), adopting (that one's release)"""
 
     store_id: str = ""  # hosts that share a disk have the same
     queued: int = 0  # bytes of the stream queued for it so far, of `total`
     total: int = 0  # bytes it lacks
     sent: int = 0  # the bytes of `queued` after compression
     is_new: bool = False  # it did not have the release before
-    holder: str = ""  # the host that it got the release from, "" if that is this machine
-    fan_out_failure: str = ""  # why it did not get it from another host, and what may help
     problem: Problem | None = None
 
     @property

@@ -72,7 +72,6 @@ class FactsRequest:
     port_last: int = 0
     skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
     gpus: bool = False  # queries the GPUs even then
-    interfaces: bool = False  # lists interfaces and routes even then
     tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one

@@ -87,15 +87,9 @@ class InventoryEnd:
 
 @dataclass(frozen=True)
 class MissingFiles:
-    """The files of a release that the host lacks, by their indices in the manifest.
-
-    `reason` is why it could not get them from another host; `unreachable`, that this could not be
-    connected to.
-    """
+    """The files of a release that the host lacks, by their indices in the manifest."""
 
     missing: Tuple[int, ...]
-    reason: str = ""
-    unreachable: bool = False
 
 
 @dataclass(frozen=True)

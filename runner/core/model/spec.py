@@ -88,7 +88,6 @@ class Deploy:
     enabled: bool = False  # if not, the user's code is in `Spec.project` on the hosts
     max_mb: int = 200  # in units of 10**6 bytes
     keep: int = 3  # the number of older releases that stay on a host
-    fan_out: str = "auto"  # hosts that have a big release serve it to the others; or "off"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Requests that have this host talk to others: network probes, and the service of a release.
+"""Requests that have this host talk to others: the two parts of a network probe.
 
 What listens or dials is a child.
 """
@@ -12,26 +12,20 @@ from typing import Callable, Optional
 from runner.core.codec import decode, encode
 from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult, Target
 from runner.core.protocol.frames import Frame
-from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import RequestHandler
 from runner.host.network_probe import name_lookup
 from runner.host.network_probe.connections import serve, test_all
-from runner.host.peers import release_exchange
 from runner.host.process.bounded_child import BoundedChild, report_facts
-from runner.host.storage import release_store
 
 LISTEN_TIMEOUT_S = 60.0  # after which a listener ends by itself
 DIAL_TIMEOUT_S = 20.0
-SERVE_TIMEOUT_S = 4 * 3600.0  # after which the service of a release ends by itself
 
 
 class Handler(RequestHandler):
-    """The part of one host in a probe, and the release that it serves."""
+    """The part of one host in a probe."""
 
     _listen_request: Optional[Frame] = None
     _probe_request: Optional[Frame] = None
-    _serve_request: Optional[Frame] = None
-    _pin_fd: Optional[int] = None
 
     def on_listen(self, frame: Frame) -> None:
         """Listen for the other hosts until this agent ends; the answer is the port."""
@@ -57,37 +51,6 @@ class Handler(RequestHandler):
         self._start("dialer", dial if targets else None, DIAL_TIMEOUT_S)
         self._start("lookup", look_up if lookups.addresses else None, lookups.timeout_s + 1)
 
-    def on_serve_release(self, frame: Frame) -> RequestSteps:
-        """Serve a release that is here to other hosts; the answer is the port."""
-        self._unpin()
-        self._pin_fd = release_store.pin(self.context.workdir, frame.data["release"])
-        if self._pin_fd is None:
-            raise ValueError("the release was removed")
-        yield functools.partial(self._start_serving, frame)
-
-    def _start_serving(self, frame: Frame) -> None:
-        data, workdir, pid = frame.data, self.context.workdir, os.getpid()
-        identity, allowed_ports = (data["node"], data["token"]), (data["first"], data["last"])
-        arguments = (workdir, data["release"], identity, allowed_ports, pid, report_facts)
-        self._serve_request = frame
-        self._start("server", lambda: release_exchange.serve(*arguments), SERVE_TIMEOUT_S)
-
-    def on_stop_serving(self, frame: Frame) -> None:
-        """End that."""
-        del frame
-        self._serve_request = None
-        self._start("server", None, 0.0)
-
-    def close(self) -> None:
-        """End everything."""
-        super().close()
-        self._unpin()
-
-    def _unpin(self) -> None:
-        if self._pin_fd is not None:
-            os.close(self._pin_fd)
-            self._pin_fd = None
-
     def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
         """Start a child in place of an earlier one of that name."""
         if name in self.children:
@@ -98,30 +61,27 @@ class Handler(RequestHandler):
     @property
     def busy(self) -> bool:
         """Whether an answer is pending."""
-        requests = (self._listen_request, self._probe_request, self._serve_request)
-        return any(request is not None for request in requests)
+        return self._listen_request is not None or self._probe_request is not None
 
     def advance(self) -> None:
         """Answer with the results that are complete."""
         for child in self.children.values():
             child.advance()
-        if self._listen_request and self._reply_listening(self._listen_request, "listener"):
-            self._listen_request = None
-        if self._serve_request and self._reply_listening(self._serve_request, "server"):
-            self._serve_request = None
+        if self._listen_request is not None:
+            self._reply_listening(self._listen_request)
         if self._probe_request is not None:
             self._reply_results(self._probe_request)
 
-    def _reply_listening(self, frame: Frame, name: str) -> bool:
-        """Answer with the port of a child once that listens; return whether it is known."""
-        child = self.children[name]
+    def _reply_listening(self, frame: Frame) -> None:
+        """Answer with the port of the listener once that is known."""
+        child = self.children["listener"]
         report = child.report()
         if "ready" not in report and child.code is None:
-            return False
-        failure = "" if "ready" in report else child.text or f"its {name} ended"
+            return
+        self._listen_request = None
+        failure = "" if "ready" in report else child.text or "its listener ended"
         error = failure or report.get("error", "")
         self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
-        return True
 
     def _reply_results(self, frame: Frame) -> None:
         dialer, lookup = self.children.get("dialer"), self.children.get("lookup")

@@ -7,9 +7,8 @@ import os
 import zlib
 from typing import List, Optional
 
-from runner.core.codec import decode
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, error_text, one_step
+from runner.host.agent.server import RequestHandler, one_step
 from runner.host.process.event_loop import Steps, run_steps
 from runner.host.storage import release_store
 from runner.host.storage.release_writer import ReleaseWriter
@@ -44,15 +43,14 @@ class Handler(RequestHandler):
         self._writer = writer
         yield from self._abort_on_error(self._begin(frame, writer))
 
-    def _begin(self, frame: Frame, writer: ReleaseWriter, **failure: object) -> Steps:
+    def _begin(self, frame: Frame, writer: ReleaseWriter) -> Steps:
         workdir = self.context.workdir
         yield from writer.begin()
         if writer.space_error:  # remove what `keep` allows now rather than at the end
             yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
         if writer.space_error:
             raise OSError(errno.ENOSPC, writer.space_error, workdir)
-        self._missing = _indices(writer)
-        self.context.answer(frame, "missing", missing=self._missing, **failure)
+        self.context.answer(frame, "missing", missing=_indices(writer))
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
@@ -76,31 +74,6 @@ class Handler(RequestHandler):
             raise ValueError("another deploy removed it at once; raise deploy.keep")
         self.context.answer(frame, "stored", new=True)
         self.context.cache_code()
-
-    def on_receive_release(self, frame: Frame) -> Steps:
-        """Take the missing files from another host, and store the release.
-
-        If that fails, reply why, and what is missing, as for `manifest`.
-        """
-        from runner.host.peers import release_exchange  # noqa: PLC0415 (most pushes do without)
-
-        writer = self._writer
-        if writer is None:
-            raise RuntimeError("no release is being pushed")
-        holder = decode(release_exchange.Holder, frame.data["holder"])
-        size = sum(file.size for file in writer.missing)
-        arguments = (writer.name, frame.data["node"], self._missing, size)
-        try:
-            for data in release_exchange.receive(holder, *arguments):
-                yield
-                yield from writer.write(data)
-            yield from self._finish(frame, writer)
-        except Exception as error:  # noqa: BLE001 (whatever the other host did)
-            yield from writer.abort()
-            self._writer = ReleaseWriter(self.context.workdir, writer.manifest_bytes)
-            unreachable = isinstance(error, release_exchange.HolderUnreachable)
-            failure = {"reason": error_text(error), "unreachable": unreachable}
-            yield from self._abort_on_error(self._begin(frame, self._writer, **failure))
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:

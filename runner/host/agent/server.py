@@ -47,7 +47,7 @@ MAX_UNSENT = 4 << 20  # bytes for the controller beyond which no command's outpu
 REQUEST_MODULES = {
     "facts": "facts",
     **dict.fromkeys(("offer", "manifest", "chunk", "finish"), "push"),
-    **dict.fromkeys(("adopt", "receive_release"), "push"),
+    "adopt": "push",
     **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
     **dict.fromkeys(("exec", "input", "more_output", "kill"), "exec"),
@@ -58,7 +58,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
     "sample": "load.sample",
-    **dict.fromkeys(("listen", "probe", "serve_release", "stop_serving"), "between_hosts"),
+    **dict.fromkeys(("listen", "probe"), "between_hosts"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.
 

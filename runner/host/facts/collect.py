@@ -68,8 +68,6 @@ def _collect(
     reserved = ports.NO_PORTS
     if for_launch:
         fields, reserved = yield from _launch_facts(request, facts, environ, children)
-    elif request.interfaces:
-        fields = _network_facts()
     yield from wait_all([*children.values()])
     fields.update(_survey_result(children["folders"], request))
     fields.update(query.result(children.get("gpus")))

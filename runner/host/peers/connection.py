@@ -158,13 +158,6 @@ class PeerConnection:
         self.closed = True
         self._socket.close()
 
-    def detach(self) -> socket.socket:
-        """Return the socket, for raw bytes from now on; the caller closes it."""
-        if self._loop is not None:
-            self._loop.remove_reader(self.fileno())
-        self.closed = True
-        return self._socket
-
     def _parse_line(self, line: bytes) -> List[Dict[str, Any]]:
         try:
             if self._signer is None:

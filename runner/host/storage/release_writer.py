@@ -25,7 +25,7 @@ class ReleaseWriter:
         self.manifest = Manifest.decode(manifest_bytes)
         self.name = release_hash(manifest_bytes)
         self.missing: List[File] = []
-        self.manifest_bytes = manifest_bytes
+        self._manifest_bytes = manifest_bytes
         self._workdir, self._release_path = workdir, release_folder(workdir, self.name)
         parent = private_folder(workdir, "releases")
         suffix = f"{os.uname().nodename}.{os.getpid()}{STAGING_SUFFIX}"
@@ -83,7 +83,7 @@ class ReleaseWriter:
             yield
             os.symlink(link.target, os.path.join(self._code_folder, link.path))
         with open(os.path.join(self._staging, release_store.MANIFEST), "wb") as file:
-            file.write(zlib.compress(self.manifest_bytes))
+            file.write(zlib.compress(self._manifest_bytes))
         yield from self._verify()
         yield from self._publish()
 

@@ -44,18 +44,13 @@ class PushResult:
     size: int  # bytes
     seconds: float
     sent: Mapping[str, int | None]  # bytes from here by node; None for one that had the release
-    holders: Mapping[str, str]  # the host that served it to each node, "" for this machine
 
 
 def render_push(result: PushResult) -> str:
     """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
     by_node = {
-        name: "stored, from another host"
-        if result.holders[name]
-        else "had it"
-        if sent is None
-        else f"stored, {format_size(sent)} sent"
+        name: "had it" if sent is None else f"stored, {format_size(sent)} sent"
         for name, sent in result.sent.items()
     }
     rows = [(fold_names(names), text) for text, names in group_names(by_node.items()).items()]

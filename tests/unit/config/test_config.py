@@ -62,7 +62,7 @@ def test_defaults_make_a_spec() -> None:
         nodes=(Node(name="gpu1", host="gpu1"),),
         task=Task(name="train", kind="script", target="train.py"),
         project="/",
-        deploy=Deploy(enabled=True, max_mb=200, keep=3, fan_out="auto"),
+        deploy=Deploy(enabled=True, max_mb=200, keep=3),
     )
     assert options == {
         "dry_run": DryRun.OFF,
@@ -97,7 +97,6 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
             "cluster.workdir": "/scratch/runs",
             "deploy.max_mb": 5,
             "deploy.keep": 0,
-            "deploy.fan_out": False,  # as YAML reads off
             "grace_s": 1,
             "lost_s": 2,
             "disconnect_s": 3.5,
@@ -122,7 +121,7 @@ def test_every_key_of_a_cluster_reaches_the_spec(tmp_path: Path) -> None:
         setup=("module load cuda", "conda activate x"),
         project="~/code",
         workdir="/scratch/runs",
-        deploy=Deploy(enabled=False, max_mb=5, keep=0, fan_out="off"),
+        deploy=Deploy(enabled=False, max_mb=5, keep=0),
         grace_s=1.0,
         lost_s=2.0,
         disconnect_s=3.5,

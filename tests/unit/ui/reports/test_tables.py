@@ -22,7 +22,6 @@ def test_deploy_says_which_release_is_where() -> None:
         size=2_500_000,
         seconds=1.5,
         sent={"gpu1": 800_000, "gpu2": None, "gpu3": 800_000, "gpu4": 0},
-        holders=dict.fromkeys(["gpu1", "gpu2", "gpu3", "gpu4"], ""),
     )
 
     assert tables.render_push(result).split("\n") == [
