@@ -102,7 +102,6 @@ class RequestBuilder:
             overrides=typed,
             contact_words=contact_words(overrides, spec.cluster),
             recorded_code=recorded_code,
-            recorded_image=recorded_run.image_to_run(typed) if recorded_run else "",
             record_hosts=recorded_run.hosts if recorded_run else (),
             names_program=hydra_input.names_program,
             **options,

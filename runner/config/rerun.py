@@ -66,7 +66,6 @@ class RecordedPlan:
     subdirectory: str = ""
     script: str = ""
     tasks_hash: str = ""
-    image: str = ""
     nodes: tuple[RecordedNode, ...] = ()
 
 
@@ -94,11 +93,6 @@ class RecordedRun:
         replaced = {*replaced_groups} & {*GROUPS}
         content = {k: v for k, v in _as_dict(self.config).items() if k not in replaced}
         return OmegaConf.create({"defaults": defaults, "hydra": shipped["hydra"], **content})
-
-    def image_to_run(self, overrides: Sequence[str]) -> str:
-        """Return the image that it ran in; "" if the words choose another one."""
-        changed_groups = {override_key(word).partition(".")[0] for word in overrides}
-        return "" if "container" in changed_groups else self.plan.image
 
     def code_to_run(
         self, spec: Spec, overrides: Sequence[str], *, is_same_program: bool

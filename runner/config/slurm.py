@@ -92,11 +92,6 @@ def check_slurm(validator: Validator, spec: Spec) -> None:
         message = "Slurm chooses the nodes, whose names are not known before"
         hint = "set rendezvous.endpoint to an etcd that runs, or choose rendezvous=c10d"
         validator.add("rendezvous.serve", message, hint)
-    if spec.container.comes_from_here:
-        key = "build" if spec.container.build else "push_image"
-        message = "an image cannot be sent to the nodes of a job: nothing logs in to them"
-        hint = "push it to a registry, or put its file on the common disk"
-        validator.add(f"container.{key}", message, hint)
     if spec.slurm.spares and spec.min_nodes:
         message = "a range of nodes has no spares: what is there takes part"
         validator.add("task.nnodes", message, "set one number, or relaunch.max=0")

@@ -61,7 +61,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         check_without_torchrun(validator, values, task, (*nodes, *spares), rendezvous)
     env, secrets = _read_environment(validator, inputs, cluster["env"], nodes, task)
     top = validator.section("", values, schema.RunnerConfig)
-    container = _read_container(validator, values["container"], Path(inputs.cwd))
+    container = _read_container(validator, values["container"])
     deploy = validator.section("deploy", values["deploy"], schema.DeployConfig)
     spec = Spec(
         run_id=top["run_id"],
@@ -160,7 +160,7 @@ def _read_rendezvous(
     return rendezvous
 
 
-def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) -> ContainerSpec:
+def _read_container(validator: Validator, values: Mapping[str, Any]) -> ContainerSpec:
     """Return the container that ranks run in, if there is one."""
     read = validator.section("container", values, ContainerConfig)
     engine = read["engine"]
@@ -192,8 +192,6 @@ def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) 
         pull=read["pull"],
         image_entrypoint=read["entrypoint"] == "image",
         extra=read["extra"],
-        build=str(cwd / Path(read["build"]).expanduser()) if read["build"] else "",
-        push_image=read["push_image"],
         prepare_timeout_s=read["prepare_timeout_s"],
     )
     _check_engine(validator, container, read)
@@ -203,10 +201,6 @@ def _read_container(validator: Validator, values: Mapping[str, Any], cwd: Path) 
 def _check_engine(validator: Validator, container: ContainerSpec, read: Mapping[str, Any]) -> None:
     """Check that the engine of a container has what the keys ask of it."""
     name, engine = container.engine, engine_of(container)
-    if container.comes_from_here and engine.image_commands(container, "") is None:
-        key = "container.build" if container.build else "container.push_image"
-        message = f"an image of {name} is a file: nothing builds or sends it"
-        validator.add(key, message, "put the file on the hosts, or choose docker or podman")
     defaults = dataclasses.asdict(ContainerConfig())
     unset = validator.section("container", defaults, ContainerConfig)
     for key in engine.IGNORED_KEYS:
@@ -220,14 +214,10 @@ def _check_engine(validator: Validator, container: ContainerSpec, read: Mapping[
 
 
 def _check_image(validator: Validator, values: Mapping[str, Any], read: Mapping[str, Any]) -> None:
-    """Check that the keys of a container name one image; a bad name has been reported."""
-    if values["image"] is None and not read["build"]:
+    """Check that a container has an image; a bad name of one has been reported."""
+    if values["image"] is None:
         hint = "name one, such as container.image=pytorch/pytorch:latest"
         validator.add("container.image", f"{read['engine']} needs an image", hint)
-    for key, other in (("build", "image"), ("build", "push_image")):
-        if read[key] and read[other]:
-            message = f"set one of container.{key} and container.{other}: a build names its image"
-            validator.add(f"container.{other}", message)
     for key in ("image", "program"):
         if read[key].startswith("-"):
             validator.add(f"container.{key}", f"{read[key]!r} begins with a '-'")

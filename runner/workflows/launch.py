@@ -18,7 +18,6 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
-from runner.control.image.source import ImageSource, open_image, without_delivery
 from runner.control.record import run_index
 from runner.control.record.origins_record import OriginsRecorder
 from runner.control.record.run_store import RunStore
@@ -58,7 +57,7 @@ from runner.workflows.host_pool import (
     signal_pending,
 )
 from runner.workflows.launch_notifier import LaunchNotifier
-from runner.workflows.preparation import Preparation, open_code_source
+from runner.workflows.preparation import Preparation, open_code_source, without_pulls
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending
 
@@ -75,14 +74,13 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     if request.dry_run is not DryRun.OFF:
         dry_run(request)
         return 0
-    request, image = open_image(request)
     source = source or open_code_source(request)
     store = RunStore(request.run_dir)
     store.reserve()
     inbox = BoundedInbox()
     try:
         with forward_signals(inbox):
-            session = LaunchSession(request, source, store, inbox, image)
+            session = LaunchSession(request, source, store, inbox)
             with reporting_faults(store.folder, lambda: session.fault_hint):
                 return session.run()
     except InternalFault:
@@ -95,7 +93,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 def dry_run(request: LaunchRequest) -> None:
     """Print the commands of each host, or the plan as JSON; start nothing."""
     assumptions: list[str] = []
-    request = without_delivery(request)
+    request = without_pulls(request)
     if request.dry_run is DryRun.OFFLINE:
         for text in request.notes:
             note(text)
@@ -125,7 +123,6 @@ class LaunchSession:
         source: CodeSource,
         store: RunStore,
         inbox: Inbox,
-        image: ImageSource | None = None,
     ) -> None:
         self._request, self._source, self._store = request, source, store
         self._past_attempts: tuple[PastAttempt, ...] = ()
@@ -140,7 +137,7 @@ class LaunchSession:
         names = [node.name for node in (*spec.nodes, *spares)]
         self._console = open_console(request.ui, request.console_ranks, names)
         self._pool = HostPool(spec, self._console, inbox)
-        self._preparation = Preparation(request, source, self._pool, image)
+        self._preparation = Preparation(request, source, self._pool)
 
     def run(self) -> int:
         """Return the exit code; a `RunnerError` means that nothing was started."""

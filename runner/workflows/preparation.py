@@ -10,19 +10,14 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
-from runner.control.image.delivery import ImageDelivery
-from runner.control.image.source import ImageSource
 from runner.core.errors import ConfigError, NotReady, Problem
-from runner.core.model.container import CommandAnswer
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.release import Requirements
 from runner.core.model.results import Finding
 from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
-from runner.core.planning.container.base import engine_of
-from runner.core.planning.readiness import facts_request, problems_of, setup_problems
-from runner.ui.console.dedup import NO_RANK
+from runner.core.planning.readiness import facts_request, problems_of
 from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
 from runner.workflows.host_pool import HostPool
@@ -41,6 +36,12 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
     return CodeOnHosts(request.spec)
 
 
+def without_pulls(request: LaunchRequest) -> LaunchRequest:
+    """Return the request whose image no host pulls: for a look at the hosts."""
+    container = replace(request.spec.container, fetches=False)
+    return replace(request, spec=replace(request.spec, container=container))
+
+
 def required_packages(request: LaunchRequest) -> Requirements:
     """Return the packages the ranks' project names; none for a past run or a shipped task."""
     spec = request.spec
@@ -54,14 +55,7 @@ def required_packages(request: LaunchRequest) -> Requirements:
 class Preparation:
     """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
-    def __init__(
-        self,
-        request: LaunchRequest,
-        source: CodeSource,
-        pool: HostPool,
-        image: ImageSource | None = None,
-    ) -> None:
-        self._image = image
+    def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
         self._requirements = required_packages(request)
@@ -72,8 +66,6 @@ class Preparation:
         say = self._pool.console.message
         for note in (*self._notes, *self._source.notes):
             say(f"note: {note}")
-        if self._image:
-            self._bring_image(self._image)
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
@@ -89,28 +81,6 @@ class Preparation:
         for warning in self._run_checks(facts):
             say(f"note: {warning}")
         return {**facts, **standby} if self._pool.spec.detach else facts
-
-    def _bring_image(self, image: ImageSource) -> None:
-        """Have the hosts that lack the image get it, once all engines are known to work."""
-        pool, spec, console = self._pool, self._pool.spec, self._pool.console
-
-        def validate(node: Node, facts: Facts) -> list[Problem]:
-            container = replace(facts.container, image=CommandAnswer(0))  # as it will be
-            found = engine_of(spec.container).problem(spec, replace(facts, container=container))
-            return [*setup_problems(node, facts), *([Problem(node.name, *found)] if found else ())]
-
-        minimum, spares = spec.min_nodes or 0, self._spares
-        asked = pool.collect_facts(self.facts_request, validate, minimum, spares, keep_spares=True)
-        console.phase("bringing the image")
-        delivery = ImageDelivery(
-            *(spec.container, image.commands, pool.sessions, pool.inbox),
-            nodes={*asked.facts, *asked.spares},
-            say=console.message,
-            show=console.node_status,
-            output=lambda node, stream, data: console.rank_output(node, NO_RANK, stream, data),
-            is_full=lambda: console.is_full,
-        )
-        image.deliver(delivery)
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

@@ -39,9 +39,8 @@ def check(
     Nothing is started without --smoke and --bandwidth.
     """
     from runner.checks.base import all_checks
-    from runner.control.image.source import without_delivery
     from runner.ui import layout, problems
-    from runner.workflows.preparation import run_preflight
+    from runner.workflows.preparation import run_preflight, without_pulls
 
     wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))
     trials = [(flag, mode) for flag, mode, enabled in wanted if enabled]
@@ -53,7 +52,7 @@ def check(
     if unknown:
         message = f"there is no check {unknown[0]!r}"
         raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
-    composed = without_delivery(selection.compose())
+    composed = without_pulls(selection.compose())
     skip = [*skip, *(() if composed.names_program else TASK_CHECKS)]
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)

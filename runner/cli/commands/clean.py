@@ -26,7 +26,6 @@ DEFAULT_AGE = "7d"
     "clean",
     older_than="the age since the end or last use: 7d, 12h, 30m; by default " + DEFAULT_AGE,
     dry_run="remove nothing, only list what would be removed",
-    images="remove also images that launches pulled, built or sent, and nothing uses",
     yes="remove runs that are not on record on this machine without asking",
     local="remove kept code from ./runs instead: that of no run on record, or of older ones, too",
 )
@@ -34,7 +33,6 @@ def clean(
     selection: Selection,
     older_than: str = "",
     dry_run: bool = False,
-    images: bool = False,
     yes: bool = False,
     local: bool = False,
     json_: bool = False,
@@ -57,7 +55,6 @@ def clean(
     spec = composed.spec
     others = [node.name for node in spec.nodes]
     request: dict[str, Any] = {"older_than_s": older_than_s, "dry_run": True, "others": others}
-    request["images"] = images
     with open_pool(composed) as pool:
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         pool.console.phase("cleaning")

@@ -21,16 +21,7 @@ class ContainerConfig:
     engine: str | None = choice("null: none, ranks run on the host itself", *ENGINES, null=True)
     program: str | None = doc("the engine on the hosts; null: its name, on the PATH", TEXT)
     image: str | None = doc("the image, as the engine names it", TEXT)
-    build: str | None = doc(
-        "a Dockerfile here, or its folder: a launch builds the image from it on the hosts", TEXT
-    )
-    push_image: bool = doc(
-        "whether a launch sends the image from here to hosts that lack it, without a registry",
-        *("true or false", False),
-    )
-    prepare_timeout_s: float = doc(
-        "the time a host may take to pull, build or load the image", SECONDS, 3600.0
-    )
+    prepare_timeout_s: float = doc("the time a host may take to pull the image", SECONDS, 3600.0)
     python: str = doc("the interpreter of the task in the image", *(PATH, "python3"))
     mounts: Any = doc(
         "what else of a host ranks see, as SOURCE:TARGET or SOURCE:TARGET:ro; absolute paths",

@@ -39,20 +39,13 @@ class ContainerSpec:
     host_user: bool = True  # runs as the user and the groups of the login, not as the image says
     ulimits: Dict[str, str] = field(default_factory=dict)
     pull: str = "missing"  # or "always" or "never"
-    build: str = ""  # the Dockerfile here or its folder, absolute, that `image` is built from
-    push_image: bool = False  # whether hosts that lack `image` get it from here
-    prepare_timeout_s: float = 3600.0  # how long a host may take to pull, build or load it
-    fetches: bool = True  # whether hosts that lack it may get it now: not in a dry run
+    prepare_timeout_s: float = 3600.0  # how long a host may take to pull it
+    fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
     image_entrypoint: bool = False  # runs the image's own entry point before the program
     extra: Tuple[str, ...] = ()  # more options of the engine
 
     def __bool__(self) -> bool:
         return bool(self.engine)
-
-    @property
-    def comes_from_here(self) -> bool:
-        """Whether a launch brings the image to the hosts, and no registry is asked for it."""
-        return bool(self.build) or self.push_image
 
 
 @dataclass(frozen=True)
@@ -64,12 +57,10 @@ class ContainerProbe:
     run: Tuple[str, ...]  # runs the words after it in a new container
     pull: Tuple[str, ...] = ()  # () for never
     pull_always: bool = False
-    is_awaited: bool = False  # if it is not there, a launch will build it there, or send it
     pull_timeout_s: float = 3600.0
     run_timeout_s: float = 300.0  # of `run`: a first container of a large image is slow
     endpoint: Tuple[str, ...] = ()  # prints where its daemon is; () for an engine without one
     store: Tuple[str, ...] = ()  # prints the folder of its images; asked before a pull
-    remove_image: Tuple[str, ...] = ()  # removes the image, if no container has it
     name: Tuple[str, ...] = ()  # the option of `run` by which a container is called {name}
     discard: Tuple[str, ...] = ()  # removes the container {name}, whatever its state
     user: Tuple[str, ...] = ()  # options of `run`, with {uid} and {gid} of the login
@@ -84,22 +75,6 @@ class ContainerProbe:
 
 TIMED_OUT, NOT_RUN = -1, -2
 """Codes of commands that have none."""
-
-
-@dataclass(frozen=True)
-class ImageCommands:
-    """How a host gets an image from here: commands for it, but `save`, which is for this machine.
-
-    `inventory` prints lines: `store=` and what identifies the store of images, `free=` and the KiB
-    it has, `image=` and the id of the image if it is there, `layers=` and a JSON list of digests
-    for each image, `zstd=1` if that program is there.
-    """
-
-    inventory: Tuple[str, ...]
-    build: Tuple[str, ...]  # reads the context from its standard input, a tar file
-    load: Tuple[str, ...]  # reads what `save` prints
-    save: Tuple[str, ...]
-    loads_new_layers: bool  # may the first layers be left out, if they are there
 
 
 @dataclass(frozen=True)

@@ -156,13 +156,12 @@ class RelaunchMarked:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The runs, releases and images that were removed, and the old runs and images in use."""
+    """The runs and releases that were removed, and the old runs in use."""
 
     runs: Tuple[str, ...] = field(metadata=RUN_ID)
     releases: Tuple[str, ...]
     in_use: Tuple[str, ...]
     bytes: int = field(metadata=COUNT)
-    images: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class RecordedSamples:
 
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
-    **dict.fromkeys(("absent", "input_taken", "run", "stacks_dumped"), Reply),
+    **dict.fromkeys(("absent", "run", "stacks_dumped"), Reply),
     "cleaned": Cleaned,
     "data": LogChunk,
     "exited": CommandExited,

@@ -343,7 +343,6 @@ class LaunchRequest:
     contact_words: Tuple[str, ...] = ()  # those by which any verb reaches the same hosts
     config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named
     recorded_code: Optional[RecordedCode] = None  # to run with, if this is a past run again
-    recorded_image: str = ""  # that it ran in, if that was built for it
     record_hosts: Tuple[str, ...] = ()  # whose record it repeats, if no launch here made that
     plan_as_json: bool = False  # whether a dry run prints the plan as JSON
     sweep: Optional[SweepPlace] = None  # if it is one of a sweep

@@ -13,12 +13,7 @@ from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
 from runner.host.storage import run_owner
-from runner.host.storage.garbage import (
-    collect_garbage,
-    remove_images,
-    remove_left_container,
-    remove_unbegun,
-)
+from runner.host.storage.garbage import collect_garbage, remove_left_container, remove_unbegun
 from runner.host.storage.run_folder import make_marker, read_order
 from runner.host.storage.run_list import is_in_job
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
@@ -28,7 +23,7 @@ class Handler(RequestHandler):
     """Removes runs and releases, and proves that nothing of a run is left on this host."""
 
     def on_clean(self, frame: Frame) -> Steps:
-        """Remove ended runs, unused releases and `images`; of the runs, `only` those named."""
+        """Remove ended runs and unused releases; of the runs, `only` those named."""
         workdir, node = self.context.workdir, frame.data["node"]
         older_than_s, dry_run = float(frame.data["older_than_s"]), bool(frame.data["dry_run"])
         others, only = frame.data.get("others", ()), frame.data.get("only")
@@ -37,11 +32,6 @@ class Handler(RequestHandler):
         )
         if only is None and os.path.isdir(os.path.join(workdir, "runs")):
             removed["runs"] += yield from _remove_unbegun(workdir, older_than_s, dry_run=dry_run)
-        if frame.data.get("images"):
-            removed["images"], kept = yield from remove_images(
-                workdir, node, older_than_s, others, dry_run=dry_run
-            )
-            removed["in_use"] += kept
         self.context.answer(frame, "cleaned", **removed)
 
     def on_kill_leftovers(self, frame: Frame) -> Steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.core.protocol.frames import Frame
-from runner.host.agent.server import RequestHandler, one_step
+from runner.host.agent.server import RequestHandler
 from runner.host.process.command import CommandRun
 
 
@@ -13,26 +13,15 @@ class Handler(RequestHandler):
     def on_exec(self, frame: Frame) -> None:
         """Start the command; `window` is how many bytes of its output may be sent at first.
 
-        With `takes_input`, requests `input` follow; with `keeps_code`, this host caches our code.
+        With `keeps_code`, this host caches our code.
         """
         argv, limit_s = list(frame.data["argv"]), float(frame.data["limit_s"])
         environ, reply = self.context.require_facts().environ, self.context.reply
-        takes_input = bool(frame.data.get("takes_input"))
-        command = CommandRun(
-            *(frame.data["id"], argv, environ, limit_s, reply), takes_input=takes_input
-        )
+        command = CommandRun(frame.data["id"], argv, environ, limit_s, reply)
         command.window = int(frame.data["window"])
         self.children["command"] = command
         if frame.data.get("keeps_code"):
             self.context.cache_code()
-
-    @one_step
-    def on_input(self, frame: Frame) -> None:
-        """Write to the standard input of the command, once that has room; no bytes close it."""
-        for command in self.children.values():
-            if command.request_id == frame.data["command"]:  # not a later one
-                command.write(frame.payload)
-        self.context.answer(frame, "input_taken")
 
     def on_more_output(self, frame: Frame) -> None:
         """Let it send so many more bytes, which the controller has shown."""

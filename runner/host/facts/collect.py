@@ -148,7 +148,7 @@ def _container_facts(
     assert request.container is not None  # noqa: S101 (for mypy)
     limit_s, python = request.tool_timeout_s, request.python
     child = children["container"] = container.start(
-        *(request.container, environ, request.mounts, limit_s, facts.workdir)
+        request.container, environ, request.mounts, limit_s
     )
     yield from wait_all([child], also_read=[*children.values()])
     answers = container.result(child)

@@ -17,7 +17,6 @@ from runner.core.model.container import (
 from runner.core.model.facts import Facts
 from runner.host.process import bounded_child
 from runner.host.process.bounded_child import BoundedChild
-from runner.host.storage import image_records
 
 MAX_OUTPUT = 2000  # characters, from the end
 LATE_START_S = 1  # after this time a container shows up whose client was killed as it asked for it
@@ -25,14 +24,10 @@ DISCARD_TIMEOUT_S = 60.0
 
 
 def start(
-    probe: ContainerProbe,
-    environ: Dict[str, str],
-    mounts: Sequence[str],
-    limit_s: float,
-    workdir: str,
+    probe: ContainerProbe, environ: Dict[str, str], mounts: Sequence[str], limit_s: float
 ) -> BoundedChild:
     """Ask an engine; each command has `limit_s` seconds, a pull more."""
-    asked = _Engine(probe, environ, limit_s, workdir)
+    asked = _Engine(probe, environ, limit_s)
     return BoundedChild(lambda: asked.ask_all(mounts), probe.limit_s(limit_s))
 
 
@@ -72,11 +67,8 @@ class Trial:
 class _Engine:
     """The engine as a child asks it, which reports each answer as it comes."""
 
-    def __init__(
-        self, probe: ContainerProbe, environ: Dict[str, str], limit_s: float, workdir: str
-    ) -> None:
+    def __init__(self, probe: ContainerProbe, environ: Dict[str, str], limit_s: float) -> None:
         self._probe, self._environ, self._limit_s = probe, environ, limit_s
-        self._workdir = workdir
 
     def ask_all(self, mounts: Sequence[str]) -> None:
         """Ask until something is missing."""
@@ -98,20 +90,9 @@ class _Engine:
         if not self._ask("engine", probe.engine).ok:
             return
         is_there = self._ask("image", probe.image).ok
-        if not is_there and probe.is_awaited:
-            self._remember(env)
-        elif is_there:
-            image_records.mark_used(self._workdir, probe.remove_image)
         if probe.pull and (probe.pull_always or not is_there) and self._has_room():
-            pull = self._ask("pull", probe.pull, probe.pull_timeout_s)
-            if pull.ok and not is_there:
-                self._remember(env)
+            self._ask("pull", probe.pull, probe.pull_timeout_s)
             self._ask("image", probe.image)
-
-    def _remember(self, env: Dict[str, str]) -> None:
-        """Note that we brought the image, for who removes such."""
-        remove = self._probe.remove_image
-        image_records.remember(self._workdir, remove[-1], remove, env)
 
     def _has_room(self) -> bool:
         """Report how much room there is for an image; return whether that may be enough."""

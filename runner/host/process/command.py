@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import subprocess
-import threading
 import time
 import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
@@ -34,23 +33,18 @@ class CommandRun:
         environ: Dict[str, str],
         limit_s: float,
         reply: Reply,
-        *,
-        takes_input: bool = False,
     ) -> None:
-        """Start it in the user's home, or raise OSError; its standard input is that of `write`."""
+        """Start it in the user's home, or raise OSError; its standard input is empty."""
         self.request_id = request_id
         self._reply = reply
         self._report = b""
         self.ended = False
         self.window = 0.0  # bytes of output that the controller has room for
         pipes = {name: os.pipe() for name in ("out", "err", "report")}
-        stdin, self._stdin = os.pipe() if takes_input else (os.open(os.devnull, os.O_RDONLY), -1)
-        self._stdin_lock = threading.Lock()  # `write` may be called in another thread
         self._supervisor_pid = os.fork()
         if self._supervisor_pid == 0:
-            child_fds = {"in": stdin, **{name: ends[1] for name, ends in pipes.items()}}
+            child_fds = {name: ends[1] for name, ends in pipes.items()}
             _supervise(argv, environ, time.monotonic() + limit_s, child_fds)
-        os.close(stdin)
         self._streams: Dict[int, str] = {}
         for name, (read_fd, write_fd) in pipes.items():
             os.close(write_fd)
@@ -76,26 +70,6 @@ class CommandRun:
                 while descriptor in self._streams and self._pass_on(descriptor):
                     pass
             self._finish()
-
-    def write(self, data: bytes) -> None:
-        """Write to its standard input, when that has room; no data closes it.
-
-        What a command no longer reads is dropped: its end says more.
-        """
-        is_last = not data
-        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
-            while data and self._stdin >= 0:
-                data = data[os.write(self._stdin, data) :]
-        if is_last or self.ended:
-            self._close_stdin()
-
-    def _close_stdin(self) -> None:
-        """Close its standard input, unless that is being written to: then `write` does so."""
-        if self._stdin_lock.acquire(blocking=False):
-            if self._stdin >= 0:
-                os.close(self._stdin)
-            self._stdin = -1
-            self._stdin_lock.release()
 
     def kill(self) -> None:
         """End all of it now; the report follows."""
@@ -129,7 +103,6 @@ class CommandRun:
 
     def _finish(self) -> None:
         self.ended = True
-        self._close_stdin()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._supervisor_pid, 0)
         try:
@@ -180,13 +153,13 @@ def _run(
         argv,
         env=environ,
         cwd=os.path.expanduser("~"),
-        stdin=pipes["in"],
+        stdin=subprocess.DEVNULL,
         stdout=pipes["out"],
         stderr=pipes["err"],
         start_new_session=True,
         preexec_fn=procfs.reset_process,  # noqa: PLW1509 (this process has one thread)
     )
-    for name in ("in", "out", "err"):
+    for name in ("out", "err"):
         os.close(pipes[name])
     while True:
         for pid, status in reap_all():

@@ -22,14 +22,12 @@ from runner.core.protocol.paths import (
 from runner.host.container import removal
 from runner.host.container.removal import UNPROVEN
 from runner.host.process import bounded_child, cgroup, procfs
-from runner.host.process.bounded_child import BoundedChild
 from runner.host.process.event_loop import Steps
-from runner.host.storage import image_records, release_store, run_owner
+from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders, is_in_job
 from runner.host.storage.shared_record import remove_job
 
-IMAGES_TIMEOUT_S = 240.0  # for all of them: a large one takes an engine many seconds
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 
 
@@ -75,38 +73,6 @@ def collect_garbage(
             yield from release_store.remove_tree(path)
     removed["runs"] = list(dict.fromkeys(removed["runs"]))  # of a job, all nodes have parts here
     return removed
-
-
-def remove_images(
-    workdir: str, node: str, older_than_s: float, others: Collection[str], *, dry_run: bool
-) -> Generator[None, None, Tuple[List[str], List[str]]]:
-    """Remove the images that launches have brought here, and return which, and which stay.
-
-    Those are not removed that were used less than `older_than_s` ago, that a run needs whose
-    supervisor lives, or that any container has.
-    """
-    cutoff = time.time() - older_than_s
-    used = {word for words in _live_commands(workdir, node, others) for word in words}
-
-    def remove() -> None:
-        answer = image_records.remove_unused(workdir, cutoff, used, dry_run=dry_run)
-        bounded_child.report_facts(images=answer)
-
-    child = BoundedChild(remove, IMAGES_TIMEOUT_S)
-    try:
-        yield from bounded_child.wait_all([child])
-    finally:
-        child.kill()
-    removed, kept = child.report().get("images", ([], []))
-    return removed, kept
-
-
-def _live_commands(workdir: str, node: str, others: Collection[str]) -> Iterator[Tuple[str, ...]]:
-    """Yield the commands that make the containers of runs whose supervisor lives."""
-    for _, folder in _own_runs(workdir, node, others):
-        order = read_order(folder) if run_owner.is_alive(folder) else None
-        if order is not None and order.container is not None:
-            yield order.container.create or order.container.start
 
 
 def _own_runs(workdir: str, node: str, others: Collection[str]) -> Iterator[Tuple[str, RunPaths]]:

@@ -65,12 +65,11 @@ class CleanResult:
     releases: tuple[str, ...]
     kept: tuple[str, ...]  # runs that are old enough, but in use
     size: int  # bytes on the host's disk
-    images: tuple[str, ...] = ()
 
     @staticmethod
     def from_reply(reply: Mapping[str, Any]) -> CleanResult:
         """Return the result in a host's reply."""
-        names = ("runs", "releases", "in_use", "bytes", "images")
+        names = ("runs", "releases", "in_use", "bytes")
         return CleanResult(*(reply[name] for name in names))
 
 
@@ -86,7 +85,6 @@ def render_clean(
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
     for result, names in group_names(unsized).items():
         counts = [counted(len(result.runs), "run"), counted(len(result.releases), "release")]
-        counts += [counted(len(result.images), "image")] if result.images else []
         verb = "would be removed" if dry_run else "removed"
         in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
         size = format_size(sum(results[name].size for name in names))
@@ -95,8 +93,7 @@ def render_clean(
         if dry_run:
             lines += [f"  {describe_run(runs[name])}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
-            lines += [f"  image {name}" for name in result.images]
-    if not any(result.runs or result.releases or result.images for result in results.values()):
+    if not any(result.runs or result.releases for result in results.values()):
         less = "" if older_than.startswith("0") else "; --older-than 0s is whatever has ended"
         lines.append(f"nothing unused is older than {older_than}{less}")
     return "\n".join(lines)

@@ -39,7 +39,7 @@ from runner.control.record import log_dump, samples_record
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
-from runner.control.remote_exec import Feed, RemoteCommand
+from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc import wait
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
@@ -370,7 +370,6 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "fetch": fetched,
     "finish": lambda _: [Answer("stored", {"new": True})],
     "follow": lambda _: [Answer("following", {})],
-    "input": lambda _: [Answer("input_taken", {})],
     "inventory": inventory,
     "kill_leftovers": lambda _: [Answer("leftovers", {"killed": 1, "survivors": [7]})],
     "listen": lambda _: [Answer("listening", {"port": 40001, "error": ""})],
@@ -574,11 +573,10 @@ def answers_of_a_liar(pool: Pool) -> None:
 
 
 def command_of_a_liar(pool: Pool) -> None:
-    """Run a command with input."""
+    """Run a command."""
     pool.connect()
     command = RemoteCommand(pool.sessions, pool.inbox, 5.0)
-    feed = Feed(frozenset(pool.sessions), iter([b"x"]), SimpleNamespace(percent=50))
-    command.run(["cat"], 5.0, [feed])
+    command.run(["cat"], 5.0)
 
 
 def push_of_a_liar(pool: Pool) -> None:

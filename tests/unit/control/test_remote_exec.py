@@ -34,8 +34,8 @@ class Host(HostSession):
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
         """Take a request."""
-        asked = {**(data or {}), "payload": payload} if kind == "input" else dict(data or {})
-        self.asked.append((kind, asked))
+        assert not payload
+        self.asked.append((kind, dict(data or {})))
         return len(self.asked)
 
 

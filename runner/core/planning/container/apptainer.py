@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, ContainerSpec, Mount
+from runner.core.model.container import Container, ContainerProbe, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container import problems
@@ -16,10 +16,11 @@ from runner.core.planning.container.base import ContainerRequest
 RENUMBERS_DEVICES = False  # `--nv` shows all of them
 IGNORED_KEYS = ("shm_size", "ipc", "user", "ulimits", "pull", "entrypoint")
 SPLITS_MOUNTS = True
+IMAGE_IS_FILE = True
 
 
 def probe(spec: Spec) -> ContainerProbe:
-    """Return what to ask a host; an image is a file, which nobody pulls."""
+    """Return what to ask a host."""
     container = spec.container
     return ContainerProbe(
         engine=(container.program, "version"),
@@ -31,11 +32,6 @@ def probe(spec: Spec) -> ContainerProbe:
         ),
         gpus=("--nv",),
     )
-
-
-def image_commands(container: ContainerSpec, dockerfile: str) -> None:
-    """Return None: an image is a file, which nobody builds or loads."""
-    del container, dockerfile
 
 
 def container(request: ContainerRequest) -> Container:

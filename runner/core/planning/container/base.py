@@ -1,6 +1,6 @@
 """Container planning: an order's command, wrapped in those of a container engine.
 
-An engine is a module of this package with five pure functions; no other place names it.
+An engine is a module of this package with four pure functions; no other place names it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,7 @@ from dataclasses import replace
 from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
 from runner.core.dataclass import dataclass
-from runner.core.model.container import (
-    Container,
-    ContainerProbe,
-    ContainerSpec,
-    ImageCommands,
-    Mount,
-)
+from runner.core.model.container import Container, ContainerProbe, ContainerSpec, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node, Spec
@@ -50,17 +44,16 @@ class Engine(Protocol):
     `RENUMBERS_DEVICES`: whether a container has only the chosen GPUs, numbered from 0.
     `IGNORED_KEYS`: the keys of `container` that mean nothing to it.
     `SPLITS_MOUNTS`: whether a comma in the path of a mount would end it.
+    `IMAGE_IS_FILE`: whether an image is a file, which nobody pulls.
     """
 
     RENUMBERS_DEVICES: bool
     IGNORED_KEYS: Tuple[str, ...]
     SPLITS_MOUNTS: bool
+    IMAGE_IS_FILE: bool
 
     def probe(self, spec: Spec) -> ContainerProbe:
         """Return what to ask a host."""
-
-    def image_commands(self, container: ContainerSpec, dockerfile: str) -> Optional[ImageCommands]:
-        """Return how a host gets the image from here; None for an image that is a file."""
 
     def container(self, request: ContainerRequest) -> Container:
         """Return the commands of a container whose program reads its environment by itself."""

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Sequence, Tuple
 
-from runner.core import shell
-from runner.core.model.container import (
-    Container,
-    ContainerProbe,
-    ContainerSpec,
-    ImageCommands,
-    Mount,
-)
+from runner.core.model.container import Container, ContainerProbe, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container import problems
@@ -24,21 +17,12 @@ from runner.core.planning.container.base import ContainerRequest
 RENUMBERS_DEVICES = True
 IGNORED_KEYS = ()
 SPLITS_MOUNTS = False
+IMAGE_IS_FILE = False
 PULL_QUIETLY = ("pull", "--quiet")
 INFINIBAND = "/dev/infiniband"
 STATE_FORMAT = "{{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Status}} {{.State.Error}}"
 IMAGE_FORMAT = "{{.Os}}/{{.Architecture}}"
 ENDPOINT_FORMAT = "{{.Endpoints.docker.Host}}"
-INVENTORY = """\
-info=$({engine} info --format {info}) || exit
-echo "store=$(uname -n) $info"  # the ids of engines are equal on copies of a machine
-echo "free=$(df -Pk "${{info##* }}" | awk 'NR == 2 {{print $4}}')"
-echo "image=$({engine} image inspect --format {{{{.Id}}}} {image} 2>/dev/null)"
-ids=$({engine} image ls --quiet --no-trunc)
-[ -z "$ids" ] || {engine} image inspect --format 'layers={{{{json .RootFS.Layers}}}}' $ids
-command -v zstd >/dev/null && echo zstd=1
-exit 0
-"""
 RECLAIM = """
 import os, sys
 root, uid, gid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -63,13 +47,12 @@ exec "$0" context inspect --format "$1"
 def probe(spec: Spec) -> ContainerProbe:
     """Return what to ask a host."""
     container, program = spec.container, spec.container.program
-    may_pull = container.fetches and not container.comes_from_here and container.pull != "never"
+    may_pull = container.fetches and container.pull != "never"
     pull = (program, *PULL_QUIETLY, container.image) if may_pull else ()
     ulimits = container.ulimits
     return ContainerProbe(
         endpoint=("/bin/sh", "-c", ENDPOINT_SCRIPT, program, ENDPOINT_FORMAT),
         store=(program, "info", "--format", "{{.DockerRootDir}}"),
-        remove_image=(program, "image", "rm", container.image),
         name=("--name", "{name}"),
         discard=(program, "rm", "--force", "--volumes", "{name}"),
         user=("--user", "{uid}:{gid}") if container.host_user else (),
@@ -86,34 +69,7 @@ def probe(spec: Spec) -> ContainerProbe:
         ),
         pull=pull,
         pull_always=container.pull == "always",
-        is_awaited=container.comes_from_here and container.fetches,
         pull_timeout_s=container.prepare_timeout_s,
-    )
-
-
-def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
-    """Return how a host gets the image from here; `dockerfile` is its name in the context."""
-    info = "{{.ID}} {{.DockerRootDir}}"
-    return commands_for_image(container, dockerfile, info=info, loads_new_layers=True)
-
-
-def commands_for_image(
-    container: ContainerSpec, dockerfile: str, *, info: str, loads_new_layers: bool
-) -> ImageCommands:
-    """Return those commands; by `info` the engine prints what identifies its store, and where."""
-    program, image = container.program, container.image
-    words = {"engine": shell.quote(program), "image": shell.quote(image)}
-    pull = ("--pull",) if container.pull == "always" else ()
-    tag = ("--tag", image, "--label", f"runner.build={image}")
-    return ImageCommands(
-        inventory=("/bin/sh", "-c", INVENTORY.format(info=shell.quote(info), **words)),
-        build=(
-            *(program, "build", "--force-rm", *tag, "--network", "host"),
-            *(*pull, "--file", dockerfile, "-"),
-        ),
-        load=(program, "load", "--quiet"),
-        save=(program, "save", image),
-        loads_new_layers=loads_new_layers,
     )
 
 

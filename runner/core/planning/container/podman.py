@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Optional, Sequence, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, ContainerSpec, ImageCommands
+from runner.core.model.container import Container, ContainerProbe
 from runner.core.model.facts import Facts
 from runner.core.model.spec import Spec
 from runner.core.planning.container import docker, problems
@@ -18,6 +18,7 @@ from runner.core.planning.container.base import ContainerRequest
 RENUMBERS_DEVICES = True
 IGNORED_KEYS = ()
 SPLITS_MOUNTS = False
+IMAGE_IS_FILE = False
 ROOTLESS, WITHOUT_SUBUIDS = "rootless", "without subuids"
 VERSION_FORMAT = (
     "{{.Version.Version}}{{if .Host.Security.Rootless}} "
@@ -43,12 +44,6 @@ def probe(spec: Spec) -> ContainerProbe:
         user=(),  # it would need `--userns keep-id` without root
         group=(),
     )
-
-
-def image_commands(container: ContainerSpec, dockerfile: str) -> ImageCommands:
-    """Return how a host gets the image from here; `load` wants all layers."""
-    info = "{{.Store.GraphRoot}}"
-    return docker.commands_for_image(container, dockerfile, info=info, loads_new_layers=False)
 
 
 def container(request: ContainerRequest) -> Container:

@@ -166,11 +166,11 @@ def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
         hint = "container.pull=missing uses the one that is there"
         return f"{message}: {last_line(pull.output)}", hint
     message = f"container.image: {image} is not on this host"
-    if engine_of(container).image_commands(container, "") is None:  # it is a file
+    if engine_of(container).IMAGE_IS_FILE:
         reason = last_line(facts.container.image.output)
         hint = "put the file there: each host reads its own"
         return f"container.image: {image} cannot be read: {reason}", hint
-    if container.comes_from_here or not container.fetches or container.pull == "never":
+    if container.pull == "never" or not container.fetches:
         reason, hint = _absence_reason(container)
         return message + reason, hint
     if not facts.container.has_room or "no space left" in pull.output:
@@ -186,25 +186,18 @@ def image_problem(spec: Spec, facts: Facts) -> Tuple[str, str]:
 
 def _absence_reason(container: ContainerSpec) -> Tuple[str, str]:
     """Return why nobody tried to pull an image, and what to do about it."""
-    if container.comes_from_here:
-        how = "builds it there" if container.build else "sends it there"
-        hint = "launch it: dry runs and checks bring nothing, nor do later joins of nodes"
-        return f" yet; the start of a launch {how}", hint
-    if container.pull != "never":
-        pull = f"{container.program} pull {container.image}"
-        hint = f"launch it, or pull it there by hand: {pull}"
-        return " yet, and a dry run or check pulls nothing", hint
-    return ", and container.pull is never", "load it there, or set container.pull"
+    if container.pull == "never":
+        return ", and container.pull is never", "load it there, or set container.pull"
+    hint = f"launch it, or pull it there by hand: {container.program} pull {container.image}"
+    return " yet, and a dry run or check pulls nothing", hint
 
 
 def awaits_image(spec: Spec, facts: Facts) -> bool:
-    """Return whether all that a host lacks is an image which a launch would bring."""
+    """Return whether all that a host lacks is an image which a launch would pull."""
     container, answers = spec.container, facts.container
-    is_brought = container.comes_from_here or container.pull != "never"
     is_absent = answers.engine.ok and not answers.is_elsewhere and not answers.image.ok
-    is_file = engine_of(container).image_commands(container, "") is None
-    all_else = not answers.mounts_missing and not is_file
-    return not container.fetches and is_brought and is_absent and all_else
+    may_pull = container.pull != "never" and not engine_of(container).IMAGE_IS_FILE
+    return not container.fetches and may_pull and is_absent and not answers.mounts_missing
 
 
 def last_line(text: str) -> str:

@@ -32,7 +32,7 @@ def test_a_warning_of_the_client_is_no_part_of_an_answer(tmp_path: Path) -> None
         run=(),
         endpoint=(str(client), "endpoint"),
     )
-    child = container.start(probe, {"PATH": "/bin"}, (), 10 * PATIENCE, str(tmp_path))
+    child = container.start(probe, {"PATH": "/bin"}, (), 10 * PATIENCE)
     run_steps(wait_all([child]))
     found = container.result(child)
     assert not found.is_elsewhere
