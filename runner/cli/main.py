@@ -25,10 +25,10 @@ from runner.cli.suggestions import (
     looks_like_key,
     misplaced_words,
     missing_script,
+    other_launcher,
     unknown_verb,
     unused_program,
 )
-from runner.cli.translation import translated
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
 from runner.config.overrides import hydra_value, is_override, names_file, override_key
 from runner.core import descriptor_limit
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_launch = bool(words) and words[0] in LAUNCH_WORDS
     words = words[1:] if is_launch else words
     is_verb = not is_launch and _verb_name(words) in verb_names()
-    if not is_verb and (problem := translated(words)):
+    if not is_verb and (problem := other_launcher(words)):
         return print_error(ConfigError([problem]))
     if is_launch or not words or words[0].startswith("-") or is_override(words[0]):
         return for_each_run(words)

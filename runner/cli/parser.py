@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from runner.cli.gone import FLAGS
-from runner.cli.translation import FOUND, KEYS
+from runner.cli.suggestions import OTHER_LINES
 from runner.cli.verb import Verb
 from runner.config.overrides import is_override
 from runner.config.validation import suggest
@@ -47,6 +47,11 @@ FLAG_EXAMPLES = {
     "--user": "me",
 }
 """A value of each flag that takes one."""
+
+TORCHRUN_FLAGS = re.compile(
+    r"nnodes|nproc_per_node|node_rank|local_addr|master_(addr|port)|max_restarts|rdzv_\w+|standalone"
+    r"|num_(machines|processes)"
+)
 
 INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
@@ -98,10 +103,8 @@ class LaunchParser(Parser):
         if key in defaults:
             value = "true" if isinstance(defaults[key], bool) else "..."
             return f"settings are written KEY=VALUE: {key}={value}"
-        if key in KEYS:
-            return f"settings are written KEY=VALUE: {KEYS[key]}=..."
-        if key in FOUND:
-            return "the ranks of nodes, the master's address and a free port are found by a launch"
+        if TORCHRUN_FLAGS.fullmatch(key):
+            return OTHER_LINES
         return f"an argument of the program is task.args.{key}=..., or comes after `--`"
 
 

@@ -43,16 +43,29 @@ _SAME_MEANING = {
     "why": ("explain-failure", "inspect", "reason"),
     "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
     "dry_run=true": ("dry-run", "dryrun", "plan"),
-    "cluster=NAME task=NAME": ("sbatch", "start", "submit", "train", "up"),
-    "cluster=NAME task.script=PROGRAM": ("accelerate", "deepspeed", "python", "torchrun"),
+    "cluster=NAME task=NAME": ("start", "submit", "train", "up"),
 }
 MEANINGS = {word: meant for meant, words in _SAME_MEANING.items() for word in words}
 """What people call things elsewhere, and the word for it here."""
+
+OTHER_LAUNCHERS = re.compile(
+    r"torchrun|accelerate|deepspeed|python[\d.]*|mpirun|mpiexec|horovodrun|torchx|colossalai|fabric"
+    r"|lightning|srun|sbatch|salloc|docker|podman|apptainer|singularity"
+)
+OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours beside them"
 
 EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME"}
 """Values of keys that are typed without one."""
 
 SETTINGS_HINT = "a setting is KEY=VALUE; words for the program come after `--`"
+
+
+def other_launcher(words: Sequence[str]) -> Problem | None:
+    """Return the problem of a line that is for another launcher; None if it is for this one."""
+    typed = next((Path(word).name for word in words if not is_override(word)), "")
+    if OTHER_LAUNCHERS.fullmatch(typed):
+        return Problem("command line", f"{typed!r} is no word of ours: {OTHER_LINES}")
+    return None
 
 
 def unknown_verb(words: Sequence[str], verbs: Collection[str]) -> Problem:
