@@ -32,7 +32,6 @@ _SAME_MEANING = {
     "deploy": ("push", "rsync", "sync", "upload"),
     "exec": ("cmd", "pdsh", "shell", "ssh"),
     "export": ("tensorboard", "tb"),
-    "forward": ("port", "port-forward", "proxy", "tunnel"),
     "init": ("configure", "create", "new", "setup"),
     "logs": ("cat", "log", "output"),
     "ps": ("jobs", "list", "ls", "queue", "runs", "squeue"),

@@ -31,38 +31,17 @@ class Channel(Protocol):
         """End them, with the connection that carries them."""
 
 
-class PortRefused(Exception):
-    """A port that accepts no connection, as the text says."""
-
-
-class PortConnection(Channel, Protocol):
-    """A connection to a port, where each side may end what it sends and still receive."""
-
-    def end_sending(self) -> None:
-        """Tell the other side that nothing more comes; raise OSError when it is gone."""
-
-
 class Transport(Protocol):
     """A way to reach machines.
 
     1. `open` runs a POSIX shell command line on the node and returns its streams, standard error
        merged into standard output; it raises NotReady, naming the node, within a bounded time.
     2. It may be called from many threads at once.
-    3. `connect_port` connects from the node, as a program there would, over the same connection.
-    4. `close` ends every connection; channels still open see their end.
+    3. `close` ends every connection; channels still open see their end.
     """
 
     def open(self, node: Node, command: str) -> Channel:
         """Run a shell command line on a node."""
-
-    def connect(self, node: Node) -> object:
-        """Connect to a node, if that is not done yet; raise NotReady."""
-
-    def connect_port(self, node: Node, host: str, port: int) -> PortConnection:
-        """Connect to a port as `host` from a node; raise PortRefused, or NotReady without it."""
-
-    def is_connected(self, node: Node, timeout: float = 0.0) -> bool:
-        """Return whether the connection to a node is up; with a `timeout`, whether it answers."""
 
     def close(self) -> None:
         """End every connection."""

@@ -7,7 +7,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from collections.abc import Callable
 from runner.core import descriptor_limit
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node
-from runner.transport.base import Channel, PortRefused
+from runner.transport.base import Channel
 
 READ_SIZE = 1 << 16
-CONNECT_TIMEOUT_S = 10.0
 EXIT_TIMEOUT_S = 0.5
 """Time for a child to end by itself, and again after SIGTERM."""
 KILL_TIMEOUT_S = 5.0
@@ -43,22 +41,6 @@ class LocalTransport:
             self._channels.append(channel)
         return channel
 
-    def connect(self, node: Node) -> None:
-        """Do nothing: this machine is here."""
-
-    def connect_port(self, node: Node, host: str, port: int) -> SocketConnection:
-        """Connect to a port as `host` from this machine; raise PortRefused."""
-        del node
-        try:
-            return SocketConnection(socket.create_connection((host, port), CONNECT_TIMEOUT_S))
-        except OSError as error:
-            raise PortRefused(error.strerror or str(error)) from None
-
-    def is_connected(self, node: Node, timeout: float = 0.0) -> bool:
-        """Return True."""
-        del node, timeout
-        return True
-
     def close(self) -> None:
         """End every child process."""
         with self._lock:
@@ -68,39 +50,6 @@ class LocalTransport:
             closer.start()
         for closer in closers:
             closer.join()
-
-
-class SocketConnection:
-    """A PortConnection over a socket."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        connected.settimeout(None)
-
-    def recv(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
-        try:
-            return self._socket.recv(READ_SIZE)
-        except OSError:
-            return b""
-
-    def send(self, data: bytes) -> None:
-        """Pass on all of `data`; raise OSError when the other side is gone."""
-        self._socket.sendall(data)
-
-    def end_sending(self) -> None:
-        """Tell the other side that nothing more comes."""
-        self._socket.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        """End both directions; threads that wait for them see the end."""
-        with contextlib.suppress(OSError):  # the other side was quicker
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def abandon(self) -> None:
-        """End them."""
-        self.close()
 
 
 class LocalChannel:

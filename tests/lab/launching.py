@@ -36,7 +36,7 @@ USE_OF_SECRET = ("cluster.secrets=[TOKEN]", "notify=['echo told $TOKEN >&2; exit
 
 VERBS = [
     *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
-    *("forward", "init", "logs", "ps", "pull", "report", "stacks", "stop"),
+    *("init", "logs", "ps", "pull", "report", "stacks", "stop"),
     *("top", "why"),
 ]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from tests.lab.dap import DebugClient
-from tests.lab.lab import LOGIN_USER, Lab
+from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
@@ -23,14 +24,13 @@ LISTENING = "0100007F:162E 00000000:0000 0A"
 
 
 @contextmanager
-def tunnel(lab: Lab, node: str, port: int) -> Iterator[socket.socket]:
-    """A connection to a port of a host's loopback, by the user's own ssh."""
+def tunnel(said: str) -> Iterator[socket.socket]:
+    """A connection to the debugger by the ssh line of a launch, without a port here."""
     ours, theirs = socket.socketpair()
-    argv = ["ssh", "-F", "/dev/null", "-i", str(lab.key), "-W", f"127.0.0.1:{port}"]
-    for option in (f"UserKnownHostsFile={lab.known_hosts}", "BatchMode=yes"):
-        argv += ["-o", option]
-    argv.append(f"{LOGIN_USER}@{lab[node].address}")
-    with subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno()) as ssh:
+    (line,) = re.findall(r"`ssh -N -L 5678:127.0.0.1:5678 (.+?)` in another terminal", said)
+    command = f"exec ssh -W 127.0.0.1:5678 -o BatchMode=yes {line}"
+    words = ["sh", "-c", command]
+    with subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno()) as ssh:
         theirs.close()
         try:
             yield ours
@@ -49,7 +49,7 @@ def test_a_rank_waits_for_a_debugger(lab: Lab, on_lab: Launcher) -> None:
     assert "note: rank 1 on node2 waits for a debugger: " in run.err
     assert "the hang watchdog is off" in run.err
     wait_until(lambda: LISTENING in lab["node2"].sh("cat /proc/net/tcp"), "the debugger")
-    with tunnel(lab, "node2", 5678) as connection, closing(DebugClient(connection)) as client:
+    with tunnel(run.err) as connection, closing(DebugClient(connection)) as client:
         client.attach(on_lab.folder, {"prog.py": [4]})
         stopped = client.event("stopped")
         assert "node2:1" not in run.out

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Tuple
 
+from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.model.plan import DebugRank
-from runner.core.model.spec import Spec
-from runner.core.shell import this_program
+from runner.core.model.spec import Node, Spec, Ssh
 
 DEBUG_VARIABLE = "RUNNER_DEBUG_RANK"
 """RANK:PORT, for the shims; a rank's own environment lacks it."""
@@ -26,6 +26,26 @@ def no_such_rank(debug: DebugRank, world_size: int) -> Problem:
     return Problem("debug.rank", f"there is no rank {debug.rank}: this run has {legal}")
 
 
+def ssh_forward(ssh: Ssh, node: Optional[Node], port: int) -> str:
+    """Return the line that brings a port of a node's loopback here; None is any node, as HOST."""
+    usual = Ssh()
+    words = ["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}"]
+    if ssh.config != usual.config:
+        words += ["-F", shell.path(ssh.config)]
+    if ssh.key:
+        words += ["-i", shell.path(ssh.key)]
+    if ssh.known_hosts != usual.known_hosts:
+        words += ["-o", shell.quote(f"UserKnownHostsFile={ssh.known_hosts}")]
+    if ssh.jump:
+        words += ["-J", shell.quote(",".join(ssh.jump))]
+    if user := (node and node.user) or ssh.user:
+        words += ["-l", shell.quote(user)]
+    if sshd_port := (node and node.port) or ssh.port:
+        words += ["-p", str(sshd_port)]
+    words.append(shell.quote(node.host) if node else "HOST")
+    return " ".join(words)
+
+
 def debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]]) -> str:
     """Return that a rank waits, and how a debugger attaches to it."""
     is_only = len(spec.nodes) == 1
@@ -34,10 +54,7 @@ def debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]
     if nodes and nodes[0].transport == "local":
         how = f"have your editor attach to 127.0.0.1:{debug.port}"
     else:
-        which = "" if nodes else " --node NODE"
-        forward = f"`{this_program()} forward --run {spec.run_id}{which} {debug.port}`"
-        how = (
-            f"{forward} in another terminal, and have your editor attach to 127.0.0.1:{debug.port}"
-        )
+        line = ssh_forward(spec.ssh, nodes[0] if nodes else None, debug.port)
+        how = f"`{line}` in another terminal, and have your editor attach to 127.0.0.1:{debug.port}"
     waits = f"rank {debug.rank}{where} waits for a debugger: {how} ({GUIDE})"
     return f"{waits}; the hang watchdog is off"

@@ -12,7 +12,6 @@ import paramiko
 
 from runner.core import shell
 from runner.core.dataclass import dataclass
-from runner.transport.base import PortRefused
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import BastionDenied, LoginDenied, LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey
@@ -59,7 +58,6 @@ class Timeout(Enum):
     JUMP = "{place} did not answer {jump}"
     SESSION = "{place} accepted the login but opened no session"
     COMMAND = "{place} did not start the command"
-    PORT = "{place} did not connect to the port\na firewall there may drop the packets"
 
 
 class Failure(Enum):
@@ -285,15 +283,6 @@ class FailureMessages:
                 self._setting_hint("host", "a name or an address that the jump host can look up"),
             )
         return self._failure(f"{self.place} cannot be reached from {self._jump_text} ({reason})")
-
-    def port_refused(self, error: paramiko.ChannelException) -> PortRefused | LoginFailure:
-        """The machine could not connect to a port, or its sshd does not allow that."""
-        if error.code != _PROHIBITED:
-            return PortRefused(error.text or str(error))
-        message = f"the sshd of {self.place} does not allow to forward the port"
-        return self._failure(
-            message, "see AllowTcpForwarding, PermitOpen and DisableForwarding in its sshd_config"
-        )
 
     def from_connect_error(self, error: OSError) -> LoginFailure:
         """Return the failure for an error of the TCP connection."""

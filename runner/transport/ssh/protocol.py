@@ -210,7 +210,7 @@ def close_transport(transport: SshProtocol) -> None:
 
 
 class SshChannel:
-    """A Channel, or a PortConnection, over a channel of paramiko's."""
+    """A Channel over a channel of paramiko's."""
 
     def __init__(self, channel: Any, close_connection: Callable[[], None]) -> None:
         self._channel = channel
@@ -231,13 +231,6 @@ class SshChannel:
         try:
             while sent < len(data):
                 sent += self._channel.send(data[sent : sent + WRITE_SIZE])
-        except (paramiko.SSHException, EOFError) as error:
-            raise BrokenPipeError(f"the ssh connection was lost ({error})") from None
-
-    def end_sending(self) -> None:
-        """Tell the other side that nothing more comes."""
-        try:
-            self._channel.shutdown_write()
         except (paramiko.SSHException, EOFError) as error:
             raise BrokenPipeError(f"the ssh connection was lost ({error})") from None
 

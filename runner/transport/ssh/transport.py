@@ -14,7 +14,7 @@ import paramiko
 from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
-from runner.transport.base import Channel, PortRefused
+from runner.transport.base import Channel
 from runner.transport.ssh import protocol as ssh_protocol
 from runner.transport.ssh.auth import PublicKeyAuth, SshContext
 from runner.transport.ssh.config import Endpoint, Resolver
@@ -42,17 +42,6 @@ class SshTransport:
         """Run a shell command line on a node and return its streams; raise NotReady."""
         with _as_problem_of(node):
             return self._login(node).start_command(command)
-
-    def connect_port(self, node: Node, host: str, port: int) -> SshChannel:
-        """Connect to a port as `host` from a node; raise PortRefused, or NotReady without it."""
-        with _as_problem_of(node):
-            return self._login(node).connect_port(host, port)
-
-    def is_connected(self, node: Node, timeout: float = 0.0) -> bool:
-        """Return whether the connection to a node is up; with a `timeout`, whether it answers."""
-        with self._lock:
-            login = self._node_logins.get(node.name)
-        return login is not None and login.is_connected(timeout)
 
     def connect(self, node: Node) -> SshConnection:
         """Log in to a node, or return the connection that is open; raise NotReady."""
@@ -101,8 +90,6 @@ def _as_problem_of(node: Node) -> Iterator[None]:
     """Raise whatever happens as NotReady, with the node's name."""
     try:
         yield
-    except PortRefused:
-        raise
     except LoginFailure as failure:
         problem = Problem(node.name, failure.message, failure.hint)
     except Exception as error:  # noqa: BLE001 - a person reads this, whatever it is
@@ -149,13 +136,6 @@ class SshConnection:
             self.proxy.close()
 
 
-ChannelWork = Callable[["SshConnection", DeadlineTask[SshChannel]], SshChannel]
-
-
-def _with_deadline(work: ChannelWork, connection: SshConnection) -> SshChannel:
-    return DeadlineTask(functools.partial(work, connection), discard=SshChannel.close).result()
-
-
 class SharedLogin:
     """One SSH connection, opened when first needed, and shared by all callers.
 
@@ -185,32 +165,18 @@ class SharedLogin:
         return self._get_connection()[0]
 
     def start_command(self, command: str) -> SshChannel:
-        """Start a command and return its channel; raise LoginFailure."""
-        return self._open_channel(functools.partial(self._exec_command, command))
+        """Start a command and return its channel; raise LoginFailure.
 
-    def connect_port(self, host: str, port: int) -> SshChannel:
-        """Connect to a port from the machine; raise PortRefused or LoginFailure."""
-        return self._open_channel(functools.partial(self._forward_port, host, port))
-
-    def is_connected(self, timeout: float) -> bool:
-        """Return whether the connection is up, and, with a `timeout`, whether it answers."""
-        with self._lock:
-            task = self._task
-        connection = task.result_or_none() if task else None
-        if connection and connection.alive and timeout:
-            connection.close_if_unresponsive(timeout)
-        return connection is not None and connection.alive
-
-    def _open_channel(self, work: ChannelWork) -> SshChannel:
-        """Open a channel, on a new connection where the one that was there turns out dead."""
+        Where the connection that was there turns out dead, it is started on a new one.
+        """
         connection, is_new = self._get_connection()
         try:
-            return _with_deadline(work, connection)
+            return self._exec_with_deadline(command, connection)
         except ConnectionLost:
             connection.close()
             if is_new:
                 raise
-        return _with_deadline(work, self._get_connection()[0])
+        return self._exec_with_deadline(command, self._get_connection()[0])
 
     def close(self) -> None:
         """End the connection, for good."""
@@ -238,20 +204,9 @@ class SharedLogin:
         connection = task.result_or_none()
         return connection is not None and not connection.alive
 
-    def _forward_port(
-        self, host: str, port: int, connection: SshConnection, task: DeadlineTask[SshChannel]
-    ) -> SshChannel:
-        timeout, messages = self._context.timeout, self._messages
-        cancel = functools.partial(connection.close_if_unresponsive, timeout)
-        task.begin_step(timeout, messages.timed_out(Timeout.PORT), cancel)
-        addresses, limit_s = ((host, port), ("127.0.0.1", 0)), timeout + SLACK_S
-        try:
-            channel = connection.transport.open_channel("direct-tcpip", *addresses, timeout=limit_s)
-        except paramiko.ChannelException as error:
-            raise messages.port_refused(error) from None
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise ConnectionLost(*messages.connection_lost(error).args) from None
-        return SshChannel(channel, connection.close)
+    def _exec_with_deadline(self, command: str, connection: SshConnection) -> SshChannel:
+        work = functools.partial(self._exec_command, command, connection)
+        return DeadlineTask(work, discard=SshChannel.close).result()
 
     def _exec_command(
         self, command: str, connection: SshConnection, task: DeadlineTask[SshChannel]
