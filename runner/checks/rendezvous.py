@@ -50,8 +50,8 @@ def rendezvous(context: CheckContext) -> Iterator[Finding]:
 def _etcd_findings(context: CheckContext, node: Node, facts: Facts) -> Iterator[Finding]:
     python, (distribution, module) = facts.python, CLIENT_PACKAGE
     is_known = context.spec.rendezvous.uses_etcd and not python.error
-    has_none = python.packages is not None and distribution not in python.packages
-    if is_known and has_none and module not in python.substitutes:
+    has_none = python.packages is not None and not {distribution, module} & python.packages.keys()
+    if is_known and has_none:
         message = f"no {distribution} in {python.executable}: torch needs it to use etcd"
         hint = f"install it there: {python.executable} -m pip install {distribution}"
         yield error(node.name, message, hint)

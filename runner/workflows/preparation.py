@@ -13,7 +13,6 @@ from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
-from runner.core.model.release import Requirements
 from runner.core.model.results import Finding
 from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
@@ -42,23 +41,12 @@ def without_pulls(request: LaunchRequest) -> LaunchRequest:
     return replace(request, spec=replace(request.spec, container=container))
 
 
-def required_packages(request: LaunchRequest) -> Requirements:
-    """Return the packages the ranks' project names; none for a past run or a shipped task."""
-    spec = request.spec
-    if spec.task.shipped_file or request.recorded_code or "packages" in spec.skip_checks:
-        return Requirements()
-    from runner.control.code.requirements import project_requirements
-
-    return project_requirements(spec, Path.cwd())
-
-
 class Preparation:
     """What a launch does before each attempt; where it cannot go on, it raises `NotReady`."""
 
     def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
         self._notes, self._source, self._pool = request.notes, source, pool
-        self._requirements = required_packages(request)
         self._candidates = pool.spec
 
     def collect_facts(self) -> dict[str, Facts]:
@@ -84,7 +72,7 @@ class Preparation:
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""
-        return facts_request(self._pool.spec, node, self._source.code, self._requirements.names)
+        return facts_request(self._pool.spec, node, self._source.code)
 
     def plan(self, facts: dict[str, Facts], attempt: int = 0) -> Plan:
         """Return the plan, as the hosts are now."""
@@ -117,7 +105,7 @@ class Preparation:
 
     def _run_checks(self, facts: dict[str, Facts]) -> list[str]:
         """Return the warnings of the checks of a launch; raise their errors."""
-        context = CheckContext(self._pool.spec, facts, requirements=self._requirements)
+        context = CheckContext(self._pool.spec, facts)
         findings = evaluate_checks(context, self._pool.spec.skip_checks, at_launch=True)
         if problems := [finding.as_problem for finding in find_errors(findings)]:
             raise NotReady(problems)
@@ -173,23 +161,20 @@ def run_preflight(
     composed: LaunchRequest, pool: HostPool, skip: Collection[str]
 ) -> dict[str, list[Finding]]:
     """Return the findings of every check that is not skipped; nothing is started or changed."""
-    from runner.control.code.requirements import project_requirements
     from runner.control.network_probe import NetworkProber
 
     spec, skipped = pool.spec, {*composed.spec.skip_checks, *skip}
     context = CheckContext(spec, {})
-    if "packages" not in skipped:
-        context = replace(context, requirements=project_requirements(spec, Path.cwd()))
     if "code" not in skipped and spec.deploy.enabled:
         try:
             code = Snapshot.take(spec, Path.cwd(), composed.run_dir).code
             context = replace(context, code=code)
         except (ConfigError, NotReady) as error:
             context = replace(context, push_problems=tuple(error.problems))
-    code, packages = context.code, context.requirements.names
+    code = context.code
 
     def request(node: Node) -> FactsRequest:
-        asked = replace(facts_request(spec, node, code, packages), run_id="", thorough=True)
+        asked = replace(facts_request(spec, node, code), run_id="", thorough=True)
         return replace(asked, project="", script="") if spec.pushes_code else asked
 
     facts, unreachable = pool.collect_available_facts(request)

@@ -16,7 +16,7 @@ from runner.ui.output import show
 
 NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
-TASK_CHECKS = ("code", "packages")
+TASK_CHECKS = ("code",)
 """The checks of what a task needs: without a task the cluster alone is judged."""
 
 

@@ -1,1 +1,1 @@
-"""The user's code: work tree, snapshot, push, requirements."""
+"""The user's code: work tree, snapshot, push."""

@@ -81,7 +81,6 @@ class FactsRequest:
     find_etcd: bool = False
     find_users: bool = False  # who else has processes there
     etcd_endpoint: str = ""  # HOST:PORT of an etcd to try
-    debug_port: int = 0  # of its loopback, that has to be free; 0 for none
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
     machine, ask the login shell for the interpreter, read the whole release."""
@@ -158,9 +157,7 @@ class Interpreter:
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
     prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
-    implementation: str = "cpython"  # `sys.implementation.name`
-    packages: Optional[Dict[str, str]] = None  # versions of those asked for; None if unknown
-    substitutes: Dict[str, str] = field(default_factory=dict)  # may stand for missing packages
+    packages: Optional[Dict[str, str]] = None  # versions of those asked for, "" of a bare module
 
 
 @dataclass(frozen=True)
@@ -229,7 +226,6 @@ class Facts:
     hub_port: int = field(default=0, metadata=PORT)  # for the supervisors' hub
     vote_port: int = field(default=0, metadata=PORT)  # for a relaunch by the hosts
     port_error: str = ""  # why no port could be reserved
-    debug_port_error: str = ""  # why nothing can listen on the one that was asked about
     workdir: str = ""  # absolute
     workdir_error: str = ""  # why no file can be written below it, or not safely
     workdir_exposed: str = ""  # what other users can change: "above" it, or "inside"

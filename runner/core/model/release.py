@@ -1,8 +1,7 @@
-"""A release: one snapshot of the code, named by the hash of its manifest; packages it requires."""
+"""A release: one snapshot of the code, named by the hash of its manifest."""
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 import posixpath
@@ -131,35 +130,3 @@ def unique_contents(manifest: Manifest) -> List[File]:
     for file in manifest.files:
         first.setdefault(file.digest, file)
     return list(first.values())
-
-
-class Certainty(enum.Enum):
-    """The certainty that a run fails without a package."""
-
-    RUNTIME = "runtime"  # declared as a run-time dependency of the project
-    LISTED = "listed"  # with all others, including development tools
-    INDIRECT = "indirect"  # by another package in a lock file, perhaps only on other machines
-
-
-@dataclass(frozen=True)
-class PackageRequirement:
-    """One distribution, as a file of the project names it."""
-
-    name: str  # normalised (PEP 503)
-    specifier: str = ""  # the versions that are accepted (PEP 440); "" for any
-    marker: str = ""  # where it is required (PEP 508); "" for everywhere
-    locked: Tuple[str, ...] = ()  # its versions in the lock file, of which a host gets one
-    certainty: Certainty = Certainty.RUNTIME  # that it is needed
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """All requirements of a project, and the file that lists them."""
-
-    source: str = ""
-    packages: Tuple[PackageRequirement, ...] = ()
-
-    @property
-    def names(self) -> Tuple[str, ...]:
-        """The names of all packages, without duplicates."""
-        return tuple(dict.fromkeys(requirement.name for requirement in self.packages))

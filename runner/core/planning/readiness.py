@@ -30,8 +30,6 @@ NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 CLIENT_PACKAGE = ("python-etcd", "etcd")
 """torch's client for etcd: the distribution and its module."""
 
-DEBUGGER = "debugpy"
-
 WORKDIR_HINTS = {
     "above": (
         "whoever can change it can replace what runs here: have its owner do `chmod go-w` on it,\n"
@@ -45,10 +43,8 @@ WORKDIR_HINTS = {
 """What to do about a workdir, by what other users can change."""
 
 
-def facts_request(
-    spec: Spec, node: Node, code: CodeRef, packages: Tuple[str, ...] = ()
-) -> FactsRequest:
-    """Return what a launch asks a node, including which of `packages` it has."""
+def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
+    """Return what a launch asks a node."""
     task, rendezvous, ports = spec.task, spec.rendezvous, spec.master_port
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
@@ -77,13 +73,7 @@ def facts_request(
         port_first=ports.first if needs_ports else 0,
         port_last=ports.last if needs_ports else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
-        packages=(
-            *NCCL_PACKAGES,
-            *(CLIENT_PACKAGE if rendezvous.uses_etcd else ()),
-            *((DEBUGGER,) if spec.debug else ()),
-            *packages,
-        ),
-        debug_port=spec.debug.port if spec.debug else 0,
+        packages=NCCL_PACKAGES + (CLIENT_PACKAGE if rendezvous.uses_etcd else ()),
         find_etcd=node.name == rendezvous.serve,
         find_users=bool(store_risk(spec)),
         etcd_endpoint="" if uses_tls else rendezvous.endpoint,

@@ -201,9 +201,6 @@ def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.Reserved
             first, last, store=request.reserve_port, hub=request.reserve_hub_port
         )
         fields["reserved_port"], fields["hub_port"], _ = reserved.numbers
-    if request.debug_port:
-        with contextlib.suppress(Exception):
-            fields["debug_port_error"] = ports.listen_error(request.debug_port)
     if request.reserve_vote_port:
         with contextlib.suppress(Exception):
             reserved = reserved._replace(voter=ports.reserve_extra(first, last))

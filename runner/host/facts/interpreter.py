@@ -32,7 +32,6 @@ import json, os, re, sys
 answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
 try:
     answer["prefix"] = os.path.realpath(sys.prefix)
-    answer["implementation"] = sys.implementation.name
     from importlib.util import find_spec
     spec = find_spec("torch")
     for folder in spec and spec.submodule_search_locations or ():
@@ -55,9 +54,7 @@ def version_in(folder, entry, version):
             return found and found.group(1).decode()
 
 def look(wanted):
-    packages, similar, stems = {}, {}, {}
-    for name in wanted:
-        stems.setdefault(name.partition("-")[0], []).append(name)
+    packages = {}
     kinds = re.compile("([A-Za-z0-9].*?)(?:-([0-9][^-]*))?(?:-py[0-9.]+.*)?[.](dist|egg)(-info)?$")
     for folder in filter(None, sys.path):
         above, own = os.path.split(folder)
@@ -65,17 +62,11 @@ def look(wanted):
         for place, entry in [(above, own)] * own.endswith(".egg") + names:
             kind = kinds.match(entry)
             name = plain(kind.group(1) if kind else entry.partition(".")[0])
-            if name in wanted and kind and name not in packages:
-                version = version_in(place, entry, kind.group(2))
-                if version:
-                    packages[name] = version
-            elif name in wanted and not kind:
-                similar.setdefault(name, entry)
-            elif kind:
-                for other in stems.get(name.partition("-")[0], ()):
-                    similar[other] = kind.group(1)
+            if name in wanted and not packages.get(name):
+                version = kind and version_in(place, entry, kind.group(2))
+                if version or not kind:
+                    packages[name] = version or ""
     answer["packages"] = packages
-    answer["similar"] = dict((name, similar[name]) for name in similar if name not in packages)
 
 try:
     if sys.argv[1:]:
@@ -108,7 +99,7 @@ def start(
 ) -> BoundedChild:
     """Probe `python` in `environ` and in `folder`, if that exists.
 
-    `packages` are the distributions to look for, by normalised name.
+    `packages` are the distributions and modules to look for, by normalised name.
     """
     return BoundedChild(lambda: _exec_probe(python, environ, folder, packages), limit_s)
 
@@ -172,9 +163,7 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
     return Interpreter(
         *(executable, version, torch, cuda),
         prefix=answer.get("prefix", ""),
-        implementation=answer.get("implementation", "cpython"),
         packages=answer.get("packages"),
-        substitutes=answer.get("similar", {}),
     )
 
 

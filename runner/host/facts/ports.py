@@ -77,19 +77,6 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
     return None, _explain(candidates, errors)
 
 
-def listen_error(port: int) -> str:
-    """Return why no program can listen on a port of the loopback, "" if one can."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("127.0.0.1", port))
-            sock.listen(1)
-        except OSError as error:
-            is_taken = error.errno == errno.EADDRINUSE
-            return "is in use" if is_taken else f"cannot be used ({error.strerror})"
-    return ""
-
-
 def listening_inodes(port: int, root: str = "/") -> Set[int]:
     """Return the inodes of the sockets that listen on `port` at any address of this host."""
     return {int(row[9]) for row in _socket_rows(port, _TCP_LISTEN, root)}
