@@ -94,7 +94,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         **_read_watch(validator, values, top["sample_s"]),
         debug=read_debug(validator, values["debug"], task, slurm),
         detach=bool(values["detach"]),
-        notify=check_targets(validator, top["notify"], secrets, values["cluster"]["secrets"]),
+        notify=check_targets(validator, top["notify"], secrets),
         program=this_program(),
     )
     _check_relaunch(validator, spec)

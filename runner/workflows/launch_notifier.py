@@ -47,7 +47,7 @@ class LaunchNotifier:
         self._cancelled = threading.Event()
         self._seq = itertools.count(1)
         self._subject: Subject | None = None  # None: nobody is to be told
-        self._tellers: tuple[str, ...] = ()
+        self._hub = ""
         self._is_stalled = self._hosts_tell = self._teller_ended = False
         self._began_at = time.monotonic()
         self._cwd = str(Path.cwd())  # which may be gone at the end
@@ -60,7 +60,7 @@ class LaunchNotifier:
         nodes = tuple(node_plan.node for node_plan in plan.nodes)
         notify = replace(notify, nodes=nodes)
         self._subject = Subject(plan.run_id, plan.attempt, notify, run_flags=self._run_flags)
-        self._tellers = nodes[:2]
+        self._hub = nodes[0]
         self._hosts_tell = not plan.nodes[0].order.disconnect_s
         self._is_stalled = self._teller_ended = False
 
@@ -68,12 +68,12 @@ class LaunchNotifier:
         """Notice a stall, and whether the hosts tell of the rest."""
         self.say_failures()
         body = event.body
-        is_teller = event.node in self._tellers
+        is_hub = event.node == self._hub
         if isinstance(body, events.RelaunchPending) or (
-            isinstance(body, events.Detached) and event.node in self._tellers[:1]
+            isinstance(body, events.Detached) and is_hub
         ):
             self._hosts_tell = True
-        elif isinstance(body, events.Ended) and is_teller:
+        elif isinstance(body, events.Ended) and is_hub:
             self._teller_ended |= not body.reason.startswith(START_REFUSED)
         elif isinstance(body, events.ProgressResumed):
             self._is_stalled = False

@@ -60,6 +60,7 @@ SETTINGS: list[Changes] = [
         "cluster.nodes": {"gpu1": {"env": {"TOKEN": "x"}}},
     },
     {"cluster.secrets": ["TOKEN"], "notify": f"mail {SECRET}"},
+    {"notify": "https://ntfy.sh/my-runs"},
     {**IMAGE, "container.shm_size": "16g"},
     {**IMAGE, "container.mounts": ["/data,old:/data"]},
     {"debug.rank": -1},

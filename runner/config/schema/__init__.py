@@ -266,7 +266,7 @@ class RunnerConfig:
     debug: DebugConfig = section(DebugConfig, "a rank under a debugger")
     sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")
     notify: Any = doc(
-        "told of end, failure, relaunch and stall, as JSON: commands and https URLs; see notify.md",
+        "commands that are told of end, failure, relaunch and stall, as JSON; see notify.md",
         *(NOTIFY, list),
     )
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)

@@ -39,7 +39,9 @@ RUN_ID = Kind("up to 63 of a-z, 0-9 and '-', or null", Validator.run_id)
 OUTPUTS = Kind("list of paths or patterns such as results/*.pt", Validator.outputs)
 METRICS = Kind("list of paths or patterns such as metrics.jsonl", Validator.outputs)
 RDZV_CONF = Kind("mapping such as {join_timeout: 600}", Validator.rdzv_conf)
-NOTIFY = Kind("list of shell commands and URLs such as https://ntfy.sh/$TOPIC", Validator.text_list)
+NOTIFY = Kind(
+    "list of shell commands such as curl -d @- https://ntfy.sh/$TOPIC", Validator.text_list
+)
 LINE_PATTERN = Kind(
     r"regular expression such as `epoch (\d+)/(\d+)`, or null", Validator.line_pattern
 )

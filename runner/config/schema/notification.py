@@ -6,26 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from runner.config.validation import Validator
 from runner.core.model.spec import Secret
-from runner.core.notification.target import (
-    MAX_TARGETS,
-    MIN_HIDDEN_CHARS,
-    references,
-    shown,
-    target_problem,
-)
+from runner.core.notification.target import MAX_TARGETS, MIN_HIDDEN_CHARS, target_problem
 
 WHERE = "notify"
-HINT = "an https URL, or a command that /bin/sh runs with the message as its standard input"
+HINT = "a command that /bin/sh runs with the message as its standard input"
 
 
 def check_targets(
-    validator: Validator, targets: Sequence[str], secrets: Mapping[str, Secret], named: object
+    validator: Validator, targets: Sequence[str], secrets: Mapping[str, Secret]
 ) -> tuple[str, ...]:
-    """Return the targets; report those that cannot be told, or would put a secret on record.
-
-    `named` is `cluster.secrets`, of which one that is not set is reported there.
-    """
-    names = named if isinstance(named, list) else [named]
+    """Return the targets; report those that cannot be told, or would put a secret on record."""
     if len(targets) > MAX_TARGETS:
         validator.add(WHERE, f"names {len(targets)} targets; {MAX_TARGETS} are the most")
     for index, target in enumerate(targets):
@@ -33,11 +23,6 @@ def check_targets(
         if problem := target_problem(target):
             validator.add(where, problem, HINT)
             continue
-        for name in references(target):
-            if name not in names:
-                message = f"${name} in {shown(target)} is not in cluster.secrets"
-                hint = f"cluster.secrets=[{name}]: hosts need its value where no launch is left"
-                validator.add(where, message, hint)
         for name, secret in secrets.items():
             text = secret.reveal()
             if len(text) >= MIN_HIDDEN_CHARS and text in target:

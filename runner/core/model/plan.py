@@ -74,7 +74,7 @@ class Sidecar:
 class Notify:
     """Where a run is told about, and what is told of it that a supervisor does not know."""
 
-    targets: Tuple[str, ...]  # commands and URLs
+    targets: Tuple[str, ...]  # commands
     cluster: str
     task: str
     nodes: Tuple[str, ...]  # in rank order
@@ -117,7 +117,7 @@ class Order:
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
     relaunches_left: int = 0  # after this attempt
     voter_count: int = 0  # supervisors that decide on a detached relaunch; 0 if they cannot
-    notify: Optional[Notify] = None  # for the first two nodes, where someone is to be told
+    notify: Optional[Notify] = None  # for the first node, where someone is to be told
 
     @property
     def spawns_ranks(self) -> bool:

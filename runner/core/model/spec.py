@@ -249,7 +249,7 @@ class Spec:
     debug: Optional[DebugRank] = None  # the rank that waits for a debugger, if one does
     stacks: bool = True  # whether ranks are prepared to dump their Python stacks
     detach: bool = False  # whether the launch exits once every rank runs
-    notify: Tuple[str, ...] = ()  # commands and URLs that are told of the end, as they are written
+    notify: Tuple[str, ...] = ()  # commands that are told of the end, as they are written
     program: str = "runner"  # what starts this program, as it was typed
 
     @property

@@ -1,4 +1,4 @@
-"""Delivery of a notification: to every target at once, within one deadline, without a retry later.
+"""Delivery of a notification: to every command at once, within one deadline, without a retry.
 
 It is in this room since a launch and a host both deliver, and nothing else is common to them.
 """
@@ -15,20 +15,17 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from runner.core.notification.target import expand, hide, is_url, stays_on_machine
+from runner.core.notification.target import hide
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
 from runner.core.text import describe_exit, printable
 
-REQUEST_TIMEOUT_S = NOTIFICATION_TIMEOUT_S / 3
-TRIES = 2
-MAX_OUTPUT = 4 << 10  # bytes of what a command prints, or a server answers, that are kept
+MAX_OUTPUT = 4 << 10  # bytes of what a command prints that are kept
 MAX_REASON = 300  # characters
 _POLL_S = 0.05
-_SERVER_ERROR, _TOO_MANY = 500, 429
 
 
 class Place(NamedTuple):
-    """Where targets are reached from: the environment and folder of commands, and its secrets."""
+    """Where commands are run: their environment and folder, and its secrets."""
 
     environ: Mapping[str, str]
     cwd: str
@@ -37,14 +34,14 @@ class Place(NamedTuple):
 
 
 class FailedDelivery(NamedTuple):
-    """A target that was not reached, and why."""
+    """A command that failed, and why."""
 
     target: str
     reason: str
 
 
 def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[FailedDelivery]:
-    """Send a message to all targets; return those that failed, after the deadline at the latest."""
+    """Run all commands; return those that failed, after the deadline at the latest."""
     deadline = time.monotonic() + NOTIFICATION_TIMEOUT_S
     payload = json.dumps(data).encode() + b"\n"
     environ = {
@@ -57,10 +54,7 @@ def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[
 
     def send(index: int, target: str) -> None:
         try:
-            if is_url(target):
-                reason = _post(target, payload, environ, deadline)
-            else:
-                reason = _run(target, payload, place._replace(environ=environ), deadline)
+            reason = _run(target, payload, place._replace(environ=environ), deadline)
         except Exception as error:  # noqa: BLE001 (whatever it is, nothing depends on it)
             reason = f"{type(error).__name__}: {error}"
         hidden = printable(hide(reason, place.secrets))
@@ -72,7 +66,7 @@ def deliver(targets: Sequence[str], data: Dict[str, Any], place: Place) -> List[
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:  # a command is killed at the deadline; a resolver may take longer
+    for thread in threads:  # a command is killed at the deadline
         thread.join(max(0.0, deadline + 2 * _POLL_S + 1.0 - time.monotonic()))
     late = f"no answer within {NOTIFICATION_TIMEOUT_S:g} s"
     found = [(target, reasons.get(index, late)) for index, target in enumerate(targets)]
@@ -150,50 +144,3 @@ def _write(fd: int, data: bytes) -> int:
         return os.write(fd, data)
     except BrokenPipeError:
         return len(data)
-
-
-def _post(url: str, payload: bytes, environ: Mapping[str, str], deadline: float) -> str:
-    """Post the message to a URL, if needed twice; return why that failed, or ""."""
-    try:
-        url = expand(url, environ)
-    except ValueError as error:
-        return str(error)
-    reason, may_retry = "", True
-    for number in range(TRIES):
-        if number:
-            time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
-        limit_s = min(REQUEST_TIMEOUT_S, deadline - time.monotonic())
-        if not may_retry or limit_s <= 0:
-            break
-        reason, may_retry = _post_once(url, payload, limit_s)
-        if not reason:
-            break
-    return reason
-
-
-def _post_once(url: str, payload: bytes, limit_s: float) -> Tuple[str, bool]:
-    """Return why a request failed, "" if it did not, and whether another one may help."""
-    from urllib import error, request  # noqa: PLC0415 (many modules, which no run needs else)
-
-    class NoRedirect(request.HTTPRedirectHandler):
-        """Follows none: it would make a GET of a POST, and may lead to http."""
-
-        def redirect_request(self, *_: Any) -> None:
-            """Have it be an error."""
-
-    proxies = request.ProxyHandler({}) if stays_on_machine(url) else request.ProxyHandler()
-    headers = {"Content-Type": "application/json", "User-Agent": "runner"}
-    post = request.Request(url, data=payload, headers=headers)  # noqa: S310 (it was checked)
-    try:
-        with request.build_opener(proxies, NoRedirect()).open(post, timeout=limit_s) as answer:
-            answer.read(MAX_OUTPUT)
-    except error.HTTPError as failed:
-        text = ""
-        with contextlib.suppress(OSError):
-            text = " ".join(failed.read(MAX_OUTPUT).decode(errors="replace").split())
-        reason = f"HTTP {failed.code} {failed.reason}{f': {text}' if text else ''}"
-        return reason, failed.code >= _SERVER_ERROR or failed.code == _TOO_MANY
-    except (error.URLError, OSError) as failed:
-        cause = getattr(failed, "reason", failed)
-        return str(getattr(cause, "strerror", "") or cause) or type(failed).__name__, True
-    return "", False

@@ -243,7 +243,7 @@ def _order(
         stacks=spec.stacks,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],
-        notify=notify_part(spec) if node in spec.nodes[:2] else None,
+        notify=notify_part(spec) if node == spec.nodes[0] else None,
     )
 
 

@@ -7,7 +7,6 @@ for none, and a message about the end may outlive it, by no more than its own de
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import time
@@ -39,7 +38,7 @@ from runner.host.supervisor.stop_ladder import StopLadder
 if TYPE_CHECKING:
     from runner.core.notification.message import Message, Subject
 
-MARGIN_S = 5.0  # for a resolver that does not answer
+MARGIN_S = 5.0  # to end a command that does not
 LAG_S = 1.5 * HEARTBEAT_S  # how late this host may hear of progress on another
 MAX_STALLED_S = 1e8  # more is what a host says that has no rank left
 _RANK = re.compile(r"rank (?P<rank>\d+) on (?P<node>\S+) (?P<reason>.+)", re.DOTALL)
@@ -107,9 +106,7 @@ class Notifier:
             from runner.core.notification.target import shown  # noqa: PLC0415
 
             procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a server that hangs up is an error
-            os.environ.clear()
-            os.environ.update(environ)  # with the proxies and certificates of the user
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its input
             secrets = [environ[name] for name in notify.secrets if name in environ]
             subject = Subject(order.run_id, order.attempt, notify, told_by=order.node)
             data = make_message(subject).as_data(secrets)
@@ -150,14 +147,6 @@ class Notifier:
         failure = _failure(self._order.node, reason) if code and state != "stopped" else None
         meaning = (explain((reason,)) or ("", "", ""))[1] if failure is not None else ""
         self.tell(notify, lambda subject: subject.ended(state, code, seconds, failure, meaning))
-
-
-def is_first_alive(order: Order, lost_nodes: Set[str]) -> bool:
-    """Return whether this is the first node, or the second one where the first is lost."""
-    if order.notify is None:
-        return False
-    first, *others = order.notify.nodes
-    return order.node == first or (first in lost_nodes and others[:1] == [order.node])
 
 
 def _notify_of_voter(args: SupervisorArgs) -> Optional[Notify]:

@@ -23,7 +23,7 @@ from runner.host.peers.member import HubClient
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
-from runner.host.supervisor.notifier import Notifier, is_first_alive
+from runner.host.supervisor.notifier import Notifier
 from runner.host.supervisor.stop_ladder import StopLadder
 
 UNATTENDED_S = 10.0  # agents renew the lease of a controller more often
@@ -69,8 +69,8 @@ class PeerExchange(PeerObserver):
 
     @property
     def _is_teller(self) -> bool:
-        """Whether this host tells of the run: no launch does, nor a node before it."""
-        return self.lease.hosts_tell and is_first_alive(self._order, self.lost_nodes)
+        """Whether this host tells of the run: it is the first node, and no launch does."""
+        return self.lease.hosts_tell and self._order.notify is not None
 
     def tell_outcome(self, end: events.Ended, election: Optional[LeaderElection]) -> None:
         """Tell of the end of the run, or of its next attempt, if that is up to this host."""
