@@ -37,7 +37,6 @@ FLAG_EXAMPLES = {
     "--run": "latest",
     "--script": "train.py",
     "--set": "task=train",
-    "--since": "10m",
     "--skip": "gpus",
     "--sort": "loss",
     "--tail": "100",

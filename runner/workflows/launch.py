@@ -259,7 +259,9 @@ class LaunchSession:
             self._notifier.begin(plan)
         header = report.attempt_header if plan.attempt else report.launch_header
         self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
-        reporter = AttemptReporter(plan, self._console, self._store, on_event=self._on_event)
+        reporter = AttemptReporter(
+            plan, self._console, self._store, is_launch=True, on_event=self._on_event
+        )
         self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,

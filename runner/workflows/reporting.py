@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import (
     METRICS_STREAM,
-    SIZES_LOG,
     is_rank_source,
     local_log_name,
     source_rank,
@@ -43,8 +43,9 @@ class AttemptReporter:
     """Shows what the ranks of an attempt write, and records all of it.
 
     Without a `store`, another process writes the record; else the stacks of a run that makes no
-    progress are shown, too. `on_reader_gone` is called when the console's reader has closed it,
-    and `on_event` with each event.
+    progress are shown, too. A launch reads lines as they are written, and records when.
+    `on_reader_gone` is called when the console's reader has closed it, and `on_event` with each
+    event.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class AttemptReporter:
         console: Console,
         store: RunStore | None,
         *,
+        is_launch: bool = False,
         report_stalls: bool = True,
         on_reader_gone: Callable[[], None] = lambda: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
         self._plan, self._console, self._store = plan, console, store
+        self._is_launch = is_launch
         self._on_reader_gone, self._on_event = on_reader_gone, on_event
         self._stalls: tables.StallReporter | None = None
         console.show_progress(plan.progress_pattern)
@@ -78,8 +81,10 @@ class AttemptReporter:
         if self._store:
             name = local_log_name(self._plan.attempt, source, stream)
             self._store.write_log(node, name, offset, data)
-            if source == SIZES_LOG or self._store.metrics.has_backlog(node):
-                self._store.metrics.advance(node, self._plan.attempt, self._plan.progress_pattern)
+            if is_rank_source(source):
+                wall = time.time() if self._is_launch else None
+                attempt, pattern = self._plan.attempt, self._plan.progress_pattern
+                self._store.metrics.advance(node, attempt, name, pattern, wall)
         if self._stalls:
             self._stalls.on_log(source)
         if is_rank_source(source) and stream == METRICS_STREAM:

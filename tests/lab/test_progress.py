@@ -84,6 +84,5 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     assert on_lab("why", "--run", run_id).code == 0
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
-    assert all(isinstance(each["time"], float) for each in kept)
     assert on_lab("pull", "--run", run_id).code == 0
     assert records(done.folder) == kept

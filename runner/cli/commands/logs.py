@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
-from runner.cli.verb import parse_duration, parse_line_count, verb
+from runner.cli.verb import parse_line_count, verb
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
 from runner.core.text import format_ranges
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     node="only the ranks of this node",
     follow="follow the output until the run ends",
     tail="the last lines of each rank: 100",
-    since="only the output of this time: 10m, 2h (to within 10 s)",
     grep="only the lines that match this regular expression",
 )
 def logs(
@@ -34,7 +33,6 @@ def logs(
     node: str = "",
     follow: bool = False,
     tail: str = "",
-    since: str = "",
     grep: str = "",
 ) -> int:
     """Show the output of the ranks of a run, during the run and afterwards.
@@ -46,7 +44,7 @@ def logs(
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
 
-    start = log_start(tail, since)
+    start = {"tail": parse_line_count("--tail", tail)} if tail else {}
     pattern = _compile_pattern(grep)
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:
@@ -65,7 +63,7 @@ def logs(
         if not code and not follow:
             if not rank_logs.has_output:
                 chosen = select(found.plan) if rank or node else ()
-                told = nothing_written(chosen, node, since)
+                told = nothing_written(chosen, node)
                 console.message(f"run {found.plan.run_id}: {told}")
             elif grep and not grep_filter.has_match:
                 console.message(f"run {found.plan.run_id}: no line matches")
@@ -76,20 +74,10 @@ def logs(
     return code
 
 
-def nothing_written(chosen: Sequence[int], node: str, since: str) -> str:
+def nothing_written(chosen: Sequence[int], node: str) -> str:
     """Return that these ranks wrote nothing, or that nothing was written if none were chosen."""
     told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
-    return told + (f" on {node}" if node else "") + (f" in the last {since}" if since else "")
-
-
-def log_start(tail: str, since: str) -> dict[str, float]:
-    """Return where logs begin."""
-    if tail and since:
-        message = "--tail and --since exclude each other"
-        raise ConfigError([Problem("logs", message, "give one of them")])
-    if tail:
-        return {"tail": parse_line_count("--tail", tail)}
-    return {"since": parse_duration("--since", since)} if since else {}
+    return told + (f" on {node}" if node else "")
 
 
 def _compile_pattern(grep: str) -> re.Pattern[bytes]:

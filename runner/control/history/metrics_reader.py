@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.control.history.bounded_reader import MAX_TIME, Problems, blocks_of_lines
-from runner.control.history.line_times import LineTimes, RankKey
 from runner.control.history.series import SeriesBuilder, SpreadBuilder
 from runner.control.record.metrics_record import METRICS_FILE
 from runner.core.codec import parse_json
@@ -67,12 +66,8 @@ class _Values(NamedTuple):
 class MetricsHistory:
     """The metrics of a run as they are read."""
 
-    def __init__(
-        self, max_points: int = MAX_POINTS, starts: Mapping[RankKey, float] | None = None
-    ) -> None:
-        """Begin; `starts` are when the ranks of each attempt started."""
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
         self._max_points = max_points
-        self._line_times = LineTimes(starts or {})
         self._metrics: dict[str, _MetricHistory] = {}
         self._series_count = 0
         self._progress: dict[bool, tuple[int, int, int | None]] = {}
@@ -120,7 +115,7 @@ class MetricsHistory:
         attempts, ranks, steps = (
             list(map(int, column)) for column in (columns.attempt, columns.rank, columns.step)
         )
-        times = self._line_times.spread(attempts, ranks, _times(columns.time))
+        times = _times(columns.time)
         values = _columns(columns, _Values(attempts, ranks, times, steps, steps))
         self._take_progress(ranks, steps, columns.steps)
         units = [*filter(None, columns.unit)]

@@ -16,7 +16,7 @@ from typing import Any
 from runner.control.history.bounded_reader import MAX_TIME, Problems, decoded, read_json
 from runner.control.history.config_reader import read_config, read_yaml
 from runner.control.history.events_reader import read_events
-from runner.control.history.line_times import starts_of_ranks
+from runner.control.history.line_times import with_times
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
 from runner.control.history.origins_reader import read_origins
@@ -82,10 +82,11 @@ def _read(folder: Path, max_points: int, log_bytes: int, parts: frozenset[str]) 
         events, count = read_events(folder, problems)
         data = replace(data, events=events, event_count=count)
     if METRICS in parts:
-        history = MetricsHistory(max_points, starts_of_ranks(data.events))
+        history = MetricsHistory(max_points)
         history.read(folder, problems)
         step, steps = history.progress
-        data = replace(data, metrics=history.metrics(earliest), step=step, steps=steps)
+        metrics = with_times(history.metrics(earliest), data.events)
+        data = replace(data, metrics=metrics, step=step, steps=steps)
     if LOADS in parts:
         data = replace(data, loads=read_loads(folder, max_points, earliest, problems))
     if LOGS in parts:

@@ -1,7 +1,7 @@
 """Metrics record: `metrics.jsonl` of a run, made from the logs on this machine.
 
 It is a function of these logs alone, so that a run that was followed and one that was downloaded
-later have the same lines. When a line was written is taken from its host's samples of log sizes.
+later have the same lines; only the former have the times at which the launch read them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.core.model.metrics import LogSizes, Metrics, MetricsReader, compile_pattern
-from runner.core.protocol.paths import RANK_LOG, SIZES_LOG, SIZES_STREAM, local_name
+from runner.core.model.metrics import Metrics, MetricsReader, compile_pattern
+from runner.core.protocol.paths import RANK_LOG
+from runner.core.protocol.remote_files import CHUNK
 from runner.core.text import counted
 
 METRICS_FILE = "metrics.jsonl"
 VERSION = 1
-BLOCK, MAX_SAMPLE = 1 << 16, 1 << 20  # bytes that are read at once, and of one sample of sizes
+BLOCK = 1 << 16  # bytes that are read at once
+MAX_ADVANCE = CHUNK + BLOCK  # bytes of a log that are looked at when a piece of it has come
 MAX_SIZE = 32 << 20  # of the record, in bytes
 
 _ATTEMPT = re.compile(r"attempt_([0-9]{1,6})")
@@ -43,46 +45,33 @@ class MetricsRecord:
         self._logs, self._path, self._append = folder / "logs", folder / METRICS_FILE, append
         self._last_recorded: dict[Stream, int] | None = None  # where its last line begins
         self._readers: dict[Stream, MetricsReader] = {}
-        self._samples_read: dict[tuple[str, int], int] = {}  # bytes, by node and attempt
-        self._backlog: set[str] = set()  # nodes
         self._is_full = False  # then no more is written: a gap would never be filled
         self._size = 0
-        self._budget = math.inf  # bytes of logs that are still looked at before it returns
         self._broken_count, self._first_broken = 0, ""
         self._last_broken: dict[Stream, int] = {}
 
     def forget_position(self) -> None:
         """Begin after what is on record: another process may have written there."""
         self._last_recorded, self._is_full = None, False
-        self._backlog.clear()
         self._readers.clear()
-        self._samples_read.clear()
 
-    def has_backlog(self, node: str) -> bool:
-        """Return whether `advance` has left something of a node for its next call."""
-        return node in self._backlog
+    def advance(self, node: str, attempt: int, name: str, pattern: str, wall: float | None) -> None:
+        """Record the metrics in a log of which a piece has come, as read at `wall`.
 
-    def advance(self, node: str, attempt: int, pattern: str) -> None:
-        """Record the metrics in the logs of a node, as far as these and their samples are here.
-
-        It looks at one block of them: whoever calls it has others to serve.
+        It looks at little more than the piece: whoever calls it has others to serve.
         """
-        self._budget = BLOCK
-        is_done = self._advance(node, attempt, pattern, is_whole=False)
-        (self._backlog.discard if is_done else self._backlog.add)(node)
+        self._record(node, attempt, self._logs / node / name, pattern, wall, MAX_ADVANCE)
 
     def complete(self, pattern: str) -> None:
-        """Record what is left in all logs; lines that no sample covers have no time."""
-        self._budget = math.inf
+        """Record what is left in all logs; these lines have no time."""
         for folder in sorted(self._logs.glob("*/")):
             attempts = {0: folder}
             for each in folder.glob("attempt_*/"):
                 if match := _ATTEMPT.fullmatch(each.name):
                     attempts[int(match[1])] = each
             for attempt, place in sorted(attempts.items()):
-                self._advance(folder.name, attempt, pattern, is_whole=True)
                 for path in sorted(place.glob("rank_*")):
-                    self._record(folder.name, attempt, path, pattern, math.inf, None)
+                    self._record(folder.name, attempt, path, pattern, None, math.inf)
 
     @property
     def notes(self) -> list[str]:
@@ -96,41 +85,21 @@ class MetricsRecord:
             notes.append(f"{METRICS_FILE} ends at {size}: later metrics lines are in the logs only")
         return notes
 
-    def _advance(self, node: str, attempt: int, pattern: str, *, is_whole: bool) -> bool:
-        """Record up to the newest sample; unless logs are whole, up to one they do not reach.
-
-        Return whether that was done, within the budget.
-        """
-        folder = self._logs / node / local_name(attempt, "")
-        path = folder / f"{SIZES_LOG}.{SIZES_STREAM}"
-        for sample, end in _samples(path, self._samples_read.get((node, attempt), 0)):
-            sizes = {folder / name: size for name, size in sample.sizes.items() if _is_ranks(name)}
-            if not is_whole and any(_size(log) < size for log, size in sizes.items()):
-                return True
-            for log, size in sizes.items():
-                if not self._record(node, attempt, log, pattern, size, sample.wall):
-                    return False
-            self._samples_read[node, attempt] = end
-        return True
-
     def _record(
         self,
         node: str,
         attempt: int,
         path: Path,
         pattern: str,
-        end: float,
         wall: float | None,
-    ) -> bool:
-        """Record the lines of one log that end before `end`, as written at `wall`.
-
-        Return whether all were recorded within the budget.
-        """
+        max_bytes: float,
+    ) -> None:
+        """Record the next lines of one log, as read at `wall`."""
         if self._last_recorded is None:
             self._last_recorded = self._read_positions()
         match = RANK_LOG.fullmatch(path.name)
         if match is None or self._is_full:
-            return True
+            return
         stream = Stream(node, attempt, int(match[1]), match[2])
         last = self._last_recorded.get(stream, -1)
         reader = self._readers.get(stream)
@@ -138,15 +107,11 @@ class MetricsRecord:
             on_broken = functools.partial(self._on_broken, stream)
             reader = MetricsReader(compile_pattern(pattern), max(0, last), on_broken)
             self._readers[stream] = reader
-        for data in _blocks(path, reader.position, end):
-            if self._budget <= 0:
-                return False
-            self._budget -= len(data)
+        for data in _blocks(path, reader.position, reader.position + max_bytes):
             found = [(offset, each) for offset, each in reader.feed(data) if offset > last]
             lines = [_line(stream, offset, wall, metrics) for offset, metrics in found]
             if lines and not self._write("".join(lines).encode()):
                 break
-        return True
 
     def _write(self, data: bytes) -> bool:
         """Append lines to the record; return whether there is room for more."""
@@ -187,20 +152,6 @@ class MetricsRecord:
 def _line(stream: Stream, offset: int, wall: float | None, metrics: Metrics) -> str:
     origin = {**stream._asdict(), "offset": offset, "time": wall}
     return json.dumps({"v": VERSION, **origin, **metrics.as_data()}, allow_nan=False) + "\n"
-
-
-def _is_ranks(name: str) -> bool:
-    return RANK_LOG.fullmatch(name) is not None
-
-
-def _samples(path: Path, position: int) -> Iterator[tuple[LogSizes, int]]:
-    """Yield the whole samples from a position on, and where each ends."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(position)
-        while (line := file.readline(MAX_SAMPLE)).endswith(b"\n"):
-            position += len(line)
-            with contextlib.suppress(ValueError):  # torn
-                yield LogSizes.parse(line), position
 
 
 def _blocks(path: Path, position: int, end: float) -> Iterator[bytes]:

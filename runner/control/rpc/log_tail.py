@@ -18,8 +18,6 @@ from runner.core.protocol.frames import Frame, FrameError
 from runner.core.protocol.paths import (
     METRICS_STREAM,
     PROGRAM_LOG,
-    SIZES_LOG,
-    SIZES_STREAM,
     STACKS_LOG,
     STREAMS,
     rank_source,
@@ -30,10 +28,7 @@ MAX_EVENT_BYTES, MAX_EVENTS_BYTES = 4 << 20, 64 << 20
 MAX_DISCOVERED_RANKS = 4096
 """Bytes of one event, and of all, and ranks the plan did not assign, that a node may report."""
 
-RUN_LOGS = (
-    *((PROGRAM_LOG, stream) for stream in STREAMS),
-    *((STACKS_LOG, "out"), (SIZES_LOG, SIZES_STREAM)),
-)
+RUN_LOGS = (*((PROGRAM_LOG, stream) for stream in STREAMS), (STACKS_LOG, "out"))
 """The logs of a node beside those of its ranks."""
 
 MAX_OUTSTANDING_BYTES, MIN_CHUNK = 64 << 20, 4 << 10
@@ -68,7 +63,7 @@ class LogFile:
     ) -> int:
         """Request the next chunk, of at most `max_bytes`; return the request's id.
 
-        A file begins at `start_at`: `tail` lines before its end, or `since` that many seconds.
+        A file begins at `start_at`: `tail` lines before its end.
         With `wait` the host waits for more at the end of a file that may still grow.
         """
         source = {"source": self.source, "stream": self.stream, "attempt": self.attempt}
@@ -187,7 +182,7 @@ class LogTailer:
             self._request(session, file)
 
     def _request(self, session: HostSession, file: LogFile) -> None:
-        is_log = file is not self._events and file.source not in (STACKS_LOG, SIZES_LOG)
+        is_log = file is not self._events and file.source != STACKS_LOG
         start_at = self._start_at if is_log else {}
         request_id = file.request(session, start_at, max_bytes=self._max_bytes)
         self._pending_reads[request_id] = file

@@ -13,7 +13,7 @@ import re
 from dataclasses import field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from runner.core.codec import bounded, decode, matching, parse_json
+from runner.core.codec import bounded, matching, parse_json
 from runner.core.dataclass import dataclass
 from runner.core.model.line_pattern import MAX_CHARS, LinePattern
 from runner.core.protocol.events import COUNT, TIME
@@ -86,19 +86,6 @@ class RankProgress:
     rate: Optional[float] = field(default=None, metadata=bounded(0, MAX_RATE))
     unit: str = field(default="", metadata=matching(re.compile(rf".{{0,{MAX_UNIT}}}")))
     left_s: Optional[float] = field(default=None, metadata=TIME)  # None if that is not known
-
-
-@dataclass(frozen=True)
-class LogSizes:
-    """How long the logs of an attempt were that had grown, by name."""
-
-    wall: float = field(metadata=TIME)  # in seconds since 1970
-    sizes: Dict[str, int]
-
-    @staticmethod
-    def parse(line: bytes) -> LogSizes:
-        """Return the sample on a line of `sizes.jsonl`; raise ValueError if it is torn."""
-        return decode(LogSizes, parse_json(line))
 
 
 @functools.lru_cache(maxsize=16)

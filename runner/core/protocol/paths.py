@@ -40,9 +40,6 @@ METRICS_STREAM = "metrics"
 RANK_LOG = re.compile(rf"rank_([0-9]{{1,9}})\.({'|'.join((*STREAMS, METRICS_STREAM))})")
 """The name of a log of a rank in an attempt's folder: the rank, and the stream."""
 
-SIZES_LOG, SIZES_STREAM = "sizes", "jsonl"
-"""The log of an attempt's log sizes over time: a line of JSON every few seconds."""
-
 EVENTS_FILE = "events.jsonl"
 
 SAMPLES_FILE = "samples.jsonl"
@@ -134,10 +131,6 @@ class RunPaths:
     def sidecar_folder(self, name: str) -> str:
         """Return the folder in which a sidecar runs."""
         return posixpath.join(self.root, name)
-
-    def log_sizes(self, attempt: int) -> str:
-        """Return the file of an attempt's log sizes over time."""
-        return self.stream_log(attempt, SIZES_LOG, SIZES_STREAM)
 
     def samples(self, attempt: int) -> str:
         """Return the file of the samples of this host's load during an attempt."""

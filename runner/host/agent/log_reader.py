@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import queue
 import time
@@ -49,8 +47,8 @@ class LogReader:
     def submit(self, request: Dict[str, Any]) -> None:
         """Queue a request: id, source ("events" or a log's stem), stream, attempt, offset, n.
 
-        With `tail`, it begins that many lines before the end; with `since`, at the first line
-        written in that many last seconds; with `wait` false, it is answered at once.
+        With `tail`, it begins that many lines before the end; with `wait` false, it is answered
+        at once.
         """
         self._requests.put(request)
         self._last_data = time.monotonic()
@@ -112,43 +110,13 @@ class LogReader:
         try:
             if "tail" in request:
                 request["offset"] = _tail_offset(descriptor, request.pop("tail"))
-            if "since" in request:
-                size = self._size_at(request, time.time() - float(request.pop("since")))
-                request["offset"] = max(request["offset"], _next_line_start(descriptor, size))
             return os.pread(descriptor, min(request["n"], MAX_READ), request["offset"])
         finally:
             os.close(descriptor)
 
-    def _size_at(self, request: Dict[str, Any], moment: float) -> int:
-        """Return the size of a log at a moment, as sampled in `sizes.jsonl`."""
-        name, size = f"{request['source']}.{request['stream']}", 0
-        try:
-            with open(self._folder.log_sizes(request["attempt"]), encoding="ascii") as file:
-                for line in file:
-                    with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line
-                        sample = json.loads(line)
-                        if sample["wall"] > moment:
-                            break
-                        size = int(sample["sizes"].get(name, size))
-        except OSError:  # none yet
-            pass
-        return size
-
 
 def _file_key(request: Dict[str, Any]) -> Tuple[Any, ...]:
     return request["attempt"], request["source"], request["stream"]
-
-
-def _next_line_start(descriptor: int, offset: int) -> int:
-    """Return where the first line begins, at `offset` or after it."""
-    if offset == 0 or os.pread(descriptor, 1, offset - 1) == b"\n":
-        return offset
-    while True:
-        block = os.pread(descriptor, MAX_READ, offset)
-        newline = block.find(b"\n")
-        if newline >= 0 or not block:
-            return offset + max(newline + 1, 0)
-        offset += len(block)
 
 
 def _tail_offset(descriptor: int, lines: int) -> int:

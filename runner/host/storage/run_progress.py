@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterable, Iterator, Optional, Tuple
 
 from runner.core.model.line_pattern import LinePattern
 from runner.core.model.metrics import (
     MAX_RATE,
-    LogSizes,
     Metrics,
     RankProgress,
     compile_pattern,
@@ -24,14 +23,11 @@ from runner.core.protocol.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPat
 from runner.host.process import procfs
 from runner.host.storage.run_folder import mtime, read_order
 
-TAIL = 64 << 10  # bytes that are read of a log, or of the samples of log sizes
+TAIL = 64 << 10  # bytes that are read of a log, at its end and at its beginning
 MAX_RANKS = 16  # that are looked at, the lowest ones
 
-RATE_WINDOW_S = 900.0  # the time over which the time left is estimated
-MAX_SAMPLES, SAMPLE_TAIL = 90, 16 << 10
-"""About how many samples of log sizes in that time are looked at, and the bytes before each."""
-
-MAX_LEFT_S = 1e10
+MIN_SECONDS, MAX_LEFT_S = 10.0, 1e10
+"""How long an attempt lasts before its time left is told, and the longest one."""
 
 
 def read_progress(folder: RunPaths) -> Optional[RankProgress]:
@@ -50,14 +46,13 @@ def read_progress(folder: RunPaths) -> Optional[RankProgress]:
         newest: Optional[Tuple[float, str, Metrics]] = None
         for stream in (*STREAMS, METRICS_STREAM):
             path = folder.stream_log(order.attempt, rank_source(rank), stream)
-            metrics = _newest_metrics(_metrics_back(path, None, pattern))
+            metrics = _newest_metrics(_metrics_back(path, pattern))
             if metrics is not None and (newest is None or mtime(path) > newest[0]):
                 newest = mtime(path), path, metrics
         if newest is not None:
             _, path, metrics = newest
             if metrics.steps is not None:
-                samples = _samples(folder.log_sizes(order.attempt), os.path.basename(path))
-                pace = _steps_per_s(path, metrics.step, samples, pattern)
+                pace = _steps_per_s(path, metrics.step, mtime(folder.order), pattern)
                 return _progress(rank, metrics, pace)
             lowest = lowest or _progress(rank, metrics, 0.0)
     return lowest
@@ -84,60 +79,44 @@ def _progress(rank: int, metrics: Metrics, steps_per_s: float) -> RankProgress:
     return RankProgress(rank, metrics.step, steps, rate, metrics.unit, left_s)
 
 
-def _steps_per_s(
-    path: str, step: int, samples: Sequence[Tuple[float, int]], pattern: Optional[LinePattern]
-) -> float:
-    """Return how fast the steps of a log came to this one, by its samples; 0 if that is unknown.
+def _steps_per_s(path: str, step: int, began_at: float, pattern: Optional[LinePattern]) -> float:
+    """Return how fast the steps of a log came to this one; 0 if that is unknown.
 
-    Going back, the steps rise where the program began again: what was before says nothing.
+    Its first step may be that of a checkpoint.
     """
-    seen: List[Tuple[float, int]] = []  # when, and the step; the newest first
-    for wall, size in samples[:: -max(1, len(samples) // MAX_SAMPLES)]:
-        metrics = _newest_metrics(_metrics_back(path, size, pattern, SAMPLE_TAIL))
-        if metrics is not None and metrics.step > step:
-            break
-        if metrics is not None:
-            step = metrics.step
-            seen.append((wall, step))
-    if not seen or seen[0][0] <= seen[-1][0]:
+    lines = _read(path, 0, TAIL).split(b"\n")[:-1]
+    first = next(_parsed(lines, pattern), None)
+    seconds = mtime(path) - began_at
+    if first is None or seconds < MIN_SECONDS:
         return 0.0
-    return (seen[0][1] - seen[-1][1]) / (seen[0][0] - seen[-1][0])
+    return max(0, step - first.step) / seconds
 
 
-def _samples(path: str, name: str) -> List[Tuple[float, int]]:
-    """Return when a log had which size, of late."""
-    _, *lines = _read_before(path, None).split(b"\n")  # the first one is cut
-    samples: List[Tuple[float, int]] = []
+def _metrics_back(path: str, pattern: Optional[LinePattern]) -> Iterator[Metrics]:
+    """Yield the metrics near the end of a log, the newest first."""
+    data = _read(path, -TAIL, TAIL)
+    lines = data.split(b"\n")[len(data) == TAIL : -1]  # without what is cut, and what is torn
+    yield from _parsed(reversed(lines), pattern)
+
+
+def _parsed(lines: Iterable[bytes], pattern: Optional[LinePattern]) -> Iterator[Metrics]:
     for line in lines:
-        with contextlib.suppress(ValueError):  # torn
-            sample = LogSizes.parse(line)
-            if name in sample.sizes:
-                samples.append((sample.wall, sample.sizes[name]))
-    return [each for each in samples if each[0] > samples[-1][0] - RATE_WINDOW_S]
-
-
-def _metrics_back(
-    path: str, end: Optional[int], pattern: Optional[LinePattern], tail: int = TAIL
-) -> Iterator[Metrics]:
-    """Yield the metrics near the end of a log, or of its part before `end`, the newest first."""
-    data = _read_before(path, end, tail)
-    lines = data.split(b"\n")[len(data) == tail : -1]  # without what is cut, and what is torn
-    for line in reversed(lines):
         with contextlib.suppress(ValueError):  # broken
             metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None
             if metrics is not None:
                 yield metrics
 
 
-def _read_before(path: str, end: Optional[int], tail: int = TAIL) -> bytes:
-    """Return the end of a file, or of its part before `end`; b"" where it cannot be read."""
+def _read(path: str, offset: int, size: int) -> bytes:
+    """Return a part of a file, from before its end if `offset` says so; b"" if it has none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
     except OSError:
         return b""
     try:
-        end = os.fstat(descriptor).st_size if end is None else end
-        return os.pread(descriptor, min(tail, end), max(0, end - tail))
+        if offset < 0:
+            offset = max(0, os.fstat(descriptor).st_size + offset)
+        return os.pread(descriptor, size, offset)
     except OSError:
         return b""
     finally:

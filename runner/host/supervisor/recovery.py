@@ -21,7 +21,6 @@ from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
-from runner.host.supervisor.log_size_recorder import LogSizeRecorder
 
 RECENT_PIDS = 8  # read again between two full scans, for processes that fork faster than those
 FREEZE_TIMEOUT_S = 2.0  # how long to try to stop (SIGSTOP) all of them before they are killed
@@ -57,7 +56,6 @@ def finalise_record(
         list_all, reap_all, cgroup=program_cgroup, all_gone=all_gone
     )
     removed = removal.remove_container(order.container, environ)
-    LogSizeRecorder(folder, order.attempt).record()
     journal = EventLog(folder, order)
     journal.reopen()
     journal.append(Stopping(reason, StopCause.DEATH), mono=stopped_at)

@@ -1,11 +1,14 @@
 """Stall monitor of a supervisor: samples of growing files, and the watchdog that they feed.
 
-It has the other observers of the run here with it: those of log sizes, and of the host's load.
+It has the other observer of the run here with it, that of the host's load.
 """
 
 from __future__ import annotations
 
-from typing import Callable, FrozenSet, Mapping, Optional
+import contextlib
+import os
+import time
+from typing import Callable, Dict, FrozenSet, Mapping, Optional
 
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
@@ -13,9 +16,10 @@ from runner.host.process.file_worker import Submit
 from runner.host.ranks.tracker import RankTracker
 from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.log_size_recorder import LogSizeRecorder
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.sample_recorder import SampleRecorder
+
+MAX_INTERVAL_S = 10.0
 
 
 class StallMonitor:
@@ -32,7 +36,9 @@ class StallMonitor:
         fail: Callable[[str], None],
     ) -> None:
         self._watchdog = Watchdog(folder, order, journal)
-        self._logs = LogSizeRecorder(folder, order.attempt, self._watchdog.interval_s)
+        self._attempt_folder = folder.attempt_folder(order.attempt)
+        self._interval_s = min(MAX_INTERVAL_S, self._watchdog.interval_s)
+        self._next_at = time.monotonic()
         self._samples = SampleRecorder(folder, order, submit)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
         self._is_standby, self._is_sampling = order.is_standby, False
@@ -56,14 +62,17 @@ class StallMonitor:
 
     def is_due(self) -> bool:
         """Return whether the interval between two samples is over; another one begins then."""
-        return self._logs.is_due()
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + self._interval_s
+        return True
 
     def sample(self, then: Callable[[], object] = int) -> None:
         """Take a sample of the logs and of the progress, unless one is being taken."""
 
         def take_sizes() -> Mapping[str, int]:
-            self._logs.record()
-            return self._watchdog.progress_sizes(self._logs.sizes)
+            return self._watchdog.progress_sizes(_log_sizes(self._attempt_folder))
 
         def take_sample(sizes: Mapping[str, int]) -> None:
             self._is_sampling = False
@@ -101,6 +110,12 @@ class StallMonitor:
         self._watchdog.close()
         self._samples.close()
 
-    def record_log_sizes(self) -> None:
-        """Record the last sizes of the logs."""
-        self._submit(self._logs.record)
+
+def _log_sizes(folder: str) -> Dict[str, int]:
+    """Return the sizes of the logs of an attempt, by file name."""
+    sizes: Dict[str, int] = {}
+    with contextlib.suppress(OSError):  # a full disk is reported by the journal
+        for entry in os.scandir(folder):
+            if entry.name.endswith((".out", ".err", ".metrics")):
+                sizes[entry.name] = entry.stat().st_size
+    return sizes

@@ -304,7 +304,6 @@ class Supervisor:
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._files.submit(functools.partial(remove_sidecar_data, self._args.folder, self.order))
-        self._stall_monitor.record_log_sizes()
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
         removed = removal.remove_in_child(

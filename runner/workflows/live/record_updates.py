@@ -7,7 +7,6 @@ controller is renewed.
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 
 from runner.control.record.download import pull
@@ -20,9 +19,6 @@ from runner.core.protocol.paths import EVENTS_FILE
 from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
 from runner.workflows.live.sample_updates import SampleUpdates
 from runner.workflows.runs.found_run import FoundRun
-
-METRICS_S = 0.5
-"""How long a step looks for metrics in new logs; the next one goes on."""
 
 MAX_BLOCK = 16 << 20  # bytes of events that are read at once
 
@@ -76,12 +72,7 @@ class RecordUpdates:
         self._events_read[node] = position + len(whole)
 
     def _add_metrics(self, run: FoundRun) -> None:
-        deadline = time.monotonic() + METRICS_S
-        metrics, plan = run.store.metrics, run.plan
-        for share in plan.nodes:
-            metrics.advance(share.node, plan.attempt, plan.progress_pattern)
-            while metrics.has_backlog(share.node) and time.monotonic() < deadline:
-                metrics.advance(share.node, plan.attempt, plan.progress_pattern)
+        run.store.metrics.complete(run.plan.progress_pattern)
 
 
 def _may_report(node: str, event: Event, plan: Plan) -> bool:

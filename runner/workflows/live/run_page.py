@@ -17,9 +17,7 @@ from runner.ui.page.render import LiveAddress, render_page
 from runner.workflows.live.document import Document, Status
 from runner.workflows.live.run_follower import RunFollower
 
-NOT_SHOWN = frozenset(
-    {"sizes.jsonl", "supervisor.log", "state.json", "order.json", "outputs", "report.html"}
-)
+NOT_SHOWN = frozenset({"supervisor.log", "state.json", "order.json", "outputs", "report.html"})
 """Files and folders that the page shows nothing of."""
 
 MAX_ENTRIES, MAX_DEPTH = 50_000, 4

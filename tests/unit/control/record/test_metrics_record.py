@@ -9,17 +9,12 @@ from typing import Any
 
 import pytest
 
-from runner.control.record.metrics_record import BLOCK
+from runner.control.record.metrics_record import MAX_ADVANCE
 from runner.control.record.run_store import RunStore, try_lock_folder
 from tests.golden.builders import plan
 
 PLAN = plan(1)
 LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n{"step": 3}'
-SIZES = (
-    b'{"wall": 100.5, "sizes": {"rank_0.out": 31, "program.out": 9, "../x": 5, "rank_1.out": 3}}\n'
-    b'torn{"wall\n{"wall": "soon", "sizes": {}}\n'
-    b'{"wall": 110.5, "sizes": {"rank_0.out": 72}}\n'
-)
 
 
 @pytest.fixture
@@ -40,21 +35,22 @@ def write(store: RunStore, name: str, data: bytes, node: str = "gpu1") -> None:
     path.write_bytes(data)
 
 
-def test_lines_have_their_origin_and_the_time_of_a_sample(store: RunStore) -> None:
-    """That is the first one in which the line is whole; a torn line is none."""
+def test_lines_have_their_origin_and_the_time_at_which_they_were_read(store: RunStore) -> None:
+    """A torn line is none; what is found later has no time."""
+    write(store, "rank_0.out", LOG[:31])
+    store.metrics.advance("gpu1", 0, "rank_0.out", "", 100.5)
     write(store, "rank_0.out", LOG)
-    write(store, "rank_1.out", b"abc")
-    write(store, "sizes.jsonl", SIZES)
-    store.metrics.advance("gpu1", 0, "")
-    first, second = records(store)
+    store.metrics.advance("gpu1", 0, "program.out", "", 110.5)
+    (first,) = records(store)
     assert first == {
         **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out", "offset": 6},
         **{"time": 100.5, "step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
         "more": {},
     }
-    assert (second["offset"], second["time"], second["loss"]) == (43, 110.5, "NaN")
     store.complete_metrics(PLAN)
-    assert records(store) == [first, second]
+    assert records(store)[0] == first
+    (_, second) = records(store)
+    assert (second["offset"], second["time"], second["loss"]) == (43, None, "NaN")
     (note,) = store.metrics.notes
     assert note == (
         "1 broken metrics line, left among the output: rank 0 on gpu1, at byte 29 of rank_0.out, "
@@ -63,26 +59,22 @@ def test_lines_have_their_origin_and_the_time_of_a_sample(store: RunStore) -> No
 
 
 def test_other_hosts_do_not_wait_for_long_logs(store: RunStore) -> None:
-    """A call looks at one block; the next one goes on there."""
+    """A call looks at little more than a piece; the next one goes on there."""
     line = b'{"step": 1, "loss": 2}\n'
-    write(store, "rank_0.out", line * (4 * BLOCK // len(line)))
+    write(store, "rank_0.out", line * (4 * MAX_ADVANCE // len(line)))
     size = (store.logs / "gpu1" / "rank_0.out").stat().st_size
-    write(store, "sizes.jsonl", b'{"wall": 1.5, "sizes": {"rank_0.out": %d}}\n' % size)
-    seen = []
-    store.metrics.advance("gpu1", 0, "")
-    while store.metrics.has_backlog("gpu1"):
-        seen.append(len(records(store)))
-        store.metrics.advance("gpu1", 0, "")
-    assert seen == sorted({*seen})
-    assert len(seen) == 3
-    assert len(records(store)) == size // len(line)
+    counts = []
+    for _ in range(5):
+        store.metrics.advance("gpu1", 0, "rank_0.out", "", None)
+        counts.append(len(records(store)))
+    assert counts[0] < counts[1] < counts[2] < counts[4]
+    assert counts[4] == size // len(line)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_twice_however_it_came(store: RunStore, seed: int) -> None:
     """Followed in pieces, by processes that come and go and may be killed while they write."""
     write(store, "rank_0.out", LOG)
-    write(store, "sizes.jsonl", b"".join(SIZES.splitlines(keepends=True)[-1:]))
     store.complete_metrics(PLAN)
     expected = records(store)
     (store.folder / "metrics.jsonl").unlink()
@@ -92,7 +84,7 @@ def test_nothing_is_twice_however_it_came(store: RunStore, seed: int) -> None:
         size = min(len(LOG), size + chance.randrange(1, 40))
         write(store, "rank_0.out", LOG[:size])
         follower = RunStore(store.folder)
-        follower.metrics.advance("gpu1", 0, "")
+        follower.metrics.advance("gpu1", 0, "rank_0.out", "", None)
         path = store.folder / "metrics.jsonl"
         if chance.random() < 0.5 and path.exists():
             path.write_bytes(path.read_bytes()[:-5])  # a power cut
