@@ -150,7 +150,6 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
             },
             "task": {"args": {"lr": 0.1, "name": text}, "script": "train.py"},
         },
-        {"task.args.lr": "command line: task.args.lr=0.1", "task.script": f"conf/{text}.yaml:3"},
         ("task.args.lr=0.1", f"task.args.name={text}"),
         tuple(happened),
         len(happened),

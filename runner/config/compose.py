@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import yaml
 from hydra._internal.core_plugins.bash_completion import BashCompletion
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -82,7 +80,6 @@ class Composer:
             with self._translate_errors(overrides):
                 hydra_input = self._prepare(overrides)
                 config = self._compose_some(hydra_input, contact_keys)
-                sources = self._sources(overrides, hydra_input) if contact_keys is None else None
         except ConfigError as error:
             further = self._further_problems(error, overrides, contact_keys)
             raise ConfigError([*error.problems, *further]) from error
@@ -90,8 +87,7 @@ class Composer:
             HydraConfig.instance().set_config(config)
             hydra = config.hydra
             config = _drop_hydra_section(config)
-            request = self._builder.build(config, hydra, overrides, hydra_input, contact_keys)
-        return self._with_origins(request, sources) if sources else request
+            return self._builder.build(config, hydra, overrides, hydra_input, contact_keys)
 
     def _further_problems(
         self, first: ConfigError, overrides: Sequence[str], contact_keys: Collection[str] | None
@@ -120,10 +116,8 @@ class Composer:
         def compose(config: DictConfig) -> LaunchRequest | FailedRun:
             hydra = HydraConfig.get()
             words = as_typed(hydra.overrides.task)
-            sources = self._sources(overrides, hydra_input)
             try:
-                request = self._builder.build(config, hydra, [*own, *words], hydra_input)
-                return self._with_origins(request, sources)
+                return self._builder.build(config, hydra, [*own, *words], hydra_input)
             except ConfigError as error:
                 return FailedRun(f"run {hydra.job.num + 1}: {' '.join(words)}", error.problems)
 
@@ -151,11 +145,6 @@ class Composer:
         of_hydra = hydra_input.overrides[-len(overrides) :] if overrides else ()
         typed = dict(zip(of_hydra, overrides, strict=True))
         return self._loader.sources(typed, self._files.explicit_paths)
-
-    def _with_origins(self, request: LaunchRequest, sources: Sources) -> LaunchRequest:
-        arguments = tuple(self._arguments)
-        origins = functools.partial(_origins, sources, arguments, request.config_yaml)
-        return dataclasses.replace(request, origins=origins)
 
     def yaml(self, overrides: Sequence[str], key: str = "", *, resolve: bool = False) -> str:
         """Return the configuration, or what stands below a key, as YAML."""
@@ -270,13 +259,3 @@ def _drop_hydra_section(config: DictConfig) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
-
-
-def _origins(
-    sources: Sources, arguments: Sequence[str], config_yaml: str
-) -> Mapping[str, str]:  # in a thread: nothing of Hydra's global state is touched
-    """Return the place that set each key of a configuration, by its dotted name."""
-    from runner.config import provenance  # noqa: PLC0415
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return provenance.places(sources, arguments, yaml.load(config_yaml, loader))  # noqa: S506

@@ -19,7 +19,6 @@ from runner.config.overrides import meaning_of
 from runner.config.schema import GROUPS
 from runner.config.search_path import KeyPath, Sources, display_path, key_lines_of
 from runner.config.validation import suggest, unknown_key
-from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
@@ -82,20 +81,6 @@ def collect_layers(sources: Sources) -> list[Layer]:
         if override.key_or_group not in GROUPS or isinstance(override.value(), dict):
             layers.append(_override_layer(word, override))
     return list(filter(None, layers))
-
-
-def places(sources: Sources, arguments: Sequence[str], config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the place that sets each key of a configuration; it is all in `sources`."""
-    layers = collect_layers(sources)
-    if arguments:
-        content = {"task": {"extra_args": list(arguments)}}
-        layers.append(Layer(f"command line: {shell.line(['--', *arguments])}", content))
-    tree = _with_text_keys(config)
-    found = {}
-    for path in _leaf_paths(tree, ()):
-        places = (layer.place(path) for layer in reversed(layers))
-        found[".".join(path)] = next(filter(None, places), DEFAULT)
-    return found
 
 
 def _config_layer(default: ResultDefault, sources: Sources) -> Layer | None:

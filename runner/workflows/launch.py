@@ -19,7 +19,6 @@ from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
-from runner.control.record.origins_record import OriginsRecorder
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
@@ -37,7 +36,7 @@ from runner.core.model.run_info import PastAttempt, RunInfo
 from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
-from runner.core.protocol.events import Event, RankStarted
+from runner.core.protocol.events import Event
 from runner.core.protocol.remote_files import OUTPUT
 from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
@@ -129,7 +128,6 @@ class LaunchSession:
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
         self._notifier: LaunchNotifier | None = None  # likewise
-        self._origins = OriginsRecorder(request, store.folder)
         spec = request.spec
         if spec.min_nodes:
             spec = replace(spec, max_nodes=len(spec.nodes))
@@ -143,9 +141,7 @@ class LaunchSession:
         """Return the exit code; a `RunnerError` means that nothing was started."""
         try:
             facts = self._preparation.collect_facts()
-            exit_code = self._run_attempts(self._preparation.push_and_plan(facts), facts)
-            self._origins.finish()
-            return exit_code
+            return self._run_attempts(self._preparation.push_and_plan(facts), facts)
         finally:
             self._store.unlock()
             self._close()
@@ -277,8 +273,6 @@ class LaunchSession:
         return monitor, verdict
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event.body, RankStarted):  # nothing is waiting for this process now
-            self._origins.start()
         if self._notifier:
             self._notifier.on_event(event)
 

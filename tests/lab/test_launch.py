@@ -94,7 +94,7 @@ def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
     done = on_lab.run_ranks("print=hi", "cluster=lab", "cluster.env.WHO=${oc.env:HOME}")
     assert done.code == 0, done
     names = {path.name for path in done.folder.iterdir()}
-    assert names - {".gitignore", "origins.json"} == {
+    assert names - {".gitignore"} == {
         "config.yaml",
         "overrides.yaml",
         "contact.json",

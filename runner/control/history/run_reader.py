@@ -19,7 +19,6 @@ from runner.control.history.events_reader import read_events
 from runner.control.history.line_times import with_times
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
-from runner.control.history.origins_reader import read_origins
 from runner.control.history.samples_reader import read_loads
 from runner.control.record.contact_file import RecordedContact
 from runner.control.record.file_names import (
@@ -119,7 +118,6 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         diagnosis=diagnosis,
         plans=plans,
         config=config,
-        origins=read_origins(folder, config, overrides, problems),
         overrides=overrides,
         sweep_id=_sweep_id(folder, problems),
     )

@@ -14,7 +14,3 @@ SWEEP_FILE = "sweep.json"
 ORIGIN_FILE = "origin.json"
 """In a record whose configuration and plan came from hosts: which these are."""
 
-ORIGINS_FILE = "origins.json"
-"""In the record of a launch: the place that set each key of its configuration."""
-
-"""What the user has to say of the run."""

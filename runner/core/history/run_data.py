@@ -101,7 +101,6 @@ class RunData:
     diagnosis: Optional[Diagnosis] = None
     plans: Tuple[Plan, ...] = ()  # of its attempts on record, the last one at the end
     config: Mapping[str, Any] = field(default_factory=dict)  # nested, as composed
-    origins: Mapping[str, str] = field(default_factory=dict)  # of each dotted key that was set
     overrides: Tuple[str, ...] = ()
     events: Tuple[Event, ...] = ()  # by time
     event_count: int = 0  # with those that are left out of `events`

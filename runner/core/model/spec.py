@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Callable, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from runner.core import shell
 from runner.core.dataclass import dataclass
@@ -352,9 +352,6 @@ class LaunchRequest:
     launched_at: float = 0.0  # since 1970; with the run's id it tells a run from all others
     launched_from: str = ""  # the folder
     names_program: bool = True  # else the task is the shipped default
-    origins: Optional[Callable[[], Mapping[str, str]]] = field(
-        default=None, repr=False, compare=False
-    )  # finds the place that set each key, in a tenth of a second; in any thread
 
     @property
     def selector(self) -> str:

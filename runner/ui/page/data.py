@@ -17,7 +17,6 @@ from runner.ui.page.metric_data import metrics, progress, time_left
 from runner.ui.page.timeline import timeline
 
 DATA_VERSION = 1
-ELSEWHERE = "YAML or default"
 """The origin of a key that the command line did not set, where the record has no more."""
 
 MAX_LOG_TEXT = 4_000_000
@@ -110,8 +109,8 @@ def _logs(logs: Sequence[LogTail], run_count: int) -> list[dict[str, Any]]:
 
 
 def _config(run: RunData) -> list[list[str]]:
-    """Return each key with its value, and what set it, as far as that is on record."""
+    """Return each key with its value."""
     return [
-        [printable(key), printable(value_text(value)), printable(run.origins.get(key, ELSEWHERE))]
+        [printable(key), printable(value_text(value))]
         for key, value in flat_config(run.config).items()
     ]

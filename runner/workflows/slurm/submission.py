@@ -20,7 +20,6 @@ from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
-from runner.control.record.origins_record import OriginsRecorder
 from runner.control.record.run_store import RunStore
 from runner.control.rpc.bootstrap import job_words
 from runner.control.rpc.host_code import whole_code
@@ -143,7 +142,6 @@ class Submission:
         self._request, self._source, self._store, self._pool = request, source, store, pool
         self._console, self._login = pool.console, request.spec.nodes[0].name
         self._nonce = secrets.token_hex(16)
-        self._origins = OriginsRecorder(request, store.folder)
 
     def script(self) -> str:
         """Return the script that would be submitted."""
@@ -190,13 +188,11 @@ class Submission:
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         self._create_record()
         job_id = self._submit(facts, after, hold=hold)
-        self._origins.start()
         keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         if keeper:
             keeper.finish(lambda: False)
         if not hold:
             self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
-        self._origins.finish()
         return self._request, job_id
 
     def _place(self, job_id: str) -> str:

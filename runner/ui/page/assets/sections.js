@@ -133,7 +133,7 @@ function selectLogs(run, words) {
 
 function config(rows) {
   if (!rows.length) return [h("p", { class: "muted" }, "Nothing to show.")];
-  const lines = rows.map(([key, value, origin]) => h("tr", {},
-    h("th", { scope: "row" }, key), h("td", { class: "value" }, value), h("td", { class: "muted" }, origin)));
-  return [table("Configuration", ["Key", "Value", "Set by"], lines)];
+  const lines = rows.map(([key, value]) => h("tr", {},
+    h("th", { scope: "row" }, key), h("td", { class: "value" }, value)));
+  return [table("Configuration", ["Key", "Value"], lines)];
 }
