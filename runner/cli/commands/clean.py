@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.selection import Selection, open_pool, workdir_request
 from runner.cli.verb import parse_duration, verb
-from runner.core import shell
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.core.text import counted
-from runner.ui.layout import fold_names
-from runner.ui.output import note, show
+from runner.ui.output import show
 
 if TYPE_CHECKING:
-    from runner.core.model.results import RemoteRun
+    pass
 
 DEFAULT_AGE = "7d"
 
@@ -72,30 +68,10 @@ def clean(
             except Interrupted as error:
                 message = "interrupted; what was removed is gone, the rest is intact"
                 raise Interrupted(error.exit_code, message) from None
-    for elsewhere in _runs_elsewhere(merged, composed.selector):
-        note(elsewhere)
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
     text = tables.render_clean(results, runs, older_than or DEFAULT_AGE, dry_run=dry_run)
     show(json.dumps(encode(results)) if json_ else text)
     return 0
-
-
-def _runs_elsewhere(runs: Iterable[RemoteRun], selector: str) -> Iterator[str]:
-    """Yield a note for each other workdir with runs: a `clean` removes those of one alone."""
-    from runner.config.overrides import hydra_value
-
-    found: dict[str, tuple[set[str], set[str]]] = {}  # runs and hosts by workdir
-    for run in runs:
-        for node, status in run.by_host.items():
-            if status.workdir:
-                run_ids, names = found.setdefault(status.workdir, (set(), set()))
-                run_ids.add(run.run_id)
-                names.add(run.asked[node])
-    for workdir, (run_ids, names) in sorted(found.items()):
-        words = ("clean", selector, shell.quote(f"cluster.workdir={hydra_value(workdir)}"))
-        command = " ".join(filter(None, (shell.this_program(), *words)))
-        where = f"{counted(len(run_ids), 'run')} in {workdir} on {fold_names(sorted(names))}"
-        yield f"{where}: `{command}` cleans there"
 
 
 def _clean_local(older_than: str, *, dry_run: bool, as_json: bool) -> int:

@@ -117,8 +117,7 @@ def merge_statuses(
             nodes = claims.setdefault(status.info.run_id, {})
             nodes.setdefault(status.node, {})[asked] = status
     runs, not_believed = [], dict[tuple[str, str], list[str]]()
-    for run_id, all_nodes in claims.items():
-        nodes, rivals = _of_one_launch(all_nodes)
+    for run_id, nodes in claims.items():
         speakers = {n: _speaker(n, by_name, replies, hosts) for n, by_name in nodes.items()}
         asked_names = {node: name for node, name in speakers.items() if name}
         by_host = {node: nodes[node][name] for node, name in asked_names.items()}
@@ -126,41 +125,12 @@ def merge_statuses(
             not_believed.setdefault((", ".join(nodes[node]), node), []).append(run_id)
         if by_host:
             info = max((status.info for status in by_host.values()), key=lambda info: info.attempt)
-            runs.append(RemoteRun(info, by_host, asked_names, rivals))
+            runs.append(RemoteRun(info, by_host, asked_names))
     notes = [
         f"not believed: that {names} is the node {node} of {join_some(run_ids, 1)}"
         for (names, node), run_ids in not_believed.items()
     ]
     return sorted(runs, key=_launched_at), notes
-
-
-def _of_one_launch(
-    nodes: Mapping[str, Mapping[str, HostRunStatus]],
-) -> tuple[dict[str, dict[str, HostRunStatus]], dict[str, str]]:
-    """Return what hosts say of one of the runs that share an id, and who says what of others.
-
-    It is the one on most hosts, then one in the workdir that was asked about. A damaged record has
-    no time of launch: it is of that run if it is in the same workdir, and never outvotes one.
-    """
-    said = [(name, status) for by_name in nodes.values() for name, status in by_name.items()]
-    hosts: dict[float, set[str]] = {}
-    places: dict[float, set[str]] = {}
-    for name, status in said:
-        hosts.setdefault(status.info.launched_at, set()).add(name)
-        places.setdefault(status.info.launched_at, set()).add(status.workdir)
-    meant = max(hosts, key=lambda at: (at > 0, len(hosts[at]), "" in places[at], at))
-    shared = places[meant] if meant else {min(places[meant])}
-    kept: dict[str, dict[str, HostRunStatus]] = {}
-    rivals = {}
-    for node, by_name in nodes.items():
-        for name, status in by_name.items():
-            at, place = status.info.launched_at, status.workdir
-            if (meant and at == meant) or (place in shared and not (at and place)):
-                kept.setdefault(node, {})[name] = status
-            else:
-                rivals[name] = place
-    believed = {name for by_name in kept.values() for name in by_name}
-    return kept, {name: place for name, place in rivals.items() if name not in believed}
 
 
 def _speaker(

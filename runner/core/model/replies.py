@@ -137,7 +137,6 @@ class RunList:
     runs: Tuple[HostRunStatus, ...]
     unreadable: int = field(metadata=COUNT)
     now: float = field(metadata=TIME)  # in seconds since 1970
-    unread: Dict[str, str] = field(default_factory=dict)  # why not, by folder not looked at
 
 
 @dataclass(frozen=True)

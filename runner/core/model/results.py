@@ -93,8 +93,6 @@ class RemoteRun:
     info: RunInfo
     by_host: Dict[str, HostRunStatus]  # by the node's name in the run
     asked: Dict[str, str]  # the name that each of them has now
-    rivals: Dict[str, str] = field(default_factory=dict)
-    """The hosts that have another run of this id, and in which workdir: "" for the one asked."""
 
     @property
     def run_id(self) -> str:

@@ -9,7 +9,7 @@ from runner.core.dataclass import dataclass
 from runner.core.model.metrics import RankProgress
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
-from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID, WORKDIR
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
 from runner.core.protocol.states import State
 
 
@@ -64,7 +64,6 @@ class HostRunStatus:
     here: bool = True  # False on a host that only shares the disk of another one
     unattended_left_s: Optional[float] = field(default=None, metadata=TIME)
     """When it ends for want of a controller, in seconds; None if it may have one."""
-    workdir: str = field(default="", metadata=WORKDIR)  # if it is not in the one asked about
     job: Optional[JobStatus] = None  # of Slurm: the host that says this is its login node
     progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-from runner.core.codec import abbreviate, bounded, matching, parsed_by
+from runner.core.codec import bounded, matching
 
 FORMAT_VERSION = 1
 """Version of the run folder on the hosts; docs/run-folder.md describes it."""
@@ -61,25 +61,6 @@ def is_run_id(text: object) -> bool:
 def is_node_name(text: object) -> bool:
     """Return whether `text` is a legal name of a node, which is also the name of a folder."""
     return isinstance(text, str) and NODE_PATTERN.fullmatch(text) is not None
-
-
-def is_workdir(text: str) -> bool:
-    """Return whether a path on a host can be a workdir's that is named to others.
-
-    Without `$` and backslashes it is the same text in YAML, in an override and in a shell.
-    """
-    is_plain = text.isprintable() and len(text) <= MAX_PATH and not {*text} & {*"$\\"}
-    return is_plain and text.startswith("/") and posixpath.normpath(text) == text
-
-
-def _parse_workdir(text: str) -> None:
-    """Raise ValueError for what is neither a workdir nor ""."""
-    if text and not is_workdir(text):
-        raise ValueError(f"{abbreviate(text)} is no workdir")
-
-
-WORKDIR = parsed_by(_parse_workdir)
-"""Limit of a decoded workdir; "" for none."""
 
 
 def validated_paths(workdir: str, run_id: object, node: object) -> RunPaths:

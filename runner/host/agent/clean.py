@@ -8,7 +8,6 @@ from typing import Generator, List
 
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
-from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone, reap_all
@@ -40,7 +39,7 @@ class Handler(RequestHandler):
         Raise ValueError if a container may be left. The request ends the run: no other attempt of
         it begins here.
         """
-        folder = yield from find_run(self.context, frame)
+        folder = self.context.run_folder(frame)
         if is_in_job(folder):
             yield from self._end_job(frame, folder)
             return

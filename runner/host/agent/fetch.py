@@ -19,9 +19,8 @@ from runner.core.protocol import remote_files
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
-from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
-from runner.host.process.event_loop import Steps, run_steps
+from runner.host.process.event_loop import Steps
 from runner.host.storage.sample_file import newest_attempt, read_since
 
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
@@ -45,7 +44,7 @@ class Handler(RequestHandler):
 
     def on_inventory(self, frame: Frame) -> Steps:
         """List the files of a run, in pages."""
-        folder = yield from find_run(self.context, frame)
+        folder = self.context.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} ({folder.root})")
         inventory = Inventory(folder, frame.data.get("kinds", remote_files.FILE_KINDS))
@@ -67,9 +66,9 @@ class Handler(RequestHandler):
         inventory.files.clear()
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
 
-    def on_recorded_samples(self, frame: Frame) -> Steps:
+    def on_recorded_samples(self, frame: Frame) -> None:
         """Send the samples on record since a time, of an attempt or the newest with samples."""
-        folder = yield from find_run(self.context, frame)
+        folder = self.context.run_folder(frame)
         attempt, since = frame.data.get("attempt"), float(frame.data.get("since", 0))
         if attempt is None:
             attempt = newest_attempt(folder)
@@ -99,7 +98,7 @@ class Handler(RequestHandler):
             self.context.refuse(frame, error_text(error))
 
     def _send_chunk(self, frame: Frame) -> None:
-        request, folder = frame.data, run_steps(find_run(self.context, frame))
+        request, folder = frame.data, self.context.run_folder(frame)
         kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
         remote_files.validate(kind, path)
         base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root

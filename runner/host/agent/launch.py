@@ -22,7 +22,6 @@ from runner.host.agent.request_queue import RequestSteps
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.facts import ports
 from runner.host.peers.election import ElectionContext
-from runner.host.storage import workdir_index
 from runner.host.storage.run_owner import RunSocket
 from runner.host.storage.task_store import store_tasks
 from runner.host.supervisor import guardian
@@ -68,7 +67,6 @@ class Handler(RequestHandler):
         """Start the run, once the supervisor of an earlier attempt has ended."""
         facts = self.context.require_facts()
         order = with_numeric_hub(decode(Order, frame.data["order"]))
-        yield from workdir_index.remember(order.workdir)
         if frame.data.get("tasks"):
             store_tasks(facts.facts.workdir, frame.data["tasks"], frame.payload)
         folder = RunPaths(order.workdir, order.run_id, order.node)

@@ -14,30 +14,21 @@ from runner.core.model.slurm import SUBMITTING
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths
 from runner.core.protocol.states import State
-from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.storage.run_folder import make_marker
 from runner.host.storage.run_list import list_runs
-from runner.host.storage.workdir_index import list_elsewhere
 
 
 class Handler(RequestHandler):
     """Answers from run folders alone."""
 
     def on_runs(self, frame: Frame) -> Steps:
-        """List the runs of this host, or one of them; `others` are asked, too.
-
-        What is not in the workdir of this conversation is looked for in the user's others.
-        """
+        """List the runs of this host, or one of them; `others` are asked, too."""
         node, run_id = frame.data["node"], frame.data.get("run_id", "")
         others = frame.data.get("others", ())
         workdir = self.context.workdir
         listing = yield from list_runs(workdir, node, others, run_id)
-        known = {run["info"]["run_id"] for run in listing["runs"]}
-        if not run_id or run_id not in known:
-            runs, listing["unread"] = yield from list_elsewhere(workdir, node, others, run_id)
-            listing["runs"] += [run for run in runs if run["info"]["run_id"] not in known]
         if any(run["job"] is not None for run in listing["runs"]):
             over = yield from _ask_slurm(workdir, listing["runs"])
             for gone in over:  # perhaps since it was read
@@ -48,9 +39,9 @@ class Handler(RequestHandler):
                 listing["runs"] = [*kept, *again["runs"]]
         self.context.answer(frame, "runs", **listing)
 
-    def on_run(self, frame: Frame) -> Steps:
+    def on_run(self, frame: Frame) -> None:
         """Send the order, and what is on record of the whole run."""
-        folder = yield from find_run(self.context, frame)
+        folder = self.context.run_folder(frame)
         if not os.path.isdir(folder.root):
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")
         texts = {}
@@ -59,9 +50,9 @@ class Handler(RequestHandler):
                 texts[name] = file.read()
         self.context.answer(frame, "run", zlib.compress(json.dumps(texts).encode(), 1))
 
-    def on_mark_relaunch_pending(self, frame: Frame) -> Steps:
+    def on_mark_relaunch_pending(self, frame: Frame) -> None:
         """Mark that a relaunch follows within `for_s`; reply whether a stop was requested."""
-        folder = yield from find_run(self.context, frame)
+        folder = self.context.run_folder(frame)
         make_marker(folder.relaunch_marker, time.time() + float(frame.data.get("for_s", 0)))
         stop_requested = os.path.lexists(folder.stop_marker)
         self.context.answer(frame, "relaunch_pending", stop_requested=stop_requested)

@@ -26,7 +26,6 @@ from typing import (
     Optional,
     Sequence,
     Set,
-    Tuple,
     TypeVar,
 )
 
@@ -34,6 +33,7 @@ from runner.core import descriptor_limit
 from runner.core.dataclass import dataclass
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
+from runner.core.protocol.paths import RunPaths, validated_paths
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S, CONTROLLER_TIMEOUT_S
 from runner.host.agent.request_queue import RequestQueue
 from runner.host.process.event_loop import Steps
@@ -84,8 +84,6 @@ class AgentContext:
     facts: Optional[FactsResult] = None
     facts_request: FactsRequest = field(default_factory=lambda: FactsRequest(""))
     followed_workdir: str = ""  # of the run that is followed
-    run_workdirs: Dict[Tuple[str, str], str] = field(default_factory=dict)
-    """The other workdir in which a run of a node was found: see `run_lookup`."""
 
     def __post_init__(self) -> None:
         self.files = FileWorker()
@@ -119,6 +117,10 @@ class AgentContext:
     def workdir(self) -> str:
         """Where runs are kept on this host, by the run that is followed or by the facts."""
         return self.followed_workdir or self.require_facts().facts.workdir
+
+    def run_folder(self, frame: Frame) -> RunPaths:
+        """Return the folder of the run that a request names."""
+        return validated_paths(self.workdir, frame.data["run_id"], frame.data["node"])
 
 
 class RequestHandler:

@@ -12,7 +12,6 @@ from runner.core.outcome.stacks import DUMP_END
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.host.agent.request_queue import RequestSteps
-from runner.host.agent.run_lookup import find_run
 from runner.host.agent.server import AgentContext, RequestHandler
 from runner.host.process import procfs
 from runner.host.process.event_loop import pause
@@ -33,7 +32,7 @@ class Handler(RequestHandler):
 
     def on_dump_stacks(self, frame: Frame) -> RequestSteps:
         """Start a dump; its text is the answer."""
-        folder = yield from find_run(self.context, frame)
+        folder = self.context.run_folder(frame)
         order = read_order(folder)
         if order is None:
             raise ValueError(f"there is no run {frame.data['run_id']} in {self.context.workdir}")

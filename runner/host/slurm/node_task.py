@@ -32,7 +32,7 @@ from runner.host.process.event_loop import run_steps
 from runner.host.process.importer import HostCode
 from runner.host.slurm import commands, shared_files
 from runner.host.slurm.job_folder import JobSettings, job_paths, past_attempts, start_number
-from runner.host.storage import run_owner, workdir_index
+from runner.host.storage import run_owner
 from runner.host.storage.run_folder import has_ended, read_events, read_order, write_atomic
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import guardian
@@ -170,7 +170,6 @@ class NodeTask:
         order = with_numeric_hub(decode(Order, orders["orders"][self.node]))
         context = decode(RelaunchContext, orders["context"])
         folder = RunPaths(order.workdir, order.run_id, order.node)
-        run_steps(workdir_index.remember(order.workdir))
         private: Dict[str, Any] = shared_files.read(self._paths.secrets) or {}
         listener = RunSocket(folder).take()
         if listener is None:

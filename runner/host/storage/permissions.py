@@ -17,7 +17,7 @@ from runner.host.process.procfs import user_name
 
 ACL_USER, ACL_GROUP = 2, 8  # tags of entries that name one
 MOST_LINKS = 40  # as in the kernel
-STORES = ("runs", "releases", "tasks", "workdirs", "code")
+STORES = ("runs", "releases", "tasks", "code")
 
 
 class Exposure(NamedTuple):

@@ -17,7 +17,6 @@ from runner.ui.page.metric_data import metrics, progress, time_left
 from runner.ui.page.timeline import timeline
 
 DATA_VERSION = 1
-"""The origin of a key that the command line did not set, where the record has no more."""
 
 MAX_LOG_TEXT = 4_000_000
 """Characters of all log tails of a page, about: beyond that, each is shorter."""

@@ -21,7 +21,7 @@ from runner.core.model.run_info import (
     elastic_summary,
 )
 from runner.core.outcome.verdict import Verdict
-from runner.core.shell import quote, this_program
+from runner.core.shell import this_program
 from runner.core.text import counted, format_age, printable
 from runner.ui.figures import left_text, rate_text, step_text
 from runner.ui.layout import (
@@ -262,25 +262,6 @@ def nodes_text(row: Row) -> str:
 def _progress_text(progress: RankProgress) -> str:
     texts = (step_text(progress), rate_text(progress), left_text(progress.left_s))
     return ", ".join(filter(None, texts))
-
-
-def describe_rivals(run: RemoteRun, workdir: str) -> tuple[str, str]:
-    """Return where the runs of one id are, and the words that name each; `workdir` was asked."""
-    names_by_place: dict[str, list[str]] = {}
-    for name, place in run.rivals.items():
-        names_by_place.setdefault(place, []).append(name)
-    own_place = next(iter(run.by_host.values())).workdir
-    groups = [(own_place, [*run.asked.values()]), *names_by_place.items()]
-    everyone = {name for _, names in groups for name in names}
-    wheres, choices = [], []
-    for place, names in groups:
-        wheres.append(f"in {place or workdir} on {fold_names(sorted({*names}))}")
-        words = [f"cluster.exclude=[{','.join(sorted(everyone - {*names}))}]"]
-        if place:
-            words.insert(0, 'cluster.workdir="{}"'.format(place.replace('"', '\\"')))
-        choices.append(f"for that {wheres[-1]}: {' '.join(map(quote, words))}")
-    message = f"there is one run {run.run_id} {', and another '.join(wheres)}"
-    return message, "\nor ".join(choices)
 
 
 def describe_run(info: RunInfo, folder: str = "") -> str:

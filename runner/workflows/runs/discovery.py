@@ -25,7 +25,7 @@ from runner.core.protocol.states import State
 from runner.core.shell import this_program
 from runner.ui.console.plain import Console, open_console
 from runner.ui.layout import fold_names
-from runner.ui.reports.run_table import describe_rivals, describe_run
+from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import HostPool, open_host_pool
 
 
@@ -45,7 +45,6 @@ class RunFinder:
         self.unreadable_runs: dict[str, int] = {}  # how many runs of other users, by node
         self.clock_offsets: dict[str, float] = {}  # the time on each host when it answered
         self._notes_shown: set[str] = set()
-        self._unread: list[str] = []  # hosts on which not every workdir was looked at
         spec = pool.spec
         self._nodes = {node.name: node for node in spec.nodes}
         self._show_status: Callable[[str, str], None] = self.console.node_status
@@ -69,14 +68,6 @@ class RunFinder:
             self.clock_offsets[name] = answers[name]["now"]
         hosts = {name: node.host for name, node in self._nodes.items()}
         runs, notes = merge_statuses({name: answers[name] for name in ordered}, hosts)
-        workdir = self.pool.spec.workdir
-        notes += [describe_rivals(run, workdir)[0] for run in runs if run.rivals]
-        self._unread = [name for name in ordered if answers[name]["unread"]]
-        notes += [
-            f"{name}: not looked at: {place} ({reason})"
-            for name in self._unread
-            for place, reason in answers[name]["unread"].items()
-        ]
         for note in notes:
             if note not in self._notes_shown:
                 self._notes_shown.add(note)
@@ -96,9 +87,6 @@ class RunFinder:
             matches = has_part or matches  # not one whose job was cancelled in the queue
             if prefer_active:
                 matches = [run for run in matches if run.is_active] or matches
-        if matches and matches[-1].rivals:
-            message, hint = describe_rivals(matches[-1], self.pool.spec.workdir)
-            raise NotReady([Problem("--run", message, hint)])
         if matches:
             folder = "" if run_id or prefer_active else run_index.other_folder(matches[-1].info)
             if folder:
@@ -228,9 +216,6 @@ class RunFinder:
         spec = self.pool.spec
         subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
         message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
-        message += " or another workdir that they know of"
-        if self._unread:
-            message += f", as far as they looked: see above for {fold_names(self._unread)}"
         if self.unreachable:
             message += f"; not asked: {fold_names(self.unreachable)}"
         hint = f"{this_program()} ps --all {self._selector}".rstrip()

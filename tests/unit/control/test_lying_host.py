@@ -293,14 +293,12 @@ def runs(request: dict[str, Any]) -> list[Answer]:
     status = HostRunStatus(
         *(INFO, "ada", State.RUNNING, True, 1.7e9),
         node=request["node"],
-        workdir="/data/w",
         progress=RankProgress(1, 20, 240, 812.5, "samples", 60.0),
     )
     listing = {
         "runs": [encode(status)],
         "unreadable": 1,
         "now": 1.7e9,
-        "unread": {"/mnt/dead": "gone"},
     }
     return [Answer("runs", listing)]
 

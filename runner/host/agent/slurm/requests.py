@@ -17,7 +17,6 @@ from runner.host.process import procfs
 from runner.host.process.event_loop import Steps, pause, run_steps
 from runner.host.slurm import allocation, commands, job, shared_files
 from runner.host.slurm.job_folder import last_start, remove_secrets, write_files
-from runner.host.storage import workdir_index
 from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import write_atomic
@@ -53,7 +52,6 @@ class Handler(RequestHandler):
         config = yield from commands.run(["scontrol", "show", "config"])
         if config.problem:
             raise ValueError(f"Slurm does not answer: {config.problem}")
-        yield from workdir_index.remember(workdir)
         if data.get("tasks"):
             store_tasks(workdir, data["tasks"], frame.payload[data["code_size"] :])
         private_folder(workdir, "runs")

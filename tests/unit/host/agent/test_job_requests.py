@@ -17,7 +17,6 @@ from runner.host.agent.slurm import requests
 from runner.host.process.event_loop import run_steps
 from runner.host.slurm import commands
 from runner.host.slurm.commands import Answer
-from runner.host.storage import workdir_index
 
 RUN_ID = "0314-1592-digits-65a3"
 
@@ -66,7 +65,6 @@ def test_nothing_is_left_of_a_job_that_is_not_submitted(
 
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(commands, "missing_program", lambda: "")
-    monkeypatch.setattr(workdir_index, "remember", lambda _: iter(()))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     texts = dict.fromkeys(("nonce", "token", "script"), "x")
     data = {"id": 1, "run_id": RUN_ID, "code_size": 0, "secrets": {"A": "1"}, "context": {}}

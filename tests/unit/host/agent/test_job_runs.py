@@ -17,7 +17,6 @@ from runner.core.protocol.events import Ended
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
-from runner.host.agent import runs
 from runner.host.agent.runs import Handler
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps
@@ -83,15 +82,9 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """One whose job has begun nothing."""
-
-    def elsewhere(*_: object) -> Generator[None, None, Any]:
-        yield
-        return [], {}
-
     made = World(tmp_path)
     monkeypatch.setattr(job, "queued", made.queued)
     monkeypatch.setattr(job, "status", made.status)
-    monkeypatch.setattr(runs, "list_elsewhere", elsewhere)
     return made
 
 
