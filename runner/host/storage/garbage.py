@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, T
 from runner.core.outcome.job_end import is_requeued
 from runner.core.protocol.events import Ended, NotificationFailed, ProgramStarted
 from runner.core.protocol.paths import (
+    JOB_FOLDER,
     JobPaths,
     RunPaths,
     is_node_name,
@@ -26,7 +28,6 @@ from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store, run_owner
 from runner.host.storage.run_folder import EventLog, mtime, read_events, read_order, read_state
 from runner.host.storage.run_list import host_folders, is_in_job
-from runner.host.storage.shared_record import remove_job
 
 UNFINISHED_GRACE_S = 3600.0  # how long a run without an end on record may still be about to start
 
@@ -99,7 +100,15 @@ def _remove_run(folder: RunPaths) -> Steps:
     for leftover in _recorded_cgroups(folder):
         leftover.remove()
     yield from remove_run_folder(folder.root)
-    remove_job(os.path.dirname(folder.root))
+    _remove_job(os.path.dirname(folder.root))
+
+
+def _remove_job(run_folder: str) -> None:
+    """Remove what belongs to the job of a run, and then its folder, unless a node's is left."""
+    with contextlib.suppress(OSError):
+        if all(name.startswith(".") for name in os.listdir(run_folder)):
+            shutil.rmtree(os.path.join(run_folder, JOB_FOLDER), ignore_errors=True)
+            os.rmdir(run_folder)
 
 
 def remove_unbegun(
@@ -120,7 +129,7 @@ def remove_unbegun(
         if is_job and is_old and job_id not in jobs and run_id not in jobs:
             removed.append(run_id)
             if not dry_run:
-                remove_job(paths.run)
+                _remove_job(paths.run)
     return removed
 
 

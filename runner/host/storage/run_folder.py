@@ -34,7 +34,6 @@ from runner.host.process import pid_namespace, procfs
 from runner.host.process.event_loop import Steps
 from runner.host.process.file_worker import Submit, run_now
 from runner.host.storage.permissions import private_folder
-from runner.host.storage.shared_record import link_shared
 
 BALLAST = 64 << 10  # bytes set aside at the start, so that the end can be recorded on a full disk
 
@@ -133,9 +132,9 @@ def create_run_folder(
     yield
     write_state(folder, State.STARTING)
     if record:
-        yield from _write_shared(folder.info, json.dumps(record["info"], indent=1) + "\n")
-        yield from _write_shared(folder.plan, json.dumps(record["plan"], indent=1) + "\n")
-        yield from _write_shared(folder.config, record["config"])
+        write_atomic(folder.info, json.dumps(record["info"], indent=1) + "\n", durable=True)
+        write_atomic(folder.plan, json.dumps(record["plan"], indent=1) + "\n", durable=True)
+        write_atomic(folder.config, record["config"], durable=True)
     yield
     write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
     yield
@@ -154,11 +153,6 @@ def create_run_folder(
     for ballast in (folder.ballast, folder.last_ballast):
         yield
         write_atomic(ballast, "\0" * BALLAST)
-
-
-def _write_shared(path: str, text: str) -> Steps:
-    if not (yield from link_shared(path, text)):
-        write_atomic(path, text, durable=True)
 
 
 def reserve_attempt(folder: RunPaths, attempt: int) -> bool:

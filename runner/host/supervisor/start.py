@@ -15,7 +15,6 @@ from runner.host.process.event_loop import run_steps
 from runner.host.storage.checkout import check_out
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import create_run_folder, write_atomic
-from runner.host.storage.shared_record import remove_run
 from runner.host.supervisor import guardian
 from runner.host.supervisor.recovery import recover_unfinished
 
@@ -71,7 +70,8 @@ def prepare(
                 run_steps(remove_tree(path))
             else:
                 yield from remove_tree(path)
-        remove_run(os.path.dirname(folder.root))
+        with contextlib.suppress(OSError):  # another node has a part of the run there
+            os.rmdir(os.path.dirname(folder.root))
         raise
 
 
