@@ -12,7 +12,14 @@ from tests.lab.launching import ROOT
 from tests.lab.waiting import PATIENCE
 
 TASKS = Path(runner.__file__).parent / "tasks"
+EXAMPLES = ROOT / "examples"
 TORCHRUN = ("-m", "torch.distributed.run")
+
+
+def program(name: str) -> Path:
+    """Return the file of a shipped task."""
+    example = EXAMPLES / f"{name}.py"
+    return example if example.is_file() else TASKS / f"{name}.py"
 
 
 def python(*command: str, **env: str) -> subprocess.CompletedProcess[str]:

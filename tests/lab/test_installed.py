@@ -167,14 +167,18 @@ def ranks(done: Result) -> dict[tuple[str, str], list[object]]:
 
 
 def test_the_wheel_and_the_sdist_hold_all_of_it(built: Built) -> None:
-    """Every file of ours and no other, the YAML as runner/conf; the sdist makes the same.
+    """Every file of ours and no other, YAML and examples in it; the sdist makes the same.
 
     Somebody who packages the sdist can run `make test` there.
     """
     with zipfile.ZipFile(built.wheel) as direct, zipfile.ZipFile(built.wheel_of_sdist) as other:
         files = {info.filename: info.CRC for info in direct.infolist()}
         assert {info.filename: info.CRC for info in other.infolist()} == files
-    ours = {"runner": ROOT / "runner", "runner/conf": ROOT / "conf"}
+    ours = {
+        "runner": ROOT / "runner",
+        "runner/conf": ROOT / "conf",
+        "runner/examples": ROOT / "examples",
+    }
     wanted = {
         f"{name}/{path.relative_to(folder).as_posix()}"
         for name, folder in ours.items()

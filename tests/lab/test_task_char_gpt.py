@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import TASKS, python, torchrun
+from tests.lab.by_hand import EXAMPLES, python, torchrun
 
 pytestmark = pytest.mark.tasks
 
 
-SCRIPT = str(TASKS / "char_gpt.py")
+SCRIPT = str(EXAMPLES / "char_gpt.py")
 SMALL = {"layers": 1, "heads": 2, "width": 32, "context": 32, "batch_size": 8, "sample": 20}
 """A model and batches that take a second."""
 
@@ -66,7 +66,7 @@ def entropy_of_letters() -> float:
     import gzip  # noqa: PLC0415
     from collections import Counter  # noqa: PLC0415
 
-    text = gzip.decompress((TASKS / "as_you_like_it.txt.gz").read_bytes()).decode()
+    text = gzip.decompress((EXAMPLES / "as_you_like_it.txt.gz").read_bytes()).decode()
     counts = Counter(text)
     assert len(counts) == ALPHABET
     return -sum(n / len(text) * math.log(n / len(text)) for n in counts.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.by_hand import TASKS, python, torchrun
+from tests.lab.by_hand import EXAMPLES, python, torchrun
 from tests.lab.launching import PROGRAMS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def train(folder: Path, name: str, *flags: str, ranks: int = 0) -> Training:
     import torch  # noqa: PLC0415 - only the tests that run may need it
 
     folder.mkdir()
-    script = (str(PROGRAMS / "gradients.py"), str(folder), str(TASKS / f"{name}.py"))
+    script = (str(PROGRAMS / "gradients.py"), str(folder), str(EXAMPLES / f"{name}.py"))
     done = torchrun(ranks, *script, *flags) if ranks else python(*script, *flags)
     assert done.returncode == 0, done
     kept = [torch.load(path) for path in sorted(folder.glob("rank_*.pt"))]

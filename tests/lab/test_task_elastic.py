@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import TASKS, python
+from tests.lab.by_hand import EXAMPLES, python
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 
@@ -53,7 +53,7 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
     """
     hurry = tmp_path / "hurry"
     script = (f"task.script={PROGRAMS / 'slow_steps.py'}", "task.module=null")
-    told = (f"SLOW_SCRIPT={TASKS / 'elastic.py'}", f"SLOW_UNTIL={hurry}")
+    told = (f"SLOW_SCRIPT={EXAMPLES / 'elastic.py'}", f"SLOW_UNTIL={hurry}")
     args = (f"epochs={EPOCHS}", f"save_every={SAVE_EVERY}", "log_every=1")
     training = on_lab.start(
         *ELASTIC,
@@ -97,7 +97,7 @@ def assert_undisturbed(snapshots: list[Path], test_loss: float) -> None:
     """Compare with the same training on one device, written down once more without the task."""
     import torch  # noqa: PLC0415 - only the tests that run may need it
 
-    with gzip.open(TASKS / "digits.csv.gz", "rt") as file:
+    with gzip.open(EXAMPLES / "digits.csv.gz", "rt") as file:
         rows = torch.tensor([[int(value) for value in line.split(",")] for line in file])
     test = torch.arange(len(rows)) % 5 == 0
     images, labels = rows[~test, :64] / 16, rows[~test, 64]
@@ -127,7 +127,7 @@ def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path)
     import torch  # noqa: PLC0415
 
     snapshot = tmp_path / "elastic.pt"
-    words = (str(TASKS / "elastic.py"), f"--snapshot={snapshot}")
+    words = (str(EXAMPLES / "elastic.py"), f"--snapshot={snapshot}")
     assert python(*words, "--epochs=2").returncode == 0
     why = """ValueError("it is of step 58 with {'batch_size': 48, 'seed': 0}")"""
     for flag in ("--batch_size=96", "--epochs=1"):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.lab.by_hand import TASKS, assert_same, python, torchrun
+from tests.lab.by_hand import EXAMPLES, assert_same, python, torchrun
 from tests.lab.training import progress
 
 pytestmark = pytest.mark.tasks
 
-SCRIPT = str(TASKS / "fsdp.py")
+SCRIPT = str(EXAMPLES / "fsdp.py")
 FEW = ("--log_every=1", "--seed=3")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import TASKS, python
+from tests.lab.by_hand import program, python
 
 pytestmark = pytest.mark.tasks
 
@@ -50,7 +50,8 @@ def test_what_does_not_fit_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     Path("odd.txt").write_bytes(b"\xff" * 10_000)
     Path("torn.gz").write_bytes(gzip.compress(b"torn", mtime=0)[:10] + b"\xff" * 100)
-    done = python("-c", FORKS, str(TASKS), json.dumps(CASES))
+    cases = [(str(program(task)), *case) for task, *case in CASES]
+    done = python("-c", FORKS, json.dumps(cases))
 
     assert done.returncode == 0, done
     torch, *ended = json.loads(done.stdout)
@@ -63,7 +64,7 @@ FORKS = """
 import functools, os, runpy, sys, tempfile, json
 import torch.distributed.fsdp, torch.distributed.pipelining, torch.distributed.optim
 ended = [torch.__version__]
-for task, world_size, lacking, flags, _ in json.loads(sys.argv[2]):
+for script, world_size, lacking, flags, _ in json.loads(sys.argv[1]):
     files = [tempfile.TemporaryFile("w+") for _ in range(2)]
     pid = os.fork()
     if not pid:
@@ -73,7 +74,7 @@ for task, world_size, lacking, flags, _ in json.loads(sys.argv[2]):
         if lacking:
             *where, name = lacking.split(".")
             delattr(functools.reduce(getattr, where, torch), name)
-        sys.argv = [f"{sys.argv[1]}/{task}.py", *flags]
+        sys.argv = [script, *flags]
         code = 0
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.by_hand import TASKS, TORCHRUN, python, torchrun
+from tests.lab.by_hand import EXAMPLES, TORCHRUN, python, torchrun
 from tests.lab.launching import PROGRAMS
 from tests.lab.training import ROUNDING, progress, train
 
@@ -71,7 +71,7 @@ class Alone:
 
 def task_of(name: str) -> Any:
     """Import a task as the module that it also is."""
-    return importlib.import_module(f"runner.tasks.{name}")
+    return importlib.import_module(f"examples.{name}")
 
 
 def load(path: Path) -> Any:
@@ -136,7 +136,7 @@ def test_stages_train_as_the_whole_model(name: str, program: str, tmp_path: Path
 def test_a_parameter_server_holds_what_one_process_arrives_at(tmp_path: Path) -> None:
     """Parameters and losses are those of SGD with the whole batch, whatever the trainers."""
     path = tmp_path / "new" / "server.pt"
-    script = str(TASKS / "rpc_parameter_server.py")
+    script = str(EXAMPLES / "rpc_parameter_server.py")
     done = torchrun(3, script, *FLAGS, f"--checkpoint={path}")
     alone = Alone(task_of("rpc_parameter_server"), 420)
     expected = alone.losses("SGD", 0.5)
@@ -157,7 +157,7 @@ def test_gloo_keeps_to_the_cpu_where_there_are_gpus(tmp_path: Path) -> None:
     program = tmp_path / "with_gpus.py"
     program.write_text(WITH_GPUS)
     launch = (*TORCHRUN, "--standalone", "--nproc_per_node=2", str(program))
-    done = python(*launch, str(TASKS / "fsdp.py"), "--steps=1", DIST_BACKEND="gloo")
+    done = python(*launch, str(EXAMPLES / "fsdp.py"), "--steps=1", DIST_BACKEND="gloo")
     assert done.returncode == 0, done
     assert done.stdout.endswith(" after 1 steps\n")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.lab.by_hand import TASKS, TORCHRUN
+from tests.lab.by_hand import EXAMPLES, TASKS, TORCHRUN, program
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 from tests.lab.waiting import PATIENCE
@@ -65,7 +65,7 @@ def by_hand(lab: Lab, training: Training, names: list[str]) -> str:
     """Start it on each host as its docstring says; return what rank 0 printed."""
     nodes = [lab[name] for name in names]
     script = [
-        str(TASKS / f"{training.name}.py"),
+        str(program(training.name)),
         *(f"--{name}={value}" for name, value in training.args.items()),
     ]
     launch = [
@@ -122,6 +122,6 @@ def test_by_hand_and_by_the_runner(training: Training, lab: Lab, on_lab: Launche
 
 def test_the_table_has_every_training() -> None:
     """A task that is added is added there; `env` and `collectives` train nothing."""
-    files = {path.stem for path in TASKS.glob("*.py")}
+    files = {path.stem for folder in (TASKS, EXAMPLES) for path in folder.glob("*.py")}
     others = {"__init__", "env", "collectives", "collectives_report"}
     assert {training.name for training in TRAININGS} == files - others

@@ -27,7 +27,7 @@ MAX_LISTED = 4
 
 @dataclass(frozen=True)
 class ShippedTasks:
-    """The programs of `runner/tasks`: content hash, names and sizes of the files, the bytes."""
+    """All shipped programs: content hash, names and sizes of the files, the bytes."""
 
     hash: str
     files: tuple[tuple[str, int], ...]
@@ -40,12 +40,20 @@ class ShippedTasks:
 
 @functools.cache
 def shipped_tasks() -> ShippedTasks:
-    """Return every file of `runner/tasks`; hosts need no other package of ours to run them."""
-    paths = [p for p in sorted((_PACKAGE / "tasks").iterdir()) if p.is_file()]
-    contents = [path.read_bytes() for path in paths]
-    files = tuple((path.name, len(content)) for path, content in zip(paths, contents, strict=True))
-    named = zip((path.name for path in paths), contents, strict=True)
-    return ShippedTasks(tasks_digest(named), files, b"".join(contents))
+    """Return every file of `runner/tasks` and of `examples`, which are one folder on a host."""
+    contents: dict[str, bytes] = {}
+    for folder in (_PACKAGE / "tasks", _examples_folder()):
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                contents[path.name] = path.read_bytes()
+    files = tuple((name, len(content)) for name, content in contents.items())
+    return ShippedTasks(tasks_digest(contents.items()), files, b"".join(contents.values()))
+
+
+def _examples_folder() -> Path:
+    """Return the teaching programs: inside the package in a wheel, beside it in a checkout."""
+    inside = _PACKAGE / "examples"
+    return inside if inside.is_dir() else _PACKAGE.parent / "examples"
 
 
 class CodeSource(Protocol):

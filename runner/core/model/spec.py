@@ -15,8 +15,8 @@ from runner.core.model.release import CodeRef
 from runner.core.model.slurm import SlurmSpec
 from runner.core.protocol.paths import USUAL_WORKDIR
 
-SHIPPED_TASKS = "runner.tasks."
-"""Modules below this name are sent with the run: hosts need no copy of our package."""
+SHIPPED_TASKS = ("runner.tasks.", "runner.examples.")
+"""Modules below these names are sent with the run: hosts need no copy of our package."""
 
 USUAL_PRELOAD = ("torch", "torch._dynamo")
 """What `task.preload: true` imports; the second is what an optimizer or DDP imports at first."""
@@ -203,8 +203,11 @@ class Task:
     @property
     def shipped_file(self) -> str:
         """The file name of a shipped task ("resnet18.py"), or "" for a user's program."""
-        if self.kind == "module" and self.target.startswith(SHIPPED_TASKS):
-            return self.target[len(SHIPPED_TASKS) :].replace(".", "/") + ".py"
+        if self.kind != "module":
+            return ""
+        for package in SHIPPED_TASKS:
+            if self.target.startswith(package):
+                return self.target[len(package) :].replace(".", "/") + ".py"
         return ""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-task = importlib.import_module(f"runner.tasks.{sys.argv.pop(1)}")
+task = importlib.import_module(f"examples.{sys.argv.pop(1)}")
 path = sys.argv.pop(1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runner.tasks import pipeline as task
+from examples import pipeline as task
 
 path = sys.argv.pop(1)
 train = task.train

@@ -8,7 +8,7 @@ import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 from torch.nn.functional import cross_entropy
 
-from runner.tasks import rpc_pipeline as task
+from examples import rpc_pipeline as task
 
 
 def gradients(stage: Any, context: int) -> list[torch.Tensor]:

@@ -14,7 +14,13 @@ import pytest
 import runner
 
 TASKS = Path(runner.__file__).parent / "tasks"
-TRAININGS = ("ddp", "elastic", "char_gpt", "resnet18")
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SCRIPTS = {
+    "ddp": EXAMPLES / "ddp.py",
+    "elastic": EXAMPLES / "elastic.py",
+    "char_gpt": EXAMPLES / "char_gpt.py",
+    "resnet18": TASKS / "resnet18.py",
+}
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "DIST_BACKEND")
 SECOND = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 
@@ -42,7 +48,8 @@ CASES = {
 def told() -> dict[str, dict[str, object]]:
     """Parse the arguments of each training in each case, in one process that imports torch once."""
     env = {name: value for name, value in os.environ.items() if name not in RANKS}
-    command = [sys.executable, "-c", PARSES, str(TASKS), json.dumps([TRAININGS, CASES])]
+    scripts = {training: str(script) for training, script in SCRIPTS.items()}
+    command = [sys.executable, "-c", PARSES, json.dumps([scripts, CASES])]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     found: dict[str, dict[str, object]] = json.loads(done.stdout)
     return found
@@ -53,14 +60,15 @@ import json, os, runpy, sys, tempfile
 import torch
 
 os.chdir(tempfile.mkdtemp())
-clean, folder, (trainings, cases) = dict(os.environ), sys.argv[1], json.loads(sys.argv[2])
+clean = dict(os.environ)
+scripts, cases = json.loads(sys.argv[1])
 found = {case: {} for case in cases}
 for case, (gpus, env, flags, _) in cases.items():
     torch.cuda.device_count = lambda: gpus
     os.environ.clear()
     os.environ.update(clean, **env)
-    for training in trainings:
-        task = runpy.run_path(f"{folder}/{training}.py")
+    for training, script in scripts.items():
+        task = runpy.run_path(script)
         sys.argv = [training, *flags]
         try:
             args = task["parse_args"]()
@@ -71,7 +79,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("training", SCRIPTS)
 def test_the_backend_decides_the_device(training: str) -> None:
     """gloo means CPUs also where there are GPUs; and no rank means one process, so all the data."""
     found = {case: by_training[training] for case, by_training in told().items()}

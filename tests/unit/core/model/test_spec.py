@@ -12,10 +12,11 @@ from runner.core.model.spec import Task
     [
         (Task("t", "module", "runner.tasks.resnet18"), "resnet18.py"),
         (Task("t", "module", "runner.tasks.vision.vit"), "vision/vit.py"),
+        (Task("t", "module", "runner.examples.ddp"), "ddp.py"),
         (Task("t", "module", "my.runner.tasks.resnet18"), ""),
         (Task("t", "command", "julia"), ""),
     ],
-    ids=["ours", "in a folder", "a user's module", "command"],
+    ids=["ours", "in a folder", "an example", "a user's module", "command"],
 )
 def test_tasks_of_ours_are_told_by_their_module(task: Task, file: str) -> None:
     """They travel with the run; everything else is the user's."""
