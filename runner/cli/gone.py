@@ -1,17 +1,24 @@
 """Verbs, flags and keys that are gone, and what to use instead."""
 
 VERBS = {
+    "forward": "use `ssh -N -L 6006:127.0.0.1:6006 HOST`, here for port 6006",
     "note": "write what you have to say into a file in the run's folder",
     "plot": "use `compare`, `report`, or `export` and TensorBoard",
 }
 """By the verb."""
 
-FLAGS: dict[str, str] = {}
+FLAGS = {
+    "clean --images": "use `docker image prune --all` on the hosts",
+    "logs --since": "use --tail, such as `logs --tail 100`",
+}
 """By the flag of a launch, or by its verb and the flag, such as `report --serve`."""
 
 KEYS = {
     "check": "use skip_checks, such as skip_checks=[gpus]",
     "cluster.deploy": "use cluster.project: null pushes the code; a path, such as `.`, does not",
+    "container.build": "build the image, push it to a registry, and name it by container.image",
+    "container.push_image": "use a registry, or `docker save IMAGE | ssh HOST docker load`",
+    "deploy.fan_out": "every host gets its copy from here, or use cluster.project for what it has",
     "logs": "use console_ranks, such as console_ranks=[0,3]; logs.raw is ui=raw",
     "on_disconnect": "use disconnect_s: never keeps a run going without a launch",
     "outputs": "use pull_outputs: auto or never",
