@@ -13,4 +13,3 @@ SWEEP_FILE = "sweep.json"
 
 ORIGIN_FILE = "origin.json"
 """In a record whose configuration and plan came from hosts: which these are."""
-
