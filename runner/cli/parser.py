@@ -31,7 +31,6 @@ FLAG_EXAMPLES = {
     "--older-than": "7d",
     "--out": "run.html",
     "--package": "task",
-    "--port": "8000",
     "--python": "~/venv/bin/python",
     "--rank": "0,4-7",
     "--run": "latest",
@@ -44,6 +43,7 @@ FLAG_EXAMPLES = {
     "--tensorboard": "tb",
     "--timeout": "10m",
     "--user": "me",
+    "--watch": "5",
 }
 """A value of each flag that takes one."""
 

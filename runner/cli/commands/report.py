@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
-from runner.core.errors import ConfigError, Problem
-from runner.core.model.facts import MAX_PORT
+from runner.cli.verb import parse_duration, verb
 from runner.core.protocol.paths import is_run_id
-from runner.core.shell import this_program
 from runner.core.text import counted, format_size
 from runner.ui.output import show
 
@@ -20,15 +18,13 @@ from runner.ui.output import show
     "report",
     run="a run id or its beginning, latest, a folder, or a sweep's id; several are compared",
     out="write the page to this file, not to the run's record",
-    serve="show it live on 127.0.0.1; with --cluster and no run, the list of all runs there",
-    port="with --serve: the port; by default a free one",
+    watch="write it again every so many seconds until the runs have ended; the page follows",
 )
 def report(
     selection: Selection,
     run: Sequence[str] = (),
     out: str = "",
-    serve: bool = False,
-    port: str = "",
+    watch: str = "",
 ) -> int:
     """Write what a run did as a page for a browser, in one file.
 
@@ -40,45 +36,40 @@ def report(
     from runner.workflows.history.report_file import report_path, write_report
 
     words = run or ("",)
-    if serve:
-        return _serve(selection, run, out, port)
-    if port:
-        hint = f"{this_program()} report --serve --port {port}"
-        raise ConfigError([Problem("--port", "is for --serve", hint)])
+    every_s = max(1, round(parse_duration("--watch", watch))) if watch else 0
     records = list(dict.fromkeys(chain.from_iterable(_records(selection, each) for each in words)))
     runs = [read_run(folder) for folder in records]
     path = Path(out).absolute() if out else report_path(records, [each.run_id for each in runs])
-    size = write_report(path, render_page(page_data(runs)), is_named=bool(out))
+    unended = [each.run_id for each in runs if each.verdict is None]
+    page = render_page(page_data(runs), every_s if unended else 0)
+    size = write_report(path, page, is_named=bool(out))
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
     show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
-    note_incomplete([each.run_id for each in runs if each.verdict is None], "the page")
+    note_incomplete(unended, "the page")
+    if every_s and unended:
+        _write_until_they_end(records, path, every_s, is_named=bool(out))
     return 0
 
 
-def _serve(selection: Selection, run: Sequence[str], out: str, port: str) -> int:
-    """Serve the live page of a run, or of all runs of a cluster."""
-    from runner.control.history.named_runs import named_records
-    from runner.workflows.live.serve import serve_cluster, serve_run
+def _write_until_they_end(
+    records: Sequence[Path], path: Path, every_s: int, *, is_named: bool
+) -> None:
+    """Write the page again and again until its runs have ended, or until Ctrl-C."""
+    from runner.control.history.run_reader import read_run
+    from runner.ui.page import page_data, render_page
+    from runner.workflows.history.report_file import write_report
 
-    number = _port_number(port)
-    word = "".join(run)
-    records = named_records([word]) if len(run) == 1 and not is_run_id(word) else []
-    if len(run) > 1 or len(records) > 1 or out:
-        message = "shows one run, or all of a cluster, and writes no file"
-        hint = "leave out --serve for a file, also of several runs"
-        raise ConfigError([Problem("--serve", message, hint)])
-    if selection.names_cluster and not run:
-        return serve_cluster(selection.contact(), number)
-    by_record = selection.contact_by_record(records[0]) if records else None
-    return serve_run(by_record or selection.contact_for_run(word), number)
-
-
-def _port_number(text: str) -> int:
-    """Return a port, 0 for a free one, or raise ConfigError."""
-    if text and not (text.isdecimal() and 0 < int(text) <= MAX_PORT):
-        message = f"must be a port from 1 to {MAX_PORT}, not {text!r}"
-        raise ConfigError([Problem("--port", message, "leave it out for a free one")])
-    return int(text or 0)
+    show(f"  written again every {every_s} s until the end; Ctrl-C ends that, and no run")
+    goes_on = True
+    while goes_on:
+        try:
+            time.sleep(every_s)
+        except KeyboardInterrupt:
+            goes_on = False
+        runs = [read_run(folder) for folder in records]
+        goes_on = goes_on and any(run.verdict is None for run in runs)
+        page = render_page(page_data(runs), every_s if goes_on else 0)
+        write_report(path, page, is_named=is_named)
 
 
 def _records(selection: Selection, word: str) -> list[Path]:

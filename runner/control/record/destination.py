@@ -38,16 +38,13 @@ class PathConflict(ValueError):
 class DownloadFolder:
     """The folder of one run, below which everything is written."""
 
-    def __init__(self, folder: Path, *, is_locked: bool = False) -> None:
-        """Open and lock it; raise NotReady if that fails, or another process writes there.
-
-        With `is_locked` the caller holds the lock.
-        """
+    def __init__(self, folder: Path) -> None:
+        """Open and lock it; raise NotReady if that fails, or another process writes there."""
         self._partials: dict[PathParts, set[str]] = {}
         self._open_folders: dict[PathParts, int] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            root_fd = os.open(folder, FOLDER_FLAGS) if is_locked else try_lock_folder(folder)
+            root_fd = try_lock_folder(folder)
         except OSError as error:
             raise NotReady([Problem("", f"cannot write in {folder}: {error.strerror}")]) from error
         if root_fd is None:

@@ -52,19 +52,18 @@ def pull(
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
     limit_s: float = math.inf,
-    is_locked: bool = False,
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; return the result of each node, with its problems.
 
     A problem of one host does not affect the others. `folder`, the record on this machine, is
     created if it does not exist; `kinds` are of `FILE_KINDS`. What is not here after `limit_s` is
-    left to the next pull. With `is_locked` this process has locked the folder.
+    left to the next pull.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
         Interrupted: By a signal; the next pull continues from there.
     """
-    with contextlib.closing(DownloadFolder(folder, is_locked=is_locked)) as destination:
+    with contextlib.closing(DownloadFolder(folder)) as destination:
         loop = PullLoop(sessions, inbox, lost_s, show)
         return loop.run(destination, run_id, kinds, limit_s)
 

@@ -14,10 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from runner.control.record.file_names import HOSTS_FOLDER
-from runner.control.rpc.wait import Broadcast
-from runner.core.errors import Problem
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample
-from runner.core.protocol.frames import decompress
 from runner.core.protocol.paths import SAMPLES_FILE, is_node_name
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE, SAMPLES_PATH
 
@@ -43,28 +40,6 @@ def merge(folder: Path, max_size: int = MAX_RECORD) -> str:
             temp_path.unlink()
         return f"cannot write {folder / SAMPLES_FILE}: {error.strerror}"
     return ""
-
-
-def ask_recorded(
-    broadcast: Broadcast, run_id: str, since: float = 0.0, timeout_s: float = math.inf
-) -> tuple[dict[str, list[Sample]], dict[str, Problem]]:
-    """Ask hosts for the samples of a run's newest attempt since a time, by their clocks.
-
-    Return them by node, and the problem of every other host.
-    """
-    request = {"run_id": run_id, "since": since}
-    replies, problems = broadcast.collect(
-        "recorded_samples", request, "recorded_samples", timeout_s
-    )
-    samples: dict[str, list[Sample]] = {}
-    for node, reply in replies.items():
-        try:
-            lines = decompress(reply["payload"], 2 * MAX_SAMPLE_FILE).splitlines(keepends=True)
-        except ValueError as error:
-            problems[node] = Problem(node, f"sent samples that cannot be read: {error}")
-            continue
-        samples[node] = [each for each, _ in _legal(lines, node, reply["attempt"])]
-    return samples, problems
 
 
 def _downloaded(folder: Path) -> Iterator[tuple[Path, str, int]]:

@@ -67,15 +67,11 @@ class Handler(RequestHandler):
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
 
     def on_recorded_samples(self, frame: Frame) -> None:
-        """Send the samples on record since a time, of an attempt or the newest with samples."""
+        """Send the samples on record since a time, of the newest attempt with samples."""
         folder = self.context.run_folder(frame)
-        attempt, since = frame.data.get("attempt"), float(frame.data.get("since", 0))
-        if attempt is None:
-            attempt = newest_attempt(folder)
-        lines = b"".join(read_since(folder, int(attempt), since))
-        self.context.answer(
-            frame, "recorded_samples", zlib.compress(lines, 1), attempt=int(attempt)
-        )
+        attempt = newest_attempt(folder)
+        lines = b"".join(read_since(folder, attempt, float(frame.data.get("since", 0))))
+        self.context.answer(frame, "recorded_samples", zlib.compress(lines, 1), attempt=attempt)
 
     def on_fetch(self, frame: Frame) -> None:
         """Send a chunk of a file, when its turn comes."""

@@ -5,6 +5,6 @@
 """
 
 from runner.ui.page.data import page_data
-from runner.ui.page.render import LiveAddress, render_page
+from runner.ui.page.render import render_page
 
-__all__ = ["LiveAddress", "page_data", "render_page"]
+__all__ = ["page_data", "render_page"]

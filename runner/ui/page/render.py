@@ -1,7 +1,6 @@
 """Renderer of a page: one HTML file with its styles, scripts and data, and a policy for each.
 
-Nothing but these very scripts can run in it, and nothing can be loaded into it. The server of a
-live page adds a policy of its own (`workflows/live/page_server.py`).
+Nothing but these very scripts can run in it, and nothing can be loaded into it.
 """
 
 from __future__ import annotations
@@ -10,43 +9,26 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from runner.core.dataclass import dataclass
-
 SCRIPTS = (
     *("dom.js", "view.js", "plot.js", "timeline.js", "events.js"),
-    *("charts.js", "sections.js", "live.js", "main.js"),
+    *("charts.js", "sections.js", "main.js"),
 )
 """Ours, in `assets`; they are one script, in this order."""
 
 
-@dataclass(frozen=True)
-class LiveAddress:
-    """A server of the page, which it asks for `events?token=…` and `data.json?token=…`."""
-
-    token: str
-    home: str = ""  # the address of the list of all runs, "" for none
-
-
-def render_page(data: Mapping[str, Any], *, live: LiveAddress | None = None) -> str:
-    """Return the page of this data; with `live`, it follows its server."""
+def render_page(data: Mapping[str, Any], refresh_s: int = 0) -> str:
+    """Return the page of this data; a browser reads it again every `refresh_s`, 0 for never."""
     title = ", ".join(run["id"] for run in data["runs"]) or "no runs"
-    return render_html(title, data, SCRIPTS, live)
-
-
-def render_html(
-    title: str, data: Mapping[str, Any], script_names: Sequence[str], live: LiveAddress | None
-) -> str:
-    """Return a page that these scripts draw."""
+    refresh = [f'<meta http-equiv="refresh" content="{refresh_s}">'] if refresh_s else []
     styles = [_asset("vendor/uplot/uPlot.min.css"), _asset("assets/page.css")]
     library = _asset("vendor/uplot/uPlot.iife.min.js")
-    own = "\n".join(["(() => {", '"use strict";', *map(_own_script, script_names), "})();"])
+    own = "\n".join(["(() => {", '"use strict";', *map(_own_script, SCRIPTS), "})();"])
     scripts = [library, own]
-    policy = _policy(styles, scripts, live)
-    server = {"token": live.token, "home": live.home} if live else None
+    policy = _policy(styles, scripts)
     return "\n".join(
         [
             "<!doctype html>",
@@ -54,6 +36,7 @@ def render_html(
             "<head>",
             '<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            *refresh,
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             '<meta name="referrer" content="no-referrer">',
@@ -65,8 +48,7 @@ def render_html(
             '<a class="skip" href="#main">Skip to the content</a>',
             '<div id="page"></div>',
             "<noscript><p>This page draws with scripts, which are switched off.</p></noscript>",
-            _json_script("live", server),
-            _json_script("data", data),
+            f'<script type="application/json" id="data">{as_json(data)}</script>',
             *(f"<script>{script}</script>" for script in scripts),
             "</body>",
             "</html>",
@@ -81,17 +63,13 @@ def as_json(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _json_script(name: str, data: Any) -> str:
-    return f'<script type="application/json" id="{name}">{as_json(data)}</script>'
-
-
-def _policy(styles: list[str], scripts: list[str], live: LiveAddress | None) -> str:
+def _policy(styles: list[str], scripts: list[str]) -> str:
     rules = {
         "default-src": "'none'",
         "style-src": " ".join(map(_hash_source, styles)),
         "script-src": " ".join(map(_hash_source, scripts)),
         "img-src": "data:",
-        "connect-src": "'self'" if live else "'none'",
+        "connect-src": "'none'",
         "base-uri": "'none'",
         "form-action": "'none'",
     }

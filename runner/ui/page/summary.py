@@ -106,7 +106,7 @@ def next_commands(run: RunData) -> list[list[str]]:
     flags = line(["--run", run.run_id])
     if run.verdict is None:
         commands = [
-            ("follow it in this page", f"{this_program()} report {run.run_id} --serve"),
+            ("follow it in this page", f"{this_program()} report {run.run_id} --watch 5"),
             ("follow its output", f"{this_program()} attach {flags}"),
             ("ask its hosts how it ended", f"{this_program()} why {flags}"),
             ("see where each rank is", f"{this_program()} stacks {flags}"),

@@ -555,17 +555,14 @@ def logs_of_a_liar(pool: Pool) -> None:
 
 
 def answers_of_a_liar(pool: Pool) -> None:
-    """Clean, ask for samples, and look for leftovers."""
+    """Clean, and look for leftovers."""
     pool.connect()
     cleaned, problems = pool.broadcast().collect("clean", {}, "cleaned")
     results = {name: tables.CleanResult.from_reply(reply) for name, reply in cleaned.items()}
     infos = {run_id: RunInfo(run_id) for result in results.values() for run_id in result.runs}
     shown(tables.render_clean(results, infos, "7d", dry_run=True))
-    samples, unread = samples_record.ask_recorded(pool.broadcast(), RUN_ID)
-    for node, each in samples.items():
-        assert {sample.node for sample in each} <= {node}
     _, more = pool.broadcast().collect("kill_leftovers", {}, "leftovers")
-    shown(render_problems([*problems.values(), *unread.values(), *more.values()]))
+    shown(render_problems([*problems.values(), *more.values()]))
 
 
 def command_of_a_liar(pool: Pool) -> None:

@@ -107,6 +107,32 @@ def test_a_record_without_its_plan_is_said_to_be_damaged(
     assert capsys.readouterr().err == f"note: the record of {ID.format(0)} is damaged: {told}\n"
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_watched_page_is_written_again_until_the_end(
+    make: Make, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """Meanwhile a browser reads it again; the last one, after the run or Ctrl-C, stays."""
+    word = make(0, METRICS)
+    page = Path(word) / "report.html"
+    refresh = '<meta http-equiv="refresh" content="60">'
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        assert refresh in page.read_text()
+        page.unlink()
+        pauses.append(seconds)
+        if len(pauses) == 2 and is_interrupted:
+            raise KeyboardInterrupt
+        if len(pauses) == 2:
+            store = RunStore(Path(word))
+            store.write_result(plan(1, 1), Verdict("succeeded", 0, 1.0), 1.7e9, None)
+
+    monkeypatch.setattr("runner.cli.commands.report.time.sleep", sleep)
+    assert main(["report", word, "--watch", "1m"]) == 0
+    assert pauses == [60, 60]
+    assert "refresh" not in page.read_text().partition("<style>")[0]
+
+
 def test_a_file_that_cannot_be_written(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """One that was named is an error of the command line; that of the record has a way out."""
     word = make(0, METRICS, has_ended=True)

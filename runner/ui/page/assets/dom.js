@@ -77,7 +77,7 @@ function amounts(values, unit = "") {
   return texts;
 }
 
-// A part of the page that is made anew when its data changes; open folds, focus and scroll stay.
+// A part of the page that is made anew when its data changes; open folds stay.
 class Block {
   constructor(element, render) {
     this.element = element;
@@ -89,23 +89,13 @@ class Block {
     const seen = JSON.stringify(data);
     if (seen === this.seen) return;
     this.seen = seen;
-    const keyed = (element) => element.dataset.key;
-    const open = new Map();
-    for (const each of this.element.querySelectorAll("details")) open.set(keyed(each), each.open);
-    const scrolled = new Map();
-    for (const each of this.element.querySelectorAll("pre, .scroll-x")) {
-      scrolled.set(keyed(each), [each.scrollLeft, each.scrollTop]);
-    }
-    const focused = this.element.contains(document.activeElement) && keyed(document.activeElement);
+    const open = new Set();
+    for (const each of this.element.querySelectorAll("details")) if (each.open) open.add(each.dataset.key);
     this.element.replaceChildren(...[this.render(data)].flat().filter(Boolean));
     for (const each of this.element.querySelectorAll("details")) {
-      if (!open.get(keyed(each))) continue;
+      if (!open.has(each.dataset.key)) continue;
       each.open = true;
       each.dispatchEvent(new Event("toggle")); // what an open fold holds is made by that
-    }
-    for (const each of this.element.querySelectorAll("[data-key]")) {
-      if (scrolled.has(keyed(each))) [each.scrollLeft, each.scrollTop] = scrolled.get(keyed(each));
-      if (focused && keyed(each) === focused) each.focus({ preventScroll: true });
     }
   }
 }

@@ -3,18 +3,17 @@
 const STATE_OF = { succeeded: "good", failed: "bad", lost: "bad", stuck: "bad", stopped: "warn" };
 const STATE_SIGNS = { good: "✓", bad: "✗", warn: "■", on: "…" };
 
-function badge(run, isLive) {
+function badge(run) {
   const look = STATE_OF[run.state] || "on";
-  const word = isLive && run.is_on ? "running" : run.state;
-  return h("span", { class: `badge ${look}` }, `${STATE_SIGNS[look]} ${word}`);
+  return h("span", { class: `badge ${look}` }, `${STATE_SIGNS[look]} ${run.state}`);
 }
 
-function runHeader(run, isLive) {
-  const hint = run.is_on && !isLive
+function runHeader(run) {
+  const hint = run.is_on
     ? h("p", { class: "notice" }, "No end of this run is on record here, so it may be on: this page shows it " +
       "as it was known when the page was made. The commands below follow it.") : null;
   return [
-    h("h2", {}, run.id, " ", badge(run, isLive)), hint, progress(run),
+    h("h2", {}, run.id, " ", badge(run)), hint, progress(run),
     ...run.problems.map((text) => h("p", { class: "notice" }, text)),
   ];
 }
@@ -43,12 +42,12 @@ function failure(run) {
     h("h3", {}, `First failure: ${found.title}`),
     found.meaning ? h("p", {}, h("strong", {}, "Why: "), found.meaning) : null,
     found.remedy ? h("p", {}, h("strong", {}, "Cure: "), found.remedy) : null,
-    found.text ? pre(found.text, `${run.id} failure`, "The last words of the log") : null,
+    found.text ? pre(found.text, "The last words of the log") : null,
     found.others ? h("p", { class: "muted" }, found.others) : null);
 }
 
-function pre(text, key, label) {
-  return h("pre", { tabindex: 0, "data-key": key, role: "region", "aria-label": label }, text);
+function pre(text, label) {
+  return h("pre", { tabindex: 0, role: "region", "aria-label": label }, text);
 }
 
 function commands(run) {
@@ -56,7 +55,6 @@ function commands(run) {
     h("h3", {}, "Next commands"),
     h("ul", { class: "commands" }, run.commands.map(([purpose, command]) => {
       const copy = button("Copy", `Copy: ${command}`, () => copyText(copy, command));
-      copy.dataset.key = command;
       return h("li", {}, h("span", {}, purpose), h("code", { tabindex: 0 }, command), copy);
     })),
   ];
@@ -96,7 +94,7 @@ function logs(run) {
     const body = h("div");
     const details = h("details", {
       "data-key": key,
-      ontoggle: () => { if (details.open && !body.firstChild) body.append(pre(log.text, `${key} text`, `The end of ${name}`)); },
+      ontoggle: () => { if (details.open && !body.firstChild) body.append(pre(log.text, `The end of ${name}`)); },
     }, h("summary", {}, name, " ", h("span", { class: "muted" }, `the end of ${log.size}`)), body);
     return details;
   });

@@ -1,1 +1,0 @@
-"""Live pages: a run, or all runs of a cluster, shown by a small web server on this machine."""
