@@ -18,7 +18,7 @@ from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node, Spec
 from runner.core.protocol.paths import RunPaths, tasks_folder
 
-ENGINES = ("docker", "podman", "apptainer", "enroot")
+ENGINES = ("docker", "podman", "apptainer")
 """The modules of this package that are engines."""
 
 
