@@ -5,20 +5,25 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from runner.control.code import unpushed, worktree
+from runner.control.code import worktree
 from runner.control.code.code_store import CHUNK, CodeKeeper, CodeStore, read_verified
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, File, Folder, Manifest, Symlink, release_hash
 from runner.core.model.spec import Spec
+from runner.core.text import join_some
 
 MB = 1_000_000
 MIN_LISTED_DIVISOR = 200
 """Entries smaller than this fraction of the whole are not listed."""
+
+NO_DATA = re.compile(r"\..*|__pycache__|node_modules|.*\.egg-info|build|dist")
+"""Folders that no program opens by itself."""
 
 
 class Snapshot:
@@ -51,7 +56,7 @@ class Snapshot:
             hint = f"stand in another folder of {source_tree.root}"
             raise ConfigError([Problem("deploy", message, hint)])
         _note_missing_module(source_tree, spec)
-        source_tree.notes += unpushed.notes(source_tree, cwd, spec.task.args)
+        _note_unpushed_folders(source_tree)
         return Snapshot(source_tree, cwd, _resolve_script(source_tree, cwd, spec))
 
     def for_task(self, spec: Spec, cwd: Path) -> Snapshot:
@@ -171,6 +176,17 @@ def _note_missing_module(source_tree: worktree.WorkTree, spec: Spec) -> None:
             f"task.module: the pushed code has no {package}; each host's Python has to have it"
         )
         source_tree.notes.append(message)
+
+
+def _note_unpushed_folders(source_tree: worktree.WorkTree) -> None:
+    """Note the folders at the top that stay here, such as data that git ignores."""
+    known = {*source_tree.folders, *source_tree.links, *source_tree.records}
+    folders = [entry for entry in source_tree.root.iterdir() if entry.is_dir()]
+    others = [entry for entry in folders if not NO_DATA.fullmatch(entry.name)]
+    data = [e.name for e in others if e.name not in known and not worktree.is_no_code(e)]
+    if data:
+        named = join_some([f"{name}/" for name in sorted(data)])
+        source_tree.notes.append(f"ignored or empty, so not pushed: {named}")
 
 
 def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> str:

@@ -124,6 +124,16 @@ def test_folder_within_a_work_tree_is_kept(project: Path) -> None:
     assert Snapshot(found, project, "").code.subdirectory == ""
 
 
+def test_top_folders_that_stay_here_are_noted(project: Path) -> None:
+    """Not those of tools, environments and records; nor what is ignored further down."""
+    (project / ".runnerignore").write_text("data\nenvironment\nbuild\ndeeper\n")
+    for name in ("data", "build", ".cache", "environment", "sub/data"):
+        (project / name).mkdir()
+        (project / name / "pyvenv.cfg" if name == "environment" else project / name / "x").touch()
+
+    assert Snapshot.take(asked(), project).notes == ("ignored or empty, so not pushed: data/",)
+
+
 def test_ignored_script_is_told(project: Path) -> None:
     """It is here, and would be missing on every host."""
     (project / ".gitignore").write_text("train.py\n")
