@@ -19,7 +19,7 @@ from paramiko.agent import AgentSSH
 from runner.core.dataclass import dataclass
 from runner.core.model.spec import Ssh
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import SLACK_S, DeadlineTask, LoginDenied
+from runner.transport.ssh.deadline import SLACK_S, DeadlineTask
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey
 from runner.transport.ssh.known_hosts import KnownHosts
 from runner.transport.ssh.login_budget import LoginBudget
@@ -132,7 +132,7 @@ class PublicKeyAuth:
             further_methods = self._try_keys(transport, offers, unusable)
         if further_methods:
             methods = " or ".join(further_methods)
-            raise LoginDenied(*self.messages.failed(Failure.SECOND_FACTOR, methods).args)
+            raise self.messages.failed(Failure.SECOND_FACTOR, methods)
         return []
 
     def _open_agent(self, timeout: float) -> SshAgent | None:

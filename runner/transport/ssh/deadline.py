@@ -21,14 +21,6 @@ class LoginFailure(Exception):
         self.message, self.hint = message, hint
 
 
-class LoginDenied(LoginFailure):
-    """An sshd has talked with us to the end: one side does not accept the other's key."""
-
-
-class BastionDenied(LoginFailure):
-    """A ProxyCommand's own login was denied, as it will be for every host behind that sshd."""
-
-
 class ConnectionLost(LoginFailure):
     """The connection is dead; nothing was started over it."""
 

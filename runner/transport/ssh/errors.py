@@ -13,7 +13,7 @@ import paramiko
 from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.transport.ssh.config import Endpoint
-from runner.transport.ssh.deadline import BastionDenied, LoginDenied, LoginFailure, RefusedForNow
+from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey
 from runner.transport.ssh.login_budget import MAX_WAIT_S
 
@@ -29,9 +29,7 @@ machines that it does not reach."""
 _DENIED_BY_SSHD = re.compile(
     r"Permission denied \(|Host key verification failed|Too many authentication failures"
 )
-_WHERE_TO = re.compile(r"\[?%h\]?[: ]%p")
-"""What it says of a bastion that accepts no key of ours, or whose key we do not accept; and the
-only place in a ProxyCommand to name the host if the bastion is the same for all."""
+"""What it says of a bastion that accepts no key of ours, or whose key we do not accept."""
 
 _NO_NAME_WORDS = ("not known", "not resolve", "No address", "name resolution")
 
@@ -198,10 +196,9 @@ class FailureMessages:
             who = f"the jump host of the ProxyCommand `{command}` of {self.place} answers"
             return self.refused_for_now(who=who)
         denials = [line for line in stderr if _DENIED_BY_SSHD.search(line)]
-        is_one_for_all = not re.search("%[hknpr]", _WHERE_TO.sub("", command))
-        if is_reached and denials and is_one_for_all:
+        if is_reached and denials:
             message = f"the jump host of the ProxyCommand `{command}` denies the login"
-            return BastionDenied(*self._failure(message, denials[-1]).args)
+            return self._failure(message, denials[-1])
         if code == 0 and (last_line or not stderr):
             return self.refused_for_now(last_line)
         return self._failure(
@@ -230,11 +227,11 @@ class FailureMessages:
                 f"put your public key into ~{user}/.ssh/authorized_keys there,"
                 " or set cluster.ssh.key to the right one"
             )
-        return LoginDenied(*self._failure(message, "\n".join(hints)).args)
+        return self._failure(message, "\n".join(hints))
 
     def key_unknown(self, key: HostKey) -> LoginFailure:
         """The machine's host key is not known yet."""
-        return LoginDenied(
+        return LoginFailure(
             f"the host key of {self.place} is not known: {key.type} {key.fingerprint}",
             f"{_compare_hint(key)}\nif they are equal: "
             f"{self._add_key_hint(key, self.endpoint.known_hosts_files[0])}\n"
@@ -252,7 +249,7 @@ class FailureMessages:
             f"if they are equal, forget the old one: {'; '.join(forget_commands)}",
             f"and take the new one: {self._add_key_hint(key, next(iter(files)))}",
         ]
-        return LoginDenied(
+        return LoginFailure(
             f"the host key of {self.place} has CHANGED: it is {key.type} {key.fingerprint} now"
             f" ({entries[0].location} says otherwise)",
             "\n".join(hints),
@@ -260,7 +257,7 @@ class FailureMessages:
 
     def key_revoked(self, key: HostKey, entry: Entry) -> LoginFailure:
         """A line of a known-hosts file revokes this key."""
-        return LoginDenied(
+        return LoginFailure(
             f"the host key of {self.place} is REVOKED by {entry.location}:"
             f" {key.type} {key.fingerprint}",
             "do not log in; give the machine a new host key",
