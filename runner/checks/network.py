@@ -32,8 +32,6 @@ def network(context: CheckContext) -> Iterator[Finding]:
         return
     spec = replace(context.spec, nodes=tuple(node for node, _ in context.ready))
     facts = {node.name: without_removed_env(spec, node, facts) for node, facts in context.ready}
-    if spec.rendezvous.serve not in facts:  # `rendezvous` has the error of that
-        spec = replace(spec, rendezvous=replace(spec.rendezvous, serve=""))
     unmet = {node.name: context.unmet("network", node) for node in spec.nodes}
     for findings in unmet.values():
         yield from findings

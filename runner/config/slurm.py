@@ -88,10 +88,6 @@ def check_slurm(validator: Validator, spec: Spec) -> None:
             hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
             validator.add("task.entry", "srun is for clusters that Slurm schedules", hint)
         return
-    if spec.rendezvous.serve:
-        message = "Slurm chooses the nodes, whose names are not known before"
-        hint = "set rendezvous.endpoint to an etcd that runs, or choose rendezvous=c10d"
-        validator.add("rendezvous.serve", message, hint)
     if spec.slurm.spares and spec.min_nodes:
         message = "a range of nodes has no spares: what is there takes part"
         validator.add("task.nnodes", message, "set one number, or relaunch.max=0")

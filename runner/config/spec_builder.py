@@ -55,7 +55,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     nodes, spares, min_nodes, slurm = _read_nodes(validator, inputs, cluster)
     torchrun = Torchrun(**validator.section("torchrun", values["torchrun"], schema.TorchrunConfig))
     nnodes = slurm.nnodes if slurm else len(nodes)
-    rendezvous = _read_rendezvous(validator, values["rendezvous"], nodes, nnodes, min_nodes)
+    rendezvous = _read_rendezvous(validator, values["rendezvous"], nnodes, min_nodes)
     task = read_task(validator, inputs)
     if task.without_torchrun:
         check_without_torchrun(validator, values, task, (*nodes, *spares), rendezvous)
@@ -127,13 +127,12 @@ def _read_nodes(
 def _read_rendezvous(
     validator: Validator,
     values: Mapping[str, Any],
-    nodes: Sequence[Node],
     nnodes: int,
     min_nodes: int | None,
 ) -> Rendezvous:
     """Return the rendezvous, if these nodes can meet at it."""
     rendezvous = Rendezvous(**validator.section("rendezvous", values, schema.RendezvousConfig))
-    backend, endpoint, serve = rendezvous.backend, rendezvous.endpoint, rendezvous.serve
+    backend, endpoint = rendezvous.backend, rendezvous.endpoint
     if backend == "standalone" and nnodes > 1:
         message = f"standalone is for one node alone, and {nnodes} are to be used"
         hint = "choose rendezvous=static or c10d, or set task.nnodes=1"
@@ -142,21 +141,12 @@ def _read_rendezvous(
         message = f"with {backend} no node can join or leave, so a range of nodes makes no sense"
         hint = "choose rendezvous=c10d or etcd, or one number of nodes"
         validator.add("task.nnodes", message, hint)
-    if rendezvous.uses_etcd and not endpoint and not serve:
+    if rendezvous.uses_etcd and not endpoint:
         message = f"{backend} needs an etcd server"
-        hint = "set rendezvous.endpoint=HOST:PORT, or rendezvous.serve to a node that is to run one"
-        validator.add("rendezvous.endpoint", message, hint)
-    if endpoint and serve:
-        message = "both an endpoint and a node that serves one are set"
-        validator.add("rendezvous.serve", message, "rendezvous.endpoint=null removes the endpoint")
-    for name, value in (("endpoint", endpoint), ("serve", serve)):
-        if value and not rendezvous.uses_etcd:
-            hint = "it is for rendezvous=etcd"
-            validator.add(f"rendezvous.{name}", f"{backend} takes none", hint)
-    names = [node.name for node in nodes]
-    if serve and names and serve not in names:
-        message = f"{serve} is not among the nodes to use: {', '.join(names)}"
-        validator.add("rendezvous.serve", message)
+        validator.add("rendezvous.endpoint", message, "set rendezvous.endpoint=HOST:PORT")
+    if endpoint and not rendezvous.uses_etcd:
+        hint = "it is for rendezvous=etcd"
+        validator.add("rendezvous.endpoint", f"{backend} takes none", hint)
     return rendezvous
 
 

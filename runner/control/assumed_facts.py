@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.core.errors import NotReady
 from runner.core.model.container import CommandAnswer, ContainerFacts
-from runner.core.model.facts import ASSUMED, SIDECAR_NAME, EtcdFacts, Facts, Gpu, Interpreter
+from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.build_plan import FoldNames
 from runner.core.planning.readiness import missing_script
@@ -34,10 +34,8 @@ def assumed_facts(
     elif len(nodes) > 1:
         rendezvous = f"the ranks meet at {nodes[0].addr}"
         assumed.append(f"{rendezvous}; each host's interface is found at launch")
-    serve = spec.rendezvous.serve
-    if not spec.master_port.first and (spec.rendezvous.uses_master_store or serve):
-        port_owner = serve or "the master"
-        assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of {port_owner}'s")
+    if not spec.master_port.first and spec.rendezvous.uses_master_store:
+        assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of the master's")
     if spec.container:
         engine, image = spec.container.engine, spec.container.image
         assumed.append(f"{engine} works, {image} is there, and you are root on the hosts")
@@ -68,7 +66,6 @@ def _node_facts(spec: Spec, node: Node) -> Facts:
         reserved_port=spec.master_port.first or ASSUMED_PORT,
         workdir=spec.workdir,
         project=spec.project,
-        etcd=EtcdFacts(program=SIDECAR_NAME),
         container=ContainerFacts(spec.container.program, CommandAnswer(0), CommandAnswer(0)),
         has_release=True,
     )

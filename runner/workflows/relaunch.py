@@ -151,9 +151,6 @@ class Relauncher:
             raise Interrupted(128 + signal.SIGINT)
 
     def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
-        if spec.rendezvous.serve in excluded:
-            self._say(f"not relaunching: {spec.rendezvous.serve} ran the etcd of the run")
-            return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
         self._say(report.too_few_nodes(available, spec.min_nodes or len(spec.nodes)))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runner.control.assumed_facts import assumed_facts
-from runner.core.model.facts import EndpointReply, EtcdFacts, Facts
+from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import (
@@ -234,14 +234,7 @@ C10D_ELASTIC = online_case(
 ETCD = online_case(
     "etcd",
     spec(*_rack_nodes(2), rendezvous=Rendezvous("etcd-v2", endpoint="etcd1:2379")),
-    *(
-        replace(
-            host,
-            reserved_port=0,
-            etcd=EtcdFacts(endpoint_reply=EndpointReply(version="3.4.23", has_v2=True)),
-        )
-        for host in _shared_rack(2, gpu_count=2)
-    ),
+    *(replace(host, reserved_port=0) for host in _shared_rack(2, gpu_count=2)),
 )
 
 

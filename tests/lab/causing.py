@@ -63,12 +63,12 @@ def port_taken(lab: Lab, _user: Launcher) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
-    """An etcd of somebody else's on a host, with the v2 API unless told otherwise; its endpoint."""
+def etcd_on(lab: Lab, name: str) -> Iterator[str]:
+    """An etcd of somebody else's on a host, with the v2 API; its endpoint."""
     url = f"http://{lab[name].address}:{ETCD_PORT}"
     listening = ("--listen-client-urls", url, "--advertise-client-urls", url)
     program = lab[name].popen(
-        ["etcd", "--data-dir", "etcd", *listening, *(options or ("--enable-v2",))],
+        ["etcd", "--data-dir", "etcd", *listening, "--enable-v2"],
         stderr=subprocess.DEVNULL,
     )
     try:
@@ -78,13 +78,6 @@ def etcd_on(lab: Lab, name: str, *options: str) -> Iterator[str]:
     finally:
         program.kill()
         program.wait()
-
-
-@contextlib.contextmanager
-def etcd_without_v2(lab: Lab, _user: Launcher) -> Iterator[None]:
-    """An etcd that offers no v2 API."""
-    with etcd_on(lab, "node4", "--enable-v2=false"):
-        yield
 
 
 def power_off(lab: Lab, _running: Controller) -> None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 from tests.lab.causing import (
     BREAK_DNS,
-    ETCD_PORT,
     FAULT_DIR,
     PORT,
     RESTORE_DNS,
     FaultSetup,
     MidRunFault,
     disk_full,
-    etcd_without_v2,
     kill_torchrun,
     no_setup,
     on_host,
@@ -102,8 +100,6 @@ def check_fault(
     """What `check` sees."""
     return Fault(name, ("check", "--cluster", "lab", *args), expected_output, code, setup=setup)
 
-
-SOMEBODYS_ETCD = ("rendezvous=etcd", f"rendezvous.endpoint={{node4}}:{ETCD_PORT}")
 
 EVERYDAY = (
     rank_fault(
@@ -205,17 +201,6 @@ OTHERS = (
         "fewer GPUs than the YAML says",
         ("cluster.nodes.node2.gpus=2",),
         ("node2: cluster.nodes.node2.gpus: asked for 2, the host has none", "legal here: 0"),
-    ),
-    refused_launch(
-        "an endpoint where nobody listens",
-        SOMEBODYS_ETCD,
-        (f":{ETCD_PORT} cannot be used from this host: Connection refused", "client URL"),
-    ),
-    refused_launch(
-        "an etcd at the endpoint that offers no v2 API",
-        ("rendezvous=etcd-v2", SOMEBODYS_ETCD[1]),
-        ("rendezvous.endpoint: the etcd 3.4", "offers no v2 API", "start it with --enable-v2"),
-        etcd_without_v2,
     ),
     check_fault(
         "a resolver that does not answer",

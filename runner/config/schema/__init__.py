@@ -16,7 +16,6 @@ from runner.config.schema.fields import (
     ENV_MAPPING,
     LINE_PATTERN,
     METRICS,
-    NODE_NAME,
     NODE_RANGES,
     NOTIFY,
     NULLABLE_PORT,
@@ -112,7 +111,6 @@ class RendezvousConfig:
         *BACKENDS,
     )
     endpoint: str | None = doc("where etcd listens; it has to speak its v2 API", ENDPOINT)
-    serve: str | None = doc("the node that runs etcd for as long as the run", NODE_NAME)
 
 
 @dataclass

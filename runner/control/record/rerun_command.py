@@ -24,10 +24,9 @@ def rerun_without_lost(store: RunStore, plan: Plan, verdict: Verdict) -> str:
         config = yaml.safe_load((store.folder / CONFIG_FILE).read_text(encoding="utf-8"))
         cluster, wanted = config["cluster"], config["task"]["nnodes"]
         excluded, scheduler = cluster["exclude"] or [], cluster["scheduler"]
-        is_served = config["rendezvous"]["serve"] in lost
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return ""
-    if wanted is not None or is_served or scheduler != "direct" or not isinstance(excluded, list):
+    if wanted is not None or scheduler != "direct" or not isinstance(excluded, list):
         return ""
     names = dict.fromkeys([*map(str, excluded), *lost])
     words = [f"rerun={plan.run_id}", f"cluster.exclude=[{','.join(names)}]"]

@@ -80,10 +80,9 @@ class FactsCollector(WaitLoop):
             for n in self._spec.nodes
         }
         spare_names = {node.name for node in spares}
-        required = {self._spec.master.name, self._spec.rendezvous.serve} - {""}
         usable = {name: facts[name] for name in found if not found[name]}
         taking_part = {n: each for n, each in usable.items() if n not in spare_names}
-        if len(taking_part) < minimum or required - taking_part.keys():
+        if len(taking_part) < minimum or self._spec.master.name not in taking_part:
             needed = [p for name in found if name not in spare_names for p in found[name]]
             raise NotReady(list(dict.fromkeys(needed)))  # a problem of ours is found at every node
         return CollectedFacts(

@@ -43,11 +43,6 @@ CORES = bounded(1, 1 << 20)
 ASSUMED = "assumed"
 """The `gpu_source` of facts that were assumed, for a plan without contacting hosts."""
 
-SIDECAR_NAME = "etcd"
-
-V2_REMOVED_IN = (3, 6)
-"""etcd has no v2 API from this version on (its CHANGELOG-3.6); torch and python-etcd need it."""
-
 
 @dataclass(frozen=True)
 class FactsRequest:
@@ -78,9 +73,7 @@ class FactsRequest:
     container: Optional[ContainerProbe] = None  # the interpreter is then that of its image
     mounts: Tuple[str, ...] = ()  # sources of mounts, which have to be there
     packages: Tuple[str, ...] = ()  # normalised names to look for in the task's interpreter
-    find_etcd: bool = False
     find_users: bool = False  # who else has processes there
-    etcd_endpoint: str = ""  # HOST:PORT of an etcd to try
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
     machine, ask the login shell for the interpreter, read the whole release."""
@@ -172,31 +165,6 @@ class SetupResult:
 
 
 @dataclass(frozen=True)
-class EndpointReply:
-    """The answer of a run's etcd endpoint to a host."""
-
-    error: str = ""  # why there was none
-    version: str = ""  # of etcd, "" if something else answered
-    has_v2: bool = False
-
-
-@dataclass(frozen=True)
-class EtcdFacts:
-    """etcd as one host sees it."""
-
-    program: str = ""  # the path of its own etcd, "" if none is on PATH
-    version: str = ""  # of that program, "" if unknown
-    endpoint_reply: Optional[EndpointReply] = None  # None if it was not tried
-
-    @property
-    def supports_v2(self) -> bool:
-        """Whether its program has, or may have, the v2 API."""
-        parts = self.version.split(".")[:2]
-        is_numeric = len(parts) == len(V2_REMOVED_IN) and all(part.isdigit() for part in parts)
-        return not is_numeric or tuple(map(int, parts)) < V2_REMOVED_IN
-
-
-@dataclass(frozen=True)
 class Facts:
     """One host as it reports itself, large on purpose: a field for each fact.
 
@@ -251,4 +219,3 @@ class Facts:
     system: System = field(default_factory=System)
     other_users: Tuple[str, ...] = ()  # people with processes here, as far as /proc shows them
     top_process: Optional[TopProcess] = None  # the one that uses most cores
-    etcd: EtcdFacts = field(default_factory=EtcdFacts)

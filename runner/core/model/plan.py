@@ -60,17 +60,6 @@ class DebugRank:
 
 
 @dataclass(frozen=True)
-class Sidecar:
-    """A server that one node runs for the programs of all nodes of an attempt."""
-
-    name: str  # also the stem of its logs and the folder it runs in
-    node: str  # whose supervisor runs it
-    addr: str  # numeric, that it listens on
-    port: int
-    argv: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Notify:
     """Where a run is told about, and what is told of it that a supervisor does not know."""
 
@@ -100,7 +89,6 @@ class Order:
     grace_s: float = 15.0  # between TERM and KILL
     disconnect_s: float = 600.0  # without a controller, before the run is stopped; 0: never
     hub: Optional[Hub] = None  # None if there is no other node
-    sidecar: Optional[Sidecar] = None  # has to listen before the program starts
     container: Optional[Container] = (
         None  # in which `argv`, a client of its engine, runs the program
     )

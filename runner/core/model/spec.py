@@ -119,7 +119,6 @@ class Rendezvous:
 
     backend: str = "static"  # or "standalone", "c10d", "etcd", "etcd-v2"
     endpoint: str = ""  # HOST:PORT of etcd
-    serve: str = ""  # the node that runs etcd for the others
 
     @property
     def uses_master_store(self) -> bool:
@@ -127,8 +126,8 @@ class Rendezvous:
         return self.backend in ("static", "c10d")
 
     def reserves_port(self, node: str, master: str) -> bool:
-        """Return whether `node` reserves a port: as the master, or for the etcd that it runs."""
-        return node == self.serve if self.serve else self.uses_master_store and node == master
+        """Return whether `node` reserves a port for the store of the ranks."""
+        return self.uses_master_store and node == master
 
     @property
     def uses_etcd(self) -> bool:

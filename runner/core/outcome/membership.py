@@ -97,8 +97,6 @@ def is_indispensable(order: Order, name: str) -> bool:
     """
     if order.hub is None or not order.restarts_ranks:
         return True
-    if order.sidecar is not None and order.sidecar.node == name:
-        return True  # no torchrun continues without its etcd
     return order.hub.required and order.hub.node == name
 
 

@@ -234,7 +234,6 @@ def _order(
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
         hub=chosen.hub,
-        sidecar=chosen.sidecar,
         stall_s=0.0 if spec.debug else spec.stall_s,
         stop_on_stall=spec.stop_on_stall,
         metrics=spec.metrics,

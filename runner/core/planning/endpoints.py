@@ -1,4 +1,4 @@
-"""Endpoints of an attempt: where the ranks meet, each node's interface, the hub, and etcd.
+"""Endpoints of an attempt: where the ranks meet, each node's interface, and the hub.
 
 The ranks meet at the master's `addr`; else at its `host`, if the master owns that address and it
 is not loopback; else at the master's address on a subnet that all nodes share; else nowhere.
@@ -11,10 +11,9 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Uni
 
 from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
-from runner.core.model.facts import ASSUMED, SIDECAR_NAME, Endpoint, Facts, Interface
-from runner.core.model.plan import Hub, Sidecar
+from runner.core.model.facts import Endpoint, Facts, Interface
+from runner.core.model.plan import Hub
 from runner.core.model.spec import Node, Spec, are_local
-from runner.core.text import bracket_ipv6
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 OwnAddress = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
@@ -32,13 +31,10 @@ class AttemptEndpoints:
     route: str  # an address by which routing tables find the master
     local_addrs: Mapping[str, str]  # at which others reach the ranks of each node
     hub: Optional[Hub]  # None for a single node
-    sidecar: Optional[Sidecar]  # the etcd that one of the nodes runs for all
     etcd_endpoint: str  # HOST:PORT of etcd, "" for none
 
     def reserved_port(self, node: Node, spec: Spec) -> int:
         """Return the port that a node reserves until a process of the run listens on it."""
-        if self.sidecar is not None and self.sidecar.node == node.name:
-            return self.sidecar.port
         return self.port if node is spec.master else 0
 
 
@@ -51,12 +47,8 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
     addr, reason, route = training_address(spec, spec.nodes, facts)
     master_facts = facts[spec.master.name]
     local_addrs = _local_addrs(spec, facts)
-    sidecar = _choose_sidecar(spec, facts, local_addrs) if spec.rendezvous.serve else None
     etcd_endpoint = spec.rendezvous.endpoint
-    if sidecar is not None:
-        etcd_endpoint = f"{bracket_ipv6(local_addrs[sidecar.node])}:{sidecar.port}"
-        reason = f"rendezvous.serve: {sidecar.node}"
-    elif etcd_endpoint:
+    if etcd_endpoint:
         reason = "rendezvous.endpoint"
     return AttemptEndpoints(
         addr=addr,
@@ -65,7 +57,6 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
         route=route,
         local_addrs=local_addrs,
         hub=_choose_hub(spec, addr if is_numeric(addr) else route or addr, master_facts.hub_port),
-        sidecar=sidecar,
         etcd_endpoint=etcd_endpoint,
     )
 
@@ -78,29 +69,6 @@ def _local_addrs(spec: Spec, facts: Mapping[str, Facts]) -> Dict[str, str]:
     return {node.name: node.addr or endpoints[node.name].address for node in spec.nodes}
 
 
-def _choose_sidecar(
-    spec: Spec, facts: Mapping[str, Facts], local_addrs: Mapping[str, str]
-) -> Sidecar:
-    """Return the etcd that a node runs; it listens where the others reach that node, only."""
-    name = spec.rendezvous.serve
-    addr = local_addrs[name]
-    if not is_numeric(addr):
-        addr = peer_endpoints(spec, spec.nodes, facts)[name].address or addr
-    if not is_numeric(addr) and facts[name].gpu_source != ASSUMED:
-        message = "rendezvous.serve: no address is known at which the others reach this node"
-        raise NotReady([Problem(name, message, f"set cluster.nodes.{name}.addr")])
-    port = facts[name].reserved_port
-    url = f"http://{bracket_ipv6(addr)}:{port}"
-    argv = (
-        *(facts[name].etcd.program, "--name=runner", "--data-dir=data", "--enable-v2"),
-        *(f"--listen-client-urls={url}", f"--advertise-client-urls={url}"),
-        # The peer port, which is not used, is a socket in its folder.
-        *("--listen-peer-urls=unix://peer:1", "--initial-advertise-peer-urls=http://peer:1"),
-        "--initial-cluster=runner=http://peer:1",
-    )
-    return Sidecar(SIDECAR_NAME, name, addr, port, argv)
-
-
 def _choose_hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
     if spec.is_single_node or not port:
         return None
@@ -111,7 +79,7 @@ def _choose_hub(spec: Spec, addr: str, port: int) -> Optional[Hub]:
         member_count=len(spec.nodes) - 1,
         lost_s=spec.lost_s,
         min_nodes=spec.min_nodes or 0,
-        required=spec.rendezvous.uses_master_store or spec.rendezvous.serve == spec.master.name,
+        required=spec.rendezvous.uses_master_store,
     )
 
 

@@ -27,8 +27,6 @@ MIN_DISK_BYTES = 32 << 20
 NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """The distributions that contain torch's NCCL, one per CUDA runtime."""
 
-CLIENT_PACKAGE = ("python-etcd", "etcd")
-"""torch's client for etcd: the distribution and its module."""
 
 WORKDIR_HINTS = {
     "above": (
@@ -54,7 +52,6 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     is_voter = spec.relaunch.max > 0
     has_peers = len(spec.nodes) + len(spec.spares) > 1
     needs_ports = is_master or reserves_port or is_voter
-    uses_tls = spec.torchrun.rdzv_conf.get("protocol", "http").strip().lower() != "http"
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
@@ -73,10 +70,8 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         port_first=ports.first if needs_ports else 0,
         port_last=ports.last if needs_ports else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
-        packages=NCCL_PACKAGES + (CLIENT_PACKAGE if rendezvous.uses_etcd else ()),
-        find_etcd=node.name == rendezvous.serve,
+        packages=NCCL_PACKAGES,
         find_users=bool(store_risk(spec)),
-        etcd_endpoint="" if uses_tls else rendezvous.endpoint,
     )
 
 
@@ -252,17 +247,7 @@ def _network_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]
 
 
 def _rendezvous_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    etcd, key, torch = facts.etcd, "rendezvous.serve", facts.python.torch
-    if node.name == spec.rendezvous.serve and not etcd.program:
-        hint = (
-            "install it there (Debian's package is etcd-server), add its folder to PATH in "
-            "cluster.setup, or set rendezvous.endpoint=HOST:PORT to one that runs"
-        )
-        yield Problem(node.name, f"{key}: there is no etcd on its PATH", hint)
-    elif node.name == spec.rendezvous.serve and not etcd.supports_v2:
-        message = f"{key}: {etcd.program} is etcd {etcd.version}, which has no v2 API for torch"
-        hint = "install etcd 3.4 or 3.5 there, or choose rendezvous=c10d"
-        yield Problem(node.name, message, hint)
+    torch = facts.python.torch
     for option, since, hint in unsupported_options(spec, torch):
         message = f"torch {torch} is there, and {option} needs {since} or newer"
         yield Problem(node.name, message, hint)

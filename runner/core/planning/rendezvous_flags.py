@@ -115,7 +115,7 @@ def _c10d(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
 
 
 def _etcd(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
-    """Use etcd, on one of the nodes or elsewhere."""
+    """Use an etcd that somebody keeps running."""
     return _dynamic(spec, position, position.etcd_endpoint)
 
 

@@ -109,10 +109,6 @@ class RunPaths:
         """Return the folder of one attempt."""
         return posixpath.join(self.root, f"attempt_{number}")
 
-    def sidecar_folder(self, name: str) -> str:
-        """Return the folder in which a sidecar runs."""
-        return posixpath.join(self.root, name)
-
     def samples(self, attempt: int) -> str:
         """Return the file of the samples of this host's load during an attempt."""
         return posixpath.join(self.attempt_folder(attempt), SAMPLES_FILE)

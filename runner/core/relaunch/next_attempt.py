@@ -28,16 +28,11 @@ def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str])
     """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
 
     Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their
-    ranks failed) take part if no spare replaces them, or if they run the etcd of the run. None if
-    too few nodes are left, or the one that runs the etcd is not.
+    ranks failed) take part if no spare replaces them. None if too few nodes are left.
     """
-    serve = spec.rendezvous.serve
-    if serve and serve in excluded:
-        return None
     available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
-    last_choice = {*suspected} - {serve}
     # The sort is stable: spares come before suspects.
-    ranked = sorted(available, key=lambda node: node.name in last_choice)
+    ranked = sorted(available, key=lambda node: node.name in suspected)
     chosen = {node.name for node in ranked[: len(spec.nodes)]}
     if len(chosen) < (spec.min_nodes or len(spec.nodes)):
         return None

@@ -107,15 +107,13 @@ def _launch_facts(
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
     """Return the facts that only a launch needs, and the reserved ports."""
-    from runner.host.facts import etcd, interpreter  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import interpreter  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
     limit_s, packages = request.tool_timeout_s, request.packages
     inside: Dict[str, Any] = {}
-    if request.find_etcd or request.etcd_endpoint:
-        children["etcd"] = etcd.start(request, environ)
     if request.container is None:
         children["python"] = interpreter.start(
             *(python, {**environ, **path_env}, facts.project, limit_s, packages)
@@ -131,8 +129,6 @@ def _launch_facts(
     if request.container is None:
         inside["python"] = interpreter.result(children["python"], python)
     fields.update(inside)
-    if "etcd" in children:
-        fields["etcd"] = etcd.result(children["etcd"])
     return fields, reserved
 
 

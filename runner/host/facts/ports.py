@@ -10,12 +10,12 @@ import errno
 import os
 import socket
 import time
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.host.process import procfs
 
 _GUARD_ADDRESS = "127.82.85.78"
-_TCP_LISTEN, _TCP_ESTABLISHED = "0A", "01"
+_TCP_LISTEN = "0A"
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 _MAX_NAMED = 3
 
@@ -23,7 +23,7 @@ CHECK_INTERVAL_S = 0.5  # between checks for a listener
 
 
 class ReservedPorts(NamedTuple):
-    """The ports of one attempt: the rendezvous (torch's store or etcd), the hub, a voter."""
+    """The ports of one attempt: the rendezvous (torch's store), the hub, a voter."""
 
     store: Optional[socket.socket] = None
     hub: Optional[socket.socket] = None
@@ -79,22 +79,13 @@ def reserve(first: int, last: int) -> Tuple[Optional[socket.socket], str]:
 
 def listening_inodes(port: int, root: str = "/") -> Set[int]:
     """Return the inodes of the sockets that listen on `port` at any address of this host."""
-    return {int(row[9]) for row in _socket_rows(port, _TCP_LISTEN, root)}
-
-
-def connection_addresses(port: int, root: str = "/") -> List[Tuple[str, str]]:
-    """Return both addresses of every connection to `port`, ours first, as /proc writes them."""
-    rows = _socket_rows(port, _TCP_ESTABLISHED, root)
-    return [(row[1].rpartition(":")[0], row[2].rpartition(":")[0]) for row in rows]
-
-
-def _socket_rows(port: int, state: str, root: str) -> Iterator[List[str]]:
-    """Yield the rows of /proc/net/tcp* with that local port and state."""
+    inodes: Set[int] = set()
     for name in ("tcp", "tcp6"):
         text = procfs.read_text(os.path.join(root, "proc/net", name))
         for row in [line.split() for line in text.splitlines()[1:]]:
-            if row[3] == state and int(row[1].rpartition(":")[2], 16) == port:
-                yield row
+            if row[3] == _TCP_LISTEN and int(row[1].rpartition(":")[2], 16) == port:
+                inodes.add(int(row[9]))
+    return inodes
 
 
 def socket_owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -> Set[int]:

@@ -10,7 +10,6 @@ import errno
 import functools
 import json
 import os
-import shutil
 import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
@@ -180,12 +179,6 @@ def read_state(folder: RunPaths) -> Optional[State]:
             return State(json.load(file)["state"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def remove_sidecar_data(folder: RunPaths, order: Order) -> None:
-    """Remove the data folder of the order's sidecar, if the sidecar ran on this node."""
-    if order.sidecar is not None and order.sidecar.node == order.node:
-        shutil.rmtree(folder.sidecar_folder(order.sidecar.name), ignore_errors=True)
 
 
 def write_state(folder: RunPaths, state: State) -> None:

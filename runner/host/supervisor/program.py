@@ -1,6 +1,6 @@
-"""Programs of an order: the launcher process, and the sidecar that all of a run may need.
+"""Program of an order: the launcher process.
 
-The thread of the files starts them: their logs, folders and programs may be on a disk that hangs.
+The thread of the files starts it: its logs, folder and program may be on a disk that hangs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ import subprocess
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from runner.core.model.plan import Order, Sidecar
+from runner.core.model.plan import Order
 from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
-from runner.core.text import describe_exit
-from runner.host.facts import ports
-from runner.host.peers.dialler import RetryingDialler
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
@@ -26,13 +23,7 @@ from runner.host.storage.run_folder import EventLog
 
 StartResult = Union["subprocess.Popen[bytes]", OSError, None]
 ExitStatus = Tuple[Optional[int], Optional[int]]  # code or signal; neither if it never started
-READY_TIMEOUT_S = 60.0  # for the sidecar to listen: its host may start much later than others
-CONNECT_TIMEOUT_S, RETRY_PAUSE_S = 3.5, 0.25  # for one attempt to connect, and before the next
-INHERITED_ENV = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
-"""What the sidecar inherits of the environment of the task's programs."""
-
 MAX_REASON = 300  # characters of an engine's own words
-STOP_TIMEOUT_S = 3.0  # how long the sidecar may take to end after TERM
 
 
 class LauncherProcess:
@@ -158,118 +149,6 @@ class LauncherProcess:
         if self._order.container:
             return self.container_pids()
         return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
-
-
-class SidecarProcess:
-    """A server that the programs need: one supervisor starts it, all wait for it.
-
-    `problem` is why the program must not start or continue; `pid` is 0 unless it runs here.
-    """
-
-    def __init__(self, folder: RunPaths, order: Order, submit: Submit) -> None:
-        self._order, self._sidecar, self._folder = order, order.sidecar, folder
-        self._submit, self.is_starting = submit, False
-        self._process: Optional[subprocess.Popen[bytes]] = None
-        self._stopping = False
-        self._ready_deadline = time.monotonic() + READY_TIMEOUT_S
-        self._dialler: Optional[RetryingDialler] = None  # until it listens
-        if order.sidecar is not None:
-            addr, port = order.sidecar.addr, order.sidecar.port
-            self._dialler = RetryingDialler(addr, port, RETRY_PAUSE_S, RETRY_PAUSE_S)
-        self.problem = ""
-        self.pid = 0
-
-    def start(self, environ: Dict[str, str], preexec_fn: Callable[[], None]) -> None:
-        """Have the sidecar started if it is this node's; it inherits no secrets of the ranks."""
-        order, sidecar = self._order, self._sidecar
-        if sidecar is None or sidecar.node != order.node:
-            return
-        inherited = {name: environ[name] for name in INHERITED_ENV if name in environ}
-        env = {**inherited, "RUNNER_RUN_ID": order.run_id, "RUNNER_NODE": order.node}
-        self.is_starting = True
-        self._submit(functools.partial(self._start, sidecar, env, preexec_fn), self._on_start)
-
-    def _start(
-        self, sidecar: Sidecar, env: Dict[str, str], preexec_fn: Callable[[], None]
-    ) -> StartResult:
-        data_dir = self._folder.sidecar_folder(sidecar.name)
-        logs = [self._log_path(stream) for stream in STREAMS]
-        try:
-            os.makedirs(data_dir, mode=0o700, exist_ok=True)
-        except OSError as error:
-            return error
-        return _start(sidecar.argv, env, data_dir, logs, preexec_fn, lambda: self._stopping)
-
-    def _on_start(self, result: StartResult) -> None:
-        self.is_starting = False
-        if isinstance(result, subprocess.Popen):
-            self._process, self.pid = result, result.pid
-        elif result is not None and self._sidecar is not None:
-            self.problem = f"cannot start {self._sidecar.argv[0]}: {result.strerror}"
-
-    def is_ready(self) -> bool:
-        """Return whether it listens, without waiting; set `problem` after too long."""
-        sidecar = self._sidecar
-        if self._dialler is None or sidecar is None:
-            return True
-        if self.problem:
-            return False
-        try:
-            connection = self._dialler.poll(CONNECT_TIMEOUT_S)
-        except OSError:
-            self._dialler.pause()
-        else:
-            if connection is not None:
-                connection.close()
-                self._dialler = None
-                return True
-        if time.monotonic() > self._ready_deadline:
-            self.problem = (
-                f"the {sidecar.name} of the run, at {sidecar.addr}:{sidecar.port} on "
-                f"{sidecar.node}, could not be reached from here within {READY_TIMEOUT_S:g} s"
-            )
-        return False
-
-    def on_reaped(self, pid: int, status: int) -> bool:
-        """Note the end of a child; return whether it was the sidecar."""
-        if self._process is None or self._sidecar is None or pid != self.pid:
-            return False
-        code, signum = procfs.record_exit(self._process, status)
-        self.pid = 0
-        if not self._stopping:
-            problem = f"the {self._sidecar.name} of the run {describe_exit(code, signum)}"
-            read = functools.partial(procfs.read_text, self._log_path("err"))
-            self._submit(read, functools.partial(self._on_failure, problem))
-        return True
-
-    def _on_failure(self, problem: str, stderr: str) -> None:
-        last_line = stderr.strip().splitlines()[-1:]
-        self.problem = problem + "".join(f": {line[:300]}" for line in last_line)
-
-    @property
-    def has_clients(self) -> bool:
-        """Whether programs of other hosts are still connected to it."""
-        if not self.pid or self._sidecar is None:
-            return False
-        # It is also connected to itself.
-        addresses = ports.connection_addresses(self._sidecar.port)
-        return any(local != remote for local, remote in addresses)
-
-    def stop(self, reap: Callable[[], object]) -> None:
-        """End the sidecar; return when it has ended, or has taken too long."""
-        self._stopping = True
-        if self._dialler is not None:
-            self._dialler.close()
-        if self.pid:
-            procfs.signal_all([self.pid], signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while self.pid and time.monotonic() < deadline:
-            reap()
-            time.sleep(0.005)
-
-    def _log_path(self, stream: str) -> str:
-        name = self._sidecar.name if self._sidecar is not None else ""
-        return self._folder.stream_log(self._order.attempt, name, stream)
 
 
 def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:

@@ -64,7 +64,6 @@ def finalise_record(
     verified = verified or bool(program_cgroup.path)
     verified = verified and is_proven(program_cgroup, survivors, all_gone) and not removed.problem
     reason = "; ".join(filter(None, (reason, removed.text)))
-    run_folder.remove_sidecar_data(folder, order)
     journal.finalise(Ended(state, reason, len(killed), survivors, verified))
     program_cgroup.remove()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Set
@@ -29,7 +28,7 @@ from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone, reap_all
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
-from runner.host.storage.run_folder import EventLog, mark_unattended, remove_sidecar_data
+from runner.host.storage.run_folder import EventLog, mark_unattended
 from runner.host.supervisor.attempt import (
     SupervisorArgs,
     hold_election,
@@ -40,7 +39,7 @@ from runner.host.supervisor.attempt import (
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.job_link import JobLink
 from runner.host.supervisor.peer_exchange import PeerExchange
-from runner.host.supervisor.program import LauncherProcess, SidecarProcess, child_setup
+from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
@@ -67,7 +66,6 @@ class Supervisor:
         record = (args.folder, order, journal)
         self._ranks = RankTracker(*record, self._fail, submit, lambda: ladder.stopped_at)
         self._stall_monitor = StallMonitor(*record, self._launcher, self._ranks, submit, self._fail)
-        self._sidecar = SidecarProcess(args.folder, order, submit)
         self._peers = PeerExchange(args, journal, self._ladder, self.stop, self._restart_ranks)
         self._election: Optional[LeaderElection] = None
         store = args.reserved_ports.store
@@ -155,15 +153,13 @@ class Supervisor:
             self.stop(f"cannot write its record: {problem}")
             return
         self._launcher.is_on_record = True
-        preexec_fn = functools.partial(child_setup, self._launcher.cgroup, signal.SIGTERM)
-        self._sidecar.start(self._args.environ, preexec_fn)
 
     def _start_when_ready(self) -> None:
-        """Start the program, if there is one, once the sidecar is ready."""
+        """Start the program, if there is one, once its run is on record."""
         if self.order.is_standby:
             if self._journal.state is State.STARTING:
                 self._journal.set_state(State.RUNNING)
-        elif self._launcher.may_start and self._sidecar.is_ready():
+        elif self._launcher.may_start:
             self._launcher.start(self._args.environ, self._on_program_started)
 
     def _on_program_started(self) -> None:
@@ -176,8 +172,6 @@ class Supervisor:
 
     def _tick(self) -> None:
         self._start_when_ready()
-        if self._sidecar.problem:
-            self._fail(self._sidecar.problem)
         self._ranks.tick()
         if self._port_reservation.check_due:
             self._release_port_if_listening()
@@ -220,7 +214,7 @@ class Supervisor:
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         own = subreaper.own_descendants()  # before those of our helpers, which may start others
-        helper_pids = {*self._helper_pids, self._sidecar.pid}
+        helper_pids = self._helper_pids
         return [*(pid for pid in own if pid not in helper_pids), *self._launcher.container_pids()]
 
     def _left_over(self) -> List[int]:
@@ -245,11 +239,9 @@ class Supervisor:
         self.stop(reason)
 
     def _reap(self) -> None:
-        if self._launcher.is_starting or self._sidecar.is_starting:
+        if self._launcher.is_starting:
             return  # whose child is not known yet
         for pid, status in reap_all():
-            if self._sidecar.on_reaped(pid, status):
-                continue
             if not self._launcher.on_reaped(pid, status):
                 continue
             self._release_port_if_listening()  # first: a taken port may be why the program ended
@@ -290,20 +282,18 @@ class Supervisor:
             return False
         if self._left_over():
             return False
-        is_needed = (group is not None and group.is_awaited) or self._sidecar.has_clients
+        is_needed = group is not None and group.is_awaited
         return self._ladder.is_stopping or not is_needed
 
     def _finish(self) -> State:
         ladder, cgroup = self._ladder, self._launcher.cgroup
         ladder.move(StopPhase.KILLING)
         self._stall_monitor.close()
-        self._sidecar.stop(self._reap)
         killed, survivors = kill_until_gone(
             *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
             all_gone=self._no_children_left,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
-        self._files.submit(functools.partial(remove_sidecar_data, self._args.folder, self.order))
         self._ranks.scan_records(self._ranks.record_vanished)
         self._wait_for_disk()
         removed = removal.remove_in_child(

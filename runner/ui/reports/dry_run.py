@@ -72,11 +72,6 @@ def _script(plan: Plan, node_plan: NodePlan) -> list[_Part]:
     """Return what starts the command on one node."""
     order = node_plan.order
     script: list[_Part] = []
-    if order.sidecar and order.sidecar.node == node_plan.node:
-        script += [
-            "# (its etcd, for as long as the run; a launch starts and ends it)\n",
-            f'(cd "$(mktemp -d)" && exec {shell.line(order.sidecar.argv, paths=1)}) &\n',
-        ]
     enter, setup = _enter_folder(plan, node_plan), [f"{line}\n" for line in plan.setup]
     if order.release or not setup:
         # With a release, a launch runs the setup in the home folder, before the code is there.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.checks.base import CheckContext, all_checks
-from runner.core.model.facts import EndpointReply, EtcdFacts, Facts
+from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
@@ -16,21 +16,17 @@ from runner.core.planning.readiness import facts_request
 from tests.golden.builders import SCRIPT, TORCH, facts, spec
 
 NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))
-WITH_CLIENT = replace(TORCH, packages={"python-etcd": "0.4.5"})
-ANSWERS = EtcdFacts(endpoint_reply=EndpointReply(version="3.4.23", has_v2=True))
-AT = Rendezvous("etcd-v2", endpoint="etcd1:2379")
 
 
 def look(asked: Spec, b: Facts) -> list[Finding]:
     """What is found of two hosts, of which `a` is well."""
-    etcd = ANSWERS if asked.rendezvous.endpoint else EtcdFacts()
-    a = facts("a", "eth0 10.0.0.1/24", python=WITH_CLIENT, etcd=etcd)
+    a = facts("a", "eth0 10.0.0.1/24")
     return list(all_checks()["rendezvous"](CheckContext(asked, {"a": a, "b": b})))
 
 
 def host(**others: Any) -> Facts:
     """Host b."""
-    return facts("b", "eth0 10.0.0.2/24", **{"python": WITH_CLIENT, **others})
+    return facts("b", "eth0 10.0.0.2/24", **others)
 
 
 @pytest.mark.parametrize(
@@ -53,33 +49,6 @@ def test_a_store_that_other_people_may_reach(way: str, entry: str, risk: str) ->
         [("b", f"others have processes here (ann, bob), and {whoever}")] if risk else []
     )
     assert facts_request(asked, NODES[0], CodeRef()).find_users == bool(risk)
-
-
-@pytest.mark.parametrize(
-    ("way", "b", "what", "hint"),
-    [
-        pytest.param(
-            AT,
-            host(python=replace(TORCH, packages={}), etcd=ANSWERS),
-            "no python-etcd in /opt/venv/bin/python: torch needs it to use etcd",
-            "/opt/venv/bin/python -m pip install python-etcd",
-            id="no client",
-        ),
-        pytest.param(
-            AT,
-            host(etcd=EtcdFacts(endpoint_reply=EndpointReply(version="3.6.1", has_v2=False))),
-            "rendezvous.endpoint: the etcd 3.6.1 at etcd1:2379 offers no v2 API",
-            "start it with --enable-v2",
-            id="no v2 API",
-        ),
-    ],
-)
-def test_what_keeps_them_apart_is_an_error(way: Rendezvous, b: Facts, what: str, hint: str) -> None:
-    """Of that host alone, with what to do."""
-    found = look(spec(*NODES, rendezvous=way), b)
-    (one,) = (each for each in found if each.level is not Level.OK)
-    assert (one.level, one.node, one.message) == (Level.ERROR, "b", what)
-    assert hint in one.hint
 
 
 @pytest.mark.parametrize(

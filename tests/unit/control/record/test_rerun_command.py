@@ -37,7 +37,7 @@ def test_a_run_is_repeated_without_what_it_lost(
 ) -> None:
     """In this attempt and before, and what was excluded already; if that can be known to do."""
     usual: dict[str, object] = {"exclude": [], "master": None, "scheduler": "direct"}
-    config = {"task": {"nnodes": None}, "rendezvous": {"serve": None}, **more}
+    config = {"task": {"nnodes": None}, **more}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, "cluster": usual | cluster}))
     verdict = Verdict("lost", 4, 65.0, unverified=lost, past_attempts=PAST)
     store: Any = SimpleNamespace(folder=tmp_path)

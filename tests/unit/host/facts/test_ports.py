@@ -41,14 +41,6 @@ def test_listeners_of_both_families_are_found(tmp_path: Path) -> None:
     assert {501, 601} == ports.listening_inodes(29500, proc(tmp_path))
 
 
-def test_who_is_connected_to_a_port(tmp_path: Path) -> None:
-    """Both addresses, as the kernel writes them; neither listeners nor what only lingers."""
-    root = proc(tmp_path)
-
-    assert ports.connection_addresses(29500, root) == [("0700000A", "0800000A")]
-    assert ports.connection_addresses(29501, root) == []
-
-
 def test_owners_are_told_among_the_processes_asked_about(tmp_path: Path) -> None:
     """A process is an owner if one of its descriptors is the socket; hidden ones never are."""
     root = proc(tmp_path)
