@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import stat
-import struct
 from typing import Iterator, NamedTuple, Optional, Set, Tuple
 
 from runner.host.process.procfs import user_name
 
-ACL_USER, ACL_GROUP = 2, 8  # tags of entries that name one
 MOST_LINKS = 40  # as in the kernel
 STORES = ("runs", "releases", "tasks", "code")
 
@@ -41,12 +38,12 @@ def find_exposure(workdir: str) -> Optional[Exposure]:
     trusted = {os.getuid(), 0, os.stat("/").st_uid}
     target = ""
     for path, status, target in _resolve(workdir):
-        problem = _problem(path, status, trusted, may_be_sticky=not target)
+        problem = _problem(status, trusted, may_be_sticky=not target)
         if problem:
             return Exposure(path, problem, "inside" if target else "above")
     for store in (os.path.join(target, name) for name in STORES if target):
         for path, status, is_store in _resolve(store):  # a link may lead anywhere
-            problem = _problem(path, status, trusted, may_be_sticky=not is_store)
+            problem = _problem(status, trusted, may_be_sticky=not is_store)
             if problem:
                 return Exposure(path, problem, "inside")
     return None
@@ -99,7 +96,7 @@ def _resolve(path: str) -> Iterator[Tuple[str, os.stat_result, str]]:
         yield entry, status, "" if link or any(words) else current
 
 
-def _problem(path: str, status: os.stat_result, trusted: Set[int], *, may_be_sticky: bool) -> str:
+def _problem(status: os.stat_result, trusted: Set[int], *, may_be_sticky: bool) -> str:
     if status.st_uid not in trusted:
         return f"belongs to the user {user_name(status.st_uid)}"
     is_sticky = may_be_sticky and status.st_mode & stat.S_ISVTX
@@ -107,31 +104,9 @@ def _problem(path: str, status: os.stat_result, trusted: Set[int], *, may_be_sti
         return ""
     if status.st_mode & stat.S_IWOTH:
         return "can be written to by everybody"
-    if not status.st_mode & stat.S_IWGRP:  # which limits what an ACL may allow, too
-        return ""
-    if not _is_private(status.st_gid, status.st_uid):
+    if status.st_mode & stat.S_IWGRP:  # or by those that an ACL names, whom this bit limits, too
         return f"can be written to by the group {_group_name(status.st_gid)}"
-    return "can be written to by others, by its ACL (getfacl)" if _acl_allows_others(path) else ""
-
-
-def _acl_allows_others(path: str) -> bool:
-    """Return whether an ACL lets a user or a group that it names write."""
-    try:
-        acl = os.getxattr(path, "system.posix_acl_access")
-    except OSError:
-        return False
-    entries = struct.iter_unpack("<HHI", acl[4:])  # tag, permissions, id; after the version
-    return any(tag in (ACL_USER, ACL_GROUP) and mode & os.W_OK for tag, mode, _ in entries)
-
-
-def _is_private(gid: int, uid: int) -> bool:
-    """Return whether a group is that of one user: of the same name, and nobody else's."""
-    try:
-        group = grp.getgrgid(gid)
-    except KeyError:
-        return False
-    is_named_so = {group.gr_name} == {user_name(uid), *group.gr_mem}
-    return is_named_so and all(u.pw_uid == uid for u in pwd.getpwall() if u.pw_gid == gid)
+    return ""
 
 
 def _group_name(gid: int) -> str:
