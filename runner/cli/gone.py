@@ -10,6 +10,8 @@ VERBS = {
 FLAGS = {
     "clean --images": "use `docker image prune --all` on the hosts",
     "logs --since": "use --tail, such as `logs --tail 100`",
+    "report --port": "`report --watch 5` writes the page again every 5 s",
+    "report --serve": "`report --watch 5` writes the page again every 5 s; `ps` lists runs",
 }
 """By the flag of a launch, or by its verb and the flag, such as `report --serve`."""
 
@@ -18,10 +20,12 @@ KEYS = {
     "cluster.deploy": "use cluster.project: null pushes the code; a path, such as `.`, does not",
     "container.build": "build the image, push it to a registry, and name it by container.image",
     "container.push_image": "use a registry, or `docker save IMAGE | ssh HOST docker load`",
+    "container=enroot": "choose docker, podman or apptainer, or write it in task.command",
     "deploy.fan_out": "every host gets its copy from here, or use cluster.project for what it has",
     "logs": "use console_ranks, such as console_ranks=[0,3]; logs.raw is ui=raw",
     "on_disconnect": "use disconnect_s: never keeps a run going without a launch",
     "outputs": "use pull_outputs: auto or never",
+    "rendezvous.serve": "start etcd yourself and name it by rendezvous.endpoint",
     "stop": "use grace_s, such as grace_s=30",
 }
 """By the full key, or by a group and its option, such as `container=enroot`."""

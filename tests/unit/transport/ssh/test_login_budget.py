@@ -36,7 +36,7 @@ def test_so_many_logins_are_in_progress_at_once() -> None:
 
 def test_a_login_that_is_refused_for_now_is_tried_three_times() -> None:
     """With what it was refused for at last."""
-    tries = []
+    tries: list[int] = []
 
     def login() -> None:
         tries.append(len(tries))
