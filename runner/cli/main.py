@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import runner
 from runner import __version__
@@ -30,14 +30,13 @@ from runner.cli.suggestions import (
     unused_program,
 )
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
-from runner.config.overrides import hydra_value, is_override, names_file, override_key
+from runner.config.overrides import is_override, names_file, override_key
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import line, this_program
 from runner.ui.output import name_output, note
 
 if TYPE_CHECKING:
-    from runner.config.compose import Composer
     from runner.core.model.spec import LaunchRequest
 
 
@@ -169,8 +168,6 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
         _show_help(flags, for_program)
         return []
     with open_composer(flags.config_dir, for_program, for_launches=True) as composer:
-        if _show_info(composer, flags):
-            return []
         words = flags.overrides
         if flags.multirun and not words:
             words_text = "--multirun cluster=local task=resnet18 task.args.lr=0.1,0.01"
@@ -211,33 +208,13 @@ def _show_help(flags: argparse.Namespace, for_program: Sequence[str]) -> None:
     """Print what can be set; where the YAML has a fault, by the shipped one, and the fault."""
     from runner.config.compose import open_composer  # noqa: PLC0415
 
-    def print_help(hydra: Any, name: str, args: argparse.Namespace) -> None:
-        args.overrides.append(f"hydra.help.app_name={hydra_value(this_program())}")
-        hydra.app_help(name, launch_parser(), args)
-
     try:
         with open_composer(flags.config_dir, for_program) as composer:
-            composer.show(flags.overrides, print_help)
+            composer.print_help(flags.overrides, launch_parser())
     except ConfigError as error:
         with open_composer(shipped_only=True) as composer:
-            composer.show([], print_help)
+            composer.print_help([], launch_parser())
         print_error(error)
-
-
-def _show_info(composer: Composer, flags: argparse.Namespace) -> bool:
-    """Print the information that a flag asks for; return whether one did."""
-    words = flags.overrides
-    if flags.hydra_help:
-        composer.show(None, lambda hydra, name, args: hydra.hydra_help(name, launch_parser(), args))
-    elif flags.cfg:
-        how = (flags.cfg, flags.package, flags.resolve)
-        composer.show(words, lambda hydra, name, args: hydra.show_cfg(name, args.overrides, *how))
-    elif flags.info:
-        topic = flags.info
-        composer.show(words, lambda hydra, name, args: hydra.show_info(topic, name, args.overrides))
-    else:
-        return False
-    return True
 
 
 def _verb_name(words: Sequence[str]) -> str:

@@ -20,7 +20,6 @@ EXAMPLES = {"key": "cluster.python --cluster lab3", "run": "latest"}
 """Values of the options that a verb needs."""
 
 FLAG_EXAMPLES = {
-    "--cfg": "job",
     "--cluster": "lab3",
     "--command": "nvidia-smi",
     "--config-dir": "~/conf",
@@ -30,7 +29,6 @@ FLAG_EXAMPLES = {
     "--node": "gpu2",
     "--older-than": "7d",
     "--out": "run.html",
-    "--package": "task",
     "--python": "~/venv/bin/python",
     "--rank": "0,4-7",
     "--run": "latest",
@@ -51,8 +49,6 @@ TORCHRUN_FLAGS = re.compile(
     r"nnodes|nproc_per_node|node_rank|local_addr|master_(addr|port)|max_restarts|rdzv_\w+|standalone"
     r"|num_(machines|processes)"
 )
-
-INFO_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,24 +104,18 @@ class LaunchParser(Parser):
 
 
 def launch_parser() -> Parser:
-    """Return a parser with Hydra's flags, without those that replace the config or unpickle."""
+    """Return the parser of a launch; of Hydra's flags it has those that are about runs."""
     parser = LaunchParser(this_program())
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE sets, GROUP=OPTION chooses a file")
     add = parser.add_argument
     add("--config-dir", "-cd", action="append", default=[], metavar="DIR", help="YAML of yours")
     add("--cluster", action="append", default=[], metavar="NAME", help="as cluster=NAME")
-    add("--resolve", action="store_true", help="with --cfg: interpolations resolved")
-    add("--package", "-p", metavar="KEY", help="with --cfg: this part only")
     add("--yes", action="store_true", help="with rerun: launch what hosts have on record, unasked")
     add = parser.add_mutually_exclusive_group().add_argument
     add("--run", "-r", action="store_true", help="run once, which is the default")
     add("--multirun", "-m", action="store_true", help="a run for each of KEY=VALUE1,VALUE2")
     add("--help", "-h", action="store_true", help="what this is, and what can be set")
-    add("--hydra-help", action="store_true", help="what can be set of Hydra")
     add("--version", action="store_true", help="our version")
-    add("--cfg", "-c", choices=("job", "hydra", "all"), help="print the configuration")
-    about = "print what Hydra composes from"
-    add("--info", "-i", nargs="?", const="all", choices=INFO_TOPICS, help=about)
     add("--shell-completion", "-sc", action="store_true", help="how to have TAB complete words")
     return parser
 

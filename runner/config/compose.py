@@ -8,7 +8,7 @@ import dataclasses
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +32,7 @@ from runner.config.task import append_arguments, new_run_id
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem, is_output_error
 from runner.core.model.spec import LaunchRequest
+from runner.core.shell import this_program
 
 if TYPE_CHECKING:
     from hydra._internal.hydra import Hydra
@@ -154,23 +155,16 @@ class Composer:
             config = self._compose_config(self._prepare(overrides))
             return as_yaml(_drop_hydra_section(config), key, resolve=resolve)
 
-    def show(
-        self,
-        overrides: Sequence[str] | None,
-        action: Callable[[Hydra, str, argparse.Namespace], None],
-    ) -> None:
-        """Have a method of Hydra print a configuration, or with None something about Hydra."""
-        with self._translate_errors(overrides or ()):
-            hydra_input = self._prepare(overrides or ())
-            if overrides is not None:
-                # Raises our own message where something is wrong.
-                config = self._compose_config(hydra_input)
-                hydra_input.overrides.extend(append_arguments(config, self._arguments))
+    def print_help(self, overrides: Sequence[str], parser: argparse.ArgumentParser) -> None:
+        """Have Hydra print what can be set, and what is; the parser has the flags."""
+        with self._translate_errors(overrides):
+            hydra_input = self._prepare(overrides)
+            # Raises our own message where something is wrong.
+            config = self._compose_config(hydra_input)
+            hydra_input.overrides.extend(append_arguments(config, self._arguments))
+            hydra_input.overrides.append(f"hydra.help.app_name={hydra_value(this_program())}")
             args = argparse.Namespace(overrides=hydra_input.overrides, resolve=False)
-            try:
-                action(self._hydra, hydra_input.primary, args)
-            except SystemExit as error:
-                raise ConfigError([]) from error  # Hydra has said why.
+            self._hydra.app_help(hydra_input.primary, parser, args)
 
     def complete(self, overrides: Sequence[str], word: str) -> list[str]:
         """Return what a word after these overrides may become; `=` or `.` ends what goes on."""
