@@ -1,4 +1,4 @@
-"""Network probe: the hosts of a cluster try to reach each other and to resolve their names."""
+"""Network probe: the hosts of a cluster try to reach each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from runner.control.rpc.wait import Broadcast
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
-from runner.core.model.network_probe import HostProbe, NameLookups, NetworkProbe, Target
+from runner.core.model.network_probe import HostProbe, NetworkProbe, Target
 from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 
@@ -24,24 +24,15 @@ class NetworkProber:
     def __init__(self, spec: Spec, broadcast: Callable[[Collection[str]], Broadcast]) -> None:
         self._spec, self._broadcast = spec, broadcast
 
-    def run(
-        self, nodes: tuple[Node, ...], facts: Mapping[str, Facts], *, pairs: bool, names: bool
-    ) -> NetworkProbe | None:
+    def run(self, nodes: tuple[Node, ...], facts: Mapping[str, Facts]) -> NetworkProbe | None:
         """Return what the ready nodes found, the master first; None if nothing is to be probed."""
         on_one = len(nodes) == 1 or are_local(nodes)
         endpoints = {} if on_one else peer_endpoints(self._spec, nodes, facts)
-        if not endpoints or not (pairs or names):
+        if not endpoints:
             return None
-        probe = NetworkProbe(endpoints)
         token = secrets.token_hex(16)
-        if pairs:
-            probe = self._listen(probe, facts, token)
-        if names:
-            addr = nodes[0].addr or ""
-            master = "" if is_numeric(addr) else addr
-            probe = replace(probe, lookups=NameLookups(_listen_addrs(probe), master))
-        targets, lookups = encode(probe.targets), encode(probe.lookups)
-        request = {"token": token, "targets": targets, "lookups": lookups}
+        probe = self._listen(NetworkProbe(endpoints), facts, token)
+        request = {"token": token, "targets": encode(probe.targets)}
         reachable = endpoints.keys() - probe.missing_reasons.keys()
         replies, unanswered = self._request(reachable, "probe", request, "probed", PROBE_TIMEOUT_S)
         answering = [node.name for node in nodes if node.name in replies]

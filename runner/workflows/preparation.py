@@ -180,11 +180,9 @@ def run_preflight(
     facts, unreachable = pool.collect_available_facts(request)
     offsets = {name: session.clock_offset for name, session in pool.sessions.items()}
     context = replace(context, facts=facts, unreachable=unreachable, clock_offsets=offsets)
-    if context.ready:
+    if context.ready and "pairs" not in skipped:
         pool.console.phase("trying the network")
         nodes = tuple(node for node, _ in context.ready)
-        pairs, names = "pairs" not in skipped, "names" not in skipped
-        prober = NetworkProber(spec, pool.broadcast)
-        probe = prober.run(nodes, facts, pairs=pairs, names=names)
+        probe = NetworkProber(spec, pool.broadcast).run(nodes, facts)
         context = replace(context, network_probe=probe)
     return evaluate_checks(context, skipped)

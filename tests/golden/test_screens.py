@@ -14,8 +14,6 @@ from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, Se
 from runner.core.model.hardware import System
 from runner.core.model.network_probe import (
     HostProbe,
-    NameLookups,
-    NameResults,
     NetworkProbe,
     Outcome,
     ProbeResult,
@@ -97,7 +95,7 @@ def no_answer(name: str) -> Problem:
 
 
 def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> NetworkProbe:
-    """All reach each other and know each other's names, but for a pair."""
+    """All reach each other, but for a pair."""
     targets = {name: Target(name, ADDRESSES[name], 40000) for name in names}
 
     def contact(one: str, other: str) -> ProbeResult:
@@ -105,17 +103,11 @@ def probed(names: tuple[str, ...], blocked: tuple[str, str] | None = None) -> Ne
         return ProbeResult(targets[other], Outcome.TIMED_OUT if shut else Outcome.REACHED, 0.0002)
 
     found = {
-        one: HostProbe(
-            tuple(contact(one, other) for other in names if other != one),
-            NameResults(
-                names, dict.fromkeys(names, 0.001), (ADDRESSES[one],), own_name_answered=True
-            ),
-        )
+        one: HostProbe(tuple(contact(one, other) for other in names if other != one))
         for one in names
     }
     ends = {name: Endpoint("eth0", ADDRESSES[name], "10.20.0.0/24") for name in names}
-    known = NameLookups({name: ADDRESSES[name] for name in names})
-    return NetworkProbe(ends, tuple(targets.values()), None, found, lookups=known)
+    return NetworkProbe(ends, tuple(targets.values()), None, found)
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -1,4 +1,4 @@
-"""Network probe: results of hosts that connect to each other and look up their names."""
+"""Network probe: results of hosts that connect to each other."""
 
 from __future__ import annotations
 
@@ -6,19 +6,8 @@ import enum
 from dataclasses import field
 from typing import Dict, Optional, Tuple
 
-from runner.core.codec import parsed_by
 from runner.core.dataclass import dataclass
 from runner.core.model.facts import Endpoint
-
-
-def _parse_address(text: str) -> None:
-    """Raise ValueError unless it is an address."""
-    import ipaddress  # noqa: PLC0415 (not needed on hosts)
-
-    ipaddress.ip_address(text)
-
-
-ADDRESS = parsed_by(_parse_address)
 
 
 class Outcome(enum.Enum):
@@ -56,32 +45,10 @@ class ProbeResult:
 
 
 @dataclass(frozen=True)
-class NameLookups:
-    """Names and addresses that a host looks up."""
-
-    addresses: Dict[str, str] = field(default_factory=dict)  # the training address, by node
-    master_name: str = ""  # at which the ranks meet; "" if it is an address
-    timeout_s: float = 5.0  # of each look-up
-
-
-@dataclass(frozen=True)
-class NameResults:
-    """The results of a host's look-ups."""
-
-    queried: Tuple[str, ...] = ()  # nodes whose address was looked up
-    seconds: Dict[str, float] = field(default_factory=dict)  # how long each answer took, by node
-    own_addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESS)  # of its own name
-    own_name_answered: bool = False  # whether that look-up was answered
-    master_addresses: Tuple[str, ...] = field(default=(), metadata=ADDRESS)  # of the master's name
-    master_error: str = ""  # why there are none
-
-
-@dataclass(frozen=True)
 class HostProbe:
     """The results of one host."""
 
     results: Tuple[ProbeResult, ...] = ()
-    name_results: NameResults = NameResults()
 
 
 @dataclass(frozen=True)
@@ -93,4 +60,3 @@ class NetworkProbe:
     store_target: Optional[Target] = None  # the master's port for the rendezvous, if tried
     by_node: Dict[str, HostProbe] = field(default_factory=dict)
     missing_reasons: Dict[str, str] = field(default_factory=dict)  # of hosts that took no part
-    lookups: NameLookups = NameLookups()

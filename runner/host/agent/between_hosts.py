@@ -10,10 +10,9 @@ import os
 from typing import Callable, Optional
 
 from runner.core.codec import decode, encode
-from runner.core.model.network_probe import HostProbe, NameLookups, ProbeResult, Target
+from runner.core.model.network_probe import HostProbe, ProbeResult, Target
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler
-from runner.host.network_probe import name_lookup
 from runner.host.network_probe.connections import serve, test_all
 from runner.host.process.bounded_child import BoundedChild, report_facts
 
@@ -37,19 +36,16 @@ class Handler(RequestHandler):
         self._start("listener", lambda: serve(*arguments), LISTEN_TIMEOUT_S)
 
     def on_probe(self, frame: Frame) -> None:
-        """Dial the other hosts, and look up their names; the answer is a HostProbe."""
+        """Dial the other hosts; the answer is a HostProbe."""
         node, token = frame.data["node"], str(frame.data["token"]).encode()
         targets = [decode(Target, target) for target in frame.data["targets"]]
-        lookups = decode(NameLookups, frame.data["lookups"])
 
         def report_result(target_index: int, result: ProbeResult) -> None:
             report_facts(**{str(target_index): encode(result)})
 
         self._probe_request = frame
         dial = functools.partial(test_all, node, targets, token, report_result)
-        look_up = functools.partial(name_lookup.look_up, lookups, report_facts)
         self._start("dialer", dial if targets else None, DIAL_TIMEOUT_S)
-        self._start("lookup", look_up if lookups.addresses else None, lookups.timeout_s + 1)
 
     def _start(self, name: str, body: Optional[Callable[[], None]], limit_s: float) -> None:
         """Start a child in place of an earlier one of that name."""
@@ -84,17 +80,15 @@ class Handler(RequestHandler):
         self.context.answer(frame, "listening", port=report.get("port", 0), error=error)
 
     def _reply_results(self, frame: Frame) -> None:
-        dialer, lookup = self.children.get("dialer"), self.children.get("lookup")
-        if any(child is not None and child.code is None for child in (dialer, lookup)):
+        dialer = self.children.get("dialer")
+        if dialer is not None and dialer.code is None:
             return
         self._probe_request = None
         if dialer is not None and dialer.code and not dialer.timed_out:
             self.context.refuse(frame, dialer.text or f"its child ended with {dialer.code}")
             return
         results = dialer.report() if dialer is not None else {}
-        names = lookup.report() if lookup is not None else {}
         host_probe = HostProbe(
-            results=tuple(decode(ProbeResult, result) for result in results.values()),
-            name_results=name_lookup.parse_results(names),
+            results=tuple(decode(ProbeResult, result) for result in results.values())
         )
         self.context.answer(frame, "probed", result=encode(host_probe))

@@ -585,7 +585,7 @@ def push_of_a_liar(pool: Pool) -> None:
 def network_of_a_liar(pool: Pool) -> None:
     """Have hosts try to reach each other."""
     pool.connect()
-    network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS, pairs=True, names=False)
+    network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS)
     findings = evaluate_checks(CheckContext(SPEC, FACTS, network_probe=network_probe))
     shown(render_findings(findings, "lab", "train"))
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from runner.core.model.network_probe import NameLookups, Outcome, ProbeResult, Target
-from runner.host.network_probe import connections, name_lookup
+from runner.core.model.network_probe import Outcome, ProbeResult, Target
+from runner.host.network_probe import connections
 from tests.lab.waiting import PATIENCE
 
 TOKEN = b"of this check"
@@ -149,15 +149,3 @@ def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
                 except ConnectionResetError:
                     pass
             assert tried(target)[0].outcome is Outcome.REACHED
-
-
-def test_names_are_looked_up_side_by_side() -> None:
-    """Each answer is told when it comes."""
-    told: dict[str, object] = {}
-    name_lookup.look_up(
-        NameLookups({"a": "127.0.0.1"}, "localhost"), lambda **more: told.update(more)
-    )
-    found = name_lookup.parse_results(told)
-    assert (found.queried, list(found.seconds), found.own_name_answered) == (("a",), ["a"], True)
-    assert "127.0.0.1" in found.master_addresses
-    assert not found.master_error
