@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
-from runner.cli.host_list import input_error, parse_hosts
-from runner.cli.wizard import DEFAULT_PYTHON, DEFAULT_SCRIPTS, collect_answers
+from runner.cli.host_list import Nodes, check_user, input_error, parse_hosts, read_hostfile
+from runner.config.overrides import names_file
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.dataclass import dataclass
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import this_program
+from runner.core.text import join_some
+from runner.transport.ssh.config_files import host_names
 from runner.ui.layout import terminal_width
 from runner.ui.output import show, show_prose
 
 EXAMPLE_HOSTS = "gpu1 gpu2"
-SHIPPED_CLUSTER, SHIPPED_TASK = "local", "resnet18"  # what works here at once
+SHIPPED_CLUSTER = "local"  # this and the task are what works here at once
+SHIPPED_TASK = "resnet18"
+DEFAULT_PYTHON = "python3"
+DEFAULT_SCRIPTS = ("train.py", "main.py")
+CLUSTER_FLAGS = ("hosts", "hostfile", "user", "key", "python")
+SSH_CONFIG = "~/.ssh/config"
 
 PRIMARY = """\
 # What `runner` alone means here. Other keys below hold for all runs, such as lost_s: 60.
@@ -40,35 +47,17 @@ CLUSTER = """\
 defaults: [base]
 
 # In rank order. The name is the SSH name unless `host` is set; gpu[01-16] stands for sixteen.
-# More keys of a node: addr, user, port, gpus, nproc_per_node, env, transport, interface.
 nodes:
 {nodes}
 
-# The interpreter that has torch, on the hosts.
-python: {python}
-
-# SSH. null: as in your ~/.ssh/config.
+{nproc}  # ranks on a node; auto: one per GPU, one without GPUs
+python: {python}  # the interpreter that has torch, on the hosts
 ssh:
-  user: {user}
-  #port: null
+  user: {user}  # null: as in your ~/.ssh/config
   key: {key}
-  #jump: null              # a host to go through, or a list of them
-  #config: ~/.ssh/config   # your ssh configuration, where it is another file
-  #known_hosts: ~/.ssh/known_hosts
-  #host_keys: strict       # strict: unknown hosts are refused; accept-new: they are learnt
+#setup: []  # lines for bash before the task, such as [module load cuda]
 
-# The other keys, with their defaults.
-#gpus_per_node: auto       # auto: all of them; or a number
-#nproc_per_node: auto      # ranks on a node; auto: one per GPU, one without GPUs
-#backend: auto             # auto: nccl where every node has a GPU per rank, else gloo
-#master: null              # the node of rank 0; null: the first
-#master_port: auto         # auto: a free one; or 29500-29600, where a firewall needs it
-#exclude: []               # nodes to leave out, such as [gpu3, "gpu[10-12]"]
-#setup: []                 # lines for bash before the task, such as [module load cuda]
-#project: null             # null: the code you stand in is pushed; or its folder on the hosts
-#workdir: ~/.runner        # where runs are kept on the hosts
-#env: {{}}                   # environment of all ranks, such as {{NCCL_DEBUG: INFO}}
-#secrets: []               # names to take from your environment, never written anywhere
+# `runner config cluster` prints all keys, docs/configuration.md says what they mean.
 """
 TASK = """\
 # Task {task}: runner cluster={cluster} task={task}
@@ -81,16 +70,6 @@ script: {script}
 # Its arguments. true makes a flag alone, a list several values, null leaves one out.
 # For one run: task.args.lr=0.2
 #args: {{lr: 0.1, epochs: 3}}  # --lr 0.1 --epochs 3
-#args_style: argparse      # equals: --lr=0.1; hydra: lr=0.1 epochs=3; raw: a list of words
-#local_rank_arg: null      # such as --local_rank, for an old script that takes it so
-#entry: torchrun           # launch: torch.distributed.launch; plain: one process a node, without
-#preload: false            # true: torch is imported once per node, and ranks are forked
-#args_expand: false        # for plain: $RANK, $MASTER_ADDR and the like in arguments are replaced
-
-# The other keys, with their defaults.
-#env: {{}}                   # environment of the ranks; DIST_BACKEND, RANK and the like are set
-#nodes: []                 # the nodes to use, such as [gpu1, "gpu[03-08]"]; []: all
-#nnodes: null              # how many of them; null: all
 """
 
 
@@ -107,62 +86,125 @@ def scaffold(
     cluster: str = "mine",
     task: str = "train",
     *,
-    hosts: Sequence[str] = (),
     interactive: bool,
-    **others: str,
+    fabfile: bool = False,
+    **given: str,
 ) -> ScaffoldResult:
-    """Write YAML and a fabfile into the working directory, and print the next steps.
+    """Write YAML into the working directory, and print the next steps.
 
     A cluster, a task, and a runner.yaml that makes them the choice of runs that name none. Who
     was asked and named no machines, or no program, gets the shipped one in place of a file.
 
     Args:
-        cluster: The name of the cluster's file.
-        task: The name of the task's file.
-        hosts: As `parse_hosts` takes them.
+        cluster: The name of its file.
+        task: The name of its file.
         interactive: Whether to ask for what is not given.
-        others: The `user`, `key`, `python` and `script`.
+        fabfile: Whether to write a fabfile, too.
+        given: The `hosts` or a `hostfile`, `user`, `key`, `python` and `script`.
 
     Raises:
         ConfigError: A value is illegal, or a file cannot be written; as after Interrupted, nothing
             is written.
     """
-    _check_file_name("--cluster", cluster)
-    _check_file_name("--task", task)
+    _check_given(cluster, task, given)
+    nodes = _given_nodes(given.get("hosts", ""), given.get("hostfile", ""))
     cluster_file = Path("conf", "cluster", f"{cluster}.yaml")
     task_file = Path("conf", "task", f"{task}.yaml")
-    primary_file, fabfile = Path("conf", "runner.yaml"), Path("fabfile.py")
-    given = dict.fromkeys(("hosts", "user", "key", "python", "script"), "")
-    given |= {"hosts": " ".join(hosts), **others}
-    not_asked = {"hosts", "user", "key", "python"} if _is_there(cluster_file) else set()
-    not_asked |= {"script"} if _is_there(task_file) else set()
-    answers = collect_answers(given, not_asked, interactive=interactive)
-    unnamed = {name for name in answers if interactive and not answers[name]} - not_asked
-    cluster = SHIPPED_CLUSTER if "hosts" in unnamed else cluster
-    task = SHIPPED_TASK if "script" in unnamed else task
-    texts = {
-        cluster_file: "" if "hosts" in unnamed else _cluster_yaml(cluster, task, answers),
-        task_file: "" if "script" in unnamed else _task_yaml(cluster, task, answers),
-        primary_file: PRIMARY.format(cluster=cluster, task=task),
-        fabfile: FABFILE,
-    }
-    existing = tuple(file for file, text in texts.items() if text and _is_there(file))
-    nearest_conf = next(iter(conf_folders([])))
-    new = {file: text for file, text in texts.items() if text and file not in existing}
-    _write(new)
+    asks_cluster = interactive and not _is_there(cluster_file)
+    asks_script = interactive and not _is_there(task_file)
+    answers = _ask_for_missing(given, asks_cluster=asks_cluster, asks_script=asks_script)
+    if not nodes and answers.get("hosts"):
+        nodes = parse_hosts(answers["hosts"])
+    names_machines = bool(nodes) or not asks_cluster
+    names_program = bool(answers.get("script")) or not asks_script
+    cluster = cluster if names_machines else SHIPPED_CLUSTER
+    task = task if names_program else SHIPPED_TASK
+    texts = {}
+    if names_machines:
+        texts[cluster_file] = _cluster_yaml(cluster, task, nodes, answers)
+    if names_program:
+        texts[task_file] = _task_yaml(cluster, task, answers.get("script", ""))
+    primary_file = Path("conf", "runner.yaml")
+    texts[primary_file] = PRIMARY.format(cluster=cluster, task=task)
+    if fabfile:
+        texts[Path("fabfile.py")] = FABFILE
+    existing = tuple(file for file in texts if _is_there(file))
+    new = {file: text for file, text in texts.items() if file not in existing}
     outcome = ScaffoldResult(tuple(new), existing, (f"cluster={cluster}", f"task={task}"))
+    nearest_conf = next(iter(conf_folders([])))
+    _write(new)
     edits = {
-        cluster_file: "" if answers["hosts"] else ": put your own machines below `nodes`",
-        task_file: "" if answers["script"] else ": name your own program as `script`",
-        primary_file: ": this machine alone; init --hosts adds others"
-        if "hosts" in unnamed
-        else "",
+        cluster_file: "" if nodes else ": put your own machines below `nodes`",
+        task_file: "" if answers.get("script") else ": name your own program as `script`",
+        primary_file: "" if names_machines else ": this machine alone; init --hosts adds others",
     }
     _print_files(outcome, edits, nearest_conf)
     _print_unused(given, existing, (cluster_file, task_file))
-    _print_open_problem(answers.get("problem", ""), cluster_file)
     _print_next_steps([] if primary_file in new else outcome.overrides)
     return outcome
+
+
+def _check_given(cluster: str, task: str, given: Mapping[str, str]) -> None:
+    """Raise ConfigError for an illegal value of a flag."""
+    for flag, name in {"--cluster": cluster, "--task": task}.items():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+            message = f"{name!r} is no name for a file of YAML; use a-z, 0-9, '_' and '-'"
+            raise input_error(flag, message)
+        if name == "base":
+            raise input_error(flag, "base is the name of the defaults; choose another")
+    for name, text in given.items():
+        if text and name in CHECKS:
+            CHECKS[name](text)
+
+
+def _ask_for_missing(
+    given: Mapping[str, str], *, asks_cluster: bool, asks_script: bool
+) -> dict[str, str]:
+    """Return what is given, and what is answered on a terminal; "" for Enter alone."""
+    answers = dict(given)
+    has_machines = bool(given.get("hosts") or given.get("hostfile"))
+    try:
+        if asks_cluster and not has_machines:
+            if names := list(host_names(Path(SSH_CONFIG).expanduser())):
+                show_prose(f"{SSH_CONFIG} names {join_some(names)}")
+            question = "Machines, such as gpu[01-04] or ada@10.0.0.5:22 [this machine]"
+            answers["hosts"] = _ask(question, "", parse_hosts)
+            has_machines = bool(answers["hosts"])
+        if asks_cluster and has_machines and not given.get("python"):
+            question = "Python there that has torch"
+            answers["python"] = _ask(question, DEFAULT_PYTHON, CHECKS["python"])
+        if asks_script and not given.get("script"):
+            script = next(filter(names_file, DEFAULT_SCRIPTS), "")
+            example = "" if script else " [resnet18, an example]"
+            question = f"Program to train with, a file here{example}"
+            answers["script"] = _ask(question, script, CHECKS["script"])
+    except (KeyboardInterrupt, EOFError):
+        show_prose("")
+        raise Interrupted(130, "interrupted; nothing was written") from None
+    return answers
+
+
+def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
+    """Ask until the answer is legal."""
+    while True:
+        suffix = f" [{default}]" if default else ""
+        text = input(f"{question}{suffix}: ").strip() or default
+        try:
+            if text:
+                check(text)
+        except ConfigError as error:
+            show_prose("\n".join(f"  {problem.message}" for problem in error.problems))
+        else:
+            return text
+
+
+def _given_nodes(hosts: str, hostfile: str) -> Nodes:
+    """Return the machines that flags name."""
+    if hosts and hostfile:
+        raise input_error("--hostfile", "names the machines, and so does --hosts: give one of them")
+    if hostfile:
+        return read_hostfile(hostfile)
+    return parse_hosts(hosts) if hosts else {}
 
 
 def _print_files(outcome: ScaffoldResult, edits: Mapping[Path, str], earlier_conf: Path) -> None:
@@ -176,29 +218,22 @@ def _print_files(outcome: ScaffoldResult, edits: Mapping[Path, str], earlier_con
 
 
 def _print_unused(
-    given: Mapping[str, str], existing: Collection[Path], files: tuple[Path, Path]
+    given: Mapping[str, str], existing: Sequence[Path], files: tuple[Path, Path]
 ) -> None:
     """Name the flags whose file was there already."""
-    flags = ("hosts", "user", "key", "python"), ("script",)
+    flags = (CLUSTER_FLAGS, ("script",))
     for file, names, choice in zip(files, flags, ("--cluster", "--task"), strict=True):
-        unused = " and ".join(f"--{name}" for name in names if given[name])
+        unused = " and ".join(f"--{name}" for name in names if given.get(name))
         if unused and file in existing:
             hint = f"{choice} OTHER writes a second file; or edit {file}"
             show_prose(str(Problem(unused, f"not used, because {file} was there", hint)))
 
 
-def _print_open_problem(problem: str, cluster_file: Path) -> None:
-    if problem:
-        show_prose(f"first: {problem}")
-    if "cluster.ssh." in problem:
-        show_prose(f"    cluster.ssh.KEY is the KEY below `ssh` in {cluster_file}")
-
-
 def _print_next_steps(overrides: Sequence[str]) -> None:
-    run = " ".join([this_program(), *overrides])
+    program = this_program()
     steps = {
-        f"{run} dry_run=offline": "prints the plan, contacts no host",
-        f"{run} dry_run=true": "shows every command, starts nothing",
+        " ".join([program, "check", *overrides]): "tries every machine, starts nothing",
+        " ".join([program, *overrides, "dry_run=true"]): "shows every command, starts nothing",
     }
     show_prose("next:")
     width = max(map(len, steps))
@@ -206,14 +241,37 @@ def _print_next_steps(overrides: Sequence[str]) -> None:
     if max(map(len, lines)) >= terminal_width():
         lines = [f"  # {meaning}\n  {command}" for command, meaning in steps.items()]
     show("\n".join(lines))
-    show(f"  {run}")
+    show(f"  {' '.join([program, *overrides])}")
 
 
-def _check_file_name(flag: str, name: str) -> None:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
-        raise input_error(flag, f"{name!r} is no name for a file of YAML; use a-z, 0-9 and '-'")
-    if name == "base":
-        raise input_error(flag, "base is the name of the defaults; choose another")
+def _check_key(text: str) -> None:
+    if not text.isprintable() or not (path := Path(text).expanduser()).is_file():
+        raise input_error("--key", f"there is no file {text}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise input_error("--key", f"{text} cannot be read: {error.strerror}") from error
+    if not re.match(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----", content):
+        raise input_error("--key", f"{text} is no private key: -----BEGIN … begins one")
+
+
+def _check_interpreter(text: str) -> None:
+    if not text.isprintable() or not text.strip() or text == "???":
+        raise input_error("--python", f"{text!r} is no path of one line")
+
+
+def _check_script(text: str) -> None:
+    if not text.isprintable() or not names_file(text):
+        raise input_error("--script", f"there is no file {text!r} here")
+
+
+CHECKS: Mapping[str, Callable[[str], object]] = {
+    "user": check_user,
+    "key": _check_key,
+    "python": _check_interpreter,
+    "script": _check_script,
+}
+"""For a value what raises ConfigError where it is illegal."""
 
 
 def _is_there(path: Path) -> bool:
@@ -245,26 +303,33 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _cluster_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
-    note = "" if answers["hosts"] else "  # an example: put your own machine here"
-    nodes = []
-    for name, body in parse_hosts(answers["hosts"] or EXAMPLE_HOSTS).items():
-        pairs = (f"{key}: {yaml_scalar(value, in_flow=True)}" for key, value in body.items())
-        nodes.append(f"  {yaml_scalar(name)}: {{{', '.join(pairs)}}}{note}")
+def _cluster_yaml(cluster: str, task: str, nodes: Nodes, answers: Mapping[str, str]) -> str:
+    note = "" if nodes else "  # an example: put your own machine here"
+    nodes = nodes or parse_hosts(EXAMPLE_HOSTS)
+    counts = {body.get("nproc_per_node", "auto") for body in nodes.values()}
+    common = counts.pop() if len(counts) == 1 else "auto"
+    lines = []
+    for name, body in nodes.items():
+        own = body if common == "auto" else {k: v for k, v in body.items() if k != "nproc_per_node"}
+        pairs = (f"{key}: {yaml_scalar(value, in_flow=True)}" for key, value in own.items())
+        lines.append(f"  {yaml_scalar(name)}: {{{', '.join(pairs)}}}{note}")
+    user = answers.get("user")
+    key = answers.get("key")
     return CLUSTER.format(
         cluster=cluster,
         task=task,
-        nodes="\n".join(nodes),
-        python=yaml_scalar(answers["python"] or DEFAULT_PYTHON),
-        user=yaml_scalar(answers["user"]) if answers["user"] else "null",
-        key=yaml_scalar(answers["key"]) if answers["key"] else "null",
+        nodes="\n".join(lines),
+        nproc="#nproc_per_node: auto" if common == "auto" else f"nproc_per_node: {common}",
+        python=yaml_scalar(answers.get("python") or DEFAULT_PYTHON),
+        user=yaml_scalar(user) if user else "null",
+        key=yaml_scalar(key) if key else "null",
     )
 
 
-def _task_yaml(cluster: str, task: str, answers: Mapping[str, str]) -> str:
-    script = yaml_scalar(answers["script"] or DEFAULT_SCRIPTS[0])
-    note = "" if answers["script"] else "  # an example: put your own program here"
-    return TASK.format(cluster=cluster, task=task, script=script + note)
+def _task_yaml(cluster: str, task: str, script: str) -> str:
+    note = "" if script else "  # an example: put your own program here"
+    text = yaml_scalar(script or DEFAULT_SCRIPTS[0]) + note
+    return TASK.format(cluster=cluster, task=task, script=text)
 
 
 def _write(texts: Mapping[Path, str]) -> None:

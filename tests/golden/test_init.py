@@ -16,13 +16,12 @@ import yaml
 
 from runner.cli.scaffold import ScaffoldResult, scaffold, yaml_scalar
 from runner.config.compose import open_composer
-from runner.core.errors import ConfigError, Interrupted, Problem
+from runner.core.errors import ConfigError, Interrupted
 from runner.core.model.spec import LaunchRequest, Node
-from runner.workflows.host_trial import HostTrial
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
 ROOT = Path(__file__).parents[2]
-FILES = (CLUSTER, TASK, Path("conf/runner.yaml"), Path("fabfile.py"))
+FILES = (CLUSTER, TASK, Path("conf/runner.yaml"))
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +63,7 @@ def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchR
 
 def nodes(*hosts: str) -> tuple[Node, ...]:
     """Return the nodes of a cluster of these hosts."""
-    scaffold(hosts=hosts, interactive=False)
+    scaffold(hosts=" ".join(hosts), interactive=False)
     return composed().spec.nodes
 
 
@@ -80,7 +79,6 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
     spec = composed().spec
     assert [node.name for node in spec.nodes] == ["gpu1", "gpu2"]
     assert (spec.task.target, spec.python, spec.ssh.user) == ("train.py", "python3", None)
-    run = "runner"
     with open_composer(for_launches=True) as composer:
         alone = composer.compose([]).spec
     assert (alone.nodes, alone.task) == (spec.nodes, spec.task)
@@ -90,11 +88,10 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
         "wrote  conf/cluster/mine.yaml: put your own machines below `nodes`",
         "wrote  conf/task/train.yaml: name your own program as `script`",
         "wrote  conf/runner.yaml",
-        "wrote  fabfile.py",
         "next:",
-        f"  {run} dry_run=offline   # prints the plan, contacts no host",
-        f"  {run} dry_run=true      # shows every command, starts nothing",
-        f"  {run}",
+        "  runner check          # tries every machine, starts nothing",
+        "  runner dry_run=true   # shows every command, starts nothing",
+        "  runner",
     ]
 
 
@@ -103,15 +100,15 @@ def test_what_is_given_is_what_a_run_gets(here: Path, capsys: pytest.CaptureFixt
     (here / "my: script #1.py").touch()
     outcome = scaffold(
         cluster="lab-2",
-        task="fit",
-        hosts=["gpu[01-03]", "bob@192.168.1.9:2222"],
+        task="fit_2",
+        hosts="gpu[01-03] bob@192.168.1.9:2222",
         user="alice",
         python="~/venv/bin/python",
         script="my: script #1.py",
         interactive=False,
     )
-    assert outcome.overrides == ("cluster=lab-2", "task=fit")
-    spec = composed(cluster="lab-2", task="fit").spec
+    assert outcome.overrides == ("cluster=lab-2", "task=fit_2")
+    spec = composed(cluster="lab-2", task="fit_2").spec
     assert spec.nodes == (
         *(Node(name=name, host=name) for name in ("gpu01", "gpu02", "gpu03")),
         Node(name="node2", host="192.168.1.9", user="bob", port=2222),
@@ -127,7 +124,7 @@ def test_hosts_in_all_forms() -> None:
     found = nodes(
         "gpu1 gpu2:2222,gpu3.lab.example.org",
         "ada@gpu4.lab",
-        r"LAB\ada@gpu5 1000@gpu6 null@gpu7 on 1e3",
+        r"LAB\ada@gpu5 1000@gpu6 null@gpu7 on 1e3 ada@corp.example@gpu8",
         "10.0.0.1 fe80::1%eth0 [fe80::2] ada@[2001:db8::7]:22",
         "a.x,a.y ada@rack[1-2]n[1,3]:2200",
     )
@@ -141,10 +138,11 @@ def test_hosts_in_all_forms() -> None:
         Node("gpu7", "gpu7", user="null"),
         Node("on", "on"),
         Node("1e3", "1e3"),
-        Node("node10", "10.0.0.1"),
-        Node("node11", "fe80::1%eth0"),
-        Node("node12", "fe80::2"),
-        Node("node13", "2001:db8::7", user="ada", port=22),
+        Node("gpu8", "gpu8", user="ada@corp.example"),
+        Node("node11", "10.0.0.1"),
+        Node("node12", "fe80::1%eth0"),
+        Node("node13", "fe80::2"),
+        Node("node14", "2001:db8::7", user="ada", port=22),
         Node("a", "a.x"),
         Node("a.y", "a.y"),
         Node("rack1n1", "rack1n1", user="ada", port=2200),
@@ -157,15 +155,19 @@ def test_hosts_in_all_forms() -> None:
 def test_what_is_wrong_is_told_and_nothing_written(here: Path) -> None:
     """With the flag; also if a file that would be kept makes it useless."""
     wrong: list[tuple[dict[str, Any], str, str]] = [
-        ({"hosts": ["-x"]}, "--hosts", "'-x'"),
-        ({"hosts": ["@gpu1"]}, "--hosts", "''"),
-        ({"hosts": ["gpu1:ssh"]}, "--hosts", "'ssh' is no port"),
-        ({"hosts": ["gpu1:70000"]}, "--hosts", "from 1 to 65535"),
-        ({"hosts": ["300.1.1.1"]}, "--hosts", "no address"),
-        ({"hosts": ["fe80::xyz"]}, "--hosts", "no address"),
-        ({"hosts": ["gpu[1-"]}, "--hosts", "no range"),
-        ({"hosts": ["gpu[1-3]", "gpu2"]}, "--hosts", "second time"),
-        ({"hosts": [","]}, "--hosts", "no machine"),
+        ({"hosts": "-x"}, "--hosts", "'-x'"),
+        ({"hosts": "@gpu1"}, "--hosts", "''"),
+        ({"hosts": "gpu1:ssh"}, "--hosts", "'ssh' is no port"),
+        ({"hosts": "gpu1:70000"}, "--hosts", "from 1 to 65535"),
+        ({"hosts": "300.1.1.1"}, "--hosts", "no address"),
+        ({"hosts": "fe80::xyz"}, "--hosts", "no address"),
+        ({"hosts": "gpu[1-"}, "--hosts", "no range"),
+        ({"hosts": "gpu[1-3] gpu2"}, "--hosts", "second time"),
+        ({"hosts": ","}, "--hosts", "no machine"),
+        ({"hosts": __file__}, "--hosts", f"is a file here: --hostfile {__file__} reads one"),
+        ({"hosts": "h1", "hostfile": "hosts"}, "--hostfile", "and so does --hosts"),
+        ({"hostfile": "nothere"}, "--hostfile", "nothere cannot be read: No such file"),
+        ({"hostfile": "/dev/null"}, "--hostfile", "/dev/null names no machine"),
         ({"user": "-oProxyCommand=x"}, "--user", "no login name"),
         ({"key": "/no/such/key"}, "--key", "there is no file /no/such/key"),
         ({"key": __file__}, "--key", "is no private key: -----BEGIN … begins one"),
@@ -187,8 +189,9 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
     for name in ("conf/config.yaml", "conf/runner.yaml", "conf/task/train.yaml", "fabfile.py"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(f"# {name}\n")
-    outcome = scaffold(hosts=["h1"], interactive=False)
-    assert (outcome.written, outcome.existing) == ((CLUSTER,), FILES[1:])
+    outcome = scaffold(hosts="h1", fabfile=True, interactive=False)
+    kept = (*FILES[1:], Path("fabfile.py"))
+    assert (outcome.written, outcome.existing) == ((CLUSTER,), kept)
     said = capsys.readouterr().out
     assert "kept   fabfile.py, as it is" in said
     assert said.endswith("\n  runner cluster=mine task=train\n")
@@ -196,9 +199,9 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
     before = (here / CLUSTER).read_text()
     capsys.readouterr()
     assert (
-        scaffold(hosts=["h2"], user="ada", script="fabfile.py", interactive=False).existing == FILES
+        scaffold(hosts="h2", user="ada", script="fabfile.py", interactive=False).existing == FILES
     )
-    assert capsys.readouterr().out.splitlines()[4:8] == [
+    assert capsys.readouterr().out.splitlines()[3:7] == [
         "--hosts and --user: not used, because conf/cluster/mine.yaml was there",
         "    --cluster OTHER writes a second file; or edit conf/cluster/mine.yaml",
         "--script: not used, because conf/task/train.yaml was there",
@@ -211,7 +214,7 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
 def test_a_link_that_leads_nowhere_is_kept(here: Path) -> None:
     """Writing through it would make a file elsewhere."""
     (here / "fabfile.py").symlink_to(here / "elsewhere")
-    assert scaffold(interactive=False).existing == (Path("fabfile.py"),)
+    assert scaffold(fabfile=True, interactive=False).existing == (Path("fabfile.py"),)
     assert not (here / "elsewhere").exists()
 
 
@@ -225,17 +228,26 @@ def test_what_cannot_be_written_leaves_nothing(here: Path) -> None:
 
 
 def test_questions_have_defaults(
-    here: Path, answers: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    here: Path,
+    answers: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Enter takes what is shown; what is not legal is asked again; each fits 80 columns."""
-    failed = HostTrial(Problem("gpu1", "the login failed"))
-    monkeypatch.setattr("runner.cli.wizard.try_host", lambda *_: failed)
+    """Enter takes what is shown; what is not legal is asked again; each fits 80 columns.
+
+    What the ssh configuration names is shown, also that of files it includes.
+    """
+    monkeypatch.setenv("HOME", str(here.parent))
+    (here.parent / ".ssh" / "more").mkdir(parents=True)
+    (here.parent / ".ssh" / "config").write_text("Include more/*\nHost gpu1 gpu2 *.lab !x\n")
+    (here.parent / ".ssh" / "more" / "lab").write_text("host = login\n  User ada\nHost *\n")
     (here / "main.py").touch()
     hosts = "gpu[1-2]:2200,far=ada@gpu9:22"
-    asked = answers("gpu1 gpu1", hosts, "", "nope", "", "", "", "nope.py", "")
+    asked = answers("gpu1 gpu1", hosts, "", "nope.py", "")
     scaffold(interactive=True)
     assert asked[0] == asked[1]
     assert asked[3] == asked[4]
+    assert "~/.ssh/config names login, gpu1, gpu2" in capsys.readouterr().out
     assert asked[-1].endswith(" [main.py]: ")
     assert all(len(each) <= 72 and "\n" not in each for each in asked)
     spec = composed().spec
@@ -256,7 +268,7 @@ def test_enter_alone_is_this_machine_and_the_example(
     assert [each.rpartition(" [")[2] for each in asked] == [
         *("this machine]: ", "resnet18, an example]: "),
     ]
-    assert tree(here) == {"conf", "conf/runner.yaml", "fabfile.py"}
+    assert tree(here) == {"conf", "conf/runner.yaml"}
     with open_composer(for_launches=True) as composer:
         spec = composer.compose([]).spec
     assert (spec.cluster, spec.task.name) == ("local", "resnet18")
@@ -268,28 +280,85 @@ def test_who_has_enough_leaves_nothing(
     stop: type[BaseException], here: Path, answers: Callable[..., list[str]]
 ) -> None:
     """Ctrl-C and Ctrl-D at any question."""
-    asked = answers("gpu1", "", stop)
+    asked = answers("gpu1", stop)
     with pytest.raises(Interrupted, match="interrupted") as caught:
         scaffold(interactive=True)
     assert caught.value.exit_code == 130
     assert caught.value.problems[0].message == "interrupted; nothing was written"
-    assert (len(asked), tree(here)) == (3, set())
+    assert (len(asked), tree(here)) == (2, set())
 
 
 def test_what_is_commented_out_is_the_default() -> None:
-    """With every key uncommented the cluster is the same, and there are 45 lines at most."""
-    scaffold(hosts=["gpu1"], interactive=False)
+    """With every key uncommented the cluster is the same; there are eight."""
+    scaffold(hosts="gpu1", interactive=False)
     before = composed("run_id=r").spec
     for file in (CLUSTER, TASK):
         text = file.read_text()
-        assert len(text.splitlines()) < 45
         file.write_text(re.sub(r"^( *)#(?=\w)", r"\1", text, flags=re.MULTILINE))
-    shown = yaml.safe_load(CLUSTER.read_text())
-    assert {"master", "project", "secrets", "workdir"} <= set(shown)
-    assert {"key", "jump", "host_keys"} <= set(shown["ssh"])
+    cluster = yaml.safe_load(CLUSTER.read_text())
+    assert cluster.keys() == {"defaults", "nodes", "nproc_per_node", "python", "ssh", "setup"}
+    assert cluster["ssh"].keys() == {"user", "key"}
+    assert yaml.safe_load(TASK.read_text()).keys() == {"defaults", "script", "args"}
     after = composed("run_id=r", "task.args=null").spec
     assert after == before
     assert composed().spec.task.args == ("--lr", "0.1", "--epochs", "3")
+
+
+HOSTFILE = """\
+# of the old cluster
+
+10.0.0.1 slots=8 max_slots=8
+ada@h2:2222\tslots=4 type=gpu # old
+ada@corp.example@h3:22 slots=8
+gpu[1-2]:8
+  gpu4:8
+"""
+
+
+def test_a_hostfile_is_a_cluster(here: Path) -> None:
+    """In the forms of DeepSpeed and MPI; slots are ranks."""
+    (here / "hosts").write_text(HOSTFILE)
+    scaffold(hostfile="hosts", interactive=False)
+    assert composed().spec.nodes == (
+        Node("node1", "10.0.0.1", nproc=8),
+        Node("h2", "h2", user="ada", port=2222, nproc=4),
+        Node("h3", "h3", user="ada@corp.example", port=22, nproc=8),
+        Node("gpu1", "gpu1", nproc=8),
+        Node("gpu2", "gpu2", nproc=8),
+        Node("gpu4", "gpu4", nproc=8),
+    )
+
+
+def test_slots_of_all_hosts_are_one_key(here: Path) -> None:
+    """And no slots are none of ours."""
+    (here / "hosts").write_text("gpu1 slots=4\ngpu2 slots=4\n")
+    scaffold(hostfile="hosts", interactive=False)
+    cluster = yaml.safe_load(CLUSTER.read_text())
+    assert (cluster["nodes"], cluster["nproc_per_node"]) == ({"gpu1": {}, "gpu2": {}}, 4)
+    (here / "hosts").write_text("gpu1\ngpu2\n")
+    scaffold("plain", hostfile="hosts", interactive=False)
+    cluster = yaml.safe_load(Path("conf/cluster/plain.yaml").read_text())
+    assert (cluster["nodes"], "nproc_per_node" in cluster) == ({"gpu1": {}, "gpu2": {}}, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("gpu1:ssh", "hosts, line 2: 'gpu1:ssh': 'ssh' is no port"),
+        ("gpu1:2222", "hosts, line 2: is 2222 a port, or a number of slots? Write slots=N after"),
+        ("gpu1 slots=0", "hosts, line 2: slots=0 is no number of ranks"),
+        ("gpu1 4", "hosts, line 2: '4' is not like slots=4"),
+        ("gpu0", "hosts, line 2: 'gpu0' names a machine a second time"),
+    ],
+)
+def test_a_bad_line_of_a_hostfile_is_named_by_its_number(here: Path, line: str, what: str) -> None:
+    """And nothing is written."""
+    (here / "hosts").write_text(f"gpu0\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        scaffold(hostfile="hosts", interactive=False)
+    (problem,) = caught.value.problems
+    assert (problem.subject, problem.message[: len(what)]) == ("--hostfile", what)
+    assert tree(here) == {"hosts"}
 
 
 OWN_TASKS = """
@@ -308,7 +377,7 @@ def logs(_context, day): print("my logs of", day)
 
 def test_own_tasks_called_like_verbs_or_their_aliases_stay_what_they_are(here: Path) -> None:
     """The verbs beside them, too: `stop` is not the `kill` of the project."""
-    scaffold(interactive=False)
+    scaffold(fabfile=True, interactive=False)
     page = (ROOT / "docs" / "commands.md").read_text()
     assert f"```python\n{(here / 'fabfile.py').read_text()}```\n" in page
     with (here / "fabfile.py").open("a") as file:

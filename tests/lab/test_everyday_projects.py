@@ -56,7 +56,7 @@ def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, on_lab: Launcher)
     begun = on_lab("init")
     assert begun.code == 0, begun
     commands = next_commands(begun.out)
-    assert commands == ["dry_run=offline", "dry_run=true", ""]
+    assert commands == ["check", "dry_run=true", ""]
     for verb in ("check", "clean", "ps"):
         said = on_lab(verb, "--cluster", "cut")
         assert (said.code, "node1" in said.out + said.err) == (3, True), said

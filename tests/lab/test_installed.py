@@ -226,7 +226,7 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
 
 
 def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> None:
-    """Its four files, none of the user's is touched, what it says comes next works, and theirs."""
+    """Its files, none of the user's is touched, what it says comes next works, and theirs."""
     (user.folder / "fabfile.py").unlink()
     app = (
         "import hydra\n"
@@ -236,14 +236,14 @@ def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> No
     )
     (user.folder / "app.py").write_text(app)
     before = user.files()
-    done = user.runner("init", "--hosts", "gpu[1-2]", "--script", "train.py")
+    done = user.runner("init", "--hosts", "gpu[1-2]", "--script", "train.py", "--fabfile")
     assert done.code == 0, done
     after = user.files()
     assert after["fabfile.py"] == FABFILE
     new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "conf/runner.yaml", "fabfile.py"}
     assert after.keys() - before.keys() == new
     assert before.items() <= after.items()
-    assert "  python -m runner dry_run=offline  " in done.out
+    assert "  python -m runner check  " in done.out
     plan = user.runner("dry_run=offline")
     assert plan.code == 0, plan
     assert [plan.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]

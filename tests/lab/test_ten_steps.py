@@ -38,7 +38,11 @@ def checkout(folder: Path) -> Path:
     """Return a clone of what git tracks or would track here, with its environment."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(
-        [*command, "conf", "runner"], cwd=ROOT, capture_output=True, text=True, check=True
+        [*command, "conf", "examples", "runner"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     for name in ("pyproject.toml", "fabfile.py", ".gitignore", *listed.rstrip("\0").split("\0")):
         if (ROOT / name).is_file():

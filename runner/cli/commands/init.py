@@ -20,6 +20,8 @@ from runner.ui.output import show
     key="the private key to log in with",
     python="the interpreter that has torch, on the hosts",
     script="the program to train with",
+    hostfile="a file of hosts, as DeepSpeed and MPI read it",
+    fabfile="write a fabfile, too: `fab VERB` is then `runner VERB`",
     json_="print JSON, and ask nothing",
 )
 def init(
@@ -30,19 +32,31 @@ def init(
     key: str = "",
     python: str = "",
     script: str = "",
+    hostfile: str = "",
+    fabfile: bool = False,
     json_: bool = False,
 ) -> int:
-    """Write the first YAML of a project, and a fabfile.
+    """Write the first YAML of a project.
 
-    On a terminal it asks for what no flag gives, and tries the first of the machines. Existing
-    files are kept.
+    On a terminal it asks for machines, their Python and the program, where no flag gives them; no
+    machine is contacted. Existing files are kept.
     """
     from runner.cli.scaffold import scaffold
 
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not json_
     with contextlib.redirect_stdout(sys.stderr if json_ else sys.stdout):
-        others = {"user": user, "key": key, "python": python, "script": script}
-        result = scaffold(cluster, task_, hosts=hosts, interactive=interactive, **others)
+        result = scaffold(
+            cluster,
+            task_,
+            interactive=interactive,
+            fabfile=fabfile,
+            hosts=" ".join(hosts),
+            hostfile=hostfile,
+            user=user,
+            key=key,
+            python=python,
+            script=script,
+        )
     if json_:
         data = {"written": result.written, "kept": result.existing}
         show(json.dumps({name: [str(path) for path in paths] for name, paths in data.items()}))
