@@ -8,6 +8,14 @@ VERBS = {
 """By the verb."""
 
 FLAGS = {
+    "--cfg": "`config` prints the configuration, `config KEY` a part of it",
+    "--hydra-help": "Hydra's documentation has what can be set below `hydra`",
+    "--info": "`explain KEY` says which file or word set a key",
+    "--package": "`config KEY` prints a part of the configuration",
+    "--resolve": "`config --resolve` prints values instead of ${...}",
+    "-c": "`config` prints the configuration, `config KEY` a part of it",
+    "-i": "`explain KEY` says which file or word set a key",
+    "-p": "`config KEY` prints a part of the configuration",
     "clean --images": "use `docker image prune --all` on the hosts",
     "logs --since": "use --tail, such as `logs --tail 100`",
     "report --port": "`report --watch 5` writes the page again every 5 s",

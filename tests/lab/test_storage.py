@@ -76,10 +76,10 @@ def test_host_with_a_slow_disk_answers_while_it_copies(on_lab: Launcher, tmp_pat
 
 
 @pytest.mark.promise(5)
-def test_hosts_with_one_home_have_each_thing_on_it_once(
+def test_hosts_with_one_home_have_the_release_on_it_once(
     lab_factory: LabFactory, launcher: Launcher
 ) -> None:
-    """One host receives the release for all, the plan is there once, and `clean` leaves nothing."""
+    """One host receives the release for all, and `clean` leaves nothing."""
     with lab_factory(n=3, shared_home=True) as lab:
         lab.write_cluster(launcher.conf)
         (launcher.folder / "data").write_bytes(os.urandom(3_000_000))
@@ -91,10 +91,6 @@ def test_hosts_with_one_home_have_each_thing_on_it_once(
         assert len(lab["node1"].sh("ls ~/.runner/releases").split()) == 1
         done = launcher("cluster=lab", PLAIN_ENTRY, "task.script=show.py")
         assert (done.code, done.out.count("3000000")) == (0, 3), done
-        runs = f"~/.runner/runs/{done.folder.name}"
-        for name in ("plan.json", "config.yaml", "run.json"):
-            listed = lab["node1"].sh(f"stat -c %i {runs}/*/{name}").split()
-            assert (len(listed), len(set(listed))) == (3, 1), (name, listed)
         cleaned = launcher("clean", "--cluster", "lab", "--older-than", "0s", "--json")
         assert cleaned.code == 0, cleaned
         told = json.loads(cleaned.out).values()
