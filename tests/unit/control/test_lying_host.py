@@ -376,9 +376,6 @@ HONEST_ANSWERS: dict[str, Callable[[dict[str, Any]], list[Answer]]] = {
     "ping": lambda _: [Answer("pong", CLOCKS)],
     "probe": probed,
     "read": read,
-    "recorded_samples": lambda asked: [
-        Answer("recorded_samples", {"attempt": 0}, zlib.compress(sampled(asked["node"])))
-    ],
     "reserve_ports": lambda _: [Answer("ports_reserved", PORTS)],
     "run": record,
     "runs": runs,
