@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import runner
 from runner import __version__
-from runner.cli.gone import VERBS
 from runner.cli.parser import VerbParser, help_text, launch_parser, split_words
 from runner.cli.suggestions import (
     LAUNCH_WORDS,
@@ -30,6 +29,7 @@ from runner.cli.suggestions import (
     unused_program,
 )
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
+from runner.config.gone import VERBS
 from runner.config.overrides import is_override, names_file, override_key
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from runner.cli.gone import FLAGS
 from runner.cli.suggestions import OTHER_LINES
 from runner.cli.verb import Verb
+from runner.config.gone import FLAGS
 from runner.config.overrides import is_override
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem

@@ -22,7 +22,7 @@ from hydra.errors import (
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from runner.cli.gone import KEYS
+from runner.config.gone import KEYS
 from runner.config.hydra_settings import open_schema, with_defaults
 from runner.config.overrides import hydra_value, names_file, override_key, parse_overrides
 from runner.config.schema import GROUPS, SECTIONS, RunnerConfig

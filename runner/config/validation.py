@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runner.cli.gone import KEYS
+from runner.config.gone import KEYS
 from runner.control.record.run_index import LATEST
 from runner.core.dataclass import dataclass
 from runner.core.errors import Problem

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import gone
 from runner.cli.main import main
+from runner.config import gone
 
 LINES = {
     "draw latest": "error: draw: is gone; use compare\n",
