@@ -95,17 +95,6 @@ def kill_torchrun(lab: Lab, _running: Controller) -> None:
     lab["node2"].kill(torchrun.pid)
 
 
-BREAK_DNS = (
-    "set -e; echo 'nameserver {nobody}' >/run/resolv; cp /etc/nsswitch.conf /etc/hosts /run/; "
-    "mount --bind /run/resolv /etc/resolv.conf; grep localhost /run/hosts >/etc/hosts; "
-    "sed 's/^hosts:.*/hosts: files dns/' /run/nsswitch.conf >/etc/nsswitch.conf"
-)
-RESTORE_DNS = (
-    "umount /etc/resolv.conf; cat /run/nsswitch.conf >/etc/nsswitch.conf; "
-    "cat /run/hosts >/etc/hosts"
-)
-
-
 @contextlib.contextmanager
 def disk_full(lab: Lab, _user: Launcher) -> Iterator[None]:
     """Leave no byte free."""

@@ -7,10 +7,8 @@ import signal
 from dataclasses import dataclass
 
 from tests.lab.causing import (
-    BREAK_DNS,
     FAULT_DIR,
     PORT,
-    RESTORE_DNS,
     FaultSetup,
     MidRunFault,
     disk_full,
@@ -201,13 +199,6 @@ OTHERS = (
         "fewer GPUs than the YAML says",
         ("cluster.nodes.node2.gpus=2",),
         ("node2: cluster.nodes.node2.gpus: asked for 2, the host has none", "legal here: 0"),
-    ),
-    check_fault(
-        "a resolver that does not answer",
-        (),
-        ("node2", "no answer within 5 s when it looks up the name", "lines for /etc/hosts"),
-        on_host(BREAK_DNS, RESTORE_DNS),
-        code=0,
     ),
     check_fault(
         "a tiny shared memory",
