@@ -18,7 +18,6 @@ MidRunFault: TypeAlias = Callable[[Lab, Controller], None]
 PORT = 29777
 ETCD_PORT = 2379
 FAULT_DIR = "/dev/shm/fault"
-DEAD_NEIGHBOUR = "lladdr 02:00:00:00:0b:ad nud permanent dev eth0"
 
 
 def no_setup(_lab: Lab, _user: Launcher) -> contextlib.AbstractContextManager[object]:

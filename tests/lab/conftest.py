@@ -75,7 +75,7 @@ def lab_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Fails those that left work running, or after which a supervisor had crashed.
 
-    A test that means to leave processes behind ends with `lab.clear()`.
+    A test that means to leave processes behind ends with `lab.kill_all()`.
     """
     lab: Lab | None = request.getfixturevalue("lab") if "lab" in request.fixturenames else None
     yield

@@ -48,7 +48,6 @@ SAMPLES_FILE = "samples.jsonl"
 RUN_ID_PATTERN, NODE_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}"), re.compile(r"\w[\w.-]*")
 
 RUN_ID, NODE_NAME = matching(RUN_ID_PATTERN), matching(NODE_PATTERN)
-MAX_PATH = 4095
 RANK, ATTEMPT = bounded(0, 10**9 - 1), bounded(0, 10**6 - 1)
 """Limits of decoded fields that become parts of paths."""
 
