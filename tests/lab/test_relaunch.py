@@ -44,8 +44,11 @@ def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
 
 
 def counted(steps: Path, rank: int) -> list[tuple[int, int, str]]:
-    """What a rank did: each step, in which attempt, on which node."""
-    rows = [line.split() for line in (steps / f"rank_{rank}").read_text().splitlines()]
+    """What a rank did: each step, in which attempt, on which node. Nothing of one stopped before its first."""
+    path = steps / f"rank_{rank}"
+    if not path.exists():
+        return []
+    rows = [line.split() for line in path.read_text().splitlines()]
     return [(int(step), int(attempt), node) for step, attempt, node in rows]
 
 
