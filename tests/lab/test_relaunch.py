@@ -44,7 +44,10 @@ def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
 
 
 def counted(steps: Path, rank: int) -> list[tuple[int, int, str]]:
-    """What a rank did: each step, in which attempt, on which node. Nothing of one stopped before its first."""
+    """What a rank did: each step, in which attempt, on which node.
+
+    A rank that was stopped before its first step did nothing.
+    """
     path = steps / f"rank_{rank}"
     if not path.exists():
         return []
