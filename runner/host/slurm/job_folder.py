@@ -27,7 +27,7 @@ class JobSettings:
         self.job_name = str(context.get("job_name", ""))
         """By which Slurm calls the job, "" for an allocation of its user."""
         self.is_shared = bool(context.get("is_shared"))
-        """Whether the job is an allocation of its user, or that of several runs of a sweep."""
+        """Whether the job is an allocation of its user, which may have other runs, too."""
         self.is_requeued = bool(slurm.get("requeue")) and not self.is_shared
 
 
