@@ -53,7 +53,7 @@ class Handler(RequestHandler):
         private_folder(workdir, "runs")
         os.mkdir(paths.run, 0o700)
         try:
-            write_files(paths, data, _site_settings(config.out, data["run_id"]))
+            write_files(paths, data, _site_settings(config.out))
             with open(paths.code, "xb") as file:
                 file.write(frame.payload[: data["code_size"]])
             if job_id := os.environ.get("SLURM_JOB_ID", ""):
@@ -119,15 +119,13 @@ def _undo(paths: JobPaths, *, is_taken: bool) -> None:
     run_steps(remove_tree(paths.run))
 
 
-def _site_settings(config: str, run_id: str) -> Dict[str, Any]:
+def _site_settings(config: str) -> Dict[str, Any]:
     """Return the settings of `scontrol show config`, and of this shell, that a job depends on."""
     kill_wait = commands.setting(config, "KillWait").split()
-    is_in_allocation = "SLURM_JOB_ID" in os.environ
     return {
         "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0,
         "proctrack": commands.setting(config, "ProctrackType"),
-        "job_name": "" if is_in_allocation else run_id,
-        "is_shared": is_in_allocation,
+        "is_shared": "SLURM_JOB_ID" in os.environ,
     }
 
 
