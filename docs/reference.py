@@ -121,10 +121,10 @@ runner --multirun cluster=mine task=train task.args.lr=0.1,0.01
 All runs of a sweep have the code of the first, also after an edit, where code is pushed. Each has
 a record of its own, in which `sweep.json` names the sweep, its number and what it differs in;
 `runs/SWEEP_ID/sweep.json` has all runs and how they ended, which is also the table at the end. A
-run that fails does not end the sweep, Ctrl-C does. `detach=true` is for sweeps of Slurm's jobs
-alone: elsewhere the runs would all start at once. Plug-ins of Hydra for sweepers and launchers,
-`hydra.run`, `hydra.sweep` and `hydra.job` have no effect on a launch and are refused, as is
-`${hydra:runtime.output_dir}`: `run_dir` is where records go, `task.outputs` what comes home.
+run that fails does not end the sweep, Ctrl-C does. `detach=true` is refused: nobody would wait for
+one run to start the next. Plug-ins of Hydra for sweepers and launchers, `hydra.run`, `hydra.sweep`
+and `hydra.job` have no effect on a launch and are refused, as is `${hydra:runtime.output_dir}`:
+`run_dir` is where records go, `task.outputs` what comes home.
 
 `rerun=RUN_ID`, such as `rerun=latest`, takes what is on record of a past run in place of all files:
 its configuration, and the release it ran. Words change it (`rerun=latest task.args.lr=0.02`), and a

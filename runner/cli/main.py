@@ -126,13 +126,9 @@ def _compose_and_run(argv: Sequence[str], job: Callable[[LaunchRequest], int] | 
     if len(runs) < 2:  # noqa: PLR2004 (none, if something was only shown)
         return (job or _launch_run)(runs[0]) if runs else 0
     # Imported here, because most command lines are no sweep.
-    from runner.workflows.sweep import SharedLaunch, is_job_sweep, run_sweep  # noqa: PLC0415
+    from runner.workflows.sweep import SharedLaunch, run_sweep  # noqa: PLC0415
 
     launch = job or SharedLaunch()
-    if isinstance(launch, SharedLaunch) and is_job_sweep(runs):
-        from runner.workflows.slurm.sweep import run_job_sweep  # noqa: PLC0415
-
-        return run_job_sweep(runs, exit_code, launch.source)
     return run_sweep(runs, lambda request: exit_code(functools.partial(launch, request)))
 
 
@@ -175,7 +171,7 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
             hint = f"such as: {this_program()} {words_text}"
             raise ConfigError([Problem("--multirun", message, hint)])
         runs = composer.sweep(words) if flags.multirun else [composer.compose(words)]
-    if len(runs) > 1 and any(run.spec.detach and not run.spec.slurm for run in runs):
+    if len(runs) > 1 and any(run.spec.detach for run in runs):
         raise ConfigError([_detached_sweep(flags, for_program)])
     if text := missing_script(runs[0].spec) or unused_program(runs[0]):
         note(text)
@@ -189,7 +185,7 @@ def _detached_sweep(flags: argparse.Namespace, for_program: Sequence[str]) -> Pr
     folders = [word for folder in flags.config_dir for word in ("--config-dir", folder)]
     arguments = ["--", *for_program] if for_program else []
     command = f"{this_program()} {line(['-m', *folders, *typed, *chosen, *arguments])}"
-    message = "the runs of a --multirun would all be started at once, on the same GPUs"
+    message = "the runs of a --multirun follow each other: each is awaited before the next"
     return Problem("detach", message, f"to detach the sweep itself: nohup {command} &")
 
 

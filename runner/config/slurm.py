@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config.schema import SweepConfig
 from runner.config.schema.slurm import SlurmConfig
 from runner.config.validation import SpecInputs, Validator
 from runner.core.model.slurm import LOGIN, SlurmSpec
@@ -60,25 +59,6 @@ def read_slurm(
     exclude = ",".join(validator.text_list("cluster.exclude", cluster["exclude"]))
     spec = SlurmSpec(nnodes=nnodes, spares=spares, exclude=exclude, **asked)
     return _login_node(validator, inputs, cluster), spec, min_nodes
-
-
-def read_sweep(
-    validator: Validator, values: Mapping[str, Any], slurm: SlurmSpec | None
-) -> dict[str, Any]:
-    """Return how the runs of a sweep are started: fields of `LaunchRequest`."""
-    asked = validator.section("sweep", values, SweepConfig)
-    parallel, one_job = int(asked["parallel"]), bool(asked["one_job"])
-    for key in ("parallel", "one_job"):
-        if asked[key] not in (1, False) and slurm is None:
-            message = "the runs of a sweep share the hosts, and are started one after the other"
-            validator.add(f"sweep.{key}", message, "it is for clusters with scheduler: slurm")
-    if one_job and parallel > 1:
-        message = "the runs of one job are started one after the other"
-        validator.add("sweep.parallel", message, "leave out one of parallel and one_job")
-    if one_job and slurm and (slurm.requeue or slurm.signal_before_s):
-        message = "a job of several runs is not started again, and none of them is signalled"
-        validator.add("sweep.one_job", message, "leave out slurm.requeue and slurm.signal_before")
-    return {"sweep_parallel": parallel, "sweep_one_job": one_job}
 
 
 def check_slurm(validator: Validator, spec: Spec) -> None:

@@ -16,7 +16,7 @@ from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
 from runner.config.schema.notification import check_targets
-from runner.config.slurm import check_slurm, read_slurm, read_sweep
+from runner.config.slurm import check_slurm, read_slurm
 from runner.config.task import check_without_torchrun, read_debug, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
 from runner.core.errors import ConfigError, Problem
@@ -100,7 +100,6 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
     _check_relaunch(validator, spec)
     check_slurm(validator, spec)
     options = _read_options(validator, inputs, top)
-    options |= read_sweep(validator, values["sweep"], slurm)
     if problems:
         raise ConfigError(problems)
     return spec, options

@@ -255,17 +255,12 @@ def handling_signals(handle: Callable[[int], None]) -> Iterator[None]:
 
 def signal_pending(inbox: Inbox) -> bool:
     """Return whether a signal came that nothing has taken; empties the inbox."""
-    return bool(take_signal(inbox))
-
-
-def take_signal(inbox: Inbox) -> int:
-    """Return a signal that came and that nothing has taken, 0 for none; empties the inbox."""
     with contextlib.suppress(queue.Empty):
         while True:
             session, frame = inbox.get_nowait()
             if session is None and frame.kind == "signal":
-                return int(frame.data["signal"])
-    return 0
+                return True
+    return False
 
 
 def leave_on_signal(monitor: AttemptMonitor) -> list[int]:

@@ -37,22 +37,15 @@ class SharedLaunch:
     def __call__(self, request: LaunchRequest) -> int:
         """Launch a run; return the exit code, or raise if nothing was started."""
         planned = request.dry_run is not DryRun.OFF
-        return run(request) if planned else run(request, self.source(request))
+        return run(request) if planned else run(request, self._source(request))
 
-    def source(self, request: LaunchRequest) -> CodeSource:
-        """Return the code of a run."""
+    def _source(self, request: LaunchRequest) -> CodeSource:
         if self._snapshot and request.spec.pushes_code and not request.recorded_code:
             return self._snapshot.for_task(request.spec, Path.cwd())
         source = open_code_source(request)
         if isinstance(source, Snapshot):
             self._snapshot = source
         return source
-
-
-def is_job_sweep(runs: Sequence[LaunchRequest]) -> bool:
-    """Return whether Slurm is to have several jobs of a sweep at once."""
-    several = any(r.sweep_parallel > 1 or r.sweep_one_job or r.spec.detach for r in runs)
-    return several and all(run.spec.slurm and run.dry_run is DryRun.OFF for run in runs)
 
 
 def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], int]) -> int:
@@ -70,13 +63,13 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
         code = job(request)
         seconds = round(time.monotonic() - started_at, 3)
         runs[index] = replace(runs[index], exit_code=code, seconds=seconds)
-        record_sweep(request, runs)
+        _record_sweep(request, runs)
         if code in STOPPING_CODES:
             break
     text = render_sweep(runs, is_planned=True) if is_planned else sweep_text(requests, runs)
     show(text, file=sys.stderr)
     left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
-    for command in (*commands_for(left), *report_commands(requests)):
+    for command in (*commands_for(left), *_report_commands(requests)):
         show(f"  {command}", file=sys.stderr)
     codes = [swept.exit_code for swept in runs if swept.exit_code]
     return next((code for code in codes if code in STOPPING_CODES), codes[0] if codes else 0)
@@ -99,7 +92,7 @@ def commands_for(requests: Sequence[LaunchRequest]) -> list[str]:
     return [f"{this_program()} {line(words)}" for words in words_of_runs]
 
 
-def report_commands(requests: Sequence[LaunchRequest]) -> list[str]:
+def _report_commands(requests: Sequence[LaunchRequest]) -> list[str]:
     """Return what shows a sweep by its id, if it is on record."""
     place = requests[0].sweep
     if place is None or not (_sweep_folder(requests[0], place) / SWEEP_FILE).is_file():
@@ -116,7 +109,7 @@ def _runs_live_code(request: LaunchRequest) -> bool:
     return request.dry_run is DryRun.OFF and not spec.pushes_code and not spec.task.shipped_file
 
 
-def record_sweep(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
+def _record_sweep(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:
     """Record the sweep beside its runs, once one of them has a record."""
     if not (request.sweep and (request.run_dir / CONFIG_FILE).exists()):
         return

@@ -265,6 +265,20 @@ def test_spare_of_the_job_takes_over(hpc: Launcher) -> None:
     assert {*done.result["nodes"]} == {"node1", "node3"}
 
 
+def test_jobs_of_a_sweep_follow_each_other(slurm: Slurm, hpc: Launcher) -> None:
+    """The next one is submitted once the run of the last has ended, well or not."""
+    done = hpc.run_ranks("print=hi fail=1:7", HPC, "cluster.nodes=2,1", "-m")
+    assert done.code == 1, done
+    steps = r"(run \d of 2): |(submitted) as job|^run \S+ (failed|succeeded) "
+    told = ["".join(step) for step in re.findall(steps, done.err, re.MULTILINE)]
+    assert told == ["run 1 of 2", "submitted", "failed", "run 2 of 2", "submitted", "succeeded"]
+    (record,) = (hpc.folder / "runs").glob("????-????-sweep-*/sweep.json")
+    runs = json.loads(record.read_text())["runs"]
+    assert [run["exit_code"] for run in runs] == [1, 0]
+    states = [slurm.ended_job(run["run_id"])["JobState"] for run in runs]
+    assert states == ["FAILED", "COMPLETED"]
+
+
 @pytest.mark.promise(8)
 def test_what_cannot_be_leaves_no_job(slurm: Slurm, hpc: Launcher) -> None:
     """One message for what Slurm, or a node of it, refuses; a dry run asks for nothing."""

@@ -208,17 +208,6 @@ class DebugConfig:
 
 
 @dataclass
-class SweepConfig:
-    """The runs of a --multirun."""
-
-    parallel: int = doc("with slurm, how many jobs are in the queue at once", POSITIVE, 1)
-    one_job: bool = doc(
-        "with slurm, run all of it in one job, one run after the other: for sites that count jobs",
-        *("true or false", False),
-    )
-
-
-@dataclass
 class RunnerConfig:
     """The whole configuration, large on purpose: a field for each key of the top level."""
 
@@ -262,7 +251,6 @@ class RunnerConfig:
     )
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
     debug: DebugConfig = section(DebugConfig, "a rank under a debugger")
-    sweep: SweepConfig = section(SweepConfig, "the runs of a --multirun")
     notify: Any = doc(
         "commands that are told of end, failure, relaunch and stall, as JSON; see notify.md",
         *(NOTIFY, list),
@@ -294,7 +282,6 @@ SECTIONS: Mapping[str, type] = {
     "deploy": DeployConfig,
     "watch": WatchConfig,
     "debug": DebugConfig,
-    "sweep": SweepConfig,
     "progress": ProgressConfig,
 }
 """Every dataclass of the schema by the key it stands below."""

@@ -178,16 +178,11 @@ class Finding:
         return Finding(Level.ERROR, problem.subject, problem.message, problem.hint)
 
 
-NOT_STARTED, SUBMITTED, CANCELLED = "not started", "submitted", "cancelled"
-"""What became of a run of a sweep that was not followed to its end."""
-
-
 @dataclass(frozen=True)
 class SweepRun:
     """One run of a sweep."""
 
     run_id: str
     changes: Tuple[str, ...]  # the overrides that not all runs have
-    exit_code: Optional[int] = None  # None if it was not followed to its end
+    exit_code: Optional[int] = None  # None if it was not started
     seconds: float = 0.0
-    fate: str = NOT_STARTED  # where it has no exit code

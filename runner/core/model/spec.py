@@ -348,8 +348,6 @@ class LaunchRequest:
     record_hosts: Tuple[str, ...] = ()  # whose record it repeats, if no launch here made that
     plan_as_json: bool = False  # whether a dry run prints the plan as JSON
     sweep: Optional[SweepPlace] = None  # if it is one of a sweep
-    sweep_parallel: int = 1  # how many jobs of a sweep are in the queue at once
-    sweep_one_job: bool = False  # whether one job has all of its runs, one after the other
     on_record: bool = False  # whether the record in `run_dir` says all of this by the run's id
     launched_at: float = 0.0  # since 1970; with the run's id it tells a run from all others
     launched_from: str = ""  # the folder

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
-from typing import Iterator, List, Mapping, Tuple
+from typing import Iterator, Tuple
 
 from runner.core import shell
 from runner.core.model.slurm import UNSEEN, SlurmSpec
@@ -65,35 +64,6 @@ esac
 4 is the exit code of a run that has lost a node. The secrets stay for the next start. In a user's
 allocation, where `process` is, nothing is requeued.
 """
-
-
-def sweep_script(scripts: Mapping[str, str], name: str) -> str:
-    """Return the script of one job, `name`, that runs those of several runs, which are by path.
-
-    Raises:
-        ValueError: They ask for different things.
-    """
-    asked = {path: _shared_options(text) for path, text in scripts.items()}
-    options = next(iter(asked.values()))
-    for others in asked.values():
-        if others != options:
-            different = sorted({*others} ^ {*options})
-            raise ValueError(f"the runs of one job must ask for the same: {', '.join(different)}")
-    first = next(iter(scripts))
-    head = f"#SBATCH {shell.quote(f'--job-name={name}')}"
-    log = f"#SBATCH {shell.quote(f'--output={posixpath.dirname(first)}/sweep.log')}"
-    lines = [
-        f"bash {shell.quote(path)} & while kill -0 $!; do wait $!; done 2>/dev/null"
-        for path in scripts
-    ]
-    return "\n".join(["#!/bin/bash", head, *options, log, "trap : TERM", *lines, "exit 0", ""])
-
-
-def _shared_options(script: str) -> List[str]:
-    """Return the lines of a script that say what its job asks for."""
-    lines = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
-    own = ("--job-name=", "--comment=", "--output=")
-    return [line for line in lines if not line.split(" ", 1)[1].lstrip("'").startswith(own)]
 
 
 def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str) -> str:

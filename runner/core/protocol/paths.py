@@ -179,7 +179,6 @@ class JobPaths:
         self.job_id = posixpath.join(self.root, "job_id")
         self.log = posixpath.join(self.root, "batch.log")
         self.process = posixpath.join(self.root, "process")
-        self.sweep = posixpath.join(self.root, "sweep.sh")
         self.cancelled = posixpath.join(self.root, "cancelled")
         self.last_start = posixpath.join(self.root, "last_start")
 

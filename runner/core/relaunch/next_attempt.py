@@ -173,6 +173,7 @@ def _reachable_voters(
 
 
 def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
+    """Return the order of a spare: it has the code, with which hosts may start it by themselves."""
     return replace(
         template,
         node=node.name,
@@ -182,6 +183,7 @@ def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
         cwd=RunPaths(facts.workdir, template.run_id, node.name).work,
         ranks=(),
         reserve_port=0,
+        container=None,
         stall_s=0.0,
         stop_on_stall=False,
         metrics=(),

@@ -54,7 +54,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("inventory", "fetch", "recorded_samples"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
-    **dict.fromkeys(("submit", "submit_held", "job", "cancel_job"), "slurm.requests"),
+    **dict.fromkeys(("submit", "job", "cancel_job"), "slurm.requests"),
     **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
     "sample": "load.sample",

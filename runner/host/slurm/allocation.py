@@ -36,10 +36,7 @@ def start_script(paths: JobPaths) -> None:
 
 
 def step_status(paths: JobPaths, allocation: JobStatus) -> Generator[None, None, JobStatus]:
-    """Return how a run stands in a job that has others, too: it is over once its step has ended.
-
-    Before it has a step, its script may wait for those of others.
-    """
+    """Return how a run stands in an allocation: it is over once its step has ended."""
     if _script_pid(paths):
         return allocation
     steps, problem = yield from commands.steps(allocation.job_id, os.path.basename(paths.run))
@@ -49,12 +46,9 @@ def step_status(paths: JobPaths, allocation: JobStatus) -> Generator[None, None,
         return allocation
     if os.path.exists(paths.cancelled):
         return replace(allocation, state="CANCELLED")
-    start = last_start(paths)
-    if procfs.read_text(paths.process) or procfs.read_text(start.step):
+    if procfs.read_text(paths.process) or procfs.read_text(last_start(paths).step):
         return replace(allocation, state="COMPLETED")
-    is_waiting = not procfs.read_text(start.nodes)
-    waits = replace(allocation, state="PENDING", reason="earlier runs of its job")
-    return waits if is_waiting else replace(allocation, state="RUNNING")
+    return allocation  # its script is only just started
 
 
 def _script_pid(paths: JobPaths) -> int:

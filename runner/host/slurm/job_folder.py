@@ -24,10 +24,10 @@ class JobSettings:
         slurm = context.get("spec", {}).get("slurm") or {}
         self.kill_wait_s = float(context.get("kill_wait_s", 30.0))
         self.tracks_by_cgroup = "cgroup" in str(context.get("proctrack", ""))
-        self.job_name = str(context.get("job_name", ""))
-        """By which Slurm calls the job, "" for an allocation of its user."""
         self.is_shared = bool(context.get("is_shared"))
-        """Whether the job is an allocation of its user, or that of several runs of a sweep."""
+        """Whether the job is an allocation of its user, which may have other runs, too."""
+        self.job_name = "" if self.is_shared else os.path.basename(paths.run)
+        """By which Slurm calls the job, "" for an allocation."""
         self.is_requeued = bool(slurm.get("requeue")) and not self.is_shared
 
 

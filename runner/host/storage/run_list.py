@@ -101,7 +101,7 @@ def _read_context(paths: JobPaths) -> Dict[str, Any]:
 def _job(paths: JobPaths, context: Mapping[str, Any]) -> JobStatus:
     """Return the job of a run, with the name that Slurm should know it by."""
     job_id = procfs.read_text(paths.job_id).strip()
-    return JobStatus(job_id, name=str(context.get("job_name", "")))
+    return JobStatus(job_id, name="" if context.get("is_shared") else os.path.basename(paths.run))
 
 
 def _read_queued(paths: JobPaths, context: Mapping[str, Any], node: str) -> Optional[HostRunStatus]:

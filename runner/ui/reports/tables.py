@@ -6,7 +6,6 @@ Those of hosts are merged by their names; those of ranks are their stacks, the e
 from __future__ import annotations
 
 import posixpath
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -119,13 +118,12 @@ def render_sweep(
     listed = [swept for swept in runs if swept.run_id not in compared]
     rows = [("run", "differs in", "exit", "took")] if listed else []
     for swept in listed:
-        is_over = swept.exit_code is not None
-        took = format_duration(swept.seconds) if is_over else swept.fate
-        rows.append((swept.run_id, " ".join(swept.changes), f"{swept.exit_code}" * is_over, took))
+        code = "" if swept.exit_code is None else str(swept.exit_code)
+        took = format_duration(swept.seconds) if code else "not started"
+        rows.append((swept.run_id, " ".join(swept.changes), code, took))
     codes = [swept.exit_code for swept in runs]
     verb = "could be planned, nothing was started" if is_planned else "succeeded"
-    fates = Counter(swept.fate for swept in runs if swept.exit_code is None)
-    left = "".join(f", {count} {fate}" for fate, count in fates.items())
+    left = f", {codes.count(None)} not started" if None in codes else ""
     lines = align(rows) if rows else []
     return "\n".join([*lines, f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
 

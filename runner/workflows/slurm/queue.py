@@ -6,7 +6,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from runner.core.errors import Interrupted, NotReady, Problem
@@ -21,10 +21,9 @@ POLL_S, MAX_POLL_S = 1.0, 30.0
 
 ANSWER_TIMEOUT_S = 30.0
 QUESTION = (
-    "Ctrl-C: cancel {what}, or leave {it}? Type c or l, and Enter "
+    "Ctrl-C: cancel the job, or leave it in the queue? Type c or l, and Enter "
     f"(l, also after {ANSWER_TIMEOUT_S:.0f} s; Ctrl-C again: c)"
 )
-QUEUED_JOB = {"what": "the job", "it": "it in the queue"}
 CANCEL_ANSWERS = ("c", "cancel")
 
 
@@ -103,7 +102,7 @@ class QueuedJob:
     def _on_interrupt(self, error: Interrupted, *, cancels: bool) -> None:
         """Have the user choose between cancelling the job and leaving it."""
         if cancels or is_asked(error):
-            answer = asks_to_cancel(self._pool, error, QUEUED_JOB, self._is_over)
+            answer = self._asks_to_cancel(error)
             if answer is None:
                 self._pool.console.message(f"{self._shown}: its run begins; Ctrl-C stops that")
                 return
@@ -115,6 +114,29 @@ class QueuedJob:
                 self._leave(error, str(problem))
             raise Interrupted(error.exit_code, message) from None
         self._leave(error)
+
+    def _asks_to_cancel(self, error: Interrupted) -> bool | None:
+        """Return whether a signal is to cancel the job: somebody at a terminal is asked.
+
+        Ctrl-C again does; a closed terminal does not. None: the job was over before the answer.
+        """
+        if not is_asked(error):
+            return error.exit_code != 128 + signal.SIGHUP
+        self._pool.console.message(QUESTION)
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        next_look = time.monotonic() + POLL_S
+        while (now := time.monotonic()) < deadline:
+            if select.select([sys.stdin], [], [], 0.0)[0]:
+                return sys.stdin.readline().strip().lower() in CANCEL_ANSWERS
+            try:
+                self._pool.poll_for_stop(0.1)
+                if now >= next_look:
+                    next_look = now + POLL_S
+                    if self._is_over():
+                        return None
+            except Interrupted:
+                return True
+        return False
 
     def _is_over(self) -> bool:
         """Return whether the job does not wait any more, and show how it stands."""
@@ -138,35 +160,6 @@ def is_asked(error: Interrupted) -> bool:
     """Return whether somebody at a terminal can be asked what a signal means."""
     has_terminal = sys.stdin is not None and sys.stdin.isatty()
     return has_terminal and error.exit_code == 128 + signal.SIGINT
-
-
-def asks_to_cancel(
-    pool: HostPool,
-    error: Interrupted,
-    words: Mapping[str, str],
-    is_moot: Callable[[], bool] = lambda: False,
-) -> bool | None:
-    """Return whether a signal is to cancel jobs: somebody at a terminal is asked, in these words.
-
-    Ctrl-C again does; a closed terminal does not. None: the question was moot before the answer.
-    """
-    if not is_asked(error):
-        return error.exit_code != 128 + signal.SIGHUP
-    pool.console.message(QUESTION.format_map(words))
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    next_look = time.monotonic() + POLL_S
-    while (now := time.monotonic()) < deadline:
-        if select.select([sys.stdin], [], [], 0.0)[0]:
-            return sys.stdin.readline().strip().lower() in CANCEL_ANSWERS
-        try:
-            pool.poll_for_stop(0.1)
-            if now >= next_look:
-                next_look = now + POLL_S
-                if is_moot():
-                    return None
-        except Interrupted:
-            return True
-    return False
 
 
 def ask_login(

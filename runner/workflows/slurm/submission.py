@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runner.control.attempt.stop import user_at_host
 from runner.control.code.code_store import STORE, CodeStore
@@ -43,7 +43,6 @@ from runner.workflows.host_pool import (
     deadline,
     enqueue_signal,
     forward_signals,
-    take_signal,
 )
 from runner.workflows.preparation import open_code_source
 from runner.workflows.runs.discovery import RunFinder
@@ -81,39 +80,10 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
         with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
             show(_as_asked(request, submission.script()))
             return 0
-    with _new_run(request, source, inbox) as submission:
-        return submission.run()
-
-
-class Submitted(NamedTuple):
-    """A job that is submitted; the request says when and where that was."""
-
-    request: LaunchRequest
-    job_id: str
-    late_signal: int  # that came when it was, 0 for none
-
-
-def submit(
-    request: LaunchRequest, source: CodeSource, *, after: str = "", hold: bool = False
-) -> Submitted:
-    """Submit the job of a run, to start after the job `after` has ended.
-
-    With `hold`, only its files are written.
-    """
-    inbox = BoundedInbox()
-    with _new_run(request, source, inbox) as submission:
-        submitted = submission.submit(after, hold=hold)
-    return Submitted(*submitted, take_signal(inbox))
-
-
-@contextmanager
-def _new_run(request: LaunchRequest, source: CodeSource, inbox: Inbox) -> Iterator[Submission]:
-    """Reserve the record of a run, and discard it if nothing was started."""
-    store = RunStore(request.run_dir)
     store.reserve()
     try:
         with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
-            yield submission
+            return submission.run()
     except RunnerError:
         store.discard()
         raise
@@ -149,7 +119,7 @@ class Submission:
 
     def run(self) -> int:
         """Submit the job, and follow the run; return the exit code."""
-        self.submit()
+        self._submit()
         if self._request.spec.detach:
             self._console.verdict(f"it goes on without this command: {self._flags('attach')}")
             return 0
@@ -178,8 +148,8 @@ class Submission:
             enqueue_signal(self._pool.inbox, signum)
         return follow(found)
 
-    def submit(self, after: str = "", *, hold: bool = False) -> tuple[LaunchRequest, str]:
-        """Submit the job, to start after another one; return the request, and the job's id."""
+    def _submit(self) -> None:
+        """Send the code, make the record, and submit the job."""
         facts = self._facts()
         by_node = {self._login: facts}
         if snapshot := self._source.snapshot_if_needed(by_node):
@@ -187,13 +157,11 @@ class Submission:
         here = str(Path.cwd())
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         self._create_record()
-        job_id = self._submit(facts, after, hold=hold)
+        job_id = self._submit_job(facts)
         keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         if keeper:
             keeper.finish(lambda: False)
-        if not hold:
-            self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
-        return self._request, job_id
+        self._console.message(f"run {self._request.spec.run_id}: {self._place(job_id)}")
 
     def _place(self, job_id: str) -> str:
         is_local = self._request.spec.nodes[0].transport == "local"
@@ -233,8 +201,8 @@ class Submission:
         found = run_index.record_folder(self._request.spec.run_id) == self._store.folder.resolve()
         self._request = replace(self._request, on_record=found)
 
-    def _submit(self, facts: Facts, after: str, *, hold: bool) -> str:
-        """Submit the job; return its id."""
+    def _submit_job(self, facts: Facts) -> str:
+        """Return the id of the job."""
         request, spec = self._request, self._request.spec
         info = RunInfo(
             run_id=spec.run_id,
@@ -252,8 +220,6 @@ class Submission:
             "context": encode(context),
             "script": _script(request, facts.workdir, self._nonce),
             "code_size": len(whole_code()),
-            "after": after,
-            "hold": hold,
         }
         payload = whole_code()  # then the tasks
         if spec.task.shipped_file and not facts.has_tasks:
@@ -262,8 +228,6 @@ class Submission:
         try:
             answer = ask_login(self._pool, self._login, "submit", data, "submitted", payload)
         except LoginLost as lost:
-            if hold:
-                raise
             stop = self._flags("stop")
             return job_of_lost_submission(self._pool, self._login, spec.run_id, lost, stop)
         except NotReady as error:

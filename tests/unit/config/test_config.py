@@ -70,8 +70,6 @@ def test_defaults_make_a_spec() -> None:
         "run_dir": Path("/runs/run-1"),
         "ui": "auto",
         "console_ranks": None,
-        "sweep_parallel": 1,
-        "sweep_one_job": False,
     }
 
 

@@ -21,7 +21,6 @@ from runner.workflows.host_pool import HostPool
 from runner.workflows.slurm import queue as job
 from runner.workflows.slurm.queue import (
     QUESTION,
-    QUEUED_JOB,
     QueuedJob,
     job_of_lost_submission,
 )
@@ -199,7 +198,7 @@ def test_who_interrupts_decides_on_the_job(
         queued(pool).await_start(cancels=cancels)
     assert caught.value.exit_code == 128 + signum
     assert (pool.asked[-1] == "cancel_job") == is_cancelled
-    assert (pool.messages[-1] == QUESTION.format_map(QUEUED_JOB)) == (typed is not None)
+    assert (pool.messages[-1] == QUESTION) == (typed is not None)
     words = "is cancelled; nothing of it had begun" if is_cancelled else "is left in the queue"
     assert words in str(caught.value)
 

@@ -9,9 +9,8 @@ from typing import Any, Dict, Generator, List, Tuple
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.slurm import UNSEEN, JobStatus
-from runner.core.planning.batch_script import sweep_script
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import JobPaths, is_run_id
+from runner.core.protocol.paths import JobPaths
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.process.event_loop import Steps, pause, run_steps
@@ -21,9 +20,6 @@ from runner.host.storage.permissions import private_folder
 from runner.host.storage.release_store import remove_tree
 from runner.host.storage.run_folder import write_atomic
 from runner.host.storage.task_store import store_tasks
-
-HELD = "held"
-"""The id of a job that is about to be submitted with others."""
 
 OUTPUT_FAILED = "0:53"
 """The exit code of a job whose log Slurm could not open."""
@@ -57,39 +53,17 @@ class Handler(RequestHandler):
         private_folder(workdir, "runs")
         os.mkdir(paths.run, 0o700)
         try:
-            write_files(paths, data, _site_settings(config.out, data["run_id"]))
+            write_files(paths, data, _site_settings(config.out))
             with open(paths.code, "xb") as file:
                 file.write(frame.payload[: data["code_size"]])
-            if data.get("hold"):
-                job_id = HELD
-            elif job_id := os.environ.get("SLURM_JOB_ID", ""):
+            if job_id := os.environ.get("SLURM_JOB_ID", ""):
                 allocation.start_script(paths)
             else:
-                job_id = yield from _submit(paths, data["run_id"], data.get("after", ""))
+                job_id = yield from _submit(paths, data["run_id"])
         except BaseException as error:
-            _undo([paths], is_taken=isinstance(error, GeneratorExit))  # the controller has left
+            _undo(paths, is_taken=isinstance(error, GeneratorExit))  # the controller has left
             raise
         write_atomic(paths.job_id, job_id)
-        self.context.answer(frame, "submitted", job_id=job_id)
-
-    def on_submit_held(self, frame: Frame) -> Steps:
-        """Submit one job that has several runs, whose files are written."""
-        run_ids = [str(run_id) for run_id in frame.data["run_ids"]]
-        all_paths = [validated_job(self.context.workdir, run_id) for run_id in run_ids]
-        scripts = {paths.script: _read(paths.script) for paths in all_paths}
-        try:
-            for paths in all_paths:  # their job may begin before its id is known here
-                context = shared_files.read(paths.context) or {}
-                context = {**context, "job_name": run_ids[0], "is_shared": True}
-                shared_files.write(paths.context, context)
-                write_atomic(paths.job_id, "")
-            write_atomic(all_paths[0].sweep, sweep_script(scripts, run_ids[0]))
-            job_id = yield from _submit(all_paths[0], run_ids[0], "", all_paths[0].sweep)
-        except BaseException as error:
-            _undo(all_paths, is_taken=isinstance(error, GeneratorExit))
-            raise
-        for paths in all_paths:
-            write_atomic(paths.job_id, job_id)
         self.context.answer(frame, "submitted", job_id=job_id)
 
     def on_job(self, frame: Frame) -> Steps:
@@ -125,20 +99,10 @@ class Handler(RequestHandler):
     def on_cancel_job(self, frame: Frame) -> Steps:
         """End a job, and answer once nothing of it is left; refuse if that cannot be told."""
         paths = JobPaths(self.context.workdir, frame.data["run_id"])
-        if procfs.read_text(paths.job_id) == HELD:
-            yield from remove_tree(paths.run)
-        elif problem := (yield from job.cancel(paths)):
+        if problem := (yield from job.cancel(paths)):
             raise ValueError(problem)
         _, _, has_begun = _orders(paths, is_over=True)
         self.context.answer(frame, "job_cancelled", has_begun=has_begun)
-
-
-def validated_job(workdir: str, run_id: str) -> JobPaths:
-    """Return the paths of a job; raise ValueError unless its run has files here."""
-    paths = JobPaths(workdir, run_id)
-    if not is_run_id(run_id) or not os.path.isfile(paths.script):
-        raise ValueError(f"there is no job of a run {run_id!r}")
-    return paths
 
 
 def has_begun(ended: JobStatus) -> bool:
@@ -147,33 +111,27 @@ def has_begun(ended: JobStatus) -> bool:
     return ended.has_ended and signum == "0" and code not in NOT_BEGUN
 
 
-def _undo(all_paths: List[JobPaths], *, is_taken: bool) -> None:
-    """Remove the files of runs that are not submitted; their job, too, if there may be one."""
+def _undo(paths: JobPaths, *, is_taken: bool) -> None:
+    """Remove the files of a run that is not submitted; its job, too, if there may be one."""
     if is_taken:
-        name = f"--name={os.path.basename(all_paths[0].run)}"
+        name = f"--name={os.path.basename(paths.run)}"
         run_steps(commands.run(["scancel", f"--user={os.getuid()}", name]))
-    for paths in all_paths:
-        run_steps(remove_tree(paths.run))
+    run_steps(remove_tree(paths.run))
 
 
-def _site_settings(config: str, run_id: str) -> Dict[str, Any]:
+def _site_settings(config: str) -> Dict[str, Any]:
     """Return the settings of `scontrol show config`, and of this shell, that a job depends on."""
     kill_wait = commands.setting(config, "KillWait").split()
-    is_in_allocation = "SLURM_JOB_ID" in os.environ
     return {
         "kill_wait_s": float(kill_wait[0]) if kill_wait else 30.0,
         "proctrack": commands.setting(config, "ProctrackType"),
-        "job_name": "" if is_in_allocation else run_id,
-        "is_shared": is_in_allocation,
+        "is_shared": "SLURM_JOB_ID" in os.environ,
     }
 
 
-def _submit(
-    paths: JobPaths, run_id: str, after: str, script: str = ""
-) -> Generator[None, None, str]:
+def _submit(paths: JobPaths, run_id: str) -> Generator[None, None, str]:
     """Submit the script of a run; return the id of its job, or raise ValueError."""
-    dependency = [f"--dependency=afterany:{after}"] if after.isdigit() else []
-    argv = ["sbatch", "--parsable", *dependency, f"--chdir={paths.root}", script or paths.script]
+    argv = ["sbatch", "--parsable", f"--chdir={paths.root}", paths.script]
     answer = yield from commands.run(argv, commands.SUBMIT_LIMIT_S)
     job_id = commands.words_of(answer.out)[0]
     if answer.code == 0 and job_id.isdigit():

@@ -48,7 +48,7 @@ def submitted(
 
     monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(commands, "queued_jobs", queued)
-    return run_steps(requests._submit(paths, RUN_ID, ""))
+    return run_steps(requests._submit(paths, RUN_ID))
 
 
 @pytest.mark.parametrize("leaves", [True, False])

@@ -39,11 +39,11 @@ class World:
         Path(self.paths.job_id).write_text("7")
         self.write_context(requeue=False)
 
-    def write_context(self, *, requeue: bool, **more: Any) -> None:
+    def write_context(self, *, requeue: bool) -> None:
         """Write what was submitted."""
         info = RunInfo(RUN_ID, "hpc", "digits", launched_by="ada@desk")
         slurm = {"nnodes": 2, "requeue": requeue}
-        context = {"info": encode(info), "spec": {"slurm": slurm}, "job_name": RUN_ID, **more}
+        context = {"info": encode(info), "spec": {"slurm": slurm}}
         shared_files.write(self.paths.context, context)
 
     def queued(self) -> Generator[None, None, Any]:

@@ -75,7 +75,7 @@ def paths(tmp_path: Path) -> JobPaths:
     paths = JobPaths(str(tmp_path), "run-1")
     Path(paths.start(0).root).mkdir(parents=True)
     Path(paths.job_id).write_text("7\n")
-    shared_files.write(paths.context, {"kill_wait_s": 0.0, "job_name": "run-1"})
+    shared_files.write(paths.context, {"kill_wait_s": 0.0})
     return paths
 
 
