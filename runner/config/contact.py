@@ -24,7 +24,7 @@ CONTACT_KEYS = (
     *("cluster.scheduler", "cluster.login_node"),
     *("cluster.transport", "cluster.nodes", "cluster.only", "cluster.exclude", "cluster.ssh"),
     *("cluster.host_python", "cluster.workdir", "run_id", "run_dir", "ui", "console_ranks"),
-    *("grace_s", "lost_s", "disconnect_s", "pull_outputs"),
+    *("grace_s", "lost_s", "disconnect_s", "pull_outputs", "progress.pattern"),
 )
 CONTACT_CHOICES = ("task=base", "rendezvous=static")
 """Choices of files that always compose, for groups that reach no host."""

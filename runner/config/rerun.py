@@ -170,7 +170,10 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     except ValueError as error:
         raise ConfigError([_damaged(plan_file, str(error))]) from error
     run = recorded_run(config_yaml, plan, config_file, _launch_time(folder))
-    return replace(run, hosts=_hosts_of_origin(folder))
+    hosts = _hosts_of_origin(folder)
+    if hosts:  # whose pattern could take for ever on a line
+        run.config.pop("progress", None)
+    return replace(run, hosts=hosts)
 
 
 def recorded_run(

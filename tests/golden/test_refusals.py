@@ -63,6 +63,8 @@ SETTINGS: list[Changes] = [
     {"notify": "https://ntfy.sh/my-runs"},
     {**IMAGE, "container.shm_size": "16g"},
     {**IMAGE, "container.mounts": ["/data,old:/data"]},
+    {"progress.pattern": r"epoch (\d+"},
+    {"progress.pattern": r"epoch \d+"},
     {"debug.rank": -1},
     {"debug.rank": 0, **COMMAND, "task.command": "hostname"},
 ]

@@ -283,8 +283,10 @@ def test_record_of_hosts_is_confirmed(
     words = ["rerun=first", "dry_run=true"]
     _confirm_record(first, words, yes=False)
     (Path("runs/first") / "origin.json").write_text('{"hosts": ["gpu01", "gpu02"]}')
-    hosts = find_record("first", Path.cwd()).hosts
+    record = find_record("first", Path.cwd())
+    hosts = record.hosts
     assert hosts == ("gpu01", "gpu02")
+    assert "progress" not in record.config, "its pattern could search one line for ever"
     request = replace(first, record_hosts=hosts)
     _confirm_record(request, words, yes=True)
     _confirm_record(replace(request, dry_run=DryRun.OFFLINE), words, yes=False)

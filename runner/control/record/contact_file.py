@@ -33,6 +33,7 @@ class RunContact:
     lost_s: float
     disconnect_s: float
     pull_outputs: bool
+    progress_pattern: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,11 @@ class HostRecord:
     info: RunInfo
 
 
-def parse_record(payload: bytes, run_id: str) -> HostRecord:
-    """Return the record in a host's reply; raise ValueError unless all of it is of that run."""
+def parse_record(payload: bytes, run_id: str, progress_pattern: str) -> HostRecord:
+    """Return the record in a host's reply; raise ValueError unless all of it is of that run.
+
+    Its pattern is one's own: one from a host could take for ever on a line.
+    """
     try:
         reply = parse_json(decompress(payload, MAX_RECORD))
         plan, info = (parse_json(reply[name]) for name in ("plan", "info"))
@@ -43,7 +46,16 @@ def parse_record(payload: bytes, run_id: str) -> HostRecord:
     for part in record.plan.nodes:
         if {record.plan.run_id, part.order.run_id} != {run_id} or part.order.node != part.node:
             raise ValueError(f"its order for {part.node} is of another run or node")
-    return replace(record, info=replace(record.info, run_id=run_id))
+    info = replace(record.info, run_id=run_id)
+    return replace(record, plan=_with_pattern(record.plan, progress_pattern), info=info)
+
+
+def _with_pattern(plan: Plan, progress_pattern: str) -> Plan:
+    nodes = []
+    for part in plan.nodes:
+        order = replace(part.order, progress_pattern=progress_pattern)
+        nodes.append(replace(part, order=order))
+    return replace(plan, nodes=tuple(nodes))
 
 
 def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool) -> HostRecord:

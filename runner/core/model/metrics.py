@@ -11,15 +11,15 @@ import json
 import math
 import re
 from dataclasses import field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Pattern, Tuple, Union
 
 from runner.core.codec import bounded, matching, parse_json
 from runner.core.dataclass import dataclass
-from runner.core.model.line_pattern import MAX_CHARS, LinePattern
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import RANK
 
 MAX_LINE = 4096  # bytes of a metrics line
+MAX_CHARS = 200  # of a line that a pattern is searched in: the rest is cut
 MAX_UNIT, MAX_TEXT, MAX_MORE = 32, 200, 32
 """Characters of a unit and of other texts, and the number of other figures of a line."""
 
@@ -30,6 +30,8 @@ MAX_STEP = 1 << 53
 _STEP_KEY = b'"step"'
 _LOOKS_LIKE_ONE = re.compile(rb'\{\s*"step"\s*:\s*(?:-?[0-9I]|NaN)')
 """A number as the step: other loggers have a text there, the name of what they do."""
+
+_NUMBER = re.compile("[0-9]{1,15}")
 
 _SHOWN = ("step", "steps", "loss", "rate", "unit")
 
@@ -89,17 +91,20 @@ class RankProgress:
 
 
 @functools.lru_cache(maxsize=16)
-def compile_pattern(pattern: str) -> Optional[LinePattern]:
-    """Return the pattern of a run, None for none; raise ValueError if it is not legal."""
-    return LinePattern(pattern) if pattern else None
+def compile_pattern(pattern: str) -> Optional[Pattern[str]]:
+    """Return the pattern of a run; None for none, and for one that only a newer Python knows."""
+    try:
+        return re.compile(pattern, re.ASCII) if pattern else None
+    except re.error:
+        return None
 
 
-def may_have_metrics(data: bytes, pattern: Optional[LinePattern]) -> bool:
-    """Return whether a look at each line is worth it: in most output, by far, it is not."""
-    return _STEP_KEY in data or (pattern is not None and pattern.literal in data)
+def may_have_metrics(data: bytes, pattern: Optional[Pattern[str]]) -> bool:
+    """Return whether a look at each line is worth it: without a pattern it rarely is."""
+    return pattern is not None or _STEP_KEY in data
 
 
-def parse_metrics(line: bytes, pattern: Optional[LinePattern] = None) -> Optional[Metrics]:
+def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Optional[Metrics]:
     """Return the metrics of a line, None for any other line.
 
     Raises:
@@ -118,10 +123,18 @@ def parse_metrics(line: bytes, pattern: Optional[LinePattern] = None) -> Optiona
         except ValueError as error:
             if is_meant:
                 raise ValueError(_reason(error)) from None
-    if pattern is None or pattern.literal not in line:
+    return None if pattern is None else _from_text(line, pattern)
+
+
+def _from_text(line: bytes, pattern: Pattern[str]) -> Optional[Metrics]:
+    """Return the steps that the groups of a pattern find in the beginning of a line."""
+    text = line[: 4 * MAX_CHARS].decode(errors="replace")
+    match = pattern.search(text[:MAX_CHARS])
+    numbers = [each for each in match.groups() if each is not None] if match else []
+    if not numbers or not all(map(_NUMBER.fullmatch, numbers)):
         return None
-    found = pattern.search(line[: 4 * MAX_CHARS].decode(errors="replace"))
-    return Metrics(*found) if found else None
+    steps = int(numbers[1]) if len(numbers) > 1 else None
+    return Metrics(step=int(numbers[0]), steps=steps)
 
 
 def _last_drawn(line: bytes) -> bytes:
@@ -193,7 +206,7 @@ class MetricsReader:
 
     def __init__(
         self,
-        pattern: Optional[LinePattern] = None,
+        pattern: Optional[Pattern[str]] = None,
         position: int = 0,
         on_broken: Callable[[int, str], object] = lambda _offset, _reason: None,
     ) -> None:

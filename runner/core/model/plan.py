@@ -10,7 +10,6 @@ from runner.core.codec import abbreviate, bounded, parsed_by
 from runner.core.dataclass import dataclass
 from runner.core.model.container import Container
 from runner.core.model.facts import MAX_PORT, PORT
-from runner.core.model.line_pattern import check_pattern
 from runner.core.protocol.events import COUNT
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RANK, RUN_ID
 
@@ -28,7 +27,6 @@ def _parse_host(text: str) -> None:
     _parse_user(text, _REFUSED + "$\\")
 
 
-PATTERN = parsed_by(check_pattern)
 HOST, USER = parsed_by(_parse_host), parsed_by(_parse_user)
 
 
@@ -95,7 +93,7 @@ class Order:
     stall_s: float = 0.0  # without progress on any rank, before a report; 0 for never
     stop_on_stall: bool = False  # whether a stalled attempt is stopped
     metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count
-    progress_pattern: str = field(default="", metadata=PATTERN)  # of the program's own lines
+    progress_pattern: str = ""  # of the program's own lines
     sample_s: float = 0.0  # between two samples of the host's load; 0 for never
     stacks: bool = False  # whether ranks are prepared to dump their Python stacks
     path_folder: str = ""  # put first on the PATH of the program, "" for none

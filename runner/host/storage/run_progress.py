@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from typing import Iterable, Iterator, Optional, Tuple
+from typing import Iterable, Iterator, Optional, Pattern, Tuple
 
-from runner.core.model.line_pattern import LinePattern
 from runner.core.model.metrics import (
     MAX_RATE,
     Metrics,
@@ -79,7 +78,7 @@ def _progress(rank: int, metrics: Metrics, steps_per_s: float) -> RankProgress:
     return RankProgress(rank, metrics.step, steps, rate, metrics.unit, left_s)
 
 
-def _steps_per_s(path: str, step: int, began_at: float, pattern: Optional[LinePattern]) -> float:
+def _steps_per_s(path: str, step: int, began_at: float, pattern: Optional[Pattern[str]]) -> float:
     """Return how fast the steps of a log came to this one; 0 if that is unknown.
 
     Its first step may be that of a checkpoint.
@@ -92,14 +91,14 @@ def _steps_per_s(path: str, step: int, began_at: float, pattern: Optional[LinePa
     return max(0, step - first.step) / seconds
 
 
-def _metrics_back(path: str, pattern: Optional[LinePattern]) -> Iterator[Metrics]:
+def _metrics_back(path: str, pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
     """Yield the metrics near the end of a log, the newest first."""
     data = _read(path, -TAIL, TAIL)
     lines = data.split(b"\n")[len(data) == TAIL : -1]  # without what is cut, and what is torn
     yield from _parsed(reversed(lines), pattern)
 
 
-def _parsed(lines: Iterable[bytes], pattern: Optional[LinePattern]) -> Iterator[Metrics]:
+def _parsed(lines: Iterable[bytes], pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
     for line in lines:
         with contextlib.suppress(ValueError):  # broken
             metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None

@@ -12,7 +12,6 @@ import itertools
 from collections import deque
 from typing import NamedTuple
 
-from runner.core.model.line_pattern import LinePattern
 from runner.core.model.metrics import (
     Metrics,
     MetricsReader,
@@ -106,7 +105,7 @@ class ProgressBar:
     """The metrics of the ranks of one attempt."""
 
     def __init__(self, pattern: str = "") -> None:
-        self._pattern: LinePattern | None = compile_pattern(pattern)
+        self._pattern = compile_pattern(pattern)
         self._readers: dict[Source, MetricsReader] = {}
         self._told_steps: dict[Source, int] = {}  # how many lines had the steps in all
         self._source: Source | None = None

@@ -134,7 +134,8 @@ class RunFinder:
         records: dict[str, HostRecord] = {}
         for name, reply in answers.items():
             try:
-                records[name] = parse_record(reply["payload"], run.run_id)
+                own_pattern = self.pool.spec.progress_pattern
+                records[name] = parse_record(reply["payload"], run.run_id, own_pattern)
             except ValueError as error:
                 message = f"its record of {run.run_id} is damaged: {error}"
                 problems[name] = Problem(name, message)

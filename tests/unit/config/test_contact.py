@@ -30,6 +30,7 @@ defaults: [runner_base, cluster: mine, task: base, rendezvous: etcd, _self_,
   override hydra/hydra_logging: none, override hydra/job_logging: none]
 relaunch: {{max: "{UNSET}"}}
 lost_s: 7
+progress: {{pattern: 'it ([0-9]+)'}}
 """
 
 
@@ -65,6 +66,7 @@ def test_only_what_reaches_the_hosts_is_judged(composer: Composer) -> None:
         7.0,
         "/opt/venv/bin/python",
     )
+    assert spec.progress_pattern == "it ([0-9]+)", "`attach` takes no other"
     assert (spec.env, spec.secrets, spec.setup) == ({}, {}, ())
     assert problems(composer, keys=None)
 

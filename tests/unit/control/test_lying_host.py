@@ -714,6 +714,17 @@ def test_record_that_hosts_disagree_on_is_not_believed(
     assert plan.node(LIAR).order.cwd == ("/" if "order" in changes else PLAN.node(LIAR).order.cwd)
 
 
+def test_pattern_of_a_host_is_not_used_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may search one line for ever; in its place is that of one's own YAML."""
+    monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order={"progress_pattern": "(a+)+$"}))
+    pool = Pool(None, world.folder)
+    pool.spec = replace(pool.spec, progress_pattern=r"it (\d+)")
+    finder = RunFinder(pool, "")
+    (run,) = finder.runs()
+    orders = [part.order for part in finder.load_record(run).plan.nodes]
+    assert {order.progress_pattern for order in orders} == {r"it (\d+)"}
+
+
 def test_order_of_another_run_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop of this run would end the other one; the record of an honest host is used."""
     finder = RunFinder(Pool(None, world.folder), "")

@@ -26,6 +26,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
         "ssh": ssh,
         "workdir": "/scratch/ada",
         "lost_s": 3.0,
+        "progress_pattern": r"it (\d+)",
         "spares": (spare,),
     }
     secret = {"KEY": Secret("s-1")}
@@ -39,6 +40,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
     for name in ("run_id", "cluster", "ssh", "workdir", "lost_s", "host_python", "pull_outputs"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)
+    assert found.spec.progress_pattern == r"it (\d+)"
     assert (found.ui, found.console_ranks) == ("plain", frozenset({3, 1}))
     assert (found.config_dirs, found.run_dir) == ((str(Path("more").absolute()),), tmp_path)
     assert found.selector == ""

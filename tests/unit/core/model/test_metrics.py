@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.model.line_pattern import LinePattern
 from runner.core.model.metrics import (
     MAX_LINE,
     Metrics,
     MetricsReader,
+    compile_pattern,
     parse_metrics,
 )
 
-EPOCH = LinePattern(r"epoch (\d+)/(\d+)")
+EPOCH = re.compile(r"epoch (\d+)/(\d+)")
 
 
 def test_all_figures_of_a_line_are_kept() -> None:
@@ -132,4 +133,9 @@ def test_a_pattern_finds_the_steps_of_a_programs_own_lines() -> None:
     assert parse_metrics(b'{"step": 1}', EPOCH) == Metrics(1)
     assert parse_metrics(b"epoch x/10", EPOCH) is None
     assert parse_metrics(b"epoch " + b"9" * 400 + b"/10", EPOCH) is None
-    assert parse_metrics(b"it 5", LinePattern(r"^it[: ]+(\d+)$")) == Metrics(5)
+    assert parse_metrics(b"x" * 195 + b"epoch 3/10", EPOCH) is None, "not in the first 200"
+    one_of_two = compile_pattern(r"epoch (\d+)(?:/(\d+))?$|^it (\S+)")
+    assert parse_metrics(b"epoch 3", one_of_two) == Metrics(3)
+    assert parse_metrics(b"it 5", one_of_two) == Metrics(5)
+    assert parse_metrics(b"it V", one_of_two) is None
+    assert compile_pattern("epoch (") is None, "a newer Python took it"
