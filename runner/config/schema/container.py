@@ -18,7 +18,9 @@ class ContainerConfig:
     [containers.md](containers.md) says how such a run works.
     """
 
-    engine: str | None = choice("null: none, ranks run on the host itself", *ENGINES, null=True)
+    engine: str | None = choice(
+        "null: none, ranks run on the host itself; apptainer is untested", *ENGINES, null=True
+    )
     program: str | None = doc("the engine on the hosts; null: its name, on the PATH", TEXT)
     image: str | None = doc("the image, as the engine names it", TEXT)
     prepare_timeout_s: float = doc("the time a host may take to pull the image", SECONDS, 3600.0)
