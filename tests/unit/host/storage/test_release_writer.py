@@ -124,6 +124,20 @@ def test_known_contents_are_another_name_of_the_same_file(tmp_path: Path) -> Non
     assert (second.code(tmp_path) / "x").samefile(TREE.code(tmp_path) / "a")
 
 
+def test_release_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, synced_before_rename: Callable[[Path], bool]
+) -> None:
+    """A power cut leaves no name of a hash with other content: not of a file copied here either."""
+    store(tmp_path, TREE)
+    second = release({"a": b"one", "b": b"three"}, modes={"a": 0o500})
+    store(tmp_path, second)
+
+    for made in (TREE, second):
+        paths = [made.code(tmp_path) / file.path for file in made.manifest.files]
+        for path in (*paths, made.code(tmp_path).parent / release_store.MANIFEST):
+            assert synced_before_rename(path), path
+
+
 def test_disk_without_hard_links_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a file has one name only, nothing is sent again either."""
     store(tmp_path, TREE)
