@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import zlib
-from typing import Dict, Generator, List, Optional, Set, Tuple
+from typing import Dict, Generator, List, Optional, Set
 
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
@@ -244,18 +244,18 @@ def _release_of(folder: RunPaths) -> str:
         return ""
 
 
-def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
+def stored_contents(parent: str) -> Generator[None, None, Dict[str, Dict[int, str]]]:
     """Return the paths of the files of earlier releases, by digest and stored mode."""
-    contents: Dict[Tuple[str, int], str] = {}
+    contents: Dict[str, Dict[int, str]] = {}
     for name in list_names(parent):
         manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
         yield
         for file in manifest.files if manifest else ():
             yield
             path = os.path.join(parent, name, CODE_FOLDER, file.path)
-            key = (file.digest, stored_mode(file))
-            if key not in contents and has_size(path, file):
-                contents[key] = path
+            by_mode = contents.setdefault(file.digest, {})
+            if stored_mode(file) not in by_mode and has_size(path, file):
+                by_mode[stored_mode(file)] = path
     return contents
 
 

@@ -48,8 +48,8 @@ class ReleaseWriter:
         stored = yield from release_store.stored_contents(os.path.dirname(self._release_path))
         for file in unique_contents(self.manifest):
             yield
-            source = stored.get((file.digest, release_store.stored_mode(file)))
-            if source is None or not (yield from self._reuse_stored(source, file)):
+            by_mode = stored.get(file.digest)
+            if not by_mode or not (yield from self._reuse_stored(by_mode, file)):
                 self.missing.append(file)
         self._upcoming = iter(self.missing)
         yield from self._next_file()
@@ -101,12 +101,14 @@ class ReleaseWriter:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def _reuse_stored(self, source: str, file: File) -> Generator[None, None, bool]:
-        """Reuse a stored file: as a hard link, or as a copy where the disk has no hard links."""
-        target = os.path.join(self._code_folder, file.path)
-        try:
-            os.link(source, target)
-        except OSError:
+    def _reuse_stored(self, by_mode: Dict[int, str], file: File) -> Generator[None, None, bool]:
+        """Reuse a stored file: as a hard link, or as a copy.
+
+        It is a copy if none has this mode, which links would share, or the disk has no hard links.
+        """
+        mode = release_store.stored_mode(file)
+        source = by_mode.get(mode) or next(iter(by_mode.values()))
+        if mode not in by_mode or not _link(source, os.path.join(self._code_folder, file.path)):
             try:
                 yield from self._copy(source, file)
             except FileNotFoundError:  # removed by another deploy
@@ -154,6 +156,14 @@ class ReleaseWriter:
             os.rename(self._release_path, broken)
             yield from release_store.remove_tree(broken)
         raise ValueError(f"{self._release_path} is in the way")
+
+
+def _link(source: str, target: str) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
 
 
 class _OpenFile:
