@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import zlib
 from typing import Dict, Generator, List, Optional, Set
@@ -17,7 +16,7 @@ from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
 from runner.host.process.event_loop import Steps
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import private_folder
+from runner.host.storage.permissions import private_folder, shared_token
 from runner.host.storage.run_folder import mtime, read_state
 
 MANIFEST = "manifest"
@@ -130,21 +129,7 @@ def lock_folder(path: str, mode: int = fcntl.LOCK_EX) -> int:
 
 def store_id(workdir: str) -> str:
     """Return the id of this store, which is the same on hosts that share the disk."""
-    folder = private_folder(workdir, "releases")
-    path = os.path.join(folder, STORE_ID)
-    staging = f"{path}.{os.uname().nodename}.{os.getpid()}"
-    if not os.path.exists(path):
-        with open(staging, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(8))
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(staging, path)
-        except OSError:  # a disk without hard links
-            os.rename(staging, path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staging)
-    with open(path, encoding="ascii") as file:
-        return file.read()
+    return shared_token(private_folder(workdir, "releases"), STORE_ID)
 
 
 def stored_mode(file: File) -> int:
