@@ -17,7 +17,6 @@ from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, Gpu
 from runner.core.model.network_probe import NetworkProbe
-from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import select_gpus
@@ -36,8 +35,6 @@ class CheckContext:
     facts: Mapping[str, Facts]  # of the hosts that answered
     unreachable: Mapping[str, Problem] = field(default_factory=dict)  # the other hosts
     clock_offsets: Mapping[str, float] = field(default_factory=dict)  # seconds ahead of us
-    code: CodeRef = field(default_factory=CodeRef)  # that a launch would push, if examined
-    push_problems: tuple[Problem, ...] = ()  # why the code here cannot be pushed
     network_probe: NetworkProbe | None = None  # the hosts' tests of each other
 
     @property

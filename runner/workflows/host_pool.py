@@ -128,18 +128,15 @@ class HostPool:
         pause.wait()
         return pause.stop_requested_on
 
-    def push(
-        self, snapshot: PushSource, facts: dict[str, Facts], *, verify: bool = False
-    ) -> dict[str, PushTarget]:
+    def push(self, snapshot: PushSource, facts: dict[str, Facts]) -> dict[str, PushTarget]:
         """Push the code to every host that lacks it, and mark it as present in `facts`.
 
-        With `verify`, hosts that have it read and compare all of it. Raises `NotReady` with every
-        problem of every host.
+        Raises `NotReady` with every problem of every host.
         """
         from runner.control.code.push import CodePush
 
         sessions = self.sessions
-        lacking = {n: sessions[n] for n in facts if verify or not facts[n].has_release}
+        lacking = {name: sessions[name] for name in facts if not facts[name].has_release}
         if not lacking:
             return {}
         self.console.phase("pushing the code")

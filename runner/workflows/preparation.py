@@ -10,9 +10,10 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
-from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
+from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding
 from runner.core.model.spec import LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
@@ -160,26 +161,24 @@ class Preparation:
 def run_preflight(
     composed: LaunchRequest, pool: HostPool, skip: Collection[str]
 ) -> dict[str, list[Finding]]:
-    """Return the findings of every check that is not skipped; nothing is started or changed."""
+    """Return the findings of every check that is not skipped; nothing is started or changed.
+
+    Raises:
+        ConfigError, NotReady: The code here cannot be pushed.
+    """
     from runner.control.network_probe import NetworkProber
 
     spec, skipped = pool.spec, {*composed.spec.skip_checks, *skip}
-    context = CheckContext(spec, {})
-    if "code" not in skipped and spec.deploy.enabled:
-        try:
-            code = Snapshot.take(spec, Path.cwd(), composed.run_dir).code
-            context = replace(context, code=code)
-        except (ConfigError, NotReady) as error:
-            context = replace(context, push_problems=tuple(error.problems))
-    code = context.code
+    code = CodeRef()
+    if spec.pushes_code:
+        code = Snapshot.take(spec, Path.cwd(), composed.run_dir).code
 
     def request(node: Node) -> FactsRequest:
-        asked = replace(facts_request(spec, node, code), run_id="", thorough=True)
-        return replace(asked, project="", script="") if spec.pushes_code else asked
+        return replace(facts_request(spec, node, code), run_id="", thorough=True)
 
     facts, unreachable = pool.collect_available_facts(request)
     offsets = {name: session.clock_offset for name, session in pool.sessions.items()}
-    context = replace(context, facts=facts, unreachable=unreachable, clock_offsets=offsets)
+    context = CheckContext(spec, facts, unreachable, offsets)
     if context.ready and "pairs" not in skipped:
         pool.console.phase("trying the network")
         nodes = tuple(node for node, _ in context.ready)

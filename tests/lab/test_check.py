@@ -101,8 +101,8 @@ def test_smoke_is_a_real_run(lab: Lab, on_lab: Launcher) -> None:
     (on_lab.conf / "task" / "collectives.yaml").write_text(
         shipped.replace("seconds: 20 ", "seconds: 1 ").replace("iters: 20 ", "iters: 3 ")
     )
-    words = ("check", "--cluster", "lab", "--smoke", "--skip", "code")
-    done = on_lab(*words, "task.script=no_such.py")
+    words = ("check", "--cluster", "lab", "--smoke")
+    done = on_lab(*words)
     assert done.code == 0, done
     assert "collectives on lab, 2 nodes, 2 ranks, gloo" in done.err
     assert "smoke: " in done.out, done

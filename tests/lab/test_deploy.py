@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,31 @@ def test_only_what_is_new_is_sent(lab: Lab, project: Launcher) -> None:
         assert 0 < few < 100_000
     path = f"{RELEASES}/{json.loads(second.out)['release']}/code/renamed"
     assert all(lab[node].sh(f"cat {path}") == big for node in NODES)
+
+
+def test_changed_release_is_found_and_mended(lab: Lab, project: Launcher) -> None:
+    """By `check` whatever was changed, by a launch if the size is another: it runs no such code."""
+    (project.folder / "value").write_text("one")
+    words = ("cluster=lab", PLAIN_ENTRY, "task.script=tree.py")
+    release = json.loads(project("deploy", "--cluster", "lab", "--json").out)["release"]
+    path = f"{RELEASES}/{release}/code/value"
+
+    lab["node2"].sh(f"chmod u+w {path} && printf two >{path}")
+    checked = project("check", "--json", *words)
+    (finding,) = (row for row in json.loads(checked.out) if "pushed code" in row["message"])
+    assert (finding["check"], finding["node"]) == ("storage", "node2")
+    assert finding["message"].endswith(": value")
+    cure = shlex.split(finding["hint"].partition(" exec ")[2])
+    assert project("exec", *cure).code == 0
+    assert whole(lab["node1"])
+    assert project(*words).code == 0
+    assert lab["node2"].sh(f"cat {path}") == "one"
+
+    lab["node2"].sh(f"chmod u+w {path} && printf longer >{path}")
+    refused = project(*words)
+    assert refused.code == 3, refused
+    assert re.search(r"node2: .*/value has another size than it had; start again", refused.err)
+    assert project(*words).code == 0
 
 
 @pytest.mark.all

@@ -14,7 +14,7 @@ from runner.host.agent import push
 from runner.host.agent.server import AgentContext
 from runner.host.process.event_loop import run_steps
 from runner.host.process.importer import HostCode
-from runner.host.storage.release_store import intact_manifest
+from runner.host.storage.release_store import find_damage
 from runner.host.storage.release_writer import ReleaseWriter
 
 T = TypeVar("T")
@@ -95,8 +95,8 @@ def store(workdir: Path, made: Made) -> list[str]:
 
 
 def is_intact(workdir: str, name: str) -> bool:
-    """Whether the release is there, complete and unmodified."""
-    return run_steps(intact_manifest(workdir, name)) is not None
+    """Whether the release is there, complete and with the content that was pushed."""
+    return run_steps(find_damage(workdir, name, by_content=True)) == ""
 
 
 def write_into(path: Path, data: bytes) -> None:

@@ -16,8 +16,6 @@ from runner.ui.output import show
 
 NODE_KEYS = ("task.nodes", "task.nnodes")
 """The keys of a task that say which nodes it takes."""
-TASK_CHECKS = ("code",)
-"""The checks of what a task needs: without a task the cluster alone is judged."""
 
 
 @verb(
@@ -53,7 +51,6 @@ def check(
         message = f"there is no check {unknown[0]!r}"
         raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
     composed = without_pulls(selection.compose())
-    skip = [*skip, *(() if composed.names_program else TASK_CHECKS)]
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)
     if json_:

@@ -18,12 +18,14 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from runner.control.atomic_file import replace_file
 from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem, RunnerError, reason_of
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
 
 STORE = ".objects"
 RELEASE_NAME = re.compile("[0-9a-f]+")
+CONTENT_MODE = 0o400
 CHUNK = 256 << 10
 FINISH_TIMEOUT_S = 60.0
 """How long the end of a launch waits until the code is kept: a disk may be slow, or be gone."""
@@ -73,14 +75,15 @@ class CodeStore:
             folder.mkdir(mode=0o700, exist_ok=True)
         (self.folder / ".gitignore").write_text("*\n", encoding="ascii")
         with self._lock(fcntl.LOCK_SH):
-            sizes = self._sizes()
             for file in unique_contents(source.manifest):
-                if sizes.get(file.digest) != file.size:  # a power cut may have left an empty one
-                    self._write(self.content_path(file.digest), source.read(file))
+                path = self.content_path(file.digest)
+                if not _has_size(path, file.size):
+                    path.parent.mkdir(mode=0o700, exist_ok=True)
+                    replace_file(path, source.read(file), CONTENT_MODE)
             if release.exists():
                 os.utime(release)  # a run that is not on record yet uses it
             else:
-                self._write(release, iter([source.encoded]))
+                replace_file(release, [source.encoded], CONTENT_MODE)
 
     def prune(
         self, keep: Collection[str], min_age_s: float, *, dry_run: bool = False
@@ -109,29 +112,6 @@ class CodeStore:
     def _release_path(self, release: str) -> Path:
         return self.folder / "releases" / release
 
-    def _sizes(self) -> dict[str, int]:
-        """Return the size of every content, unfinished ones included."""
-        sizes: dict[str, int] = {}
-        for folder in (self.folder / "contents").glob("*"):
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # another launch has renamed it
-                        sizes[folder.name + entry.name] = entry.stat().st_size
-        return sizes
-
-    def _write(self, path: Path, chunks: Iterator[bytes]) -> None:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        temp_path = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
-        try:
-            with temp_path.open("wb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                os.fchmod(file.fileno(), 0o400)
-        except BaseException:
-            temp_path.unlink(missing_ok=True)
-            raise
-        temp_path.replace(path)
-
     @contextlib.contextmanager
     def _lock(self, kind: int) -> Iterator[None]:
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -141,6 +121,13 @@ class CodeStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def read_verified(path: Path, file: File) -> Iterator[bytes]:

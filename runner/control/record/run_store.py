@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from runner.control.atomic_file import replace_file
 from runner.control.record import run_index
-from runner.control.record.atomic_file import replace_file
 from runner.control.record.contact_file import recorded_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
@@ -304,7 +304,7 @@ class RunStore:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the record, whole or not at all; raise OSError."""
-        replace_file(self.folder / name, text.encode())
+        replace_file(self.folder / name, [text.encode()])
 
 
 def _file_size(path: Path) -> int:

@@ -206,8 +206,8 @@ class Facts:
     has_stored: bool = True  # whether runs or releases of any time are here
     run_stopped: bool = False  # whether a stop of this run was requested here
     has_tasks: bool = False  # whether the shipped tasks with the requested hash are here
-    has_release: bool = False  # whether the release is here, and was not found damaged
-    release_state: str = ""  # "absent", "intact" or "damaged" if all of it was read
+    has_release: bool = False  # whether the release is here
+    release_damage: Optional[str] = None  # the first of its paths that differs, "" for none
     login_python: Interpreter = Interpreter()  # the one that the login shell finds
     machine: str = ""  # the kind of processor, as `uname -m` prints it
     shm_free: Optional[int] = None  # bytes, in /dev/shm

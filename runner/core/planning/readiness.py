@@ -164,14 +164,16 @@ def workdir_problems(node: Node, facts: Facts) -> List[Problem]:
     return [Problem(node.name, f"cluster.workdir: {facts.workdir_error}", hint)]
 
 
-def _storage_problems(spec: Spec, node: Node, facts: Facts) -> List[Problem]:
-    if facts.workdir_error or facts.disk_free is None or facts.disk_free >= MIN_DISK_BYTES:
-        return workdir_problems(node, facts)
-    message = (
-        f"cluster.workdir: {facts.workdir} has {facts.disk_free >> 20} MiB free, "
-        f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
-    )
-    return [Problem(node.name, message, free_space_hint(spec, facts))]
+def _storage_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
+    yield from workdir_problems(node, facts)
+    free = facts.disk_free
+    if free is not None and free < MIN_DISK_BYTES and not facts.workdir_error:
+        message = (
+            f"cluster.workdir: {facts.workdir} has {free >> 20} MiB free, "
+            f"a run needs {MIN_DISK_BYTES >> 20} MiB and room for its logs"
+        )
+        yield Problem(node.name, message, free_space_hint(spec, facts))
+    yield from _code_problems(spec, node, facts)
 
 
 def is_tmp_full(spec: Spec, node: Node, facts: Facts) -> bool:
@@ -276,7 +278,6 @@ REQUIREMENTS: Dict[str, Requirement] = {
     "python": _python_problems,
     "torch": _torch_problems,
     "storage": _storage_problems,
-    "code": _code_problems,
     "gpus": _gpu_problems,
     "network": _network_problems,
     "rendezvous": _rendezvous_problems,

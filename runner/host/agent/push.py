@@ -1,4 +1,4 @@
-"""Push requests: take a release from the controller, verify it and store it."""
+"""Push requests: take a release from the controller, and store it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Handler(RequestHandler):
         self._abort()
         workdir = self.context.workdir
         writer = ReleaseWriter(workdir, zlib.decompress(frame.payload))
-        is_stored = yield from release_store.verify_content(workdir, writer.name)
-        if is_stored and self.pin(writer.name):
+        damage = yield from release_store.find_damage(workdir, writer.name)
+        if not damage and self.pin(writer.name):
             self.context.answer(frame, "stored", new=False)
             return
         self._writer = writer
@@ -77,7 +77,7 @@ class Handler(RequestHandler):
 
     @one_step
     def on_adopt(self, frame: Frame) -> None:
-        """Take the word of the host that has stored and verified a release on our common disk.
+        """Take the word of the host that has stored a release on our common disk.
 
         Reply that it is absent if the disk is another one, despite its id.
         """

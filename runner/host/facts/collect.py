@@ -19,6 +19,7 @@ from runner.host.facts import ports, setup
 from runner.host.gpu import query
 from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
+from runner.host.process.event_loop import run_steps
 from runner.host.storage.permissions import find_exposure
 
 
@@ -272,9 +273,11 @@ def _survey(request: FactsRequest, home: str, tmp: str) -> None:
     if request.release:
         from runner.host.storage import release_store  # noqa: PLC0415 (verbs do without)
 
-        report_facts(has_release=release_store.has_release(workdir, request.release))
-        if request.thorough:  # reads the whole release, so it comes last
-            report_facts(release_state=release_store.check_intact(workdir, request.release))
+        has_release = release_store.has_release(workdir, request.release)
+        report_facts(has_release=has_release)
+        if request.thorough and has_release:
+            steps = release_store.find_damage(workdir, request.release, by_content=True)
+            report_facts(release_damage=run_steps(steps))
     if request.find_users or request.thorough:
         from runner.host.facts import machine  # noqa: PLC0415
 

@@ -134,11 +134,15 @@ def recent_pids(count: int) -> List[int]:
     return list(range(last, max(1, last - count), -1))
 
 
-def with_env(env_tags: AbstractSet[str]) -> List[int]:
-    """Return the other living processes whose environment has all `env_tags` (NAME=value)."""
-    living = {pid: process for pid, process in table().items() if process.alive}
-    living.pop(os.getpid(), None)
-    return [pid for pid, process in living.items() if has_env(pid, env_tags, process)]
+def tagged_runs() -> Set[Tuple[str, str]]:
+    """Return run id and node of every run that a living process is of, by its environment."""
+    found = set()
+    for pid, process in table().items():
+        if process.alive and pid != os.getpid():
+            entries = (entry.partition("=") for entry in _environment(pid, process))
+            values = {name: value for name, _, value in entries}
+            found.add((values.get("RUNNER_RUN_ID", ""), values.get("RUNNER_NODE", "")))
+    return found
 
 
 def env_tags(run_id: str, node: str) -> Set[str]:
@@ -151,11 +155,15 @@ def has_env(pid: int, env_tags: AbstractSet[str], process: Optional[Process] = N
 
     Of a `process` whose first thread has ended, the environment is read from another thread.
     """
+    return env_tags <= set(_environment(pid, process))
+
+
+def _environment(pid: int, process: Optional[Process]) -> List[str]:
     text = read_text(f"/proc/{pid}/environ")
     if process is not None and process.state in "ZX":
         for thread in list_names(f"/proc/{pid}/task"):
             text = text or read_text(f"/proc/{pid}/task/{thread}/environ")
-    return env_tags <= set(text.split("\0"))
+    return text.split("\0")
 
 
 def login_name() -> str:

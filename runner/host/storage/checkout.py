@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import random
@@ -11,19 +10,12 @@ import stat
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, Generator, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, Generator, Sequence, Tuple
 
 from runner.core.model.release import File
 from runner.core.protocol.paths import CODE_FOLDER, release_folder, releases_folder
 from runner.host.process.event_loop import PAUSE_STEP_S, Steps, pause
-from runner.host.storage.release_store import (
-    BYTES_PER_STEP,
-    MANIFEST,
-    digest_of_open,
-    has_seal,
-    load_manifest,
-    mark_damaged,
-)
+from runner.host.storage.release_store import BYTES_PER_STEP, MANIFEST, has_size, load_manifest
 
 COPY_THREADS, JOIN_TIMEOUT_S = 8, 1.0
 COPY_LOCK = ".copying"
@@ -41,7 +33,7 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
     On a disk that cannot share blocks among files one host at a time does so, in several threads.
 
     Raises:
-        ValueError: The release is not here, or was modified since it was stored.
+        ValueError: The release is not here, or a file of it has another size than it had.
         OSError: The copy cannot be written.
     """
     root = release_folder(workdir, name)
@@ -56,11 +48,11 @@ def check_out(workdir: str, name: str, target: str) -> Steps:
 
     def copy(file: File) -> Steps:
         source, copied = os.path.join(code, file.path), os.path.join(target, file.path)
-        try:
-            yield from copy_file(source, copied, file.mode, sealed=file)
-        except ValueError:
-            mark_damaged(workdir, name)
-            raise
+        if not has_size(source, file):
+            with contextlib.suppress(OSError):  # without it the release is not here any more
+                os.unlink(os.path.join(root, MANIFEST))
+            raise ValueError(f"{source} has another size than it had; start again to push it")
+        yield from copy_file(source, copied, file.mode)
 
     for file in manifest.files[:1]:  # it shows whether the disk can share blocks
         for _ in copy(file):
@@ -141,33 +133,15 @@ def _in_threads(copy: Callable[[File], Steps], files: Sequence[File]) -> Steps:
         raise errors[0]
 
 
-def copy_file(source: str, target: str, mode: int, sealed: Optional[File] = None) -> Steps:
-    """Copy a file to a new path, as a clone where the file system can.
-
-    ValueError if it is to be a stored file that is `sealed`, and was modified or removed. The hash
-    of the copy decides, since that is what ranks use; a file with another one loses its seal.
-    """
-    modified = ValueError(f"{source} was modified since it was stored; start again to push it")
+def copy_file(source: str, target: str, mode: int) -> Steps:
+    """Copy a file to a new path, as a clone where the file system can."""
+    from_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        from_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        is_other = error.errno in (errno.ENOENT, errno.ELOOP)
-        raise (modified if sealed and is_other else error) from error
-    try:
-        if sealed is not None and not has_seal(os.fstat(from_fd), sealed):
-            raise modified
-        to_fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        to_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             if not _reflink(from_fd, to_fd):
                 while os.sendfile(to_fd, from_fd, None, BYTES_PER_STEP):
                     yield
-            if sealed is not None:
-                with open(to_fd, "rb", closefd=False) as copied:
-                    copied.seek(0)
-                    digest = yield from digest_of_open(copied)
-                if digest != sealed.digest:
-                    os.utime(source)
-                    raise modified
             if stat.S_IMODE(os.fstat(to_fd).st_mode) != mode:  # the umask allowed less
                 os.fchmod(to_fd, mode)
         finally:

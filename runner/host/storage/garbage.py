@@ -8,7 +8,7 @@ import shutil
 import stat
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, Tuple
+from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, Set, Tuple
 
 from runner.core.outcome.job_end import is_requeued
 from runner.core.protocol.events import Ended, NotificationFailed, ProgramStarted
@@ -50,8 +50,9 @@ def collect_garbage(
     """
     cutoff = time.time() - older_than_s
     removed: Dict[str, Any] = {"runs": [], "releases": [], "in_use": [], "bytes": 0}
+    tagged = procfs.tagged_runs()  # whatever begins later has a supervisor
     for run_id, folder in _own_runs(workdir, node, others):
-        removable = _is_removable(folder, run_id, cutoff)
+        removable = _is_removable(folder, run_id, cutoff, tagged)
         is_wanted = only is None or run_id in only
         if removable and is_wanted and not dry_run:
             removable = not (yield from remove_left_container(folder))
@@ -85,7 +86,9 @@ def _own_runs(workdir: str, node: str, others: Collection[str]) -> Iterator[Tupl
                     yield run_id, folder
 
 
-def _is_removable(folder: RunPaths, run_id: str, cutoff: float) -> Optional[bool]:
+def _is_removable(
+    folder: RunPaths, run_id: str, cutoff: float, tagged: Set[Tuple[str, str]]
+) -> Optional[bool]:
     """Return whether a run of before `cutoff` may be removed; None for a younger one."""
     state = read_state(folder)
     ended = state is not None and state.is_terminal
@@ -93,7 +96,8 @@ def _is_removable(folder: RunPaths, run_id: str, cutoff: float) -> Optional[bool
     if not last_activity or last_activity > cutoff:
         return None
     is_fresh = not ended and last_activity > time.time() - UNFINISHED_GRACE_S
-    return not is_fresh and not _in_use(folder, run_id, ended=ended)
+    tag = (run_id, os.path.basename(folder.root))
+    return not is_fresh and tag not in tagged and not _in_use(folder, ended=ended)
 
 
 def _remove_run(folder: RunPaths) -> Steps:
@@ -181,8 +185,8 @@ def remove_left_container(folder: RunPaths) -> Generator[None, None, str]:
     return removed.problem
 
 
-def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:
-    """Return whether its supervisor, guardian, or a process with its tag or cgroup lives."""
+def _in_use(folder: RunPaths, *, ended: bool) -> bool:
+    """Return whether its supervisor, guardian, or a process in its cgroup lives."""
     if run_owner.is_alive(folder):
         return True
     is_recent = run_owner.heartbeat_age(folder) < UNFINISHED_GRACE_S
@@ -190,10 +194,8 @@ def _in_use(folder: RunPaths, run_id: str, *, ended: bool) -> bool:
         return True  # only the other machine can tell
     if any(leftover.pids() for leftover in _recorded_cgroups(folder)):
         return True
-    if any(is_requeued(read_events(part)) for part in _parts_of_run(folder)):
-        return True  # its job is to start again
-    node = os.path.basename(folder.root)
-    return bool(procfs.with_env({f"RUNNER_RUN_ID={run_id}", f"RUNNER_NODE={node}"}))
+    # Whether its job is to start again:
+    return any(is_requeued(read_events(part)) for part in _parts_of_run(folder))
 
 
 def _parts_of_run(folder: RunPaths) -> Iterator[RunPaths]:

@@ -6,14 +6,20 @@ folder it lies in.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import grp
 import os
+import secrets
 import stat
+import time
 from typing import Iterator, NamedTuple, Optional, Set, Tuple
 
 from runner.host.process.procfs import user_name
 
 MOST_LINKS = 40  # as in the kernel
+TOKEN_TIMEOUT_S = 5.0
+TOKEN_POLL_S = 0.01
 STORES = ("runs", "releases", "tasks", "code")
 
 
@@ -64,6 +70,31 @@ def private_folder(workdir: str, name: str) -> str:
     if exposure is not None:
         raise PermissionError(f"cluster.workdir: {exposure}")
     return path
+
+
+def shared_token(folder: str, name: str) -> str:
+    """Return the random text in a file, which the first process of all hosts of the disk writes.
+
+    No hard link is needed for that, since some disks have none.
+    """
+    path = os.path.join(folder, name)
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(secrets.token_hex(16).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # such as a full disk
+            os.unlink(path)
+            raise
+    deadline = time.monotonic() + TOKEN_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with open(path, encoding="ascii") as written:
+            if token := written.read():
+                return token
+        time.sleep(TOKEN_POLL_S)  # its writer has only just made it
+    raise OSError(errno.EIO, "it is empty: remove it, and start again", path)
 
 
 def _resolve(path: str) -> Iterator[Tuple[str, os.stat_result, str]]:

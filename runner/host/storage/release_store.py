@@ -1,8 +1,4 @@
-"""Release store: the releases on a host, whether they are intact, and which may be removed.
-
-Stored files are sealed: read-only, with one modification time for all. Writing to one breaks its
-seal, so that sizes and times are enough to tell whether a release is unmodified.
-"""
+"""Release store: the releases on a host, whether they are intact, and which may be removed."""
 
 from __future__ import annotations
 
@@ -12,20 +8,19 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import zlib
-from typing import BinaryIO, Dict, Generator, List, Optional, Set, Tuple
+from typing import Dict, Generator, List, Optional, Set
 
 from runner.core.model.release import File, Manifest, release_hash
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder, releases_folder
-from runner.host.process.event_loop import Steps, run_steps
+from runner.host.process.event_loop import Steps
 from runner.host.process.procfs import list_names
-from runner.host.storage.permissions import private_folder
-from runner.host.storage.run_folder import make_marker, mtime, read_state
+from runner.host.storage.permissions import private_folder, shared_token
+from runner.host.storage.run_folder import mtime, read_state
 
-SEAL_MTIME = 1_000_000_000  # the modification time of every stored file, in seconds since the epoch
-MANIFEST, DAMAGED, STORE_ID = "manifest", "damaged", ".store"
+MANIFEST = "manifest"
+STORE_ID = ".store"
 STAGING_SUFFIX = ".new"
 
 _STAGING_NAME = re.compile(r"\.[^.]+\.(.+)\.(\d+)(?:\.broken|\.old)?" + re.escape(STAGING_SUFFIX))
@@ -35,45 +30,36 @@ BYTES_PER_STEP = 1 << 20  # bytes read or written per step; a step is otherwise 
 
 
 def has_release(workdir: str, name: str) -> bool:
-    """Return whether a release is here that no checkout found damaged; no file of it is touched."""
-    root = release_folder(workdir, name)
-    return load_manifest(root) is not None and not os.path.exists(os.path.join(root, DAMAGED))
+    """Return whether a release is here; only its manifest is read."""
+    return load_manifest(release_folder(workdir, name)) is not None
 
 
-def mark_damaged(workdir: str, name: str) -> None:
-    """Have a release count as absent, so that the next launch stores it anew."""
-    path = os.path.join(release_folder(workdir, name), DAMAGED)
-    with contextlib.suppress(OSError):
-        make_marker(path)
+def find_damage(workdir: str, name: str, *, by_content: bool = False) -> Generator[None, None, str]:
+    """Return the first path of a release that is not as it was stored, "" if all are.
 
-
-def check_intact(workdir: str, name: str) -> str:
-    """Return "absent", "intact" or "damaged" after reading all of a release."""
-    if not os.path.lexists(release_folder(workdir, name)):
-        return "absent"
-    return "intact" if run_steps(_modified_files(workdir, name)) == [] else "damaged"
-
-
-def intact_manifest(workdir: str, name: str) -> Generator[None, None, Optional[Manifest]]:
-    """Return the manifest of a release that is here, complete and unmodified; else None."""
+    A file is judged by its size, with `by_content` by its digest, too.
+    """
     root = release_folder(workdir, name)
     manifest = load_manifest(root)
     if manifest is None:
-        return None
+        return MANIFEST
     code = os.path.join(root, CODE_FOLDER)
-    for file in manifest.files:
-        yield
-        if not is_sealed(os.path.join(code, file.path), file):
-            return None
-    for link in manifest.links:
-        yield
-        if _link_target(os.path.join(code, link.path)) != link.target:
-            return None
     for folder in manifest.folders:
         yield
         if not os.path.isdir(os.path.join(code, folder.path)):
-            return None
-    return manifest
+            return folder.path
+    for link in manifest.links:
+        yield
+        if _link_target(os.path.join(code, link.path)) != link.target:
+            return link.path
+    for file in manifest.files:
+        yield
+        path = os.path.join(code, file.path)
+        if not has_size(path, file):
+            return file.path
+        if by_content and (yield from _digest_of(path)) != file.digest:
+            return file.path
+    return ""
 
 
 def _link_target(path: str) -> str:
@@ -83,45 +69,13 @@ def _link_target(path: str) -> str:
         return ""
 
 
-def verify_content(workdir: str, name: str) -> Generator[None, None, bool]:
-    """Return whether the release is here and every file has the right content.
-
-    A file with other content loses its seal, and counts as missing from now on.
-    """
-    modified = yield from _modified_files(workdir, name)
-    for path in modified or ():
-        os.utime(path)
-    if modified == []:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(release_folder(workdir, name), DAMAGED))
-    return modified == []
-
-
-def _modified_files(workdir: str, name: str) -> Generator[None, None, Optional[List[str]]]:
-    """Return the sealed files of a release with the wrong content; None if it is not intact."""
-    manifest = yield from intact_manifest(workdir, name)
-    if manifest is None:
-        return None
-    modified = []
-    for file in manifest.files:
-        path = os.path.join(release_folder(workdir, name), CODE_FOLDER, file.path)
-        if (yield from digest_of(path)) != file.digest:
-            modified.append(path)
-    return modified
-
-
-def digest_of(path: str) -> Generator[None, None, str]:
+def _digest_of(path: str) -> Generator[None, None, str]:
     """Return the sha256 of a file."""
-    with open(path, "rb") as file:
-        return (yield from digest_of_open(file))
-
-
-def digest_of_open(file: BinaryIO) -> Generator[None, None, str]:
-    """Return the sha256 of the rest of an open file."""
     digest = hashlib.sha256()
-    while chunk := file.read(BYTES_PER_STEP):
-        digest.update(chunk)
-        yield
+    with open(path, "rb") as file:
+        while chunk := file.read(BYTES_PER_STEP):
+            digest.update(chunk)
+            yield
     return digest.hexdigest()
 
 
@@ -135,22 +89,13 @@ def load_manifest(root: str) -> Optional[Manifest]:
         return None
 
 
-def is_sealed(path: str, file: File) -> bool:
-    """Return whether a stored file is there and unmodified."""
+def has_size(path: str, file: File) -> bool:
+    """Return whether a stored file is there, with the size that it was stored with."""
     try:
-        return has_seal(os.lstat(path), file)
+        status = os.lstat(path)
     except OSError:
         return False
-
-
-def has_seal(status: os.stat_result, file: File) -> bool:
-    """Return whether that is the status of an unmodified stored file."""
-    return (
-        stat.S_ISREG(status.st_mode)
-        and status.st_size == file.size
-        and int(status.st_mtime) == SEAL_MTIME
-        and stat.S_IMODE(status.st_mode) == stored_mode(file)
-    )
+    return stat.S_ISREG(status.st_mode) and status.st_size == file.size
 
 
 def pin(workdir: str, name: str) -> Optional[int]:
@@ -184,21 +129,7 @@ def lock_folder(path: str, mode: int = fcntl.LOCK_EX) -> int:
 
 def store_id(workdir: str) -> str:
     """Return the id of this store, which is the same on hosts that share the disk."""
-    folder = private_folder(workdir, "releases")
-    path = os.path.join(folder, STORE_ID)
-    staging = f"{path}.{os.uname().nodename}.{os.getpid()}"
-    if not os.path.exists(path):
-        with open(staging, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(8))
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(staging, path)
-        except OSError:  # a disk without hard links
-            os.rename(staging, path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staging)
-    with open(path, encoding="ascii") as file:
-        return file.read()
+    return shared_token(private_folder(workdir, "releases"), STORE_ID)
 
 
 def stored_mode(file: File) -> int:
@@ -206,10 +137,14 @@ def stored_mode(file: File) -> int:
     return (file.mode | 0o400) & 0o555
 
 
-def seal(path: str, file: File) -> None:
-    """Mark a file as having the right content."""
+def complete(path: str, file: File) -> None:
+    """Make a stored file read-only, and have it on the disk before a rename that names it."""
     os.chmod(path, stored_mode(file))
-    os.utime(path, (SEAL_MTIME, SEAL_MTIME))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def prune(workdir: str, keep: int, current: str) -> Generator[None, None, List[str]]:
@@ -294,18 +229,18 @@ def _release_of(folder: RunPaths) -> str:
         return ""
 
 
-def stored_contents(parent: str) -> Generator[None, None, Dict[Tuple[str, int], str]]:
-    """Return the paths of sealed files of earlier releases, by digest and stored mode."""
-    contents: Dict[Tuple[str, int], str] = {}
+def stored_contents(parent: str) -> Generator[None, None, Dict[str, Dict[int, str]]]:
+    """Return the paths of the files of earlier releases, by digest and stored mode."""
+    contents: Dict[str, Dict[int, str]] = {}
     for name in list_names(parent):
         manifest = None if name.startswith(".") else load_manifest(os.path.join(parent, name))
         yield
         for file in manifest.files if manifest else ():
             yield
-            key = (file.digest, stored_mode(file))
             path = os.path.join(parent, name, CODE_FOLDER, file.path)
-            if key not in contents and is_sealed(path, file):
-                contents[key] = path
+            by_mode = contents.setdefault(file.digest, {})
+            if stored_mode(file) not in by_mode and has_size(path, file):
+                by_mode[stored_mode(file)] = path
     return contents
 
 

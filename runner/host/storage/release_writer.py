@@ -1,4 +1,4 @@
-"""Release writer: assembles a release aside, verifies every hash, and renames it into place."""
+"""Release writer: assembles a release aside, on the disk, and renames it into place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.host.process.event_loop import Steps
 from runner.host.storage import release_store
 from runner.host.storage.checkout import copy_file
 from runner.host.storage.permissions import private_folder
-from runner.host.storage.release_store import STAGING_SUFFIX, digest_of
+from runner.host.storage.release_store import STAGING_SUFFIX
 
 
 class ReleaseWriter:
@@ -48,8 +48,8 @@ class ReleaseWriter:
         stored = yield from release_store.stored_contents(os.path.dirname(self._release_path))
         for file in unique_contents(self.manifest):
             yield
-            source = stored.get((file.digest, release_store.stored_mode(file)))
-            if source is None or not (yield from self._reuse_stored(source, file)):
+            by_mode = stored.get(file.digest)
+            if not by_mode or not (yield from self._reuse_stored(by_mode, file)):
                 self.missing.append(file)
         self._upcoming = iter(self.missing)
         yield from self._next_file()
@@ -76,7 +76,7 @@ class ReleaseWriter:
                 yield
 
     def finish(self) -> Steps:
-        """Complete the tree, verify it (else ValueError), and rename it into place."""
+        """Complete the tree and rename it into place; ValueError if a file is not complete."""
         if self._open_file is not None:
             raise ValueError(f"the stream ended within {self._open_file.file.path}")
         for link in self.manifest.links:
@@ -84,7 +84,8 @@ class ReleaseWriter:
             os.symlink(link.target, os.path.join(self._code_folder, link.path))
         with open(os.path.join(self._staging, release_store.MANIFEST), "wb") as file:
             file.write(zlib.compress(self._manifest_bytes))
-        yield from self._verify()
+            file.flush()
+            os.fsync(file.fileno())
         yield from self._publish()
 
     def abort(self) -> Steps:
@@ -100,12 +101,14 @@ class ReleaseWriter:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def _reuse_stored(self, source: str, file: File) -> Generator[None, None, bool]:
-        """Reuse a stored file: as a hard link, or as a copy where the disk has no hard links."""
-        target = os.path.join(self._code_folder, file.path)
-        try:
-            os.link(source, target)
-        except OSError:
+    def _reuse_stored(self, by_mode: Dict[int, str], file: File) -> Generator[None, None, bool]:
+        """Reuse a stored file: as a hard link, or as a copy.
+
+        It is a copy if none has this mode, which links would share, or the disk has no hard links.
+        """
+        mode = release_store.stored_mode(file)
+        source = by_mode.get(mode) or next(iter(by_mode.values()))
+        if mode not in by_mode or not _link(source, os.path.join(self._code_folder, file.path)):
             try:
                 yield from self._copy(source, file)
             except FileNotFoundError:  # removed by another deploy
@@ -115,9 +118,8 @@ class ReleaseWriter:
 
     def _copy(self, source: str, file: File) -> Steps:
         target = os.path.join(self._code_folder, file.path)
-        for _ in copy_file(source, target, release_store.stored_mode(file)):
-            yield
-        release_store.seal(target, file)
+        yield from copy_file(source, target, release_store.stored_mode(file))
+        release_store.complete(target, file)
 
     def _copy_duplicates(self, file: File) -> Steps:
         first = os.path.join(self._code_folder, file.path)
@@ -137,17 +139,6 @@ class ReleaseWriter:
                 return
             self._open_file = _OpenFile(file, os.path.join(self._code_folder, file.path))
 
-    def _verify(self) -> Steps:
-        """Verify the files that were not hashed as they arrived."""
-        received = {id(file) for file in self.missing}
-        for file in self.manifest.files:
-            path = os.path.join(self._code_folder, file.path)
-            yield
-            if id(file) not in received and (yield from digest_of(path)) != file.digest:
-                raise ValueError(f"{file.path} was modified in an earlier release")
-            if not release_store.is_sealed(path, file):
-                raise ValueError(f"{file.path} was modified while it was stored")
-
     def _publish(self) -> Steps:
         for _ in range(2):
             try:
@@ -157,14 +148,22 @@ class ReleaseWriter:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
-            stored = yield from release_store.intact_manifest(self._workdir, self.name)
-            if stored is not None:
-                yield from self.abort()  # another process has stored it
+            damage = yield from release_store.find_damage(self._workdir, self.name)
+            if not damage:  # another process has stored it
+                yield from self.abort()
                 return
             broken = f"{self._staging[: -len(STAGING_SUFFIX)]}.broken{STAGING_SUFFIX}"
             os.rename(self._release_path, broken)
             yield from release_store.remove_tree(broken)
         raise ValueError(f"{self._release_path} is in the way")
+
+
+def _link(source: str, target: str) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
 
 
 class _OpenFile:
@@ -189,7 +188,7 @@ class _OpenFile:
         self.close()
         if self._digest.hexdigest() != self.file.digest:
             raise ValueError(f"{self.file.path} arrived with other content")
-        release_store.seal(self._path, self.file)
+        release_store.complete(self._path, self.file)
 
     def close(self) -> None:
         os.close(self._descriptor)

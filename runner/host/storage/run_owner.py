@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import socket
 import struct
 import time
@@ -23,7 +22,7 @@ from runner.core.codec import decode, encode
 from runner.core.dataclass import dataclass
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
-from runner.host.storage.permissions import private_folder
+from runner.host.storage.permissions import private_folder, shared_token
 from runner.host.storage.run_folder import has_ended, mtime, read_order, write_atomic
 
 BACKLOG = 64  # connections to a supervisor that waits for its disk
@@ -126,20 +125,11 @@ class RunSocket:
 def _socket_key(runs: str, *, create: bool) -> str:
     """Return the secret part of the names of sockets, "" where there is none."""
     path = os.path.join(runs, SOCKET_KEY)
-    if create and not os.path.lexists(path):
+    if not create:
+        return procfs.read_text(path)
+    if not os.path.lexists(path):
         private_folder(*os.path.split(runs))
-        draft = os.path.join(runs, f"{SOCKET_KEY}-{secrets.token_hex(8)}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(16))
-        try:
-            os.link(draft, path)
-        except FileExistsError:  # by another start, or another host of the disk
-            pass
-        except OSError:  # a disk without hard links
-            os.rename(draft, path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft)
-    return procfs.read_text(path)
+    return shared_token(runs, SOCKET_KEY)
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.control.record.atomic_file import replace_file
+from runner.control.atomic_file import replace_file
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import ConfigError, NotReady, Problem
 
@@ -38,7 +38,7 @@ def write_report(path: Path, page: str, *, is_named: bool) -> int:
     try:
         if path.exists() and not path.is_file():
             raise OSError(None, "it is no file")
-        replace_file(path, data)
+        replace_file(path, [data])
     except OSError as error:
         message = f"cannot write {path}: {error.strerror}"
         if is_named:

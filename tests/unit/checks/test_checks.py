@@ -91,6 +91,9 @@ def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() 
         ("torch", {"python": replace(TORCH, torch="2.11.0+cu128")}, (ERROR, "torch 2.11.0+cu128,")),
         ("storage", {"workdir_error": "no permission"}, (ERROR, "cluster.workdir: no permission")),
         ("storage", {"disk_free": 1 << 30}, (WARNING, "has 1024 MiB free for logs")),
+        ("storage", {"project_exists": False}, (ERROR, "cluster.project: there is no folder")),
+        ("storage", {"has_release": True, "release_damage": "a.py"}, (WARNING, "is here: a.py")),
+        ("storage", {"has_release": True}, (WARNING, "the pushed code could not be read")),
         ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
         (
             "logout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,10 @@ def contents(store: CodeStore) -> list[str]:
     return sorted(path.read_text() for path in files)
 
 
-def test_what_is_kept_is_the_release(project: Path, store: CodeStore) -> None:
-    """Its manifest and every byte, whatever becomes of the work tree."""
+def test_what_is_kept_is_the_release(
+    project: Path, store: CodeStore, synced_before_rename: Callable[[Path], bool]
+) -> None:
+    """Its manifest and every byte, whatever becomes of the work tree, also after a power cut."""
     taken = snapshot(project)
     assert CodeKeeper(store, taken).finish() == ""
     (project / "train.py").write_text("edited in place")
@@ -48,13 +51,14 @@ def test_what_is_kept_is_the_release(project: Path, store: CodeStore) -> None:
     assert kept is not None
     assert kept.manifest == taken.manifest
     assert [b"".join(kept.read(file)) for file in kept.manifest.files] == [b"echo", b"print(1)"]
+    assert all(map(synced_before_rename, (*store.folder.glob("*/*/*"), *store.folder.glob("r*/*"))))
     assert store.find("0" * 16) is None
     assert not (store.folder / "contents").stat().st_mode & 0o077
     assert (store.folder / ".gitignore").read_text() == "*\n"
 
 
 def test_only_what_is_new_is_written(project: Path, store: CodeStore) -> None:
-    """Except a content that a power cut has left empty."""
+    """Except a content of another size."""
     store.add(snapshot(project))
     made = {path: path.stat().st_ino for path in store.folder.glob("contents/*/*")}
     (project / "train.py").write_text("print(2)")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -55,9 +55,13 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_new_folder_holds_the_configuration(store: RunStore) -> None:
-    """It is there with its parents, and `latest` beside it points here."""
+def test_new_folder_holds_the_configuration(
+    synced_before_rename: Callable[[Path], bool], store: RunStore
+) -> None:
+    """It is there with its parents, on the disk, and `latest` beside it points here."""
     assert names(store.folder) == RECORD
+    files = RECORD - {".gitignore", "logs"}
+    assert [name for name in files if not synced_before_rename(store.folder / name)] == []
     assert (store.folder / "config.yaml").read_text() == "seed: 1\n"
     typed = yaml.safe_load((store.folder / "overrides.yaml").read_text())
     assert typed == ["a=1", "b='é \"x\"'"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from runner.core.protocol.paths import RunPaths
+from runner.host.process import procfs
 from runner.host.storage import garbage, run_owner
 from tests.unit.release_builders import done, left_in, release, store
 
@@ -97,6 +99,30 @@ def test_run_without_an_end_goes_only_when_it_cannot_begin_any_more(workdir: Pat
     gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
 
     assert (gone["runs"], gone["in_use"]) == (["dead"], ["young"])
+
+
+def test_run_of_which_a_process_is_left_stays(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many old runs there are, the environment of a process is read once."""
+    names = [f"old-{number}" for number in range(3)]
+    for name in names:
+        run(workdir, name)
+    read_text = procfs.read_text
+    read: list[str] = []
+
+    def record(path: str) -> str:
+        read.append(path)
+        return read_text(path)
+
+    monkeypatch.setattr(procfs, "read_text", record)
+    env = {"RUNNER_RUN_ID": names[1], "RUNNER_NODE": "a"}
+    with subprocess.Popen(["sleep", "900"], env={**os.environ, **env}) as left:
+        gone = done(garbage.collect_garbage(str(workdir), "a", 0, dry_run=False))
+        left.kill()
+
+    assert (gone["runs"], gone["in_use"]) == ([names[0], names[2]], [names[1]])
+    assert read.count(f"/proc/{left.pid}/environ") == 1
 
 
 def test_releases_in_use_stay(workdir: Path) -> None:

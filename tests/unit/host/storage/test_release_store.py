@@ -36,19 +36,20 @@ def gone() -> str:
     return str(done.pid)
 
 
-def test_what_has_another_length_or_is_gone_is_not_held(tmp_path: Path) -> None:
-    """Nobody runs code that is not what its hash says."""
+def test_what_is_damaged_is_named(tmp_path: Path) -> None:
+    """By its size before a push, by its content in `check`."""
     store(tmp_path, TREE)
-    assert release_store.has_release(str(tmp_path), TREE.name)
-    file = TREE.code(tmp_path) / "a"
-    write_into(file, b"longer")
-    os.utime(file, (release_store.SEAL_MTIME, release_store.SEAL_MTIME))
-    assert not is_intact(str(tmp_path), TREE.name)
-    assert store(tmp_path, TREE) == ["a"]
+    file = TREE.code(tmp_path) / "d/b"
+    found = []
+    for data in (b"two", b"owt", b"longer"):
+        write_into(file, data)
+        for by_content in (False, True):
+            damage = release_store.find_damage(str(tmp_path), TREE.name, by_content=by_content)
+            found.append(done(damage))
+    assert found == ["", "", "", "d/b", "d/b", "d/b"]
+
+    assert store(tmp_path, TREE) == ["d/b"]
     assert is_intact(str(tmp_path), TREE.name)
-    file.parent.chmod(0o700)
-    file.unlink()
-    assert not is_intact(str(tmp_path), TREE.name)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zlib"])

@@ -120,8 +120,24 @@ def test_known_contents_are_another_name_of_the_same_file(tmp_path: Path) -> Non
         {"a": b"changed", "moved/b": b"two" * 100, "x": b"one"}, modes={"moved/b": 0o600}
     )
 
-    assert store(tmp_path, second) == ["a", "moved/b"]  # with another mode it is another file
+    assert store(tmp_path, second) == ["a"]
     assert (second.code(tmp_path) / "x").samefile(TREE.code(tmp_path) / "a")
+    moved = second.code(tmp_path) / "moved/b"  # with another mode it is another file
+    assert (moved.read_bytes(), moved.stat().st_mode & 0o777) == (b"two" * 100, 0o400)
+
+
+def test_release_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, synced_before_rename: Callable[[Path], bool]
+) -> None:
+    """A power cut leaves no name of a hash with other content: not of a file copied here either."""
+    store(tmp_path, TREE)
+    second = release({"a": b"one", "b": b"three"}, modes={"a": 0o500})
+    store(tmp_path, second)
+
+    for made in (TREE, second):
+        paths = [made.code(tmp_path) / file.path for file in made.manifest.files]
+        for path in (*paths, made.code(tmp_path).parent / release_store.MANIFEST):
+            assert synced_before_rename(path), path
 
 
 def test_disk_without_hard_links_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -208,6 +209,31 @@ def test_a_full_backlog_is_no_sign_of_death(run: RunPaths) -> None:
         assert RunSocket(run).take() is None
         assert RunSocket(run).is_held
         assert run_owner.take_over(run) is None
+
+
+def test_first_runs_of_a_disk_stay_reachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several hosts that start at once, on disks without hard links: they have one key."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    barrier = threading.Barrier(4)
+
+    def start(run: RunPaths) -> socket.socket:
+        barrier.wait()
+        taken = RunSocket(run).take()
+        assert taken is not None
+        return taken
+
+    with ThreadPoolExecutor(4) as pool, contextlib.ExitStack() as listening:
+        for disk in range(20):
+            runs = [RunPaths(str(tmp_path / str(disk)), f"r{at}", "n1") for at in range(4)]
+            for listener in pool.map(start, runs):
+                listening.enter_context(listener)
+            assert all(RunSocket(run).is_held for run in runs)
 
 
 def names_of(run: RunPaths) -> list[str]:
