@@ -8,6 +8,7 @@ import functools
 import math
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from runner.core.protocol.paths import is_run_id
 from runner.core.protocol.remote_files import glob_problem
 
 MAX_LISTED_KEYS = 5
+MAX_SECONDS = sys.float_info.max
 LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
     *("RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
@@ -120,21 +122,18 @@ class Validator:
         self.add(where, f"{text!r} is not legal; choose {join_or(legal)}", hint)
         return legal[0]
 
-    def seconds(self, where: str, value: object) -> float:
-        """Read a time span."""
-        if isinstance(value, (int, float)) and math.isfinite(value) and value > 0:
-            return float(value)
-        self.add(where, f"must be a positive number of seconds, not {value!r}")
+    def seconds(
+        self, where: str, value: object, word: str = "", least: float = 0, most: float = MAX_SECONDS
+    ) -> float:
+        """Read a time span, or the word for none, which is 0."""
+        if word and (value == word or (word == "off" and value in (False, None))):
+            return 0.0  # YAML reads off as false
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+        if number > 0 and least <= number <= most:
+            return float(number)
+        legal = f"{least} to {most} seconds" if least else "a positive number of seconds"
+        self.add(where, f"must be {legal}{f', or {word}' if word else ''}, not {value!r}")
         return 1.0
-
-    def seconds_or(self, where: str, value: object, word: str) -> float:
-        """Read a time span, or a word for an unlimited one, which is 0."""
-        if value == word or (word == "off" and value in (False, None)):  # YAML reads off as false
-            return 0.0
-        if isinstance(value, (int, float)):
-            return self.seconds(where, value)
-        self.add(where, f"must be a number of seconds, or {word}, not {value!r}")
-        return 0.0
 
     def integer(self, where: str, value: object, minimum: int) -> int:
         """Read a whole number."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,35 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
     assert project("") == str(real)
     assert project(str(link), "sub") == str(link / "sub")
     assert project(str(link), "/shared/code") == "/shared/code"
+
+
+def keys_of(schema: type, before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the full keys of a schema, and what is legal there."""
+    for field in dataclasses.fields(schema):
+        key = before + field.name
+        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(
+            field.default_factory
+        ):
+            yield from keys_of(field.default_factory, f"{key}.")
+        else:
+            yield key, str(field.metadata["legal"])
+
+
+NUMERIC_KEYS = [
+    key
+    for key, legal in keys_of(RunnerConfig)
+    if re.match("seconds|whole|number|port|1 to", legal) and not key.startswith("cluster.slurm.")
+]
+
+
+def test_a_bool_is_no_number() -> None:
+    """YAML reads `on` as true, which Python takes for 1."""
+    on = dict.fromkeys(NUMERIC_KEYS, True)
+    on["cluster.nodes"] = {"gpu1": {"gpus": True, "nproc_per_node": True, "port": True}}
+    named = {problem.partition(":")[0] for problem in problems_of(on)}
+    nodes = {f"cluster.nodes.gpu1.{key}" for key in ("gpus", "nproc_per_node", "port")}
+    assert {*NUMERIC_KEYS, *nodes} <= named
+    assert {"grace_s", "sample_s", "watch.stall_s", "disconnect_s"} <= named
 
 
 def test_words_and_bools_of_yaml_stand_for_values() -> None:
