@@ -22,6 +22,8 @@ RUNS_FOLDER = "runs"
 LATEST = "latest"
 """The name of the link to the last run launched from a folder."""
 
+IGNORE_FILE = ".gitignore"
+
 
 def record_folder(name: str) -> Path | None:
     """Return the record of a run by its id, or of this folder's `latest`; None for none."""
@@ -125,11 +127,9 @@ def set_latest(folder: Path) -> None:
         _link(runs / LATEST, Path(folder.name) if folder.parent == runs else folder)
 
 
-def ignore_folder(folder: Path) -> Path:
-    """Keep a folder out of git and of snapshots: records are not code. Return the file for it."""
-    path = folder / ".gitignore"
-    path.write_text("*\n", encoding="ascii")
-    return path
+def ignore_folder(folder: Path) -> None:
+    """Keep a folder out of git and of snapshots: records are not code."""
+    (folder / IGNORE_FILE).write_text("*\n", encoding="ascii")
 
 
 def _named(name: str) -> Iterator[Path]:
