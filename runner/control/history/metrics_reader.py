@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 from runner.control.history.bounded_reader import MAX_TIME, Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder, SpreadBuilder
-from runner.control.record.metrics_record import METRICS_FILE
+from runner.control.record.metrics_record import MAX_SIZE, METRICS_FILE
 from runner.core.codec import parse_json
 from runner.core.history.run_data import MAX_POINTS, Metric, Series
 from runner.core.model.metrics import MAX_STEP, MAX_TEXT
 
-MAX_SIZE = 512 << 20  # bytes of the file that are read
 MAX_NAMES, MAX_SERIES = 100, 256  # of metrics, and of those by attempt
 MAX_ATTEMPT, MAX_RANK = 10**6, 10**9
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -76,7 +75,7 @@ class MetricsHistory:
 
     def read(self, folder: Path, problems: Problems) -> None:
         """Read the file of a record."""
-        for block in blocks_of_lines(folder / METRICS_FILE, MAX_SIZE, problems):
+        for block in blocks_of_lines(folder / METRICS_FILE, 2 * MAX_SIZE, problems):
             self.take(block.decode(errors="replace"))
         if self._bad_count:
             problems.add(METRICS_FILE, f"{self._bad_count:,} lines are no metrics")
