@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -407,6 +408,9 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
         *on_lab.rank_overrides(*words),
     )
     assert never.code == 0, never
+    shutil.rmtree(never.folder / "logs")
+    assert on_lab("why", "--cluster", "lab").code == 0
+    assert [*(never.folder / "logs").rglob("rank_*.out")]
     assert not (never.folder / "outputs").exists()
     pulled = on_lab("pull", "--run", never.folder.name, "--cluster", "lab")
     assert pulled.code == 0, pulled
