@@ -8,7 +8,6 @@ import functools
 import math
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ from runner.core.protocol.paths import is_run_id
 from runner.core.protocol.remote_files import glob_problem
 
 MAX_LISTED_KEYS = 5
-MAX_SECONDS = sys.float_info.max
 LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
     *("RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
@@ -123,13 +121,13 @@ class Validator:
         return legal[0]
 
     def seconds(
-        self, where: str, value: object, word: str = "", least: float = 0, most: float = MAX_SECONDS
+        self, where: str, value: object, word: str = "", least: float = 0, most: float = math.inf
     ) -> float:
         """Read a time span, or the word for none, which is 0."""
         if word and (value == word or (word == "off" and value in (False, None))):
             return 0.0  # YAML reads off as false
         number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
-        if number > 0 and least <= number <= most:
+        if number > 0 and least <= number <= most and math.isfinite(number):
             return float(number)
         legal = f"{least} to {most} seconds" if least else "a positive number of seconds"
         self.add(where, f"must be {legal}{f', or {word}' if word else ''}, not {value!r}")
@@ -184,9 +182,12 @@ class Validator:
             return PortRange()
         return PortRange(low, high)
 
-    def line(self, where: str, value: object) -> str:
-        """Read a text of one line."""
-        return self.text(where, "" if value is None else value)
+    def path(self, where: str, value: object) -> str:
+        """Read a path, whose `~/` is the home folder."""
+        path = self.text(where, "" if value is None else value)
+        if re.match("~[^/]", path):
+            self.add(where, f"{path}: only ~/ is replaced", "write the whole path")
+        return path
 
     def text(self, where: str, value: object) -> str:
         """Read a text of one line; null is ""."""

@@ -9,14 +9,14 @@ from runner.config.validation import Kind, Validator, join_or, kind, or_null
 
 VARIABLE_NAMES = "list of names of variables"
 NODE_RANGES = "list of names and ranges"
-PATH = Kind("path", Validator.line)
+PATH = Kind("path", Validator.path)
 TEXT = Kind("text, or null", Validator.text)
 NULLABLE_TEXT = Kind("text or null", Validator.optional_line)
-KEY_FILE = Kind("path of a file here, or null", Validator.optional_line)
 ADDRESS = Kind("name, address or null", Validator.address)
 NULLABLE_PORT = Kind("1 to 65535 or null", Validator.port)
 PORTS = Kind("port, range such as 29500-29600, or auto", Validator.ports)
 ENDPOINT = Kind("HOST:PORT, or null", Validator.endpoint)
+KEY_FILE = or_null(PATH, "path of a file here, or null")
 SECONDS = Kind("seconds, more than 0", Validator.seconds)
 SECONDS_OR_OFF = kind(f"{SECONDS.legal}, or off", Validator.seconds, word="off")
 SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds, word="never")

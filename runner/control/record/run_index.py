@@ -15,6 +15,7 @@ from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE, RESULT_FILE
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
+from runner.core.shell import expand_home
 
 RUNS_FOLDER = "runs"
 """Where the records of a folder are, below it."""
@@ -171,5 +172,5 @@ def _link(path: Path, target: Path) -> None:
 
 def _index() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    state = base if base.is_absolute() else Path("~/.local/state").expanduser()
+    state = base if base.is_absolute() else Path(expand_home("~/.local/state"))
     return state / "runner" / RUNS_FOLDER

@@ -277,3 +277,12 @@ def test_a_section_with_an_unknown_key_is_read() -> None:
     """The key is reported with the others; the values that are known are read."""
     for section in ("cluster.ssh", "torchrun", "rendezvous", "relaunch", "deploy"):
         assert spec_of({f"{section}.unknown": 1}) == spec_of({}), section
+
+
+def test_the_home_of_another_user_is_refused() -> None:
+    """Here nobody may have that name, and on a host it would be a folder called `~ada`."""
+    here = ("run_dir", "cluster.ssh.key", "cluster.ssh.config", "cluster.ssh.known_hosts")
+    there = ("cluster.workdir", "cluster.project", "cluster.python", "cluster.host_python")
+    problems = "\n".join(problems_of(dict.fromkeys((*here, *there), "~ada/x")))
+    for key in (*here, *there):
+        assert f"{key}: ~ada/x: only ~/ is replaced\n    write the whole path" in problems
