@@ -429,6 +429,7 @@ def test_attach_stops_nothing_that_it_cannot_reach(
     with lab.cut_off("node2"):
         joined = on_lab.start("attach", "--cluster", "lab")
         joined.until(lambda: joined.out.count("] up") == 1, "the other one")
+        joined.until(lambda: "it is tried again" in joined.err, "why node2 is not shown")
         listed = on_lab("ps", "--cluster", "lab")
         assert "node2: not asked: " in listed.out, listed  # and `attach` has been there before
         lab["node1"].sh("touch /dev/shm/go")
