@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner.control.history import samples_reader
 from runner.control.history.bounded_reader import BLOCK, MAX_LINE, Problems, blocks_of_lines
 from runner.control.history.config_reader import read_config
 from runner.control.history.events_reader import read_events
@@ -238,6 +239,14 @@ def test_many_events_leave_the_important_ones(store: RunStore) -> None:
     assert problems.lines == ["events.jsonl: 50 of 499 events are read"]
     few = [event.seq for event in read_events(store.folder, Problems(), 4)[0]]
     assert (few[0], few[-1]) == (3, 400)
+
+
+def test_a_file_of_samples_may_go_while_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as by a `pull` at the same time."""
+    monkeypatch.setattr(samples_reader, "_files", lambda folder: [folder / "samples.jsonl"])
+    assert samples_reader.read_loads(tmp_path, 10, 0.0, Problems()) == ()
 
 
 def test_of_a_huge_file_the_middle_is_left_out(tmp_path: Path) -> None:
