@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -545,7 +546,7 @@ def test_host_that_falls_silent_is_given_up(place: Place) -> None:
         (b"SSH-2.0-x\r\n", "began the SSH handshake but did not finish it within 4 s"),
     ):
         began = time.monotonic()
-        with listener(lambda link, said=said: link.sendall(said)) as node:
+        with listener(methodcaller("sendall", said)) as node:
             problem = place.problem(node, connect_timeout=4)
         spent_s.append(time.monotonic() - began)
         assert what in problem.message
