@@ -67,6 +67,8 @@ class MetricsRecord:
 
     def complete(self, pattern: str) -> None:
         """Record what is left in all logs; these lines have no time."""
+        if self._is_failed:
+            self.forget_position()
         for folder in sorted(self._logs.glob("*/")):
             attempts = {0: folder}
             for each in folder.glob("attempt_*/"):

@@ -214,10 +214,9 @@ def keys_of(schema: type, before: str = "") -> Iterator[tuple[str, str]]:
     """Yield the full keys of a schema, and what is legal there."""
     for field in dataclasses.fields(schema):
         key = before + field.name
-        if isinstance(field.default_factory, type) and dataclasses.is_dataclass(
-            field.default_factory
-        ):
-            yield from keys_of(field.default_factory, f"{key}.")
+        section: Any = field.default_factory
+        if dataclasses.is_dataclass(section):
+            yield from keys_of(section, f"{key}.")
         else:
             yield key, str(field.metadata["legal"])
 
@@ -231,7 +230,7 @@ NUMERIC_KEYS = [
 
 def test_a_bool_is_no_number() -> None:
     """YAML reads `on` as true, which Python takes for 1."""
-    on = dict.fromkeys(NUMERIC_KEYS, True)
+    on: dict[str, Any] = dict.fromkeys(NUMERIC_KEYS, True)
     on["cluster.nodes"] = {"gpu1": {"gpus": True, "nproc_per_node": True, "port": True}}
     named = {problem.partition(":")[0] for problem in problems_of(on)}
     nodes = {f"cluster.nodes.gpu1.{key}" for key in ("gpus", "nproc_per_node", "port")}

@@ -77,6 +77,17 @@ def test_the_last_line_of_each_stream_is_on_record_however_many_there_are(
         assert 0 < sum(step < 500 for step in steps) < sum(step >= 500 for step in steps)
 
 
+def test_a_disk_that_was_full_loses_no_line(store: RunStore) -> None:
+    """What could not be written when it was read is written at the end."""
+    write(store, "rank_0.out", LOG)
+    path = store.folder / "metrics.jsonl"
+    path.mkdir()
+    store.metrics.advance("gpu1", 0, "rank_0.out", "", 1.0)
+    path.rmdir()
+    store.metrics.complete("")
+    assert [line["offset"] for line in records(store)] == [6, 43]
+
+
 def test_other_hosts_do_not_wait_for_long_logs(store: RunStore) -> None:
     """A call looks at little more than a piece; the next one goes on there."""
     line = b'{"step": 1, "loss": 2}\n'
