@@ -210,7 +210,7 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
     assert project(str(link), "/shared/code") == "/shared/code"
 
 
-def keys_of(schema: type, before: str = "") -> Iterator[tuple[str, str]]:
+def keys_of(schema: Any, before: str = "") -> Iterator[tuple[str, str]]:
     """Yield the full keys of a schema, and what is legal there."""
     for field in dataclasses.fields(schema):
         key = before + field.name
