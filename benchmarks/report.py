@@ -1,6 +1,6 @@
 """Report of a big run: how long it is written, and how fast it opens, zooms and filters.
 
-    python -m benchmarks.report [--ranks 1000] [--lines 1000000] [--events 10000] [--rounds 3]
+    python -m benchmarks.report [--ranks 1000] [--lines 150000] [--events 10000] [--rounds 3]
 
 The record of a run of 8 ranks with a hundredth of the lines and events, and of the big one, are
 made; `report` writes the page of each, and Chromium, without a window, opens it from its file. The
@@ -33,7 +33,7 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1000)
-    parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--lines", type=int, default=150_000)
     parser.add_argument("--events", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()

@@ -12,6 +12,7 @@ from runner.config.nodes import expand_range
 from runner.config.overrides import names_file
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.facts import MAX_PORT
+from runner.core.shell import expand_home
 
 Nodes = dict[str, dict[str, str | int]]
 """Entries of `cluster.nodes` by name, with the keys that differ from the defaults."""
@@ -46,8 +47,8 @@ def read_hostfile(file: str) -> Nodes:
     other KEY=VALUE, which are not used. `gpu1:4` without slots is MPICH's form of slots=4.
     """
     try:
-        text = Path(file).expanduser().read_text(encoding="utf-8")
-    except (OSError, ValueError, RuntimeError) as error:
+        text = Path(expand_home(file)).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise input_error("--hostfile", f"{file} cannot be read: {reason}") from error
     found = _NodeList()

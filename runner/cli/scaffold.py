@@ -13,7 +13,7 @@ from runner.config.overrides import names_file
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Interrupted, Problem
-from runner.core.shell import this_program
+from runner.core.shell import expand_home, this_program
 from runner.core.text import join_some
 from runner.transport.ssh.config_files import host_names
 from runner.ui.layout import terminal_width
@@ -165,7 +165,7 @@ def _ask_for_missing(
     has_machines = bool(given.get("hosts") or given.get("hostfile"))
     try:
         if asks_cluster and not has_machines:
-            if names := list(host_names(Path(SSH_CONFIG).expanduser())):
+            if names := list(host_names(Path(expand_home(SSH_CONFIG)))):
                 show_prose(f"{SSH_CONFIG} names {join_some(names)}")
             question = "Machines, such as gpu[01-04] or ada@10.0.0.5:22 [this machine]"
             answers["hosts"] = _ask(question, "", parse_hosts)
@@ -245,7 +245,7 @@ def _print_next_steps(overrides: Sequence[str]) -> None:
 
 
 def _check_key(text: str) -> None:
-    if not text.isprintable() or not (path := Path(text).expanduser()).is_file():
+    if not text.isprintable() or not (path := Path(expand_home(text))).is_file():
         raise input_error("--key", f"there is no file {text}")
     try:
         content = path.read_bytes()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import getitem
 from typing import Any, cast
 
 from hydra.conf import HydraConf
@@ -34,8 +35,15 @@ ALTERNATIVES = (
 )
 """The settings without effect, as patterns of their keys, and what to do instead."""
 
-DEFAULT_FOLDERS = ("outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}", "${hydra.job.num}")
-"""Hydra's own `hydra.run.dir` and `hydra.sweep.subdir`."""
+USUAL_VALUES: Mapping[str, object] = {
+    "hydra.run.dir": "outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}",
+    "hydra.sweep.subdir": "${hydra.job.num}",
+    "hydra.output_subdir": None,
+    "hydra.callbacks": {},
+    "hydra.job.chdir": None,
+    "hydra.job.env_set": {},
+}
+"""Hydra's own values of those that only a user sets: not `hydra.sweep.dir`, which a sweep sets."""
 
 OUTPUT_FOLDER = re.compile(r"\$\{hydra:\s*(?:runtime\.output_dir|run\.dir|sweep\.\w+)\s*\}")
 OUTPUT_HINT = (
@@ -53,19 +61,14 @@ def override_problems(overrides: Sequence[Override]) -> Iterator[Problem]:
 
 
 def setting_problems(hydra: HydraConf) -> Iterator[Problem]:
-    """Yield a problem for every plug-in that YAML chooses, and every folder that it sets.
-
-    Not for `hydra.sweep.dir`, which a sweep sets itself.
-    """
+    """Yield a problem for every plug-in that YAML chooses, and every setting without effect."""
     for group in ("hydra/launcher", "hydra/sweeper"):
         if (choice := hydra.runtime.choices.get(group, "basic")) != "basic":
             yield _problem(f"{group}: {choice}", _alternative(group))
-    if hydra.job.chdir is not None:
-        yield _problem("hydra.job.chdir", _alternative("hydra.job.chdir"))
-    for group, node, name in (("run", hydra.run, "dir"), ("sweep", hydra.sweep, "subdir")):
-        value = dict(cast("Any", OmegaConf.to_container(cast("Any", node), resolve=False)))[name]
-        if value not in DEFAULT_FOLDERS:
-            yield _problem(f"hydra.{group}.{name}: {value}", RUNS_HINT)
+    composed: Any = OmegaConf.to_container(cast("Any", hydra), resolve=False)
+    for key, usual in USUAL_VALUES.items():
+        if functools.reduce(getitem, key.split("."), {"hydra": composed}) != usual:
+            yield _problem(key, _alternative(key))
 
 
 def output_folder_problems(config: Any, key: str = "") -> Iterator[Problem]:

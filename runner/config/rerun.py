@@ -34,7 +34,7 @@ from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import RecordedCode, Spec, are_local
-from runner.core.shell import this_program
+from runner.core.shell import expand_home, this_program
 from runner.core.text import join_some
 
 KEY = "rerun"
@@ -146,7 +146,7 @@ def requested_run(overrides: Sequence[Override]) -> str | None:
 def find_record(name: str, cwd: Path) -> RecordedRun:
     """Return a run on record on this machine, by its id or at a path, or raise ConfigError."""
     if "/" in name:
-        folder = cwd / Path(name).expanduser()
+        folder = cwd / expand_home(name)
     else:
         folder = run_index.record_folder(name) or cwd / RUNS_FOLDER / name
     if not folder.is_dir():

@@ -28,6 +28,7 @@ from runner.config.overrides import override_key
 from runner.config.schema import GROUPS, SECTIONS
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
+from runner.core.shell import expand_home
 
 if TYPE_CHECKING:
     from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
@@ -45,7 +46,7 @@ def conf_folders(extra: Sequence[str]) -> list[Path]:
     except OSError as error:
         problem = Problem("", f"the working directory is not there: {error.strerror}")
         raise ConfigError([problem]) from error
-    folders = [cwd / Path(name).expanduser() for name in extra]
+    folders = [cwd / expand_home(name) for name in extra]
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing:
         raise ConfigError([Problem("--config-dir", f"there is no folder {f}") for f in missing])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from runner.core.model.spec import (
 )
 from runner.core.planning.container.base import ENGINES, engine_of
 from runner.core.planning.container.extra import extra_problems
-from runner.core.shell import this_program
+from runner.core.shell import expand_home, this_program
 
 ULIMITS = (
     *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
@@ -283,7 +282,7 @@ def _read_options(
     return {
         "dry_run": dry_run,
         "plan_as_json": plan_as_json,
-        "run_dir": Path(inputs.cwd, Path(top["run_dir"]).expanduser()),
+        "run_dir": Path(inputs.cwd, expand_home(top["run_dir"])),
         "ui": top["ui"],
         "console_ranks": top["console_ranks"],
     }
@@ -305,7 +304,7 @@ def _read_dry_run(validator: Validator, value: object) -> tuple[DryRun, bool]:
 def _read_ssh(validator: Validator, values: Mapping[str, Any], cwd: str) -> Ssh:
     ssh = validator.section("cluster.ssh", values, SshConfig)
     for name, usual in (("key", None), ("config", Ssh().config)):
-        file = Path(cwd, os.path.expanduser(ssh[name] or ""))  # noqa: PTH111 (takes any text)
+        file = Path(cwd, expand_home(ssh[name] or ""))
         if ssh[name] not in ("", usual) and (file.is_dir() or not file.exists()):
             validator.add(f"cluster.ssh.{name}", f"there is no file {ssh[name]}")
     for name in ("key", "config", "known_hosts"):
@@ -317,13 +316,13 @@ def _read_ssh(validator: Validator, values: Mapping[str, Any], cwd: str) -> Ssh:
 
 def _read_project(validator: Validator, value: object, inputs: SpecInputs) -> str:
     """Return the folder of the code on the hosts: by default $PWD, symbolic links kept."""
-    project = validator.optional_line("cluster.project", value)
-    if project and project.startswith("~"):
+    project = "" if value is None else validator.path("cluster.project", value)
+    if project.startswith("~"):
         return project
     cwd, shell_cwd = Path(inputs.cwd), Path(inputs.environ.get("PWD", ""))
     if shell_cwd.is_absolute() and shell_cwd.exists() and shell_cwd.samefile(cwd):
         cwd = shell_cwd
-    return str(cwd / (project or ""))
+    return str(cwd / project)
 
 
 def _read_environment(

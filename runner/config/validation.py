@@ -119,21 +119,18 @@ class Validator:
         self.add(where, f"{text!r} is not legal; choose {join_or(legal)}", hint)
         return legal[0]
 
-    def seconds(self, where: str, value: object) -> float:
-        """Read a time span."""
-        if isinstance(value, (int, float)) and math.isfinite(value) and value > 0:
-            return float(value)
-        self.add(where, f"must be a positive number of seconds, not {value!r}")
+    def seconds(
+        self, where: str, value: object, word: str = "", least: float = 0, most: float = math.inf
+    ) -> float:
+        """Read a time span, or the word for none, which is 0."""
+        if word and (value == word or (word == "off" and value in (False, None))):
+            return 0.0  # YAML reads off as false
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+        if number > 0 and least <= number <= most and math.isfinite(number):
+            return float(number)
+        legal = f"{least} to {most} seconds" if least else "a positive number of seconds"
+        self.add(where, f"must be {legal}{f', or {word}' if word else ''}, not {value!r}")
         return 1.0
-
-    def seconds_or(self, where: str, value: object, word: str) -> float:
-        """Read a time span, or a word for an unlimited one, which is 0."""
-        if value == word or (word == "off" and value in (False, None)):  # YAML reads off as false
-            return 0.0
-        if isinstance(value, (int, float)):
-            return self.seconds(where, value)
-        self.add(where, f"must be a number of seconds, or {word}, not {value!r}")
-        return 0.0
 
     def integer(self, where: str, value: object, minimum: int) -> int:
         """Read a whole number."""
@@ -184,9 +181,12 @@ class Validator:
             return PortRange()
         return PortRange(low, high)
 
-    def line(self, where: str, value: object) -> str:
-        """Read a text of one line."""
-        return self.text(where, "" if value is None else value)
+    def path(self, where: str, value: object) -> str:
+        """Read a path, whose `~/` is the home folder."""
+        path = self.text(where, "" if value is None else value)
+        if re.match("~[^/]", path):
+            self.add(where, f"{path}: only ~/ is replaced", "write the whole path")
+        return path
 
     def text(self, where: str, value: object) -> str:
         """Read a text of one line; null is ""."""

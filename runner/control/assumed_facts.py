@@ -11,6 +11,7 @@ from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
 from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.build_plan import FoldNames
 from runner.core.planning.readiness import missing_script
+from runner.core.shell import expand_home
 
 ASSUMED_PORT = 29500
 
@@ -50,7 +51,7 @@ def assumed_facts(
 
 def _check_script(spec: Spec) -> None:
     """Refuse a program that this machine lacks, as a launch on it would: raise NotReady."""
-    script = Path(spec.project).expanduser() / spec.task.target
+    script = Path(expand_home(spec.project)) / spec.task.target
     is_needed = spec.task.kind == "script" and not spec.pushes_code
     if is_needed and not script.is_file() and not (script / "__main__.py").is_file():
         raise NotReady([missing_script(spec.task, spec.nodes[0], spec.project)])

@@ -24,6 +24,11 @@ def path(word: str) -> str:
     return quote(word)
 
 
+def expand_home(path: str) -> str:
+    """Replace a leading `~`, or `~user`, here; that of an unknown user stays, as in a shell."""
+    return os.path.expanduser(path)
+
+
 def line(argv: Sequence[str], paths: int = 0) -> str:
     """Join `argv` into one line that a POSIX shell splits back into exactly `argv`.
 

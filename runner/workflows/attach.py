@@ -99,6 +99,9 @@ def _follow_attempt(
     """Show one attempt to its end."""
     inbox = run.finder.pool.inbox
     run.console.message(report.launch_header(run.plan))
+    for share in () if run.already_ended else run.plan.nodes:
+        if problem := run.finder.unreachable.get(share.node):
+            run.console.message(f"{share.node}: {problem.message}; it is tried again")
     reporter = AttemptReporter(
         run.plan,
         run.console,

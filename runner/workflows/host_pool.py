@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import replace
@@ -240,6 +241,8 @@ def forward_signals(inbox: Inbox) -> Iterator[None]:
 def handling_signals(handle: Callable[[int], None]) -> Iterator[None]:
     """Have every signal that asks this process to end call this, and nothing else, meanwhile."""
     handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
+    if threading.current_thread() is not threading.main_thread():  # no signal comes here
+        handled = []
     previous_handlers = {
         signum: signal.signal(signum, lambda number, _: handle(number)) for signum in handled
     }

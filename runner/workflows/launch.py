@@ -173,16 +173,16 @@ class LaunchSession:
     def _run_attempts(self, plan: Plan, facts: dict[str, Facts]) -> int:
         started_at, here = time.monotonic(), str(Path.cwd())
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
+        attempt = self._orders(plan, facts)
         with self._writing_record():
-            self._store.create(self._request)
-        found = run_index.record_folder(plan.run_id) == self._store.folder.resolve()
+            found = self._store.create(self._request, attempt.plan)
         self._request = replace(self._request, on_record=found)
         self._keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         relauncher = Relauncher(self._pool, self._preparation)
         notifier = self._notifier = LaunchNotifier(
             self._pool.spec, self._store, self._console.message, self._ending.run_flags
         )
-        monitor, verdict = self._run_attempt(plan, facts)
+        monitor, verdict = self._run_attempt(attempt, facts)
         cut_short = False
         try:
             while not monitor.detached and (
@@ -192,7 +192,10 @@ class LaunchSession:
                 if relauncher.past_attempts != self._past_attempts:
                     notifier.relaunching(plan, relauncher.past_attempts[-1].reason)
                 self._past_attempts = relauncher.past_attempts
-                monitor, verdict = self._run_attempt(plan, facts)
+                attempt = self._orders(plan, facts)
+                with self._writing_record():
+                    self._store.write_plan(attempt.plan)
+                monitor, verdict = self._run_attempt(attempt, facts)
         except NotReady as error:
             self._console.message(f"not relaunching:\n{error}")
         except Interrupted as error:
@@ -240,16 +243,22 @@ class LaunchSession:
             problem = Problem("run_dir", message, "free some space, or set run_dir")
             raise NotReady([problem]) from error
 
-    def _run_attempt(self, plan: Plan, facts: dict[str, Facts]) -> tuple[AttemptMonitor, Verdict]:
-        """Carry out a plan to its end."""
-        relaunches_left = self._pool.spec.relaunch.max - len(self._past_attempts)
-        attempt = AttemptOrders(plan)
+    @property
+    def _relaunches_left(self) -> int:
+        return self._pool.spec.relaunch.max - len(self._past_attempts)
+
+    def _orders(self, plan: Plan, facts: dict[str, Facts]) -> AttemptOrders:
+        """Return the orders of an attempt, in which hosts are chosen that may relaunch."""
         # While a controller is needed, only the controller relaunches.
-        if relaunches_left and (self._pool.spec.detach or self._pool.spec.disconnect_s):
-            attempt = assign_voters(self._pool.spec, plan, facts, relaunches_left)
+        if self._relaunches_left and (self._pool.spec.detach or self._pool.spec.disconnect_s):
+            return assign_voters(self._pool.spec, plan, facts, self._relaunches_left)
+        return AttemptOrders(plan)
+
+    def _run_attempt(
+        self, attempt: AttemptOrders, facts: dict[str, Facts]
+    ) -> tuple[AttemptMonitor, Verdict]:
+        """Carry out a plan to its end."""
         plan = attempt.plan
-        with self._writing_record():
-            self._store.write_plan(plan)
         started_at = time.monotonic()
         if self._notifier:
             self._notifier.begin(plan)
@@ -264,7 +273,7 @@ class LaunchSession:
             self._order_sender(plan, attempt),
             self._packed_record(plan),
             self._preparation.admission_hooks(facts, plan.attempt, self._on_admitted),
-            relaunch_follows=relaunches_left > 0,
+            relaunch_follows=self._relaunches_left > 0,
         )
         monitor.run(detach=self._pool.spec.detach)
         verdict = fold_events(monitor.plan, monitor.timed_events, time.monotonic() - started_at)
@@ -293,8 +302,9 @@ class LaunchSession:
         return self._packed_record(plan)
 
     def _run_info(self, plan: Plan) -> RunInfo:
-        past, left = self._past_attempts, self._pool.spec.relaunch.max - len(self._past_attempts)
-        return run_info(plan, user_at_host(), self._request.launched_at, past, left)
+        launched_at = self._request.launched_at
+        past, left = self._past_attempts, self._relaunches_left
+        return run_info(plan, user_at_host(), launched_at, past, left)
 
     def _packed_record(self, plan: Plan) -> bytes:
         """Return what every host is to have on record of the whole run, packed."""

@@ -129,8 +129,8 @@ class Ending:
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
             diagnosis = diagnose(plan, verdict, self.store.tail)
-        for note in self.store.metrics.notes:
-            self.console.message(f"note: {note}")
+        if broken := self.store.metrics.broken:
+            self.console.message(f"note: {broken}")
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
         # Supervisors that were not reached wait that long for a controller.

@@ -101,6 +101,7 @@ PRIMARIES = [
     "lost_s: [\n",
     "los_s: 1\ndefaults: [task: mine]\n",
     "lost_s: x\n",
+    "hydra: {run: {dir: /tmp/x}, job: {chdir: true, env_set: {A: b}}, callbacks: {c: {}}}\n",
     "defaults: [{cluster: ill}, {task: ill}]\nlost_s: soon\n",
 ]
 

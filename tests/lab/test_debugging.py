@@ -59,4 +59,5 @@ def test_a_rank_waits_for_a_debugger(lab: Lab, on_lab: Launcher) -> None:
         done = run.wait()
     assert done.code == 0, done
     assert "[node2:1] rank 1 x 42 ['a b'] False" in done.out
+    assert "left running" not in done.err
     wait_until_idle(lab)

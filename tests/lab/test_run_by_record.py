@@ -285,6 +285,7 @@ def test_a_lost_run_is_lost_for_all_who_ask_and_proven_once_its_host_is_back(
     assert (why.code, "note: asked again in vain: node2: " in why.err) == (0, True), why
     (row,) = json.loads(on_lab("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
     assert (row["state"], row["nodes"]) == ("lost", [*NODES]), row
+    assert done.result["unverified"] == ["node2"]  # a list writes nothing
     why = on_lab("why", "--run", row["run_id"])
     assert (why.code, "run " + row["run_id"] + " lost" in why.out) == (0, True), why
     assert "could not verify" not in why.out

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -407,6 +408,9 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
         *on_lab.rank_overrides(*words),
     )
     assert never.code == 0, never
+    shutil.rmtree(never.folder / "logs")
+    assert on_lab("why", "--cluster", "lab").code == 0
+    assert [*(never.folder / "logs").rglob("rank_*.out")]
     assert not (never.folder / "outputs").exists()
     pulled = on_lab("pull", "--run", never.folder.name, "--cluster", "lab")
     assert pulled.code == 0, pulled
@@ -425,6 +429,7 @@ def test_attach_stops_nothing_that_it_cannot_reach(
     with lab.cut_off("node2"):
         joined = on_lab.start("attach", "--cluster", "lab")
         joined.until(lambda: joined.out.count("] up") == 1, "the other one")
+        joined.until(lambda: "it is tried again" in joined.err, "why node2 is not shown")
         listed = on_lab("ps", "--cluster", "lab")
         assert "node2: not asked: " in listed.out, listed  # and `attach` has been there before
         lab["node1"].sh("touch /dev/shm/go")

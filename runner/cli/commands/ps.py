@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
@@ -17,8 +16,6 @@ from runner.ui.output import show
 
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
-    from runner.core.model.spec import LaunchRequest
-    from runner.workflows.runs.discovery import RunFinder
 
 MAX_COMMANDS = 3  # of each cluster
 
@@ -38,7 +35,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     composed = selection.contact_latest()
     with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
         runs = finder.runs()
-        ends = _ends_on_record(composed, finder, runs) if all_ else {}
+        ends = _ends_on_record(runs) if all_ else {}
         places = {run.run_id: run_index.folder_of(run.info) for run in runs}
         folders = {run_id: str(folder) for run_id, folder in places.items() if folder}
         offsets = finder.clock_offsets
@@ -72,25 +69,16 @@ def others_from_here(shown: str) -> list[str]:
     return lines
 
 
-def _ends_on_record(
-    composed: LaunchRequest, finder: RunFinder, runs: Iterable[RemoteRun]
-) -> dict[str, str]:
-    """Return how runs ended by their records here, completed by what the hosts can prove now."""
+def _ends_on_record(runs: Iterable[RemoteRun]) -> dict[str, str]:
+    """Return how runs ended by their records here."""
     from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
-    from runner.workflows.pull import complete_result
-    from runner.workflows.runs.found_run import FoundRun
 
     ends = {}
     for run in runs:
         folder = None if run.is_active else run_index.record_of(run.info)
         store = RunStore(folder) if folder else None
-        if store is None or not store.has_result:
-            continue
-        if store.has_unproven_end:
-            spec = replace(composed.spec, run_id=run.run_id)
+        if store and store.has_result:
             with contextlib.suppress(NotReady):
-                complete_result(FoundRun(replace(composed, spec=spec), finder))
-        with contextlib.suppress(NotReady):
-            ends[run.run_id] = store.read_result()[1].state
+                ends[run.run_id] = store.read_result()[1].state
     return ends

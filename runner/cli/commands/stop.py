@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,12 @@ from runner.ui.output import show, show_prose
 
 if TYPE_CHECKING:
     from runner.core.model.results import RemoteRun
-    from runner.core.model.spec import LaunchRequest, Spec
+    from runner.core.model.spec import LaunchRequest
     from runner.workflows.runs.discovery import RunFinder
+
+    Answer = tuple[list[RemoteRun], list[Problem]]  # the problem of each host without one
+
+MAX_CLUSTERS = 32  # that are asked at once
 
 
 @verb(
@@ -53,17 +59,22 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
     """
     from runner.control.record import run_index
 
-    answers: list[tuple[Spec, list[RemoteRun], list[Problem]]] = []  # of the hosts of each cluster
+    folders = [*run_index.unfinished()]
+    requests = [selection.contact_by_record(folder) for folder in folders]
+    of_clusters: list[LaunchRequest] = []
+    for request in requests:
+        if not any(_same_cluster(request, other) for other in of_clusters):
+            of_clusters.append(request)
+    upcoming = _ask_clusters(of_clusters)
+    answers: list[Answer] = []
     problems: list[Problem] = []
-    for folder in run_index.unfinished():
-        request = selection.contact_by_record(folder)
-        run_id, cluster = request.spec.run_id, replace(request.spec, run_id="")
-        answer = next((each for each in answers if each[0] == cluster), None)
-        if answer is None:
-            answer = (cluster, *_runs_on_hosts(request))
-            answers.append(answer)
-            problems += answer[2]
-        _, runs, unreachable = answer
+    for folder, request in zip(folders, requests, strict=True):
+        run_id = request.spec.run_id
+        number = [_same_cluster(request, other) for other in of_clusters].index(True)
+        if number == len(answers):
+            answers.append(next(upcoming))
+            problems += answers[number][1]
+        runs, unreachable = answers[number]
         same = [r for r in runs if r.run_id == run_id and run_index.is_record_of(folder, r.info)]
         if same and same[0].is_active:
             return request
@@ -77,7 +88,18 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
     raise ConfigError([Problem("--run", message, f"{_list_hint()} of a cluster: --cluster NAME")])
 
 
-def _runs_on_hosts(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
+def _same_cluster(one: LaunchRequest, other: LaunchRequest) -> bool:
+    return replace(one.spec, run_id="") == replace(other.spec, run_id="")
+
+
+def _ask_clusters(requests: Sequence[LaunchRequest]) -> Iterator[Answer]:
+    """Yield what the hosts of each say: of the first, which may be enough, then of all others."""
+    yield from map(_runs_on_hosts, requests[:1])
+    with ThreadPoolExecutor(MAX_CLUSTERS) as threads:
+        yield from threads.map(_runs_on_hosts, requests[1:])
+
+
+def _runs_on_hosts(request: LaunchRequest) -> Answer:
     """Return the runs on the hosts of a run, and why some hosts could not be asked."""
     from runner.workflows.runs.discovery import open_run_finder
 

@@ -62,6 +62,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
 
     Where they cannot, what is `known` is that, with a note; without an end there it is NotReady.
     """
+    from runner.core.protocol.remote_files import LOG, RECORD, SAMPLES
     from runner.workflows.pull import complete_result, pull_run
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
@@ -80,7 +81,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 flags = found.flags
                 hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"
                 raise NotReady([Problem("--run", message, hint)])
-            pull_run(found)
+            pull_run(found, (RECORD, LOG, SAMPLES))
     except NotReady as error:
         if not known.has_result:
             raise

@@ -9,17 +9,20 @@ from runner.config.validation import Kind, Validator, join_or, kind, or_null
 
 VARIABLE_NAMES = "list of names of variables"
 NODE_RANGES = "list of names and ranges"
-PATH = Kind("path", Validator.line)
+PATH = Kind("path", Validator.path)
 TEXT = Kind("text, or null", Validator.text)
 NULLABLE_TEXT = Kind("text or null", Validator.optional_line)
-KEY_FILE = Kind("path of a file here, or null", Validator.optional_line)
 ADDRESS = Kind("name, address or null", Validator.address)
 NULLABLE_PORT = Kind("1 to 65535 or null", Validator.port)
 PORTS = Kind("port, range such as 29500-29600, or auto", Validator.ports)
 ENDPOINT = Kind("HOST:PORT, or null", Validator.endpoint)
+KEY_FILE = or_null(PATH, "path of a file here, or null")
 SECONDS = Kind("seconds, more than 0", Validator.seconds)
-SECONDS_OR_OFF = kind(f"{SECONDS.legal}, or off", Validator.seconds_or, word="off")
-SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds_or, word="never")
+SECONDS_OR_OFF = kind(f"{SECONDS.legal}, or off", Validator.seconds, word="off")
+SECONDS_OR_NEVER = kind(f"{SECONDS.legal}, or never", Validator.seconds, word="never")
+SAMPLE_INTERVAL = kind(
+    "seconds, 1 to 3600, or off", Validator.seconds, word="off", least=1, most=3600
+)
 NULLABLE_SECONDS = or_null(SECONDS, f"{SECONDS.legal}, or null")
 COUNT = kind("whole number from 0", Validator.integer, minimum=0)
 NULLABLE_RANK = or_null(COUNT, "number of a rank from 0, or null")
@@ -47,19 +50,6 @@ LINE_PATTERN = Kind(
 MOUNTS = Kind("list of texts such as /data:/data:ro", Validator.text_list)
 SIZE = Kind("number with b, k, m or g, or null", Validator.text)
 SIGNALS = Kind("list such as [SIGTERM, SIGUSR1], or null", Validator.signals)
-
-
-def _sample_interval(validator: Validator, where: str, value: object) -> float:
-    if value in ("off", False, None):  # YAML reads off as false
-        return 0.0
-    if isinstance(value, (int, float)) and 1 <= value <= MAX_SAMPLE_S:
-        return float(value)
-    validator.add(where, f"must be 1 to {MAX_SAMPLE_S} seconds, or off, not {value!r}")
-    return 1.0
-
-
-MAX_SAMPLE_S = 3600
-SAMPLE_INTERVAL = Kind(f"seconds, 1 to {MAX_SAMPLE_S}, or off", _sample_interval)
 
 
 def doc(help_text: str, of: Kind | str, default: Any = None) -> Any:

@@ -14,7 +14,7 @@ from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, release_hash, tasks_digest
-from runner.core.model.spec import RecordedCode, Spec
+from runner.core.model.spec import SHIPPED_TASKS, RecordedCode, Spec, Task
 from runner.core.text import join_some
 
 _PACKAGE = Path(runner.__file__).parent
@@ -56,6 +56,21 @@ def _examples_folder() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "examples"
 
 
+def _check_shipped(task: Task) -> None:
+    """Raise ConfigError for a module that is not in the package that its name says."""
+    folders = dict(zip(SHIPPED_TASKS, (_PACKAGE / "tasks", _examples_folder()), strict=True))
+    modules = {
+        package + file.stem
+        for package, folder in folders.items()
+        for file in folder.glob("[a-z]*.py")
+    }
+    if task.target not in modules:
+        name = task.target.rpartition(".")[2]
+        near = [module for module in sorted(modules) if module.endswith(f".{name}")]
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(modules))}"
+        raise ConfigError([Problem("task.module", f"there is no {task.target}", hint)])
+
+
 class CodeSource(Protocol):
     """Where the code that the ranks run comes from."""
 
@@ -80,6 +95,8 @@ class CodeOnHosts:
     notes: tuple[str, ...] = ()
 
     def __init__(self, spec: Spec) -> None:
+        if spec.task.shipped_file:
+            _check_shipped(spec.task)
         tasks_hash = shipped_tasks().hash if spec.task.shipped_file else ""
         self.code = CodeRef(tasks_hash=tasks_hash)
 

@@ -79,9 +79,10 @@ def decoded(cls: type[T], data: Any, name: object, problems: Problems) -> T | No
 
 
 def blocks_of_lines(path: Path, max_bytes: int, problems: Problems) -> Iterator[bytes]:
-    """Yield a file in blocks of whole lines, up to a size; a torn last line is left out.
+    """Yield a file in blocks of whole lines; a torn last line is left out.
 
-    Lines that are longer than any of ours are left out, and named.
+    Of a larger file the beginning and the end are read. Lines that are longer than any of ours are
+    left out, and named.
     """
     with contextlib.suppress(FileNotFoundError):
         try:
@@ -94,12 +95,9 @@ def blocks_of_lines(path: Path, max_bytes: int, problems: Problems) -> Iterator[
 
 def _blocks(path: Path, max_bytes: int, problems: Problems) -> Iterator[bytes]:
     with open_file(path) as file:
-        rest, is_skipping, size = b"", False, 0
+        rest, is_skipping = b"", False
+        tail_begin = os.fstat(file.fileno()).st_size - max_bytes // 2
         while data := file.read(BLOCK):
-            size += len(data)
-            if size > max_bytes:
-                problems.add(path.name, f"only its first {max_bytes >> 20} MiB are read")
-                return
             if is_skipping:
                 _, line_break, data = data.partition(b"\n")
                 is_skipping = not line_break
@@ -111,4 +109,9 @@ def _blocks(path: Path, max_bytes: int, problems: Problems) -> Iterator[bytes]:
                 rest += last
             if len(rest) > MAX_LINE:
                 problems.add(path.name, "a line is too long")
+                rest, is_skipping = b"", True
+            if max_bytes // 2 <= file.tell() < tail_begin:
+                limit = f"{max_bytes >> 20} MiB"
+                problems.add(path.name, f"only {limit} of it are read, its beginning and its end")
+                file.seek(tail_begin)
                 rest, is_skipping = b"", True

@@ -23,17 +23,20 @@ _USUAL = re.compile(
 def read_events(
     folder: Path, problems: Problems, limit: int = MAX_EVENTS
 ) -> tuple[tuple[Event, ...], int]:
-    """Return the events by time, at most so many, and how many there are."""
+    """Return the events by time, the first and last of too many, and how many there are."""
     important: list[bytes] = []
     usual: list[bytes] = []
     count = 0
     for block in blocks_of_lines(folder / EVENTS_FILE, MAX_SIZE, problems):
-        for line in block.splitlines():
+        for line in filter(None, block.splitlines()):
             kind = usual if _USUAL.search(line, 0, 1000) else important
             count += bool(line.strip())
-            if line and len(kind) < limit:
-                kind.append(line)
-    kept = (important + usual[: max(0, limit - len(important))])[:limit]
+            kind.append(line)
+            if len(kind) > 2 * limit:
+                _keep_ends(kind, limit)
+    _keep_ends(important, limit)
+    _keep_ends(usual, limit - len(important))
+    kept = important + usual
     events = []
     bad = 0
     for line in kept:
@@ -46,3 +49,11 @@ def read_events(
     if count > len(kept):
         problems.add(EVENTS_FILE, f"{len(kept):,} of {count:,} events are read")
     return tuple(sorted(events, key=lambda event: event.wall)), count - bad
+
+
+def _keep_ends(lines: list[bytes], limit: int) -> None:
+    """Remove lines from the middle, if there are too many."""
+    excess = len(lines) - limit
+    if excess > 0:
+        first = limit // 2
+        del lines[first : first + excess]

@@ -3,64 +3,43 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner.control.history.bounded_reader import MAX_TIME, Problems, blocks_of_lines
 from runner.control.history.series import SeriesBuilder, SpreadBuilder
-from runner.control.record.metrics_record import METRICS_FILE
+from runner.control.record.metrics_record import MAX_SIZE, METRICS_FILE
 from runner.core.codec import parse_json
 from runner.core.history.run_data import MAX_POINTS, Metric, Series
 from runner.core.model.metrics import MAX_STEP, MAX_TEXT
 
-MAX_SIZE = 512 << 20  # bytes of the file that are read
 MAX_NAMES, MAX_SERIES = 100, 256  # of metrics, and of those by attempt
 MAX_ATTEMPT, MAX_RANK = 10**6, 10**9
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Texts in the file that are numbers."""
 
-_NUMBER = r"-?\d[\d.eE+-]{0,40}"
-_FIGURE = rf'null|{_NUMBER}|"[A-Za-z-]{{1,9}}"'
-_LINE = re.compile(
-    r'^(?:\{"v": 1, "node": "[^"\\\n]*", "attempt": (\d{1,6}), "rank": (\d{1,9}), '
-    rf'"stream": "[a-z]+", "offset": \d+, "time": (null|{_NUMBER}), "step": (\d{{1,15}}), '
-    rf'"steps": (null|\d{{1,15}}), "loss": ({_FIGURE}), "rate": ({_FIGURE}), '
-    r'"unit": "([^"\\\n]*)", "more": \{([^{}\n]*)\}\}|(.+))$',
-    re.MULTILINE,
-)
-"""A line as it is written, in a third of the time of a JSON parser; its last group is another."""
+
+class _Line(NamedTuple):
+    """One line."""
+
+    attempt: int
+    rank: int
+    time: float  # NaN if unknown
+    step: int
+    steps: int | None
+    unit: str  # of the rate
+    figures: Mapping[str, float]
 
 
-class _Lines(NamedTuple):
-    """Columns of lines: their figures, as texts of JSON where they were found in it."""
+class _Value(NamedTuple):
+    """One value of a metric."""
 
-    attempt: Sequence[Any]
-    rank: Sequence[Any]
-    time: Sequence[Any]
-    step: Sequence[Any]
-    steps: Sequence[Any]
-    loss: Sequence[Any]
-    rate: Sequence[Any]
-    unit: Sequence[str]
-    more: Sequence[Any]
-
-
-class _Values(NamedTuple):
-    """Columns of values of a metric."""
-
-    attempt: Sequence[int]
-    rank: Sequence[int]
-    time: Sequence[float]  # NaN if unknown
-    step: Sequence[int]
-    value: Sequence[float]
-
-    def only(self, indexes: Sequence[int]) -> _Values:
-        """Return some rows."""
-        columns: Iterable[list[Any]] = ([column[i] for i in indexes] for column in self)
-        return _Values(*columns)
+    rank: int
+    time: float
+    step: int
+    value: float
 
 
 class MetricsHistory:
@@ -76,68 +55,33 @@ class MetricsHistory:
 
     def read(self, folder: Path, problems: Problems) -> None:
         """Read the file of a record."""
-        for block in blocks_of_lines(folder / METRICS_FILE, MAX_SIZE, problems):
-            self.take(block.decode(errors="replace"))
+        for block in blocks_of_lines(folder / METRICS_FILE, 2 * MAX_SIZE, problems):
+            self._take(block.splitlines())
         if self._bad_count:
             problems.add(METRICS_FILE, f"{self._bad_count:,} lines are no metrics")
         if self._omitted:
             problems.add(METRICS_FILE, self._omitted)
 
-    def take(self, text: str) -> None:
-        """Take lines."""
-        found = _LINE.findall(text)
-        lines = [fields[:9] for fields in found if not fields[9]]
-        others = [fields[9] for fields in found if fields[9]]
-        try:
-            self._take_lines(lines)
-        except (ValueError, OverflowError):  # a number that is none, in one of them
-            for line in lines:
-                self._take_each(line)
-        for other in others:
+    def _take(self, lines: Sequence[bytes]) -> None:
+        values = defaultdict[tuple[str, int], list[_Value]](list)  # by metric and attempt
+        unit = ""
+        for text in lines:
             try:
-                line = _line(parse_json(other))
+                line = _parse_line(text)
             except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
                 self._bad_count += 1
                 continue
-            self._take_each(line)
+            unit = line.unit or unit
+            known = self._progress.get(line.steps is not None)
+            if known is None or line.rank <= known[0]:
+                self._progress[line.steps is not None] = (line.rank, line.step, line.steps)
+            for name, figure in line.figures.items():
+                value = _Value(line.rank, line.time, line.step, figure)
+                values[name, line.attempt].append(value)
+        for (name, attempt), found in sorted(values.items(), key=lambda item: item[0][1]):
+            self._take_values(name, attempt, found, unit if name == "rate" else "")
 
-    def _take_each(self, line: Sequence[Any]) -> None:
-        try:
-            self._take_lines([line])
-        except (ValueError, OverflowError):
-            self._bad_count += 1
-
-    def _take_lines(self, lines: Sequence[Sequence[Any]]) -> None:
-        """Take lines; raise ValueError for a number that is none, and take nothing then."""
-        if not lines:
-            return
-        columns = _Lines(*zip(*lines, strict=True))
-        attempts, ranks, steps = (
-            list(map(int, column)) for column in (columns.attempt, columns.rank, columns.step)
-        )
-        times = _times(columns.time)
-        values = _columns(columns, _Values(attempts, ranks, times, steps, steps))
-        self._take_progress(ranks, steps, columns.steps)
-        units = [*filter(None, columns.unit)]
-        for name, found in values.items():
-            if found.value:
-                self._take_values(name, found, units[-1] if units and name == "rate" else "")
-
-    def _take_progress(
-        self, ranks: Sequence[int], steps: Sequence[int], counts: Sequence[Any]
-    ) -> None:
-        for has_count in (True, False):
-            having = [i for i, count in enumerate(counts) if (count != "null") == has_count]
-            if not having:
-                continue
-            lowest = min(ranks[i] for i in having)
-            at = next(i for i in reversed(having) if ranks[i] == lowest)
-            known = self._progress.get(has_count)
-            if known is None or lowest <= known[0]:
-                count = int(counts[at]) if has_count else None
-                self._progress[has_count] = (lowest, steps[at], count)
-
-    def _take_values(self, name: str, values: _Values, unit: str) -> None:
+    def _take_values(self, name: str, attempt: int, values: Sequence[_Value], unit: str) -> None:
         metric = self._metrics.get(name)
         if metric is None:
             if len(self._metrics) >= MAX_NAMES or not name.isprintable() or len(name) > MAX_TEXT:
@@ -145,16 +89,12 @@ class MetricsHistory:
                 return
             metric = self._metrics[name] = _MetricHistory(self._max_points)
         metric.unit = unit or metric.unit
-        attempts = {*values.attempt}
-        for attempt in sorted(attempts):
-            if attempt not in metric.series:
-                if self._series_count >= MAX_SERIES:
-                    self._omitted = f"metrics beyond {MAX_SERIES} series are left out"
-                    continue
-                self._series_count += 1
-            is_only = len(attempts) == 1
-            rows = [] if is_only else [i for i, n in enumerate(values.attempt) if n == attempt]
-            metric.extend(attempt, values if is_only else values.only(rows))
+        if attempt not in metric.series:
+            if self._series_count >= MAX_SERIES:
+                self._omitted = f"metrics beyond {MAX_SERIES} series are left out"
+                return
+            self._series_count += 1
+        metric.extend(attempt, values)
 
     @property
     def progress(self) -> tuple[int | None, int | None]:
@@ -182,27 +122,24 @@ class _MetricHistory:
         self._ranks: set[int] = set()
         self._last: dict[int, float] = {}
 
-    def extend(self, attempt: int, columns: _Values) -> None:
+    def extend(self, attempt: int, values: Sequence[_Value]) -> None:
         """Add values of an attempt."""
-        new_ranks = {*columns.rank}
+        new_ranks = {value.rank for value in values}
         if len(self._ranks) <= 1 < len(self._ranks | new_ranks):
             for number, series in self.series.items():
                 self._spread_of(number).merge(series.all_points())
         self._ranks |= new_ranks
         if len(self._ranks) > 1:
-            self._spread_of(attempt).extend(columns.time, columns.step, columns.value)
+            self._spread_of(attempt).extend(*_columns(values))
         lowest = min(self._ranks)
         if lowest != self._rank:
             self._rank, self._last = lowest, {}
             self.series = {number: SeriesBuilder(self._max_points) for number in self.series}
         series = self.series.setdefault(attempt, SeriesBuilder(self._max_points))
-        own = columns
-        if len(new_ranks) > 1 or lowest not in new_ranks:
-            own = columns.only([i for i, rank in enumerate(columns.rank) if rank == lowest])
-            if not own.value:
-                return
-        series.extend(own.time, own.step, own.value)
-        self._last[attempt] = own.value[-1]
+        own = [value for value in values if value.rank == lowest]
+        if own:
+            series.extend(*_columns(own))
+            self._last[attempt] = own[-1].value
 
     def _spread_of(self, attempt: int) -> SpreadBuilder:
         return self._spread.setdefault(attempt, SpreadBuilder(self._max_points))
@@ -231,70 +168,30 @@ def _extremes(by_attempt: Mapping[int, Series], side: str) -> list[float]:
     return [value for column in columns for value in column if value is not None]
 
 
-def _line(data: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the figures of a line by its data, like those found; raise an error of its shape."""
-    attempt, rank = _whole(data["attempt"], MAX_ATTEMPT), _whole(data["rank"], MAX_RANK)
-    steps = "null" if data.get("steps") is None else _whole(data["steps"])
-    time = data.get("time")
-    loss, rate = (_number(data.get(name)) for name in ("loss", "rate"))
+def _columns(values: Sequence[_Value]) -> tuple[list[float], list[int], list[float]]:
+    """Return the times, the steps and the values."""
+    times = [value.time for value in values]
+    return times, [value.step for value in values], [value.value for value in values]
+
+
+def _parse_line(text: bytes) -> _Line:
+    """Return the figures of a line; raise an error of its shape."""
+    data = parse_json(text)
+    time, steps = data.get("time"), data.get("steps")
+    is_known = type(time) in (int, float) and -MAX_TIME < time < MAX_TIME
     unit, more = data.get("unit"), data.get("more")
-    return (
-        *(attempt, rank, time if type(time) in (int, float) else "null"),
-        *(_whole(data["step"]), steps),
-        *("null" if figure is None else figure for figure in (loss, rate)),
-        unit if isinstance(unit, str) and unit.isprintable() else "",
-        more if isinstance(more, dict) else {},
+    figures = {"loss": None, "rate": None, **(more if isinstance(more, dict) else {})}
+    figures.update(loss=data.get("loss"), rate=data.get("rate"))
+    numbers = ((name, _number(figure)) for name, figure in figures.items())
+    return _Line(
+        attempt=_whole(data["attempt"], MAX_ATTEMPT),
+        rank=_whole(data["rank"], MAX_RANK),
+        time=float(time) if is_known else math.nan,
+        step=_whole(data["step"]),
+        steps=None if steps is None else _whole(steps),
+        unit=unit if isinstance(unit, str) and unit.isprintable() else "",
+        figures={name: number for name, number in numbers if number is not None},
     )
-
-
-def _objects(texts: Sequence[Any]) -> Iterable[Mapping[str, Any]]:
-    """Return the data of the insides of objects; raise ValueError."""
-    if len(texts) == 1 and isinstance(texts[0], dict):
-        return texts
-    if not any(texts):
-        return [{}] * len(texts)
-    found = parse_json(f"[{{{'},{'.join(texts)}}}]")
-    if len(found) != len(texts):
-        raise ValueError("no object")
-    return found  # type: ignore[no-any-return]  # objects, by their braces
-
-
-def _times(column: Sequence[Any]) -> list[float]:
-    times = [math.nan if time == "null" else float(time) for time in column]
-    is_sane = min(times) > -MAX_TIME and max(times) < MAX_TIME
-    return times if is_sane else [t if -MAX_TIME < t < MAX_TIME else math.nan for t in times]
-
-
-def _columns(lines: _Lines, places: _Values) -> dict[str, _Values]:
-    """Return the columns of each figure of lines that stand at these places; raise ValueError."""
-    values = {}
-    for name, column in (("loss", lines.loss), ("rate", lines.rate)):
-        try:
-            values[name] = places._replace(value=list(map(float, column)))  # as in most files
-        except ValueError:
-            having = [i for i, figure in enumerate(column) if figure != "null"]
-            figures = [_figure(column[i]) for i in having]
-            values[name] = places.only(having)._replace(value=figures)
-    rows = defaultdict[str, list[int]](list)
-    numbers = defaultdict[str, list[float]](list)
-    for row, more in enumerate(_objects(lines.more)):
-        for name, figure in more.items():
-            number = figure if type(figure) is float else _number(figure)
-            if number is not None:
-                rows[name].append(row)
-                numbers[name].append(number)
-    for name, found in numbers.items():
-        is_whole = len(found) == len(places.step)
-        own = places if is_whole else places.only(rows[name])
-        if name not in ("loss", "rate"):  # which stand beside the others
-            values[name] = own._replace(value=found)
-    return values
-
-
-def _figure(given: Any) -> float:
-    if type(given) is str and given[0] == '"':
-        return NOT_FINITE.get(given[1:-1], math.nan)
-    return float(given)
 
 
 def _number(value: object) -> float | None:

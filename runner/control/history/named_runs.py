@@ -12,7 +12,7 @@ from runner.control.record import run_index
 from runner.control.record.file_names import CONFIG_FILE, CONTACT_FILE, PLAN_FILE, SWEEP_FILE
 from runner.core.errors import ConfigError, Problem
 from runner.core.protocol.paths import is_run_id
-from runner.core.shell import quote, this_program
+from runner.core.shell import expand_home, quote, this_program
 from runner.core.text import join_some
 
 SUBJECT = "RUN"
@@ -43,7 +43,7 @@ def last_records(count: int) -> list[Path]:
 
 def _records_of(word: str) -> list[Path]:
     if "/" in word or word.startswith((".", "~")):
-        return _records_in(Path(word).expanduser(), word)
+        return _records_in(Path(expand_home(word)), word)
     if word == run_index.LATEST:
         folder = run_index.record_folder(word)
         if folder is None:

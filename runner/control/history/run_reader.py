@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,23 +55,6 @@ def read_run(
 
     Times that are a day before the launch are unknown: a clock without a battery begins in 1970.
     """
-    with _without_collection():
-        return _read(folder, max_points, log_bytes, parts)
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keep the collector from looking at a million numbers again and again: none is in a cycle."""
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_collecting:
-            gc.enable()
-
-
-def _read(folder: Path, max_points: int, log_bytes: int, parts: frozenset[str]) -> RunData:
     problems = Problems()
     data = _read_outline(folder, problems)
     earliest = -math.inf if data.launched_at is None else data.launched_at - DAY_S

@@ -15,6 +15,7 @@ from runner.core.codec import decode
 from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
+from runner.core.shell import expand_home
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def recorded_contact(request: LaunchRequest) -> RecordedContact:
     values["nodes"] = tuple(replace(node, env={}) for node in (*spec.nodes, *spec.spares))
     values["project"] = "" if spec.deploy.enabled else spec.project
     ranks = None if request.console_ranks is None else tuple(sorted(request.console_ranks))
-    folders = tuple(str(Path(folder).expanduser().absolute()) for folder in request.config_dirs)
+    folders = tuple(str(Path(expand_home(folder)).absolute()) for folder in request.config_dirs)
     launch = (folders, request.launched_at, request.launched_from)
     return RecordedContact(RunContact(**values), request.ui, ranks, *launch)
 

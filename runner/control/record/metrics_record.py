@@ -1,7 +1,7 @@
 """Metrics record: `metrics.jsonl` of a run, made from the logs on this machine.
 
-It is a function of these logs alone, so that a run that was followed and one that was downloaded
-later have the same lines; only the former have the times at which the launch read them.
+A run that was followed and one that was downloaded later have the same lines; only the former have
+the times at which the launch read them. Of more lines than fit, the oldest are thinned the most.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from runner.control.record.atomic_file import replace_file
 from runner.core.model.metrics import Metrics, MetricsReader, compile_pattern
 from runner.core.protocol.paths import RANK_LOG
 from runner.core.protocol.remote_files import CHUNK
@@ -24,7 +25,7 @@ METRICS_FILE = "metrics.jsonl"
 VERSION = 1
 BLOCK = 1 << 16  # bytes that are read at once
 MAX_ADVANCE = CHUNK + BLOCK  # bytes of a log that are looked at when a piece of it has come
-MAX_SIZE = 32 << 20  # of the record, in bytes
+MAX_SIZE = 32 << 20  # of the record, in bytes: then every second line goes
 
 _ATTEMPT = re.compile(r"attempt_([0-9]{1,6})")
 
@@ -45,14 +46,16 @@ class MetricsRecord:
         self._logs, self._path, self._append = folder / "logs", folder / METRICS_FILE, append
         self._last_recorded: dict[Stream, int] | None = None  # where its last line begins
         self._readers: dict[Stream, MetricsReader] = {}
-        self._is_full = False  # then no more is written: a gap would never be filled
+        self._is_failed = False  # then no more is written: a gap would never be filled
         self._size = 0
+        self._thinned_size = 0
         self._broken_count, self._first_broken = 0, ""
         self._last_broken: dict[Stream, int] = {}
 
     def forget_position(self) -> None:
         """Begin after what is on record: another process may have written there."""
-        self._last_recorded, self._is_full = None, False
+        self._last_recorded = None
+        self._is_failed = False
         self._readers.clear()
 
     def advance(self, node: str, attempt: int, name: str, pattern: str, wall: float | None) -> None:
@@ -64,6 +67,8 @@ class MetricsRecord:
 
     def complete(self, pattern: str) -> None:
         """Record what is left in all logs; these lines have no time."""
+        if self._is_failed:
+            self.forget_position()
         for folder in sorted(self._logs.glob("*/")):
             attempts = {0: folder}
             for each in folder.glob("attempt_*/"):
@@ -74,16 +79,12 @@ class MetricsRecord:
                     self._record(folder.name, attempt, path, pattern, None, math.inf)
 
     @property
-    def notes(self) -> list[str]:
-        """What to tell the user of lines that are broken, and of those that had no room."""
-        notes = []
-        if self._broken_count:
-            lines = counted(self._broken_count, "broken metrics line")
-            notes.append(f"{lines}, left among the output: {self._first_broken}")
-        if self._size >= MAX_SIZE:
-            size = f"{MAX_SIZE >> 20} MiB"
-            notes.append(f"{METRICS_FILE} ends at {size}: later metrics lines are in the logs only")
-        return notes
+    def broken(self) -> str:
+        """What to tell the user of lines that are broken, "" for none."""
+        if not self._broken_count:
+            return ""
+        lines = counted(self._broken_count, "broken metrics line")
+        return f"{lines}, left among the output: {self._first_broken}"
 
     def _record(
         self,
@@ -98,7 +99,7 @@ class MetricsRecord:
         if self._last_recorded is None:
             self._last_recorded = self._read_positions()
         match = RANK_LOG.fullmatch(path.name)
-        if match is None or self._is_full:
+        if match is None or self._is_failed:
             return
         stream = Stream(node, attempt, int(match[1]), match[2])
         last = self._last_recorded.get(stream, -1)
@@ -114,10 +115,27 @@ class MetricsRecord:
                 break
 
     def _write(self, data: bytes) -> bool:
-        """Append lines to the record; return whether there is room for more."""
+        """Append lines to the record; return whether that went well."""
         self._size += len(data)
-        self._is_full = not self._append(self._path, data) or self._size >= MAX_SIZE
-        return not self._is_full
+        self._is_failed = not self._append(self._path, data)
+        if self._size >= max(MAX_SIZE, 2 * self._thinned_size):
+            self._thin()
+        return not self._is_failed
+
+    def _thin(self) -> None:
+        """Remove every second line of each stream, but not its last."""
+        kept: list[bytes] = []
+        removes_next: dict[bytes, bool] = {}
+        with contextlib.suppress(OSError):  # the file grows on
+            for line in reversed(self._path.read_bytes().splitlines(keepends=True)):
+                stream = line.partition(b', "offset": ')[0]
+                is_removed = removes_next.get(stream, False)
+                removes_next[stream] = not is_removed
+                if not is_removed:
+                    kept.append(line)
+            replace_file(self._path, b"".join(reversed(kept)))
+            self._size = sum(map(len, kept))
+        self._thinned_size = self._size
 
     def _on_broken(self, stream: Stream, offset: int, reason: str) -> None:
         if offset <= self._last_broken.get(stream, -1):
@@ -144,8 +162,7 @@ class MetricsRecord:
             return positions
         if not line.endswith(b"\n"):
             self._append(self._path, b"\n")
-        self._size = _size(self._path)
-        self._is_full = self._size >= MAX_SIZE
+        self._size = self._path.stat().st_size
         return positions
 
 
@@ -160,10 +177,3 @@ def _blocks(path: Path, position: int, end: float) -> Iterator[bytes]:
         while position < end and (data := file.read(int(min(BLOCK, end - position)))):
             position += len(data)
             yield data
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

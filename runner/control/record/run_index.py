@@ -15,12 +15,15 @@ from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE, RESULT_FILE
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
+from runner.core.shell import expand_home
 
 RUNS_FOLDER = "runs"
 """Where the records of a folder are, below it."""
 
 LATEST = "latest"
 """The name of the link to the last run launched from a folder."""
+
+IGNORE_FILE = ".gitignore"
 
 
 def record_folder(name: str) -> Path | None:
@@ -125,11 +128,9 @@ def set_latest(folder: Path) -> None:
         _link(runs / LATEST, Path(folder.name) if folder.parent == runs else folder)
 
 
-def ignore_folder(folder: Path) -> Path:
-    """Keep a folder out of git and of snapshots: records are not code. Return the file for it."""
-    path = folder / ".gitignore"
-    path.write_text("*\n", encoding="ascii")
-    return path
+def ignore_folder(folder: Path) -> None:
+    """Keep a folder out of git and of snapshots: records are not code."""
+    (folder / IGNORE_FILE).write_text("*\n", encoding="ascii")
 
 
 def _named(name: str) -> Iterator[Path]:
@@ -171,5 +172,5 @@ def _link(path: Path, target: Path) -> None:
 
 def _index() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    state = base if base.is_absolute() else Path("~/.local/state").expanduser()
+    state = base if base.is_absolute() else Path(expand_home("~/.local/state"))
     return state / "runner" / RUNS_FOLDER

@@ -58,6 +58,7 @@ class RunStore:
         self.logs = folder / "logs"
         self.write_error = ""
         self._created: list[Path] = []
+        self._has_begun = False
         self._sizes: dict[Path, int] = {}
         self._known_events: set[tuple[Any, ...]] | None = None
         self._lock_fd: int | None = None
@@ -81,8 +82,9 @@ class RunStore:
                 path.mkdir(mode=0o700, exist_ok=path != self.folder)  # others may make the parents
                 self._created.append(path)
             if not any(self.folder.iterdir()):
-                folders = {*self._created[:1], self.folder}
-                self._created += map(run_index.ignore_folder, folders)
+                for folder in {*self._created[:1], self.folder}:
+                    run_index.ignore_folder(folder)
+                self._created.append(self.folder / run_index.IGNORE_FILE)
                 return
         except OSError as error:
             self.discard()
@@ -91,13 +93,25 @@ class RunStore:
         raise ConfigError([Problem("run_dir", message, hint)])
 
     def discard(self) -> None:
-        """Remove the folder: nothing was started."""
+        """Remove what was written, unless the run is on record as begun."""
+        if self._has_begun:
+            return
         for path in reversed(self._created):
             with contextlib.suppress(OSError):
-                path.rmdir() if path.is_dir() else path.unlink()
+                if path.is_dir():
+                    ignore_file = path / run_index.IGNORE_FILE
+                    if [*path.iterdir()] == [ignore_file]:  # no other run is in it
+                        ignore_file.unlink()
+                    path.rmdir()
+                else:
+                    path.unlink()
 
-    def create(self, request: LaunchRequest) -> None:
-        """Begin the record with what was asked for, and have it found; raise OSError."""
+    def create(self, request: LaunchRequest, plan: Plan | None = None) -> bool:
+        """Begin the record with what was asked for, and have it found; raise OSError.
+
+        Return whether its run id finds it.
+        """
+        self._created.append(self.logs)
         self.logs.mkdir(mode=0o700)
         self._lock_fd = try_lock_folder(self.folder)
         self.write_text(CONFIG_FILE, request.config_yaml)
@@ -106,8 +120,13 @@ class RunStore:
         self.write_json(CONTACT_FILE, recorded_contact(request))
         if request.sweep:
             self.write_json(SWEEP_FILE, request.sweep)
-        run_index.register(request.spec.run_id, self.folder)
+        if plan:
+            self.write_plan(plan)
+        self._has_begun = True
+        run_id = request.spec.run_id
+        run_index.register(run_id, self.folder)
         run_index.set_latest(self.folder)
+        return run_index.record_folder(run_id) == self.folder.resolve()
 
     def reopen(self, request: LaunchRequest, plan: Plan) -> bool:
         """Continue the record of a run, or begin one; add what an interrupted record lacks.
@@ -304,6 +323,7 @@ class RunStore:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the record, whole or not at all; raise OSError."""
+        self._created.append(self.folder / name)
         replace_file(self.folder / name, [text.encode()])
 
 

@@ -14,8 +14,10 @@ from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
 
-SHORT_LIVED = re.compile(r"multiprocessing\.(resource_tracker|forkserver)|torch_shm_manager")
-"""Helpers of Python and torch that end by themselves a moment after the program they serve."""
+SHORT_LIVED = re.compile(
+    r"multiprocessing\.(resource_tracker|forkserver)|torch_shm_manager|/debugpy/adapter\b"
+)
+"""Helpers of Python, torch and debugpy that end by themselves a moment after their program."""
 
 
 def left_over_commands(pids: Iterable[int]) -> Dict[int, str]:

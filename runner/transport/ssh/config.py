@@ -19,6 +19,7 @@ from pathlib import Path
 from runner.core import shell
 from runner.core.dataclass import dataclass
 from runner.core.model.spec import Node, Ssh
+from runner.core.shell import expand_home
 from runner.transport.ssh import config_files
 from runner.transport.ssh.deadline import LoginFailure
 from runner.transport.ssh.known_hosts import lookup_names
@@ -232,11 +233,6 @@ def expand_tokens(text: str, tokens: Mapping[str, str], *, home: bool = True) ->
         return text
     text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
     return expand_home(text)
-
-
-def expand_home(path: str) -> str:
-    """Replace a leading `~` by the user's home."""
-    return str(Path(path).expanduser()) if path else ""
 
 
 def _tokens(name: str, host: str, port: int, user: str, alias: str) -> dict[str, str]:

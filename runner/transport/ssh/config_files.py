@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from runner.core.shell import expand_home
 
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 
@@ -37,7 +38,7 @@ def host_names(file: Path, depth: int = 0) -> Iterator[str]:
             yield from (word for word in words if word.isprintable() and not set(word) & set("*?!"))
         if keyword == "include" and depth < _MAX_DEPTH:
             for pattern in words:
-                place = str(Path.home() / ".ssh" / os.path.expanduser(pattern))  # noqa: PTH111
+                place = str(Path.home() / ".ssh" / expand_home(pattern))
                 for included in sorted(glob.glob(place)):  # noqa: PTH207
                     yield from host_names(Path(included), depth + 1)
 

@@ -319,7 +319,7 @@ class SharedLogin:
         policy = HostKeyPolicy(context, endpoint, messages)
         connection.fabric_connection.client.set_missing_host_key_policy(policy)
         too_late = messages.timed_out(Timeout.HANDSHAKE)
-        task.begin_step(2 * context.timeout, too_late, connection.close)
+        task.begin_step(context.timeout + SLACK_S, too_late, connection.close)
         try:
             connection.fabric_connection.open()
         except LoginFailure:

@@ -22,7 +22,6 @@ from runner.ui.page.columns import Number, relative
 from runner.ui.page.event_texts import KIND_NAMES, event_level, event_rank, event_text
 from runner.ui.page.terminated_exits import EventKey, event_key, terminated_exits
 
-MAX_EVENTS = 20_000
 MAX_TEXT = 400  # characters of an event
 
 ON, SUCCEEDED, FAILED, STOPPED, UNSEEN = range(5)
@@ -51,7 +50,6 @@ def timeline(run: RunData, origin: float, end: float, *, is_on: bool) -> dict[st
     bars = _bars(run.events, stopped, end, is_on=is_on)
     ranks = _ranks_by_node(run, bars)
     index = {name: number for number, name in enumerate(ranks)}
-    shown = run.events[-MAX_EVENTS:]
     hosts = {node.node: node.host for plan in run.plans for node in plan.nodes}
     return {
         "nodes": [
@@ -64,9 +62,9 @@ def timeline(run: RunData, origin: float, end: float, *, is_on: bool) -> dict[st
         ],
         "attempts": _attempts(run, origin, end),
         "bars": _bar_columns(bars, index, origin),
-        "events": _event_columns(shown, stopped, index, origin),
+        "events": _event_columns(run.events, stopped, index, origin),
         "kinds": list(KIND_NAMES.values()),
-        "left_out": max(run.event_count, len(run.events)) - len(shown),
+        "left_out": max(0, run.event_count - len(run.events)),
         "end": relative(end, origin),
     }
 

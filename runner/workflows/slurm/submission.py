@@ -193,12 +193,11 @@ class Submission:
 
     def _create_record(self) -> None:
         try:
-            self._store.create(self._request)
+            found = self._store.create(self._request)
         except OSError as error:
             message = f"cannot write in {self._store.folder}: {error.strerror}"
             problem = Problem("run_dir", message, "free some space, or set run_dir")
             raise NotReady([problem]) from error
-        found = run_index.record_folder(self._request.spec.run_id) == self._store.folder.resolve()
         self._request = replace(self._request, on_record=found)
 
     def _submit_job(self, facts: Facts) -> str:

@@ -135,6 +135,23 @@ def test_a_path_below_a_home_folder_needs_no_quotes(capsys: pytest.CaptureFixtur
     assert printed(capsys, "config", "cluster.env", *words) == "DATA: ~/data\nHERS: ~ada\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("config", "--config-dir", "~nobody-here/x"),
+        ("cluster=local", "rerun=~nobody-here/x"),
+        ("init", "--hostfile", "~nobody-here/x"),
+        ("init", "--key", "~nobody-here/x"),
+    ],
+)
+def test_the_home_of_no_user_is_no_fault_of_ours(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """It is a path that is not there."""
+    assert main(words) == 2
+    assert "~nobody-here/x" in capsys.readouterr().err
+
+
 def test_output_that_cannot_be_written_is_one_line() -> None:
     """It has a code of its own; other errors keep theirs where nobody can be told."""
     runner = [sys.executable, "-m", "runner"]

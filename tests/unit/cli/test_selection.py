@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runner.cli.commands import stop
 from runner.cli.main import main
 from runner.cli.selection import Selection
 from runner.control.record.run_store import RunStore
-from runner.core.errors import ConfigError
-from runner.core.model.spec import Node
+from runner.core.errors import ConfigError, Problem
+from runner.core.model.results import RemoteRun
+from runner.core.model.spec import LaunchRequest, Node
 from tests.golden.builders import plan, request
 
 CONFIG = """
@@ -37,6 +40,30 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.write_plan(replace(plan(1), run_id="first", cluster="gone"))
     store.unlock()
     return folder
+
+
+def test_clusters_are_asked_at_the_same_time(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """About the latest run that is on, once the newest is not: one may be down."""
+    for name in ("second", "third"):
+        store = RunStore(project / "runs" / name)
+        store.reserve()
+        asked = request(store.folder, CONFIG, cluster=name)
+        store.create(replace(asked, spec=replace(asked.spec, run_id=name)))
+    others = threading.Barrier(2, timeout=60)
+    asked_first: list[str] = []
+
+    def answer(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
+        if asked_first:
+            others.wait()
+        asked_first.append(request.spec.cluster)
+        return [], []
+
+    monkeypatch.setattr(stop, "_runs_on_hosts", answer)
+    assert main(["stop", "--run", "latest"]) == 2
+    assert sorted(asked_first) == ["gone", "second", "third"]
+    assert "no run that was launched from this folder is on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("run", ["first", "latest", ""])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,34 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
     assert project(str(link), "/shared/code") == "/shared/code"
 
 
+def keys_of(schema: Any, before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the full keys of a schema, and what is legal there."""
+    for field in dataclasses.fields(schema):
+        key = before + field.name
+        section: Any = field.default_factory
+        if dataclasses.is_dataclass(section):
+            yield from keys_of(section, f"{key}.")
+        else:
+            yield key, str(field.metadata["legal"])
+
+
+NUMERIC_KEYS = [
+    key
+    for key, legal in keys_of(RunnerConfig)
+    if re.match("seconds|whole|number|port|1 to", legal) and not key.startswith("cluster.slurm.")
+]
+
+
+def test_a_bool_is_no_number() -> None:
+    """YAML reads `on` as true, which Python takes for 1."""
+    on: dict[str, Any] = dict.fromkeys(NUMERIC_KEYS, True)
+    on["cluster.nodes"] = {"gpu1": {"gpus": True, "nproc_per_node": True, "port": True}}
+    named = {problem.partition(":")[0] for problem in problems_of(on)}
+    nodes = {f"cluster.nodes.gpu1.{key}" for key in ("gpus", "nproc_per_node", "port")}
+    assert {*NUMERIC_KEYS, *nodes} <= named
+    assert {"grace_s", "sample_s", "watch.stall_s", "disconnect_s"} <= named
+
+
 def test_words_and_bools_of_yaml_stand_for_values() -> None:
     """`never` is for ever, off is what YAML reads as false, one port is a range of one."""
     assert spec_of({"disconnect_s": "never"}).disconnect_s == 0.0
@@ -245,3 +274,12 @@ def test_a_section_with_an_unknown_key_is_read() -> None:
     """The key is reported with the others; the values that are known are read."""
     for section in ("cluster.ssh", "torchrun", "rendezvous", "relaunch", "deploy"):
         assert spec_of({f"{section}.unknown": 1}) == spec_of({}), section
+
+
+def test_the_home_of_another_user_is_refused() -> None:
+    """Here nobody may have that name, and on a host it would be a folder called `~ada`."""
+    here = ("run_dir", "cluster.ssh.key", "cluster.ssh.config", "cluster.ssh.known_hosts")
+    there = ("cluster.workdir", "cluster.project", "cluster.python", "cluster.host_python")
+    problems = "\n".join(problems_of(dict.fromkeys((*here, *there), "~ada/x")))
+    for key in (*here, *there):
+        assert f"{key}: ~ada/x: only ~/ is replaced\n    write the whole path" in problems

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.source import RerunCode, shipped_tasks
+from runner.control.code.source import CodeOnHosts, RerunCode, shipped_tasks
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef
@@ -64,6 +64,20 @@ def test_another_tree_is_not(train: Spec, tmp_path: Path, commit: str, cure: str
     told = refusal(again(train, tmp_path, CodeRef(release="0123", commit=commit)), HELD)
     assert "there is no train.py in" in told
     assert cure in told
+
+
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("runner.tasks.ddp", "did you mean runner.examples.ddp?"),
+        ("runner.examples.nope", "there are .*runner.examples.single.*runner.tasks.env"),
+    ],
+)
+def test_a_module_that_is_not_shipped_is_refused(module: str, hint: str) -> None:
+    """It would fail on the hosts, at the start of the ranks."""
+    CodeOnHosts(spec(task=SHIPPED))
+    with pytest.raises(ConfigError, match=f"task.module: there is no {module}\n +{hint}"):
+        CodeOnHosts(spec(task=replace(SHIPPED, target=module)))
 
 
 def test_shipped_tasks_have_to_be_the_same(tmp_path: Path) -> None:

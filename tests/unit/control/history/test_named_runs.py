@@ -42,3 +42,5 @@ def test_the_beginning_of_a_sweeps_id_means_its_runs(folders: list[Path]) -> Non
         named_records(["0101-1200"])
     with pytest.raises(ConfigError, match="0101-1200-train-zzzz"):
         named_records(["0101-1200-train-zzzz"])
+    with pytest.raises(ConfigError, match="nobody-here/x.* is no folder"):
+        named_records(["~nobody-here/x"])

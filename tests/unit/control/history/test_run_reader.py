@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner.control.history import samples_reader
 from runner.control.history.bounded_reader import BLOCK, MAX_LINE, Problems, blocks_of_lines
 from runner.control.history.config_reader import read_config
 from runner.control.history.events_reader import read_events
@@ -223,7 +224,7 @@ def test_many_lines_of_many_ranks_are_read_in_little_memory(store: RunStore) -> 
 
 
 def test_many_events_leave_the_important_ones(store: RunStore) -> None:
-    """A start is left out before a loss is."""
+    """A start is left out before a loss is, and the middle before the end."""
     path = store.folder / "events.jsonl"
     with path.open("a") as file:
         for seq in range(4, 500):
@@ -236,6 +237,27 @@ def test_many_events_leave_the_important_ones(store: RunStore) -> None:
     kinds = [type(event.body) for event in events]
     assert (kinds.count(HostLost), kinds.count(Ended), kinds.count(RankExited)) == (4, 1, 1)
     assert problems.lines == ["events.jsonl: 50 of 499 events are read"]
+    few = [event.seq for event in read_events(store.folder, Problems(), 4)[0]]
+    assert (few[0], few[-1]) == (3, 400)
+
+
+def test_a_file_of_samples_may_go_while_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as by a `pull` at the same time."""
+    monkeypatch.setattr(samples_reader, "_files", lambda folder: [folder / "samples.jsonl"])
+    assert samples_reader.read_loads(tmp_path, 10, 0.0, Problems()) == ()
+
+
+def test_of_a_huge_file_the_middle_is_left_out(tmp_path: Path) -> None:
+    """How it ended is what is asked about."""
+    lines = [b"%06d" % number + b"x" * 1000 + b"\n" for number in range(5000)]
+    (tmp_path / "file").write_bytes(b"".join(lines))
+    problems = Problems()
+    read = b"".join(blocks_of_lines(tmp_path / "file", 2 << 20, problems)).splitlines(keepends=True)
+    assert (read[0], read[-1]) == (lines[0], lines[-1])
+    assert set(read) < set(lines)
+    assert problems.lines == ["file: only 2 MiB of it are read, its beginning and its end"]
 
 
 def test_no_alias_makes_a_configuration_endless(tmp_path: Path) -> None:

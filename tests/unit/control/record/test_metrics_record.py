@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runner.control.record import metrics_record
 from runner.control.record.metrics_record import MAX_ADVANCE
 from runner.control.record.run_store import RunStore, try_lock_folder
 from tests.golden.builders import plan
@@ -51,11 +52,40 @@ def test_lines_have_their_origin_and_the_time_at_which_they_were_read(store: Run
     assert records(store)[0] == first
     (_, second) = records(store)
     assert (second["offset"], second["time"], second["loss"]) == (43, None, "NaN")
-    (note,) = store.metrics.notes
-    assert note == (
+    assert store.metrics.broken == (
         "1 broken metrics line, left among the output: rank 0 on gpu1, at byte 29 of rank_0.out, "
         "its step is no whole number from 0"
     )
+
+
+def test_the_last_line_of_each_stream_is_on_record_however_many_there_are(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest lines are thinned the most, and a process that comes later adds none twice."""
+    monkeypatch.setattr(metrics_record, "MAX_SIZE", 20_000)
+    lines = [b'{"step": %d, "loss": 2}\n' % step for step in range(1000)]
+    for count in range(100, 1001, 100):
+        for rank in range(2):
+            write(store, f"rank_{rank}.out", b"".join(lines[:count]))
+            store.metrics.advance("gpu1", 0, f"rank_{rank}.out", "", 1.0)
+    RunStore(store.folder).complete_metrics(PLAN)
+    assert (store.folder / "metrics.jsonl").stat().st_size < 40_000
+    for rank in range(2):
+        steps = [line["step"] for line in records(store) if line["rank"] == rank]
+        assert steps == sorted(set(steps))
+        assert steps[-1] == 999
+        assert 0 < sum(step < 500 for step in steps) < sum(step >= 500 for step in steps)
+
+
+def test_a_disk_that_was_full_loses_no_line(store: RunStore) -> None:
+    """What could not be written when it was read is written at the end."""
+    write(store, "rank_0.out", LOG)
+    path = store.folder / "metrics.jsonl"
+    path.mkdir()
+    store.metrics.advance("gpu1", 0, "rank_0.out", "", 1.0)
+    path.rmdir()
+    store.metrics.complete("")
+    assert [line["offset"] for line in records(store)] == [6, 43]
 
 
 def test_other_hosts_do_not_wait_for_long_logs(store: RunStore) -> None:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from runner.control.code.worktree import scan
+from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady
@@ -124,6 +125,37 @@ def test_run_that_never_started_leaves_no_trace(tmp_path: Path, place: str) -> N
 
     assert reserved
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_record_that_stays_keeps_every_file(store: RunStore) -> None:
+    """Also where the launch was left, such as with a job in the queue."""
+    other = created(store.folder.parent / "other")
+    kept = {*store.folder.parent.rglob("*")}
+    store.discard()
+    other.discard()
+    assert {*store.folder.parent.rglob("*")} == kept
+
+
+def test_a_folder_is_ignored_as_long_as_it_holds_records(tmp_path: Path) -> None:
+    """The launch that made `runs` fails, and another one goes on in it."""
+    failed = RunStore(tmp_path / "runs" / "failed")
+    failed.reserve()
+    created(tmp_path / "runs" / "other")
+    failed.discard()
+    assert names(tmp_path / "runs") == {".gitignore", "other", "latest"}
+
+
+def test_a_run_whose_plan_cannot_be_written_has_not_begun(store: RunStore) -> None:
+    """No id finds it, and the latest run is the one before."""
+    failed = RunStore(store.folder.parent / "failed")
+    failed.reserve()
+    asked = replace(request(failed.folder), spec=replace(request(failed.folder).spec, run_id="f"))
+    with room_for(2000), pytest.raises(OSError, match="File too large"):
+        failed.create(asked, replace(plan(1), cluster="x" * 2000))
+    failed.discard()
+    assert names(store.folder.parent) == {RUN_ID, "latest", ".gitignore"}
+    assert run_index.record_folder("f") is None
+    assert run_index.record_folder("latest") == store.folder
 
 
 def test_run_never_writes_over_another(store: RunStore) -> None:
