@@ -152,7 +152,7 @@ class RelaunchConfig:
 
     max: int = doc("the largest number of relaunches", COUNT, 0)
     backoff_s: float = doc(
-        "the pause before the first relaunch; each one after doubles it", SECONDS, 5.0
+        "the pause before the first relaunch; each one after doubles it, up to 300", SECONDS, 5.0
     )
 
 
