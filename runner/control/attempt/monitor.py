@@ -29,7 +29,7 @@ from runner.core.outcome.verdict import fold_events
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
+from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
 from runner.core.protocol.timing import PING_S
 from runner.core.text import describe_exit
 
@@ -226,6 +226,13 @@ class AttemptMonitor(WaitLoop):
     def stop_unconfirmed(self) -> list[str]:
         """The nodes that have neither ended nor been handed the stop."""
         return self._stop.unconfirmed
+
+    @property
+    def unfollowed(self) -> set[str]:
+        """The nodes whose agent gave no answer when it was to follow the run."""
+        nodes = self._nodes.values()
+        unverified = (node for node in nodes if node.state is NodeState.UNVERIFIED)
+        return {node.name for node in unverified if not node.supervisor_started}
 
     @property
     def interrupted(self) -> bool:
