@@ -270,10 +270,9 @@ class RunnerConfig:
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
     lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
     disconnect_s: Any = doc(
-        "after this time without the launch or another agent connected, the hosts stop the run; "
-        "never: it goes on",
+        "for how long a run goes on without its launch and without attach; never: to its end",
         SECONDS_OR_NEVER,
-        600.0,
+        "never",
     )
     detach: bool = doc(
         "return once every rank runs, and leave the run to the hosts", "true or false", False

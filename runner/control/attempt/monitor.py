@@ -143,7 +143,8 @@ class AttemptMonitor(WaitLoop):
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
-        return [session for session in sessions if session is not None]
+        connected = [session for session in sessions if session is not None]
+        return [*connected, *self._detach.standby_sessions(set())]
 
     def _tick(self) -> float:
         now = time.monotonic()
@@ -191,7 +192,7 @@ class AttemptMonitor(WaitLoop):
         """Stop everything for the user, and kill it the second time."""
         is_launch = self._node_monitor.role is Role.LAUNCH
         if signum == signal.SIGHUP and (self._all_started_at is not None or not is_launch):
-            self._move_to(AttemptState.HUNG_UP)  # it goes on until its controller lease expires
+            self._move_to(AttemptState.HUNG_UP)  # the hosts go on
         elif self._stop.on_signal(signum):
             self._node_monitor.skip_logs()
 
