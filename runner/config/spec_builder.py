@@ -22,6 +22,7 @@ from runner.core.errors import ConfigError, Problem
 from runner.core.model.container import ContainerSpec, Mount
 from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import (
+    MAX_BACKOFF_S,
     Deploy,
     DryRun,
     Node,
@@ -269,6 +270,9 @@ def _check_relaunch(validator: Validator, spec: Spec) -> None:
         message = "with a static rendezvous torchrun cannot restart the ranks"
         hint = f"set relaunch.max={max_restarts} in its place, or choose rendezvous=c10d"
         validator.add("torchrun.max_restarts", message, hint)
+    if spec.relaunch.backoff_s > MAX_BACKOFF_S:
+        message = f"must be at most {MAX_BACKOFF_S:g} seconds, not {spec.relaunch.backoff_s:g}"
+        validator.add("relaunch.backoff_s", message)
     if spec.relaunch_on_stall and not spec.relaunch.max:
         message, hint = "restart needs a number of relaunches", "set relaunch.max to 1 or more"
         validator.add("watch.action", message, f"{hint}, or watch.action=stop")

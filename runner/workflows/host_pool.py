@@ -55,13 +55,11 @@ class HostPool:
         validate: Callable[[Node, Facts], list[Problem]],
         minimum: int = 0,
         spares: tuple[Node, ...] = (),
-        *,
-        keep_spares: bool = False,
     ) -> CollectedFacts:
         """Connect to every host; return the facts if `minimum` of them, or all, can take part.
 
-        If fewer can, or the master cannot, that is `NotReady`. Spares are asked too, and
-        disconnected again unless `keep_spares`. Open sessions are used again.
+        If fewer can, or the master cannot, that is `NotReady`. Spares are asked too. Open sessions
+        are used again.
         """
         full_spec = replace(self.spec, nodes=(*self.spec.nodes, *spares))
         collector = self._collector(full_spec, request, self.sessions)
@@ -69,7 +67,7 @@ class HostPool:
         collected = collector.at_least(minimum or len(self.spec.nodes), validate, spares)
         for node in spares:
             self.console.node_status(node.name, "spare")
-        self._disconnect_all_but({*collected.facts, *(collected.spares if keep_spares else ())})
+        self._disconnect_all_but({*collected.facts, *collected.spares})
         return collected
 
     def collect_available_facts(

@@ -48,6 +48,7 @@ from runner.ui.output import note, show
 from runner.ui.reports import report
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
+from runner.workflows.attach import follow
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
@@ -59,6 +60,8 @@ from runner.workflows.launch_notifier import LaunchNotifier
 from runner.workflows.preparation import Preparation, open_code_source, without_pulls
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending
+from runner.workflows.runs.discovery import RunFinder
+from runner.workflows.runs.found_run import FoundRun
 
 
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
@@ -202,6 +205,10 @@ class LaunchSession:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
         self._finish_keeping()
+        if monitor.peer_status.next_attempt_number and not (
+            monitor.detached or monitor.interrupted
+        ):
+            return self._follow_hosts(monitor)
         if monitor.detached or monitor.peer_status.next_attempt_number:
             return self._leave(monitor)
         plan = monitor.plan  # with the nodes that joined
@@ -249,10 +256,7 @@ class LaunchSession:
 
     def _orders(self, plan: Plan, facts: dict[str, Facts]) -> AttemptOrders:
         """Return the orders of an attempt, in which hosts are chosen that may relaunch."""
-        # While a controller is needed, only the controller relaunches.
-        if self._relaunches_left and (self._pool.spec.detach or self._pool.spec.disconnect_s):
-            return assign_voters(self._pool.spec, plan, facts, self._relaunches_left)
-        return AttemptOrders(plan)
+        return assign_voters(self._pool.spec, plan, facts, self._relaunches_left)
 
     def _run_attempt(
         self, attempt: AttemptOrders, facts: dict[str, Facts]
@@ -264,6 +268,8 @@ class LaunchSession:
             self._notifier.begin(plan)
         header = report.attempt_header if plan.attempt else report.launch_header
         self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
+        if not (plan.attempt or self._pool.spec.detach):
+            self._console.message(report.outliving_line(plan, self._ending.run_flags))
         reporter = AttemptReporter(
             plan, self._console, self._store, is_launch=True, on_event=self._on_event
         )
@@ -311,6 +317,22 @@ class LaunchSession:
         info = self._run_info(plan)
         record = {"info": encode(info), "plan": encode(plan), "config": self._request.config_yaml}
         return zlib.compress(json.dumps(record).encode())
+
+    def _follow_hosts(self, monitor: AttemptMonitor) -> int:
+        """Follow the attempt that the hosts have begun by themselves, and those after it."""
+        self._store.unlock()
+        spec = self._pool.spec
+        self._pool.retarget(replace(spec, nodes=(*spec.nodes, *spec.spares), spares=()))
+        try:
+            finder = RunFinder(self._pool, self._request.selector, reuse_sessions=True)
+            found = FoundRun(self._request, finder)
+            if found.plan.attempt == monitor.plan.attempt:
+                found.switch_to_next_attempt(monitor)
+            return follow(found)
+        except (Interrupted, NotReady) as error:
+            self._console.message(str(error))
+            self._ending.leave(monitor.plan, monitor)
+            return error.exit_code
 
     def _leave(self, monitor: AttemptMonitor) -> int:
         """Show how the run can be found again; return the exit code."""

@@ -61,8 +61,7 @@ class LaunchNotifier:
         notify = replace(notify, nodes=nodes)
         self._subject = Subject(plan.run_id, plan.attempt, notify, run_flags=self._run_flags)
         self._hub = nodes[0]
-        self._hosts_tell = not plan.nodes[0].order.disconnect_s
-        self._is_stalled = self._teller_ended = False
+        self._is_stalled = self._hosts_tell = self._teller_ended = False
 
     def on_event(self, event: Event) -> None:
         """Notice a stall, and whether the hosts tell of the rest."""

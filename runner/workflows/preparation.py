@@ -60,7 +60,6 @@ class Preparation:
             lambda node, node_facts: problems_of(self._pool.spec, node, node_facts),
             self._pool.spec.min_nodes or 0,
             self._spares,
-            keep_spares=self._pool.spec.detach,
         )
         for name, problem in missing.items():
             say(f"{name} is left out for now, and tried again: {problem.message}")
@@ -69,7 +68,7 @@ class Preparation:
         self._select_nodes(facts)
         for warning in self._run_checks(facts):
             say(f"note: {warning}")
-        return {**facts, **standby} if self._pool.spec.detach else facts
+        return {**facts, **standby}
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

@@ -59,6 +59,9 @@ class Relauncher:
         self._port_just_retried = False
         if len(self.past_attempts) >= spec.relaunch.max or not may_relaunch(spec, verdict):
             return None
+        if peers.hosts_may_decide:
+            self._say("not relaunching: most hosts are out of reach, and may do so themselves")
+            return None
         return self._relaunch(spec, monitor, verdict, facts.keys())
 
     def _relaunch(

@@ -42,7 +42,7 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
         unconfirmed = fold_names(monitor.stop_unconfirmed)
         doubt = f", which is not confirmed by {unconfirmed}" if unconfirmed else ""
         raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped{doubt}")
-    verdict, leftovers = run.verdict(monitor), _kill_leftovers(run)
+    verdict, leftovers = run.verdict(monitor), _kill_leftovers(run, monitor.unfollowed)
     is_over = verdict.state == STOPPED and not any(leftovers.values())
     if owns_record and is_over and not store.has_result:
         diagnosis = diagnose(run.plan, verdict, store.tail)
@@ -51,14 +51,16 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     return verdict, leftovers
 
 
-def _kill_leftovers(run: FoundRun) -> dict[str, int | str]:
+def _kill_leftovers(run: FoundRun, unfollowed: set[str]) -> dict[str, int | str]:
+    """Kill what is left; a host that gave no answer twice is not asked a third time."""
     unreachable = run.finder.unreachable
     leftovers: dict[str, int | str] = {
         name: unreachable[name].message if name in unreachable else "it did not answer"
         for name in (*run.all_nodes, *run.reported.by_host)
     }
+    names = leftovers.keys() - (unfollowed & unreachable.keys())
     try:
-        replies, problems = run.finder.broadcast(leftovers).collect(
+        replies, problems = run.finder.broadcast(names).collect(
             "kill_leftovers", {"run_id": run.plan.run_id}, "leftovers"
         )
     except Interrupted as error:

@@ -31,6 +31,7 @@ SETTINGS: list[Changes] = [
     {"cluster.backend": "ncll"},
     {"disconnect_s": "soon"},
     {"torchrun.max_restarts": 2},
+    {"relaunch.backoff_s": 301},
     {"task.preload": "yes"},
     {"dry_run": "maybe"},
     {"dry_run": [False, "json"]},

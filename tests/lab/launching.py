@@ -29,6 +29,8 @@ TORCHLESS = str(PROGRAMS / "torchless")
 PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 """Whether ranks without torch are forks of one process wherever torchrun starts them."""
 
+CLOSE_S = 10.0  # for a controller to pass on a stop
+
 PLAIN_ENTRY = "task.entry=plain"
 SECRET = "S3cr3t-of-the-launch"
 USE_OF_SECRET = ("cluster.secrets=[TOKEN]", "notify=['echo told $TOKEN >&2; exit 7']")
@@ -157,7 +159,10 @@ class Controller:
         self.process.wait()
 
     def close(self) -> None:
-        """Kill it if it still runs, and let go of its output."""
+        """End it if it still runs, with its run, which would outlive it; let go of its output."""
+        self.send(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(CLOSE_S)
         self.kill()
         self._out.close()
         self._err.close()

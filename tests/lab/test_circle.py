@@ -22,6 +22,7 @@ from runner.host.peers import hub, member
 from runner.host.peers.connection import MAX_UNAUTHENTICATED
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
+from runner.host.peers.messages import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.supervisor.peer_exchange import PeerGroup, join_peers
 
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.promise(2, 4)]
 LOST_S = 15.0
 FAILED = "rank 0 on a exited with 3"
 MAX_TURNS = 10_000
+LAUNCH_BEFORE_S = 3.0  # when the launch was heard, before another controller
 
 
 class Heard(PeerObserver):
@@ -38,6 +40,7 @@ class Heard(PeerObserver):
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
         self.controllers: list[float] = []
+        self.launches: list[float] = []
         self.kept = False
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
@@ -62,10 +65,11 @@ class Heard(PeerObserver):
         """It is not."""
         self.said.append(("apart", reason))
 
-    def on_lease_renewed(self, when: float, *, detached: bool) -> None:
+    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
         """A controller spoke to another one."""
         self.kept = self.kept or detached
-        self.controllers.append(when)
+        self.controllers.append(heard.controller)
+        self.launches.append(heard.launch)
 
 
 class Relay:
@@ -157,7 +161,8 @@ class Ring:
             self.relay.pass_on()
         self.loop.wait(0.002)
         for node, circle in list(self.circles.items()):
-            heard = self.controller.get(node, self.now)
+            controller_at = self.controller.get(node, self.now)
+            heard = LastHeard(controller_at, controller_at - LAUNCH_BEFORE_S)
             circle.tick(heard, detached=node in self.kept, stalled_s=0.0)
 
     def until(self, condition: Callable[[], object], *, step_s: float = 0.01) -> None:
@@ -327,6 +332,8 @@ def test_who_heard_a_controller_tells_all_and_nobody_is_told_it_back(ring: Ring)
     ring.join("abc")
     ring.later(30)
     assert max(ring.heard["c"].controllers) == pytest.approx(began - 10, abs=1.0)
+    launched_at = began - 10 - LAUNCH_BEFORE_S
+    assert max(ring.heard["c"].launches) == pytest.approx(launched_at, abs=1.0)
 
 
 @pytest.mark.promise(12)
@@ -418,7 +425,8 @@ def test_who_was_asleep_listens_before_it_judges(ring: Ring) -> None:
     ring.join("abc")
     ring.now += 2 * LOST_S
     for circle in ring.circles.values():
-        circle.tick(ring.now, detached=False, stalled_s=0.0)  # before it has read anything
+        heard = LastHeard(ring.now, ring.now)
+        circle.tick(heard, detached=False, stalled_s=0.0)  # before it has read anything
     ring.later(2 * LOST_S)
     assert [ring.heard[node].said for node in "abc"] == [[], [("joined",)], [("joined",)]]
 

@@ -144,10 +144,17 @@ def test_a_cut_cable_of_the_controller_is_the_same(
     assert proven_nodes(done.err) == 2
 
 
-def test_kept_runs_go_on_without_anybody(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """`disconnect_s: never`."""
-    controller = begin("disconnect_s=never")
-    controller.kill()
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
+def test_a_run_outlives_its_terminal(
+    lab: Lab, begin: Callable[..., Controller], how: signal.Signals
+) -> None:
+    """By default, and the launch has said so, with how to end it."""
+    controller = begin()
+    stop = f"python -m runner stop --run {controller.run_id}"
+    line = f"closing this terminal leaves it running; to end it: Ctrl-C, or {stop}"
+    assert line in controller.err, controller.err
+    controller.send(how)
+    controller.process.wait(10 * PATIENCE)
     let_go(lab)
     for _, record in wait_until_ended(lab, controller.run_id, BOTH):
         assert record[-1]["state"] == "succeeded"
@@ -166,7 +173,7 @@ def test_a_fault_of_the_controller_ends_no_run(on_lab: Launcher, tmp_path: Path)
     assert (
         "error: a fault of the runner itself (KeyError: 'a bug'); "
         "its traceback is in runs/faulty/crash.txt\n"
-        "    run faulty goes on without this terminal, for 10 m 00 s unless you attach\n"
+        "    run faulty goes on without this terminal\n"
     ) in done.err
     crash = (on_lab.folder / "runs/faulty/crash.txt").read_text()
     assert crash.startswith("runner ")

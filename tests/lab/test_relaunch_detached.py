@@ -1,9 +1,10 @@
-"""Relaunch of a detached run by its hosts, on the nodes that are left."""
+"""Relaunch of a run by its hosts, on the nodes that are left: no launch is there any more."""
 
 from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.lab.inspecting import events_by_node
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Launcher
+from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
 
 STEPS = 30
@@ -21,16 +22,15 @@ LOST = ("hang=0:20", "hang=1:20")
 
 
 @pytest.fixture
-def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
-    """Start a detached run of two ranks that count, with node3 as a spare; its id, its launch."""
+def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
+    """Start a run of two ranks that count, with node3 as a spare."""
 
-    def start(*words: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:
+    def start(*words: str, overrides: tuple[str, ...] = ()) -> Controller:
         arguments = [str(steps), str(STEPS), "0.5/0.1", *words]
-        done = on_lab(
+        return on_lab.start(
             "cluster=lab4",
             "cluster.only=[node1,node2,node3]",
             "task.nnodes=2",
-            "detach=true",
             "grace_s=1",
             "relaunch.max=2",
             "relaunch.backoff_s=0.5",
@@ -40,6 +40,16 @@ def detached(on_lab: Launcher, steps: Path) -> Callable[..., tuple[str, str]]:
             f"task.args={json.dumps(arguments)}",
             *overrides,
         )
+
+    return start
+
+
+@pytest.fixture
+def detached(begin: Callable[..., Controller]) -> Callable[..., tuple[str, str]]:
+    """Start such a run detached; its id, and what its launch said."""
+
+    def start(*words: str, overrides: tuple[str, ...] = ()) -> tuple[str, str]:
+        done = begin(*words, overrides=(*overrides, "detach=true")).wait()
         assert done.code == 0, done
         return done.folder.name, done.err
 
@@ -116,6 +126,45 @@ def test_a_rank_that_fails_once(
     assert counted(steps, 1)[-1][2] == "node3"
     record = dict(events_by_node(lab, run_id, ["node1", "node3"]))
     assert record["node1"][-1]["state"] == record["node3"][-1]["state"] == "succeeded"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("disconnect_s", ["never", pytest.param("600", marks=pytest.mark.all)])
+def test_a_run_whose_launch_was_killed_starts_again_and_tells(
+    lab: Lab, begin: Callable[..., Controller], steps: Path, disconnect_s: str
+) -> None:
+    """Nobody had detached it; the spare stood by all the same, whatever `disconnect_s` is."""
+    target = f"notify=['cat > $(mktemp {steps}/told.XXXXXX)']"
+    launch = begin(*LOST, overrides=(target, f"disconnect_s={disconnect_s}"))
+    launch.until_printed("step 7", 2)
+    launch.kill()
+    lab["node2"].power_off()
+    until_counted(steps, 1, "1")
+    wait_until(lambda: not any(lab[n].leftovers() for n in ("node1", "node3")), "the end")
+    whole(steps)
+    assert counted(steps, 1)[-1][2] == "node3"
+    messages = [json.loads(path.read_text()) for path in steps.glob("told.*")]
+    told = sorted((message["event"], message["told_by"]) for message in messages)
+    assert told == [("end", "node1"), ("relaunch", "node1")]
+
+
+def test_a_launch_that_comes_back_follows_its_hosts(
+    lab: Lab, begin: Callable[..., Controller], steps: Path
+) -> None:
+    """It was suspended for too long: the hosts have relaunched the run, and it sees that end."""
+    launch = begin("wait=1:8", "fail=1:8:7")
+    launch.until_printed("step 7", 2)
+    launch.send(signal.SIGSTOP)
+    (steps / "go").touch()
+    until_counted(steps, 1, "1")
+    launch.send(signal.SIGCONT)
+    done = launch.wait()
+    assert done.code == 0, done
+    assert "the hosts relaunch the run: attempt 2" in done.err, done
+    assert done.out.count(f"] step {STEPS - 1}") == 2, done
+    assert done.result["state"] == "succeeded"
+    wait_until_idle(lab)
+    whole(steps)
 
 
 @pytest.mark.slow

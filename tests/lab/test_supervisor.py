@@ -27,6 +27,7 @@ from runner.core.protocol.events import (
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.peers.hub import PeerObserver
+from runner.host.peers.messages import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage import run_folder
 from runner.host.supervisor.peer_exchange import join_peers
@@ -84,7 +85,8 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
 
     def talk() -> None:
         loop.wait(0.02)
-        member.tick(time.monotonic(), detached=True, stalled_s=0.0)
+        heard = LastHeard(time.monotonic(), time.monotonic())
+        member.tick(heard, detached=True, stalled_s=0.0)
 
     while not run.bodies(ProgramExited):
         talk()

@@ -152,7 +152,7 @@ class RelaunchConfig:
 
     max: int = doc("the largest number of relaunches", COUNT, 0)
     backoff_s: float = doc(
-        "the pause before the first relaunch; each one after doubles it", SECONDS, 5.0
+        "the pause before the first relaunch; each one after doubles it, up to 300", SECONDS, 5.0
     )
 
 
@@ -258,10 +258,9 @@ class RunnerConfig:
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
     lost_s: float = doc("a host counts as lost after this time without a heartbeat", SECONDS, 15.0)
     disconnect_s: Any = doc(
-        "after this time without the launch or another agent connected, the hosts stop the run; "
-        "never: it goes on",
+        "for how long a run goes on without its launch and without attach; never: to its end",
         SECONDS_OR_NEVER,
-        600.0,
+        "never",
     )
     detach: bool = doc(
         "return once every rank runs, and leave the run to the hosts", "true or false", False

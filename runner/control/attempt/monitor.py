@@ -29,7 +29,7 @@ from runner.core.outcome.verdict import fold_events
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState
+from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
 from runner.core.protocol.timing import PING_S
 from runner.core.text import describe_exit
 
@@ -143,7 +143,8 @@ class AttemptMonitor(WaitLoop):
 
     def _pinged(self) -> list[HostSession]:
         sessions = (node.connection.session for node in self._nodes.values())
-        return [session for session in sessions if session is not None]
+        connected = [session for session in sessions if session is not None]
+        return [*connected, *self._detach.standby_sessions(set())]
 
     def _tick(self) -> float:
         now = time.monotonic()
@@ -191,7 +192,7 @@ class AttemptMonitor(WaitLoop):
         """Stop everything for the user, and kill it the second time."""
         is_launch = self._node_monitor.role is Role.LAUNCH
         if signum == signal.SIGHUP and (self._all_started_at is not None or not is_launch):
-            self._move_to(AttemptState.HUNG_UP)  # it goes on until its controller lease expires
+            self._move_to(AttemptState.HUNG_UP)  # the hosts go on
         elif self._stop.on_signal(signum):
             self._node_monitor.skip_logs()
 
@@ -226,6 +227,13 @@ class AttemptMonitor(WaitLoop):
     def stop_unconfirmed(self) -> list[str]:
         """The nodes that have neither ended nor been handed the stop."""
         return self._stop.unconfirmed
+
+    @property
+    def unfollowed(self) -> set[str]:
+        """The nodes whose agent gave no answer when it was to follow the run."""
+        nodes = self._nodes.values()
+        unverified = (node for node in nodes if node.state is NodeState.UNVERIFIED)
+        return {node.name for node in unverified if not node.supervisor_started}
 
     @property
     def interrupted(self) -> bool:

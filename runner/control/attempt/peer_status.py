@@ -33,7 +33,7 @@ class PeerStatus:
         self.pending_standbys: set[str] = set()  # they got a standby order, and have not answered
         self._nodes, self._fold_names = nodes, fold_names
         self._hub, self._voter_count = plan.nodes[0].node, plan.nodes[0].order.voter_count
-        self._lease_disabled = all(not share.order.disconnect_s for share in plan.nodes)
+        self._began_detached = all(share.order.detached for share in plan.nodes)
         self._hub_status: dict[str, HubStatus] = {}
         self._ever_joined = {self._hub}
         self.detached: set[str] = set()  # the nodes that go on without a controller
@@ -112,7 +112,13 @@ class PeerStatus:
     def hosts_decide(self) -> bool:
         """Whether the hosts, and not this controller, decide about a relaunch."""
         # A host that had not met the hub when it was detached has no vote.
-        return self._voter_count > 0 and (self._lease_disabled or self._detached_by_voter)
+        return self._voter_count > 0 and (self._began_detached or self._detached_by_voter)
+
+    @property
+    def hosts_may_decide(self) -> bool:
+        """Whether so many have not shown their end that these may relaunch the run themselves."""
+        silent_count = sum(not node.has_ended for node in self._nodes.values())
+        return 0 < self._voter_count < 2 * silent_count
 
     @property
     def hub_unreachable(self) -> bool:
@@ -124,4 +130,4 @@ class PeerStatus:
         """Whether every supervisor has confirmed the detach, so the controller may exit."""
         others = (node for name, node in self._nodes.items() if name not in self.detached)
         need_none = bool(self.detached) and all(o.has_ended or o.is_lost for o in others)
-        return self._lease_disabled or need_none
+        return self._began_detached or need_none

@@ -200,7 +200,7 @@ class DetachSequence:
             is_excluded = name in self._peer_status.detached or name in exclude
             if node.live_session and not is_excluded:
                 node.live_session.request("command", {"command": "detach"})
-        for session in self._standby_sessions(self._peer_status.pending_standbys):
+        for session in self.standby_sessions(self._peer_status.pending_standbys):
             session.request("command", {"command": "detach"})
 
     @property
@@ -210,9 +210,10 @@ class DetachSequence:
 
     def stop_standbys(self) -> None:
         """Release the spares of an attempt that is over: its hub may be gone too early to do so."""
-        for session in self._standby_sessions(set()):
+        for session in self.standby_sessions(set()):
             send_stop(session, "the attempt is over")
 
-    def _standby_sessions(self, exclude: set[str]) -> list[HostSession]:
+    def standby_sessions(self, exclude: set[str]) -> list[HostSession]:
+        """Return the sessions of the spares that stand by, but for these."""
         names = (name for name in self._standbys if name not in exclude)
         return [self._sessions[name] for name in names if name in self._sessions]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.control.record.atomic_file import replace_file
+from runner.control.atomic_file import replace_file
 from runner.core.model.metrics import Metrics, MetricsReader, compile_pattern
 from runner.core.protocol.paths import RANK_LOG
 from runner.core.protocol.remote_files import CHUNK
@@ -133,7 +133,7 @@ class MetricsRecord:
                 removes_next[stream] = not is_removed
                 if not is_removed:
                     kept.append(line)
-            replace_file(self._path, b"".join(reversed(kept)))
+            replace_file(self._path, reversed(kept))
             self._size = sum(map(len, kept))
         self._thinned_size = self._size
 

@@ -85,7 +85,8 @@ class Order:
     release: str = ""  # copied into the run's `work` first; "" for none
     reserve_port: int = 0  # until the program listens on it; 0 for none
     grace_s: float = 15.0  # between TERM and KILL
-    disconnect_s: float = 600.0  # without a controller, before the run is stopped; 0: never
+    disconnect_s: float = 0.0  # without a controller, before the run is stopped; 0: never
+    detached: bool = False  # whether the hosts decide about it from its start
     hub: Optional[Hub] = None  # None if there is no other node
     container: Optional[Container] = (
         None  # in which `argv`, a client of its engine, runs the program
@@ -102,7 +103,7 @@ class Order:
     restarts_ranks: bool = False  # whether the program restarts failed ranks itself
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
     relaunches_left: int = 0  # after this attempt
-    voter_count: int = 0  # supervisors that decide on a detached relaunch; 0 if they cannot
+    voter_count: int = 0  # supervisors that decide where no launch does; 0 if they cannot
     notify: Optional[Notify] = None  # for the first node, where someone is to be told
 
     @property

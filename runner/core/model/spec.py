@@ -241,7 +241,7 @@ class Spec:
     secrets: Dict[str, Secret] = field(default_factory=dict)  # never written to disk
     grace_s: float = 15.0  # between TERM and KILL
     lost_s: float = 15.0  # of silence, after which a host is declared lost
-    disconnect_s: float = 600.0  # without a controller, before the run stops; 0 for never
+    disconnect_s: float = 0.0  # without a controller, before the run stops; 0 for never
     sample_s: float = 5.0  # between two samples of the load of hosts and GPUs; 0 for never
     stall_s: float = 300.0  # without progress on any rank, before a report; 0 for never
     stop_on_stall: bool = False  # stops the run (with `relaunch_on_stall`: the attempt)

@@ -40,8 +40,8 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
         "unattended",
         r"^no controller was attached for",
-        "its terminal or the connection was gone; the hosts then stop a run that is not detached",
-        "detach=true, or d in attach, lets it go on alone; disconnect_s is the time for an attach",
+        "its terminal or the connection was gone for the time that disconnect_s allows",
+        "disconnect_s=never, or d in attach, lets it go on alone",
     ),
     FailurePattern(
         "memory",

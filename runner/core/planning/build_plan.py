@@ -329,6 +329,6 @@ def _logind_notes(spec: Spec, facts: Mapping[str, Facts], fold_names: FoldNames)
         there = "there" if len(names) == 1 else "on them"
         yield (
             f"logind on {fold_names(names)} kills your processes when you log out "
-            f"({setting}): a run that outlives its connection would die {there}; an administrator "
+            f"({setting}): without this launch the run would die {there}; an administrator "
             f"can set KillUserProcesses=no, or KillExcludeUsers={user}"
         )

@@ -256,8 +256,8 @@ def _rendezvous_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Probl
 
 
 def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
-    """Only a run that outlives its controller has to outlive its login session."""
-    if not facts.logind_kill_setting or (spec.disconnect_s and not spec.detach):
+    """Only a run that is left at once is certain to outlive its login session."""
+    if not (facts.logind_kill_setting and spec.detach):
         return
     message = (
         "logind would kill the run as soon as its launch has logged out again "
@@ -265,7 +265,7 @@ def _logout_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     )
     hint = (
         f"have KillUserProcesses=no, or KillExcludeUsers={facts.user}, set there; or stay: leave "
-        "out detach=true and disconnect_s=never"
+        "out detach=true"
     )
     yield Problem(node.name, message, hint)
 

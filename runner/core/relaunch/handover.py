@@ -63,7 +63,6 @@ class AttemptEnd(NamedTuple):
     """When something of it failed here that no other host is to blame for, monotonic; or None."""
     lost_nodes: Collection[str]
     joined_hub: bool  # whether this host was in touch with the hub
-    detach_agreed: bool  # whether the hosts agree that the run goes on without a controller
 
     @property
     def is_stall(self) -> bool:

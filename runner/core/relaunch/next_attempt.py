@@ -117,8 +117,9 @@ def _without_controller(plan: Plan) -> Plan:
     hub = plan.nodes[0].order.hub
     if hub is not None:
         hub = replace(hub, required_members=tuple(node_plan.node for node_plan in plan.nodes[1:]))
+    changes = {"hub": hub, "disconnect_s": 0.0, "detached": True}
     node_plans = [
-        replace(node_plan, order=replace(node_plan.order, hub=hub, disconnect_s=0.0))
+        replace(node_plan, order=replace(node_plan.order, **changes))  # type: ignore[arg-type]
         for node_plan in plan.nodes
     ]
     return replace(plan, nodes=tuple(node_plans))

@@ -113,7 +113,7 @@ class Handler(RequestHandler):
             answer()
             return
         fields = {name: frame.data[name] for name in COMMAND_FIELDS if name in frame.data}
-        self._require_run().send_command(command, answer, **fields)
+        self._require_run().send_command(command, answer, by_launch=self.by_launch, **fields)
 
     @property
     def busy(self) -> bool:

@@ -108,7 +108,7 @@ def _launch_facts(
     children: Dict[str, BoundedChild],
 ) -> Generator[None, None, Tuple[Dict[str, Any], ports.ReservedPorts]]:
     """Return the facts that only a launch needs, and the reserved ports."""
-    from runner.host.facts import interpreter  # noqa: PLC0415 (verbs do without)
+    from runner.host.facts import interpreter, machine  # noqa: PLC0415 (verbs do without)
 
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
@@ -121,12 +121,17 @@ def _launch_facts(
         )
     else:
         inside = yield from _container_facts(request, facts, environ, children)
+    logind = machine.ask_logind()
+    if logind is not None:
+        children["logind"] = logind
     fields, reserved = _kernel_facts(request)
     if request.thorough and request.container is None:
         others = [*children.values()]
         found = yield from interpreter.in_login_shell(request.python, environ, others)
         fields["login_python"] = found
     yield from wait_all([*children.values()])
+    with contextlib.suppress(Exception):
+        fields["logind_kill_setting"] = machine.logind_kill_setting(facts.user, logind)
     if request.container is None:
         inside["python"] = interpreter.result(children["python"], python)
     fields.update(inside)
@@ -191,8 +196,6 @@ def _kernel_facts(request: FactsRequest) -> Tuple[Dict[str, Any], ports.Reserved
         fields["limits"] = machine.soft_limits()
     with contextlib.suppress(Exception):
         fields["system"] = machine.read_system()
-    with contextlib.suppress(Exception):
-        fields["logind_kill_setting"] = machine.logind_kill_setting(procfs.login_name())
     with contextlib.suppress(Exception):
         reserved, fields["port_error"] = ports.reserve_ports(
             first, last, store=request.reserve_port, hub=request.reserve_hub_port

@@ -12,12 +12,18 @@ from typing import Dict, FrozenSet, List, Optional, Set, Tuple
 from runner.core import descriptor_limit
 from runner.core.model.hardware import System, TopProcess
 from runner.host.process import cgroup, procfs
+from runner.host.process.bounded_child import BoundedChild
 
 UNLIMITED = 1 << 60  # cgroup version 1 writes a number of about 2**63 for no limit
 FIRST_PERSON, NOBODY = 1000, 65534  # uids, as login.defs has them everywhere
 MIN_TOP_CORES = 0.5  # a process that used fewer cores over its life is not reported
-LOGIND_ROOTS = ("etc", "run", "usr/local/lib", "usr/lib")
-"""Where systemd looks; a file hides files of its name in later folders."""
+LOGIND = (
+    "org.freedesktop.login1",
+    "/org/freedesktop/login1",
+    "org.freedesktop.login1.Manager",
+)
+LOGIND_PROPERTIES = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+LOGIND_S = 5.0  # for its answer
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -135,51 +141,31 @@ def other_users(root: str = "/") -> List[str]:
     return sorted(map(procfs.user_name, people))
 
 
-def logind_kill_setting(user: str, root: str = "/") -> str:
-    """Return the setting by which logind would kill a run at logout (logind.conf(5)), "" for none.
+def ask_logind(root: str = "/") -> Optional[BoundedChild]:
+    """Start to ask logind what it kills at logout; None where that spares us.
 
-    Only processes in the scope of a session are killed, not those of a service or container. logind
-    decides by its exclusions, then by the list of users, then by the switch.
+    Only processes in the scope of a session are killed, not those of a service or container. Its
+    files would not do: the switch is on or off by default as the distribution has built it.
     """
     cgroups = cgroup.own_cgroups(root)
     path = "/".join((cgroups.get(cgroup.UNIFIED, ""), cgroups.get("name=systemd", "")))
     if not re.search(r"(^|/)session-[^/]*\.scope(/|$)", path):
+        return None
+    command = ["busctl", "get-property", *LOGIND, *LOGIND_PROPERTIES]
+    return BoundedChild(lambda: os.execvp(command[0], command), LOGIND_S)
+
+
+def logind_kill_setting(user: str, child: Optional[BoundedChild]) -> str:
+    """Return the setting by which logind would kill a run at logout (logind.conf(5)), "" for none.
+
+    It decides by its exclusions, then by the list of users, then by the switch.
+    """
+    if child is None or child.code != 0:
         return ""
-    settings = _logind_settings(root)
-    excluded, _ = settings.get("KillExcludeUsers", ("", ""))
-    included, source = settings.get("KillOnlyUsers", ("", ""))
-    if user in (excluded.split() or ["root"]):
+    switch, included, excluded = (line.split() for line in child.text.splitlines())
+    name = f'"{user}"'
+    if name in excluded:
         return ""
-    if included.split():
-        return f"KillOnlyUsers={user} in {source}" if user in included.split() else ""
-    switch, source = settings.get("KillUserProcesses", ("no", ""))
-    is_on = switch.lower() in ("1", "yes", "y", "true", "t", "on")
-    return f"KillUserProcesses={switch} in {source}" if is_on else ""
-
-
-def _logind_settings(root: str) -> Dict[str, Tuple[str, str]]:
-    """Return the value and file of each setting; lists are appended to, "" empties them."""
-    settings: Dict[str, Tuple[str, str]] = {}
-    for path in _logind_files(root):
-        section = ""
-        for line in map(str.strip, procfs.read_text(path).splitlines()):
-            name, equals, value = (part.strip() for part in line.partition("="))
-            if line.startswith("["):
-                section = line
-            elif equals and section == "[Login]" and not line.startswith(("#", ";")):
-                previous, _ = settings.get(name, ("", ""))
-                if value and name.endswith("Users"):
-                    value = f"{previous} {value}"
-                settings[name] = (value, "/" + os.path.relpath(path, root))
-    return settings
-
-
-def _logind_files(root: str) -> List[str]:
-    """Return the effective files in order: one main file, then the drop-ins."""
-    bases = [os.path.join(root, folder, "systemd/logind.conf") for folder in LOGIND_ROOTS]
-    drop_ins: Dict[str, str] = {}
-    for base in bases:
-        for name in procfs.list_names(f"{base}.d"):
-            if name.endswith(".conf"):
-                drop_ins.setdefault(name, f"{base}.d/{name}")
-    return [*filter(os.path.exists, bases)][:1] + [drop_ins[name] for name in sorted(drop_ins)]
+    if included != ["as", "0"]:
+        return f"KillOnlyUsers={user}" if name in included else ""
+    return "KillUserProcesses=yes" if switch == ["b", "true"] else ""

@@ -27,6 +27,7 @@ from runner.host.peers.messages import (
     GROUP_MESSAGES,
     Goodbye,
     Heartbeat,
+    LastHeard,
     PeerDeparted,
     Reconnecting,
     Stop,
@@ -55,8 +56,8 @@ class PeerObserver:
     def on_hub_unreachable(self, reason: str) -> None:
         """The hub cannot be reached."""
 
-    def on_lease_renewed(self, renewed_at: float, *, detached: bool) -> None:
-        """Another supervisor heard a controller at `renewed_at`; with `detached` none is needed."""
+    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
+        """Another supervisor heard controllers then; with `detached` none is needed."""
 
 
 class ConnectedGroup:
@@ -67,7 +68,7 @@ class ConnectedGroup:
     ) -> None:
         self._order, self._hub, self._loop, self._observer = order, hub, loop, observer
         self._identity = Identity(order.node, f"{order.run_id}/{order.attempt}", token)
-        self._peer_renewed_at = 0.0
+        self._peers_heard = LastHeard(0.0, 0.0)
         self._heartbeat_s = min(HEARTBEAT_S, hub.lost_s / 5)
         suspect_s = max(2.5 * self._heartbeat_s, hub.lost_s / 3)
         self._detector = FailureDetector(hub.lost_s, suspect_s)
@@ -89,16 +90,17 @@ class ConnectedGroup:
 
     def _on_message(self, message: Any) -> None:
         if isinstance(message, Heartbeat):
-            renewed_at = time.monotonic() - message.controller_age_s
-            self._peer_renewed_at = renewed_at = max(self._peer_renewed_at, renewed_at)
-            self._observer.on_lease_renewed(renewed_at, detached=message.detached)
+            now = time.monotonic()
+            heard = LastHeard(now - message.controller_age_s, now - message.launch_age_s)
+            self._peers_heard = self._peers_heard.merged(heard)
+            self._observer.on_lease_renewed(self._peers_heard, detached=message.detached)
         elif isinstance(message, PeerDeparted):
             last_seen = time.monotonic() - message.age_s
             departure = (message.peer, message.reason)
             self._observer.on_peer_departed(*departure, last_seen, message.nodes)
         elif isinstance(message, Stop):
             if message.detached:
-                self._observer.on_lease_renewed(self._peer_renewed_at, detached=True)
+                self._observer.on_lease_renewed(self._peers_heard, detached=True)
             self._observer.on_peer_stop(message.reason, message.cause)
 
     def _heartbeat_due(self) -> bool:
@@ -121,7 +123,8 @@ class HubServer(ConnectedGroup):
         self._started_at = time.monotonic()
         self._pending_count = self._hub.member_count
         self._required_pending = {*self._hub.required_members}
-        self._heartbeat = heartbeat(time.monotonic(), detached=False, stalled_s=0.0)
+        heard = LastHeard(self._started_at, self._started_at)
+        self._heartbeat = heartbeat(heard, detached=False, stalled_s=0.0)
         self._last_progress: Dict[str, float] = {}
         self._members: Dict[str, PeerConnection] = {}
         self._disconnected: Dict[str, float] = {}
@@ -131,19 +134,19 @@ class HubServer(ConnectedGroup):
             listener, self._identity, self._loop, self._receive, self._on_disconnect
         )
 
-    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
+    def tick(self, heard: LastHeard, *, detached: bool, stalled_s: float) -> Optional[float]:
         """Exchange heartbeats, and declare silent members lost.
 
-        This host heard a controller at `renewed_at`, and no rank has made progress here for
-        `stalled_s`. Returned is for how long none has on any host; None where that is unknown.
+        This host has `heard` controllers then, and no rank has made progress here for `stalled_s`.
+        Returned is for how long none has on any host; None where that is unknown.
         """
         now = time.monotonic()
         # A detach is sent at once: no member must end before it knows.
         due = self._heartbeat_due() or detached != self._heartbeat["detached"]
         may_judge = self._detector.check(now)
         run_stalled_s = self._run_stalled_s(now, stalled_s)
-        renewed_at = max(renewed_at, self._peer_renewed_at)
-        self._heartbeat = heartbeat(renewed_at, detached=detached, stalled_s=run_stalled_s)
+        heard = heard.merged(self._peers_heard)
+        self._heartbeat = heartbeat(heard, detached=detached, stalled_s=run_stalled_s)
         for peer in self._members.values():
             if due:
                 peer.send(**self._heartbeat)
@@ -260,12 +263,16 @@ class HubServer(ConnectedGroup):
         peer.close()
 
 
-def heartbeat(renewed_at: float, *, detached: bool, stalled_s: Optional[float]) -> Dict[str, Any]:
+def heartbeat(heard: LastHeard, *, detached: bool, stalled_s: Optional[float]) -> Dict[str, Any]:
     """Return the heartbeat for the arguments of `tick`."""
-    age_s = round(time.monotonic() - renewed_at, 3)
-    stalled_s = None if stalled_s is None else min(stalled_s, MAX_STALLED_S)
-    state = {"controller_age_s": age_s, "detached": detached, "stalled_s": stalled_s}
-    return {"type": "heartbeat", **state}
+    now = time.monotonic()
+    return {
+        "type": "heartbeat",
+        "controller_age_s": round(now - heard.controller, 3),
+        "launch_age_s": round(now - heard.launch, 3),
+        "detached": detached,
+        "stalled_s": None if stalled_s is None else min(stalled_s, MAX_STALLED_S),
+    }
 
 
 def stop_message(reason: str, cause: StopCause, *, detached: bool) -> Dict[str, Any]:

@@ -20,7 +20,7 @@ from runner.host.peers.connection import (
 )
 from runner.host.peers.dialler import RetryingDialler
 from runner.host.peers.hub import ConnectedGroup, heartbeat, stop_message
-from runner.host.peers.messages import GROUP_MESSAGES, Goodbye, Heartbeat, Stop, parse
+from runner.host.peers.messages import GROUP_MESSAGES, Goodbye, Heartbeat, LastHeard, Stop, parse
 
 RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 2.0  # between two attempts to reach the hub
 RECONNECT_TIMEOUT_S = 1.0  # how long a new connection may take when the old one fell silent
@@ -47,7 +47,7 @@ class HubClient(ConnectedGroup):
         self._wants_detach = self._detach_sent = False
         self._last_run_progress: Optional[float] = None
 
-    def tick(self, renewed_at: float, *, detached: bool, stalled_s: float) -> Optional[float]:
+    def tick(self, heard: LastHeard, *, detached: bool, stalled_s: float) -> Optional[float]:
         """Exchange heartbeats, connect to the hub, and declare it lost if it is silent."""
         if self._finished:
             return None
@@ -59,7 +59,7 @@ class HubClient(ConnectedGroup):
         self._detach_sent = detached
         for connection in self._peers:
             if due:
-                connection.send(**heartbeat(renewed_at, detached=detached, stalled_s=stalled_s))
+                connection.send(**heartbeat(heard, detached=detached, stalled_s=stalled_s))
             connection.flush()
             if connection.name:
                 self._last_heard = max(self._last_heard, connection.last_heard)
@@ -226,7 +226,7 @@ class HubClient(ConnectedGroup):
             peer.close()
         self._hub_peer = self._suspected_peer = None
         if self._wants_detach and not self._stop_received:  # the hub will not answer any more
-            self._observer.on_lease_renewed(self._peer_renewed_at, detached=True)
+            self._observer.on_lease_renewed(self._peers_heard, detached=True)
 
     def _declare_lost(self, reason: str, last_seen: float) -> None:
         for peer in self._peers:

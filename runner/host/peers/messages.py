@@ -5,7 +5,7 @@ An illegal one costs its sender the connection, and nobody else anything.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from runner.core.codec import decode
 from runner.core.dataclass import dataclass
@@ -13,11 +13,24 @@ from runner.core.protocol.events import StopCause
 from runner.host.peers.connection import PeerDisconnected
 
 
+class LastHeard(NamedTuple):
+    """When (monotonic) a host last heard any controller, and when the launch among them."""
+
+    controller: float
+    launch: float
+
+    def merged(self, other: LastHeard) -> LastHeard:
+        """Return the later times of two hosts."""
+        controller = max(self.controller, other.controller)
+        return LastHeard(controller, max(self.launch, other.launch))
+
+
 @dataclass(frozen=True)
 class Heartbeat:
     """Between hub and members; see `hub.heartbeat`."""
 
     controller_age_s: float
+    launch_age_s: float
     detached: bool
     stalled_s: Optional[float] = None
 

@@ -1,6 +1,6 @@
 """Attempt on a host: the parameters of its supervisor, its votes, and its decision to relaunch.
 
-The hosts decide about a relaunch where no controller is needed; else it does; never both do.
+The launch decides about a relaunch as long as it is there, else the hosts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from runner.core.protocol.events import (
     Relaunching,
     RelaunchPending,
     StopCause,
+    is_unattended,
 )
 from runner.core.protocol.paths import RunPaths
 from runner.core.relaunch.handover import AttemptEnd
@@ -60,13 +61,13 @@ def join_election(args: SupervisorArgs, loop: EventLoop) -> Optional[LeaderElect
     return LeaderElection(order, context, args.environ, voter, args.token, loop)
 
 
-def hosts_decide(args: SupervisorArgs, end: AttemptEnd) -> bool:
-    """Return whether the hosts are to decide after an attempt that ended so."""
+def may_relaunch(args: SupervisorArgs, end: AttemptEnd) -> bool:
+    """Return whether another attempt may follow one that ended so, as far as this host knows."""
     context, hub = args.election_context, args.order.hub
-    if context is None or not end.detach_agreed or end.cause is StopCause.USER or not end.reason:
+    if context is None or end.cause is StopCause.USER or not end.reason:
         return False
-    if end.reason == LIMIT_REASON:
-        return False  # there is no time left in its job
+    if end.reason == LIMIT_REASON or is_unattended(end.reason):
+        return False
     if hub is not None and hub.node != args.order.node and not end.joined_hub:
         return False
     return context.handover.spec.relaunch_on_stall or not end.is_stall

@@ -20,6 +20,7 @@ from runner.core.protocol.events import StopCause
 from runner.host.peers.election import LeaderElection
 from runner.host.peers.hub import HubServer, PeerObserver
 from runner.host.peers.member import HubClient
+from runner.host.peers.messages import LastHeard
 from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
@@ -60,7 +61,7 @@ class PeerExchange(PeerObserver):
         """Exchange heartbeats; return for how long nothing has moved on any host."""
         lease, run_stalled_s = self.lease, None if self.group else stalled_s
         if self.group is not None:
-            tick = functools.partial(self.group.tick, lease.renewed_at, detached=lease.detached)
+            tick = functools.partial(self.group.tick, lease.heard, detached=lease.detached)
             run_stalled_s = tick(stalled_s=stalled_s)
         may_tell = self._is_teller and not self._ladder.is_stopping
         notifier = self.notifier
@@ -70,7 +71,7 @@ class PeerExchange(PeerObserver):
     @property
     def _is_teller(self) -> bool:
         """Whether this host tells of the run: it is the first node, and no launch does."""
-        return self.lease.hosts_tell and self._order.notify is not None
+        return self.lease.hosts_decide and self._order.notify is not None
 
     def tell_outcome(self, end: events.Ended, election: Optional[LeaderElection]) -> None:
         """Tell of the end of the run, or of its next attempt, if that is up to this host."""
@@ -94,10 +95,11 @@ class PeerExchange(PeerObserver):
         joined_hub, stopping = self.joined_hub, self._ladder.is_stopping
         self.lease.request_detach(self.group, joined_hub=joined_hub, stopping=stopping)
 
-    @property
-    def lease_expiry(self) -> str:
-        """Why the attempt must end for want of a controller; "" also after a pause of our own."""
-        return self.lease.expiry_reason if self._pauses.check(time.monotonic()) else ""
+    def check_lease(self) -> None:
+        """Stop for want of a controller; not right after a pause of our own."""
+        reason = self.lease.expiry_reason
+        if self._pauses.check(time.monotonic()) and reason:
+            self._stop(reason, StopCause.LOCAL)
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
         """Stop with the others."""
@@ -131,9 +133,9 @@ class PeerExchange(PeerObserver):
         if self._order.is_standby:
             self._stop(f"cannot reach {reason}", StopCause.LOCAL)
 
-    def on_lease_renewed(self, renewed_at: float, *, detached: bool) -> None:
+    def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
         """Renew the lease by what another supervisor heard."""
-        self.lease.renew_from_peer(renewed_at)
+        self.lease.renew_from_peer(heard)
         if detached:
             self.lease.confirm_detach(stopping=self._ladder.is_stopping)
 
@@ -161,47 +163,56 @@ def join_peers(
 
 
 class ControllerLease:
-    """Unless detached, an attempt stops if no controller renews its lease for `disconnect_s`.
+    """When controllers were heard, by which the hosts know what is up to them.
 
-    Once `detach_agreed`, the hosts know of each other that no controller is needed, and may
-    relaunch the run. `renewed_at` is when an agent on this host renewed the lease, monotonic.
+    With `disconnect_s` an attempt stops that time after the last controller, unless it was
+    detached. Whoever launched it decides about a relaunch and tells of the end, and so do the hosts
+    once that launch is silent for `UNATTENDED_S` or they agree on the detach (`detach_agreed`).
+    `heard` is when agents on this host renewed the lease.
     """
 
     def __init__(self, order: Order, journal: EventLog) -> None:
         self._order, self._journal = order, journal
-        self.detached = self.detach_agreed = not order.disconnect_s
-        self.renewed_at = self._peer_renewed_at = self._launch_seen_at = time.monotonic()
+        self.detached = self.detach_agreed = order.detached
+        now = time.monotonic()
+        self.heard = self._peers_heard = LastHeard(now, now)
 
     def renew(self, *, by_launch: bool = False) -> None:
         """Renew the lease: an agent of a controller is here, perhaps that of the launch."""
-        self.renewed_at = time.monotonic()
-        if by_launch:
-            self._launch_seen_at = self.renewed_at
+        now = time.monotonic()
+        self.heard = LastHeard(now, now if by_launch else self.heard.launch)
+
+    def renew_from_peer(self, heard: LastHeard) -> None:
+        """Renew the lease by what another host heard."""
+        self._peers_heard = self._peers_heard.merged(heard)
 
     @property
-    def hosts_tell(self) -> bool:
-        """Whether notifications are up to the hosts: no launch will see the end."""
-        return self.detached or time.monotonic() - self._launch_seen_at > UNATTENDED_S
+    def hosts_decide(self) -> bool:
+        """Whether relaunches and notifications are up to the hosts: no launch is there."""
+        return self.detach_agreed or time.monotonic() - self.launch_heard_at > UNATTENDED_S
 
-    def renew_from_peer(self, renewed_at: float) -> None:
-        """Renew the lease by what another host heard."""
-        self._peer_renewed_at = max(self._peer_renewed_at, renewed_at)
+    @property
+    def launch_heard_at(self) -> float:
+        """When the launch was last heard, on any host."""
+        return self.heard.merged(self._peers_heard).launch
 
     @property
     def expiry_reason(self) -> str:
         """Why the attempt must end for want of a controller, "" if it need not."""
-        expired = not self.detached and self._age_s > self._order.disconnect_s
-        return events.unattended_reason(self._order.disconnect_s) if expired else ""
+        limit_s = self._order.disconnect_s
+        expired = limit_s and not self.detached and self._age_s > limit_s
+        return events.unattended_reason(limit_s) if expired else ""
 
     @property
     def unattended_left_s(self) -> Optional[float]:
         """When the attempt ends for want of a controller, None while there may be one."""
-        unattended = not self.detached and self._age_s > UNATTENDED_S
-        return self._order.disconnect_s - self._age_s if unattended else None
+        limit_s = self._order.disconnect_s
+        unattended = limit_s and not self.detached and self._age_s > UNATTENDED_S
+        return limit_s - self._age_s if unattended else None
 
     @property
     def _age_s(self) -> float:
-        return time.monotonic() - max(self.renewed_at, self._peer_renewed_at)
+        return time.monotonic() - self.heard.merged(self._peers_heard).controller
 
     def request_detach(
         self, group: Optional[PeerGroup], *, joined_hub: bool, stopping: bool

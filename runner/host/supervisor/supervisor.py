@@ -32,13 +32,13 @@ from runner.host.storage.run_folder import EventLog, mark_unattended
 from runner.host.supervisor.attempt import (
     SupervisorArgs,
     hold_election,
-    hosts_decide,
     join_election,
+    may_relaunch,
     prepare_next,
 )
 from runner.host.supervisor.control_socket import ControlSocket
 from runner.host.supervisor.job_link import JobLink
-from runner.host.supervisor.peer_exchange import PeerExchange
+from runner.host.supervisor.peer_exchange import UNATTENDED_S, PeerExchange
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
@@ -126,15 +126,14 @@ class Supervisor:
         ladder.begin(reason, cause, stopped_at)
 
     def _on_command(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        """Do what an agent says; every command renews the controller lease.
+        """Do what an agent says, and renew the controller lease; return what to answer.
 
         The answer to a renewal is how this host is.
         """
-        kind, order, lease = message["command"], self.order, self._peers.lease
-        lease.renew(by_launch=bool(message.get("by_launch")))
+        kind, order = message["command"], self.order
         if kind == "peer_departed":
             departure = (str(message["peer"]), str(message["reason"]))
-            self._peers.on_peer_departed(*departure, lease.renewed_at, int(message["nodes"]))
+            self._peers.on_peer_departed(*departure, time.monotonic(), int(message["nodes"]))
         elif kind == "detach":
             self._peers.detach()
         elif kind in ("stop", "kill"):
@@ -146,6 +145,7 @@ class Supervisor:
                 self._ladder.skip_grace()
         else:
             self._job_link.on_command(message, self._ranks, self._ladder, self._stall_monitor)
+        self._peers.lease.renew(by_launch=bool(message.get("by_launch")))  # after a stop has begun
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
     def _on_owner_recorded(self, problem: str) -> None:
@@ -191,8 +191,7 @@ class Supervisor:
         self._check_progress(self._peers.tick(self._stall_monitor.stalled_s))
         if self._election is not None:
             self._election.tick()
-        if lease_expiry := self._peers.lease_expiry:
-            self.stop(lease_expiry)
+        self._peers.check_lease()
         if self._launcher.end_recorded:
             self._ladder.drain(self._left_over())
 
@@ -345,13 +344,27 @@ class Supervisor:
             *(ladder.reason, ladder.cause, self._ranks.first_own_failure(ladder.failed_at)),
             lost_nodes=peers.lost_nodes,
             joined_hub=peers.joined_hub,
-            detach_agreed=peers.lease.detach_agreed,
         )
-        if not (self._must_end or election.is_decided) and hosts_decide(self._args, end):
+        if may_relaunch(self._args, end) and self._launch_is_gone(election):
             ladder.move(StopPhase.ELECTING)
             peers.leave()
             self._port_reservation.release()
             hold_election(election, end, self._journal, self._wait_during_election)
+
+    def _launch_is_gone(self, election: LeaderElection) -> bool:
+        """Return whether the hosts decide, once it is known: a launch that is there is heard again.
+
+        A spare to which it has no connection does not wait: it would not be heard again there.
+        """
+        lease = self._peers.lease
+        has_connection = time.monotonic() - lease.heard.launch <= UNATTENDED_S
+        may_wait = has_connection or not self.order.is_standby
+        while not (lease.hosts_decide or lease.launch_heard_at >= self._ladder.stopped_at):
+            if self._must_end or election.is_decided or not may_wait:
+                return False
+            self._keep_in_touch(TICK_S)
+            self._keep_house()
+        return lease.hosts_decide and not (self._must_end or election.is_decided)
 
     def _wait_for_hub(self, election: LeaderElection) -> None:
         """Wait for the hub's stop, by which every host knows the same about controllers."""

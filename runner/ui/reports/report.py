@@ -57,6 +57,14 @@ def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
     return f"\n  note: console_ranks: the run has no {format_ranges(absent)}"
 
 
+def outliving_line(plan: Plan, run_flags: str) -> str:
+    """Return what becomes of the run when its terminal is closed, and how to end it."""
+    limit_s = plan.nodes[0].order.disconnect_s
+    limit = f" for {format_duration(limit_s)}" if limit_s else ""
+    ways = f"Ctrl-C, or {this_program()} stop {run_flags}"
+    return f"  closing this terminal leaves it running{limit}; to end it: {ways}"
+
+
 def attempt_header(plan: Plan) -> str:
     """Return the parts of the header that may differ in a later attempt."""
     title = f"attempt {plan.attempt + 1}: {_size_text(plan)}"
@@ -166,13 +174,13 @@ def detach_notice(
     """Return the notice about a run that continues without this controller."""
     lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
     lines[0] += " without this terminal"
-    if not is_detached and not is_stopping:
-        time_left = format_duration(plan.nodes[0].order.disconnect_s)
-        lines[0] += f", for {time_left} unless you attach"
     first = plan.nodes[0]
-    if is_detached and not is_stopping and first.order.notify:
+    limit_s = first.order.disconnect_s
+    if limit_s and not is_detached and not is_stopping:
+        lines[0] += f", for {format_duration(limit_s)} unless you attach"
+    if first.order.notify and not is_stopping:
         lines.append(f"  notify: {first.node} tells, and runs the commands")
-    if is_detached and not is_stopping and first.order.relaunches_left:
+    if first.order.relaunches_left and not is_stopping:
         lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
     lines += [
         f"  {this_program()} {verb:7}{run_flags}{flag}"

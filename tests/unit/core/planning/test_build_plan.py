@@ -129,7 +129,7 @@ def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
 
     assert made.notes[-1] == (
         "logind on b, c kills your processes when you log out (KillUserProcesses=yes in "
-        "/etc/systemd/logind.conf): a run that outlives its connection would die on them; an "
+        "/etc/systemd/logind.conf): without this launch the run would die on them; an "
         "administrator can set KillUserProcesses=no, or KillExcludeUsers=ada"
     )
 

@@ -9,6 +9,7 @@ import pytest
 
 from runner.core.model.hardware import System, TopProcess
 from runner.host.facts import machine
+from runner.host.process.bounded_child import wait_all
 
 V2 = "31 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (
@@ -17,8 +18,8 @@ V1 = (
 )
 GIB = 1 << 30
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
-MAIN = "etc/systemd/logind.conf"
-YES = "[Login]\nKillUserProcesses=yes\n"
+SESSION_V1 = "1:name=systemd:/user.slice/session-c2.scope\n0::/\n"
+SERVICE = "0::/user.slice/user@1000.service/app.slice\n"
 MEMINFO = """\
 MemTotal:       24684096 kB
 MemFree:        23536560 kB
@@ -164,77 +165,30 @@ def test_who_keeps_the_cores_busy_is_named(tmp_path: Path) -> None:
     assert machine.top_process(root) == TopProcess(999999998, 2.0, "", "python train.py")
 
 
-def logind_host(root: Path, files: dict[str, str], own: str = SESSION) -> str:
-    """A host with these files, and us in the cgroup `own`."""
-    return tree(root, {"proc/self/cgroup": own, **files})
-
-
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("own", "answer", "expected"),
     [
-        pytest.param(SESSION, True, id="session"),
-        pytest.param("1:name=systemd:/user.slice/session-c2.scope\n0::/\n", True, id="version 1"),
-        pytest.param("0::/user.slice/user@1000.service/app.slice\n", False, id="user service"),
-        pytest.param("", False, id="no cgroups"),
+        pytest.param(SESSION, 'b true|as 0|as 1 "root"', "KillUserProcesses=yes", id="session"),
+        pytest.param(SESSION_V1, "b true|as 0|as 0", "KillUserProcesses=yes", id="version 1"),
+        pytest.param(SERVICE, "b true|as 0|as 0", "", id="user service"),
+        pytest.param("", "b true|as 0|as 0", "", id="no cgroups"),
+        pytest.param(SESSION, 'b true|as 0|as 2 "root" "ann"', "", id="excluded"),
+        pytest.param(SESSION, 'b true|as 1 "bob"|as 0', "", id="only another"),
+        pytest.param(SESSION, 'b false|as 2 "bob" "ann"|as 0', "KillOnlyUsers=ann", id="only us"),
+        pytest.param(SESSION, "b false|as 0|as 0", "", id="off"),
+        pytest.param(SESSION, "", "", id="no logind"),
     ],
 )
-def test_only_sessions_end_at_logout(tmp_path: Path, own: str, *, expected: bool) -> None:
-    """Services and containers live on."""
-    root = logind_host(tmp_path, {MAIN: YES}, own)
-
-    assert machine.logind_kill_setting("ann", root) == (
-        f"KillUserProcesses=yes in /{MAIN}" if expected else ""
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("[Login]\n#KillUserProcesses=yes\n", ""),
-        ("[Login]\n KillUserProcesses = True \n", "KillUserProcesses=True"),
-        ("[Login]\nKillUserProcesses=yes\nKillExcludeUsers=bob ann\n", ""),
-        ("[Login]\nKillUserProcesses=yes\nKillOnlyUsers=bob\n", ""),
-        ("[Login]\nKillOnlyUsers=bob ann\n", "KillOnlyUsers=ann"),
-    ],
-)
-def test_settings_count_as_logind_counts_them(tmp_path: Path, text: str, expected: str) -> None:
-    """Exclusions first, then the list of victims, then the switch."""
-    assert machine.logind_kill_setting("ann", logind_host(tmp_path, {MAIN: text})) == (
-        f"{expected} in /{MAIN}" if expected else ""
-    )
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        pytest.param(
-            {
-                "etc/systemd/logind.conf.d/a.conf": YES,
-                "usr/lib/systemd/logind.conf.d/b.conf": "[Login]\nKillUserProcesses=no\n",
-            },
-            "",
-            id="the name decides, not the folder",
-        ),
-        pytest.param(
-            {
-                "run/systemd/logind.conf.d/a.conf": YES,
-                "etc/systemd/logind.conf.d/a.conf": "",
-            },
-            "",
-            id="a file hides its namesake",
-        ),
-        pytest.param(
-            {MAIN: "[Login]\nKillUserProcesses=no\n", "run/systemd/logind.conf.d/a.conf": YES},
-            "a",
-            id="dropped in over main",
-        ),
-        pytest.param({"usr/lib/systemd/logind.conf": YES}, "logind", id="main file of the system"),
-    ],
-)
-def test_files_count_as_systemd_counts_them(
-    tmp_path: Path, files: dict[str, str], expected: str
+def test_what_logind_kills_at_logout_is_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, answer: str, expected: str
 ) -> None:
-    """Main file, then what is dropped in, by name; the file that has the last word is named."""
-    found = machine.logind_kill_setting("ann", logind_host(tmp_path, files))
-
-    assert Path(found).stem == expected
+    """Its defaults are those of the distribution, and stand in no file."""
+    lines = answer.replace("|", "\n")
+    busctl = tmp_path / "busctl"
+    busctl.write_text(f"#!/bin/sh\necho '{lines}'\ntest '{answer}'\n")
+    busctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    child = machine.ask_logind(tree(tmp_path, {"proc/self/cgroup": own}))
+    for _ in wait_all([child] if child else []):
+        pass
+    assert machine.logind_kill_setting("ann", child) == expected

@@ -9,8 +9,13 @@ import pytest
 
 from runner.core.model.plan import Hub, Order
 from runner.core.protocol.events import Detached, EventBody
+from runner.core.protocol.paths import RunPaths
+from runner.host.facts.ports import NO_PORTS
+from runner.host.peers.messages import LastHeard
 from runner.host.storage.run_folder import EventLog
-from runner.host.supervisor.peer_exchange import ControllerLease, PeerGroup
+from runner.host.supervisor.attempt import SupervisorArgs
+from runner.host.supervisor.peer_exchange import ControllerLease, PeerExchange, PeerGroup
+from runner.host.supervisor.stop_ladder import StopLadder
 
 
 class Paper:
@@ -40,7 +45,7 @@ class Scene:
     """The supervisor of one node; the hub is with a."""
 
     def __init__(self, node: str = "b", *, disconnect_s: float = 600.0, hub: bool = True) -> None:
-        order = Order(
+        self.order = Order(
             "run",
             node,
             0,
@@ -53,7 +58,7 @@ class Scene:
             disconnect_s=disconnect_s,
         )
         self.paper = Paper()
-        self.attendance = ControllerLease(order, cast("EventLog", self.paper))
+        self.attendance = ControllerLease(self.order, cast("EventLog", self.paper))
 
     @property
     def state(self) -> tuple[bool, bool, int]:
@@ -117,7 +122,7 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     assert left_s is not None
     assert round(left_s) == -1
     assert scene.missing() == "no controller was attached for 10 s (disconnect_s)"
-    scene.attendance.renew_from_peer(began + 5)
+    scene.attendance.renew_from_peer(LastHeard(began + 5, began))
     assert scene.missing() == ""
     now = began + 20
     scene.attendance.renew()
@@ -126,3 +131,48 @@ def test_a_controller_is_missing_after_its_time(monkeypatch: pytest.MonkeyPatch)
     scene.attendance.confirm_detach(stopping=False)
     assert scene.missing() == ""
     assert scene.attendance.unattended_left_s is None
+
+
+@pytest.mark.parametrize("disconnect_s", [0.0, 600.0])
+def test_the_hosts_decide_once_the_launch_is_gone(
+    monkeypatch: pytest.MonkeyPatch, disconnect_s: float
+) -> None:
+    """Whether or not the run would stop without a controller; an attach takes no launch's place."""
+    lease, began = Scene(disconnect_s=disconnect_s).attendance, time.monotonic()
+    now = began
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    lease.renew(by_launch=True)
+    now = began + 9
+    lease.renew()
+    assert (lease.launch_heard_at, lease.hosts_decide) == (began, False)
+    lease.renew_from_peer(LastHeard(now, began + 4))
+    now = began + 13
+    assert (lease.launch_heard_at, lease.hosts_decide) == (began + 4, False)
+    now = began + 15
+    assert lease.hosts_decide
+    assert lease.expiry_reason == ""
+
+
+def test_a_controller_is_not_missed_right_after_a_pause_of_our_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it said meanwhile is read first, whoever has looked at the lease since."""
+    scene, now = Scene(disconnect_s=10.0), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    stopped: list[str] = []
+    args = SupervisorArgs(RunPaths("/w", "run", "b"), scene.order, {}, NO_PORTS, b"")
+    exchange = PeerExchange(
+        args,
+        cast("EventLog", scene.paper),
+        cast("StopLadder", None),
+        lambda reason, _: stopped.append(reason),
+        lambda _: None,
+    )
+    exchange.check_lease()
+    now += 60
+    assert exchange.lease.expiry_reason
+    exchange.check_lease()
+    assert stopped == []
+    now += 1
+    exchange.check_lease()
+    assert stopped == ["no controller was attached for 10 s (disconnect_s)"]
