@@ -202,39 +202,3 @@ def test_settings_count_as_logind_counts_them(tmp_path: Path, text: str, expecte
     assert machine.logind_kill_setting("ann", logind_host(tmp_path, {MAIN: text})) == (
         f"{expected} in /{MAIN}" if expected else ""
     )
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        pytest.param(
-            {
-                "etc/systemd/logind.conf.d/a.conf": YES,
-                "usr/lib/systemd/logind.conf.d/b.conf": "[Login]\nKillUserProcesses=no\n",
-            },
-            "",
-            id="the name decides, not the folder",
-        ),
-        pytest.param(
-            {
-                "run/systemd/logind.conf.d/a.conf": YES,
-                "etc/systemd/logind.conf.d/a.conf": "",
-            },
-            "",
-            id="a file hides its namesake",
-        ),
-        pytest.param(
-            {MAIN: "[Login]\nKillUserProcesses=no\n", "run/systemd/logind.conf.d/a.conf": YES},
-            "a",
-            id="dropped in over main",
-        ),
-        pytest.param({"usr/lib/systemd/logind.conf": YES}, "logind", id="main file of the system"),
-    ],
-)
-def test_files_count_as_systemd_counts_them(
-    tmp_path: Path, files: dict[str, str], expected: str
-) -> None:
-    """Main file, then what is dropped in, by name; the file that has the last word is named."""
-    found = machine.logind_kill_setting("ann", logind_host(tmp_path, files))
-
-    assert Path(found).stem == expected
