@@ -75,30 +75,3 @@ def test_a_node_that_is_slow_one_way_is_told_with_the_way() -> None:
     assert verdicts(bandwidths(4, {(None, 1): 0.2})) == [
         "node2 is slow: 0.2 of the others' median, only in what it receives"
     ]
-
-
-def test_tables_of_pairs() -> None:
-    """A matrix each, a line per node, the verdict at the end."""
-    matrix = bandwidths(3, {(2, None): 0.25, (None, 2): 0.25})
-    latency = [[2.5e-5] * 3] * 3
-
-    assert report.pairs_tables(NAMES[:3], {"bandwidth": matrix, "latency": latency}, "4M") == [
-        "pairs: bandwidth in GB/s, the row sends 4M to the column",
-        "        node1   node2  node3",
-        "node1       -  10.000  2.500",
-        "node2  10.000       -  2.500",
-        "node3   2.500   2.500      -",
-        "",
-        "pairs: latency in us, half a round trip",
-        "       node1  node2  node3",
-        "node1      -   25.0   25.0",
-        "node2   25.0      -   25.0",
-        "node3   25.0   25.0      -",
-        "",
-        "node, medians  sends GB/s  of others'  receives GB/s  of others'",
-        "node1               6.250          1+          6.250          1+",
-        "node2               6.250          1+          6.250          1+",
-        "node3               2.500        0.25          2.500        0.25",
-        "",
-        "node3 is slow: 0.25 of the others' median",
-    ]
