@@ -58,15 +58,6 @@ def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
     assert told(lines.pop_all()) == ["0 x", "0,1 y", "1 x"]
 
 
-def test_repeated_lines_of_each_rank_pair_up() -> None:
-    """A rank's second is never its first again."""
-    lines = LineDeduplicator()
-    for rank in range(3):
-        add(lines, rank, b"a\na\nb")
-
-    assert told(lines.pop_all()) == ["0,1,2 a", "0,1,2 a", "0,1,2 b"]
-
-
 def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a big piece nor many small ones; a moment later it is no flood any more."""
     monkeypatch.setattr(dedup, "FLOOD_LINES", 100)

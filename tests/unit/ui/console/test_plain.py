@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -11,7 +10,6 @@ import pytest
 
 from runner.ui.console import plain
 from runner.ui.console.plain import Console
-from tests.lab.waiting import PATIENCE, wait_until
 
 
 class Pipe:
@@ -100,64 +98,11 @@ def test_only_chosen_ranks_are_shown(out: Pipe, err: Pipe) -> None:
     assert err.text() == "started\nall\n"
 
 
-def test_console_that_nobody_reads_is_full(
-    out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`show` never waits; who asks `full` knows when to fetch no more, and when to go on."""
-    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
-    line = b"x" * 99 + b"\n"
-    shown = Console()
-    shown.rank_output("a", 0, "out", line * 2000)
-    full = shown.is_full
-    text: list[str] = []
-    reader = threading.Thread(target=lambda: text.append(_drain(out, 2000 * 106)))
-    reader.start()
-    reader.join(30 * PATIENCE)
-    wait_until(lambda: not shown.is_full, "room for more")
-    shown.close()
-
-    assert full
-    assert text[0].count("\n") == 2000
-    assert err.text() == ""
-
-
 def _drain(pipe: Pipe, size: int) -> str:
     seen = b""
     while len(seen) < size:
         seen += os.read(pipe.reading, 65536)
     return seen.decode()
-
-
-def test_muted_console_is_never_full(out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a run is being stopped, output that would have to wait is dropped, our words not."""
-    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
-    shown = Console()
-    shown.rank_output("a", 0, "out", b"x" * 99999 + b"\n")  # more than the pipe takes
-    shown.mute()
-    shown.rank_output("a", 0, "out", b"dropped\n")
-    shown.message("stopping")
-    full = shown.is_full
-    text = _drain(out, 6 + 99999 + 1)
-    shown.close()
-
-    assert not full
-    assert "dropped" not in text + out.text()
-    assert err.text() == "stopping\n"
-
-
-def test_reader_that_left_is_told_once_and_not_missed(out: Pipe, err: Pipe) -> None:
-    """After `| head` has seen enough, the run goes on without it."""
-    os.close(out.reading)
-    shown = Console()
-    shown.rank_output("a", 0, "out", b"one\n")
-    shown.rank_output("a", 0, "out", b"two\n")
-    shown.message("run succeeded")
-    shown.close()
-
-    assert sorted(err.text().splitlines()) == [
-        "note: the output is no longer read; the run continues, and its log files are complete",
-        "run succeeded",
-    ]
 
 
 def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> None:

@@ -39,17 +39,6 @@ def look(area: StatusArea, columns: int = 80, rows: int = 24) -> list[str]:
     return [row.text.decode() for row in picture]
 
 
-def test_what_is_over_soon_is_never_shown(area: StatusArea, clock: Clock) -> None:
-    """A quick run has no area."""
-    area.phase("connecting")
-    clock.now += 0.9
-    first = look(area)
-    area.phase("running")
-    clock.now += 0.9
-
-    assert first == look(area) == []
-
-
 def test_equal_states_are_one_row(area: StatusArea, clock: Clock) -> None:
     """Nodes by range, in order of the first; what others say stays in its row."""
     area.phase("connecting")
@@ -79,18 +68,6 @@ def test_area_takes_a_third_at_most(area: StatusArea, clock: Clock) -> None:
         "  … and 6 more states",
     ]
     assert look(area, rows=2) == ["pushing the code  2 s  gpu1 0 %"]
-
-
-@pytest.mark.parametrize("columns", [1, 2, 39])
-def test_area_fits_a_narrow_terminal(area: StatusArea, clock: Clock, columns: int) -> None:
-    """A row never breaks."""
-    area.phase("connecting")
-    for number, node in enumerate(NODES):
-        area.node_status(node, f"asking DNS {number % 3}")
-    area.progress_lines([(Source("gpu1", 0), "漢字 100%|██████████| 50/50")])
-    clock.now += 2
-
-    assert look(area, columns)
 
 
 def test_too_many_unfinished_lines_are_folded(area: StatusArea, clock: Clock) -> None:

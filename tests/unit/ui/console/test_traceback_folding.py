@@ -10,7 +10,6 @@ from runner.ui.console.dedup import Source
 from runner.ui.console.traceback_folding import (
     HOLD_LINES,
     HOLD_S,
-    SETTLED_S,
     WRITING_S,
     TracebackFolder,
 )
@@ -36,14 +35,6 @@ def folder() -> TracebackFolder:
 def due(folder: TracebackFolder, now: float) -> list[bytes]:
     """Return what is shown by then."""
     return [held.lines for held in folder.pop_due(now)]
-
-
-def test_other_lines_never_wait(folder: TracebackFolder) -> None:
-    """Also those before a traceback in the same piece."""
-    assert folder.feed(ONE, ERR, b"a\nb", 0.0) == b"a\nb"
-    assert folder.feed(ONE, ERR, b"a\n" + OWN, 0.0) == b"a"
-    assert folder.feed(ONE, OUT, b"c", 0.0) == b"c"
-    assert folder.feed(TWO, ERR, b"d", 0.0) == b"d"
 
 
 def test_failure_of_its_own_waits_only_while_it_is_written(folder: TracebackFolder) -> None:
@@ -88,15 +79,6 @@ def test_traceback_of_the_failed_rank_stays_whole(folder: TracebackFolder) -> No
     assert due(folder, 7.0) == [CLOSED]
 
 
-def test_any_exception_long_after_the_failure_follows_from_it(folder: TracebackFolder) -> None:
-    """But one at the same time may be a failure of its own, or even the true first one."""
-    folder.fold_except("gpu1", 0, 0.0)
-    folder.feed(TWO, ERR, OWN, SETTLED_S / 2)
-    assert due(folder, SETTLED_S) == [OWN]
-    folder.feed(TWO, ERR, OWN, SETTLED_S)
-    assert due(folder, 2.0) == [b"4 lines of a traceback: ValueError: no lr (whole in logs)"]
-
-
 def test_chain_of_tracebacks_is_one(folder: TracebackFolder) -> None:
     """As is all of an exception that torch prefixes; its own log lines are not part of it."""
     between = b"\n\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -119,22 +101,3 @@ def test_waiting_is_bounded(folder: TracebackFolder) -> None:
     flood = b"\n".join([b"  deep"] * HOLD_LINES)
     assert folder.feed(ONE, ERR, flood, 9.0) == HEAD + b"\n" + flood
     assert folder.pop_all() == []
-
-
-@pytest.mark.parametrize(
-    ("columns", "exception"),
-    [
-        (100, "RuntimeError: … Connection closed by peer"),
-        (80, "… Connection closed by peer"),
-        (20, "… Connection closed by …"),
-    ],
-)
-def test_what_is_too_long_is_cut_at_its_end(columns: int, exception: str) -> None:
-    """A message begins with what happened, and advice comes last."""
-    folder = TracebackFolder(lambda: columns)
-    folder.fold_except("gpu1", 0, 0.0)
-    advice = b". This may indicate a remote worker crashed before reporting an error. GLHF!"
-    folder.feed(TWO, ERR, CLOSED + advice, 2.0)
-    (shown,) = due(folder, 3.0)
-    *_, line = shown.decode().splitlines()
-    assert line == f"4 lines of a traceback: {exception} (whole in logs)"
