@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import operator
 import re
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,30 @@ def problems_of(changes: dict[str, Any], environ: dict[str, str] | None = None) 
     with pytest.raises(ConfigError) as caught:
         build_spec(asked(changes, environ), [])
     return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "place"),
+    [
+        ("cluster.backend", "gloo", "backend"),
+        ("cluster.ssh.user", "ada", "ssh.user"),
+        ("cluster.ssh.port", 2222, "ssh.port"),
+        ("cluster.ssh.host_keys", "accept-new", "ssh.host_keys"),
+        ("cluster.ssh.connect_timeout", 3.0, "ssh.connect_timeout"),
+        ("cluster.python", "/opt/python", "python"),
+        ("cluster.setup", ("module load cuda",), "setup"),
+        ("cluster.workdir", "/scratch/runs", "workdir"),
+        ("deploy.max_mb", 5, "deploy.max_mb"),
+        ("deploy.keep", 0, "deploy.keep"),
+        ("grace_s", 1.0, "grace_s"),
+        ("lost_s", 2.0, "lost_s"),
+        ("disconnect_s", 3.5, "disconnect_s"),
+    ],
+)
+def test_a_key_reaches_the_spec(key: str, value: object, place: str) -> None:
+    """What the YAML says is what the plan gets."""
+    written = list(value) if isinstance(value, tuple) else value
+    assert operator.attrgetter(place)(spec_of({key: written})) == value
 
 
 def test_environment_values_are_texts() -> None:

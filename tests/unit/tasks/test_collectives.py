@@ -65,13 +65,3 @@ def test_a_slow_node_is_named_and_none_of_those_it_talks_to(nodes: int, slow: in
     matrix = bandwidths(nodes, {(slow, None): 0.3, (None, slow): 0.3})
 
     assert verdicts(matrix) == [f"node{slow + 1} is slow: 0.3 of the others' median"]
-
-
-def test_a_node_that_is_slow_one_way_is_told_with_the_way() -> None:
-    """A cable, a duplex setting or a shaper may hurt only what it sends."""
-    assert verdicts(bandwidths(4, {(1, None): 0.2})) == [
-        "node2 is slow: 0.2 of the others' median, only in what it sends"
-    ]
-    assert verdicts(bandwidths(4, {(None, 1): 0.2})) == [
-        "node2 is slow: 0.2 of the others' median, only in what it receives"
-    ]

@@ -50,17 +50,6 @@ def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> No
     assert lines.feed(ME, b"\n", 11.0) == b""
 
 
-def test_redrawn_line_is_never_overdue() -> None:
-    """In a pipe only its last form counts."""
-    lines = LineAssembler(1000)
-    lines.feed(ME, b"\r 10%", 0.0)
-    lines.feed(ME, b"\r 20%", 5.0)
-
-    assert lines.pop_overdue(100.0) == []
-    assert lines.pop_all() == [(ME, b"\r 20%")]
-    assert lines.pop_all() == []
-
-
 def test_endless_line_comes_in_pieces() -> None:
     """And the end of the last piece is no line."""
     lines = LineAssembler(8)

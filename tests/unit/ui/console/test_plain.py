@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ import pytest
 
 from runner.ui.console import plain
 from runner.ui.console.plain import Console
+from tests.lab.waiting import PATIENCE, wait_until
 
 
 class Pipe:
@@ -98,11 +100,47 @@ def test_only_chosen_ranks_are_shown(out: Pipe, err: Pipe) -> None:
     assert err.text() == "started\nall\n"
 
 
+def test_console_that_nobody_reads_is_full(
+    out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`show` never waits; who asks `full` knows when to fetch no more, and when to go on."""
+    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
+    line = b"x" * 99 + b"\n"
+    shown = Console()
+    shown.rank_output("a", 0, "out", line * 2000)
+    full = shown.is_full
+    text: list[str] = []
+    reader = threading.Thread(target=lambda: text.append(_drain(out, 2000 * 106)))
+    reader.start()
+    reader.join(30 * PATIENCE)
+    wait_until(lambda: not shown.is_full, "room for more")
+    shown.close()
+
+    assert full
+    assert text[0].count("\n") == 2000
+    assert err.text() == ""
+
+
 def _drain(pipe: Pipe, size: int) -> str:
     seen = b""
     while len(seen) < size:
         seen += os.read(pipe.reading, 65536)
     return seen.decode()
+
+
+def test_reader_that_left_is_told_once_and_not_missed(out: Pipe, err: Pipe) -> None:
+    """After `| head` has seen enough, the run goes on without it."""
+    os.close(out.reading)
+    shown = Console()
+    shown.rank_output("a", 0, "out", b"one\n")
+    shown.rank_output("a", 0, "out", b"two\n")
+    shown.message("run succeeded")
+    shown.close()
+
+    assert sorted(err.text().splitlines()) == [
+        "note: the output is no longer read; the run continues, and its log files are complete",
+        "run succeeded",
+    ]
 
 
 def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> None:

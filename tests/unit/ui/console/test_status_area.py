@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from runner.ui.console.dedup import Source
 from runner.ui.console.status_area import StatusArea
 
 NODES = [f"gpu{number}" for number in range(1, 9)]
@@ -68,16 +67,3 @@ def test_area_takes_a_third_at_most(area: StatusArea, clock: Clock) -> None:
         "  … and 6 more states",
     ]
     assert look(area, rows=2) == ["pushing the code  2 s  gpu1 0 %"]
-
-
-def test_too_many_unfinished_lines_are_folded(area: StatusArea, clock: Clock) -> None:
-    """By what they say; if that is too much, a node's first rank speaks for it."""
-    area.phase("running")
-    clock.now += 2
-    ranks = [Source(f"gpu{number // 4 + 1}", number) for number in range(16)]
-    area.progress_lines([(source, "Loading" if source.rank % 2 else "Waiting") for source in ranks])
-    assert look(area)[1:] == ["[×8 gpu[1-4]] Waiting", "[×8 gpu[1-4]] Loading"]
-
-    area.progress_lines([(source, f"{source.rank} %") for source in ranks])
-    assert look(area)[1:] == [f"[×4 gpu{n + 1}] {4 * n} %" for n in range(4)]
-    assert look(area, rows=12)[1:] == ["[×4 gpu1] 0 %", "[×4 gpu2] 4 %", "… and 8 more ranks"]
