@@ -38,6 +38,17 @@ def look(area: StatusArea, columns: int = 80, rows: int = 24) -> list[str]:
     return [row.text.decode() for row in picture]
 
 
+def test_what_is_over_soon_is_never_shown(area: StatusArea, clock: Clock) -> None:
+    """A quick run has no area."""
+    area.phase("connecting")
+    clock.now += 0.9
+    first = look(area)
+    area.phase("running")
+    clock.now += 0.9
+
+    assert first == look(area) == []
+
+
 def test_equal_states_are_one_row(area: StatusArea, clock: Clock) -> None:
     """Nodes by range, in order of the first; what others say stays in its row."""
     area.phase("connecting")

@@ -10,6 +10,7 @@ from runner.ui.console.dedup import Source
 from runner.ui.console.traceback_folding import (
     HOLD_LINES,
     HOLD_S,
+    SETTLED_S,
     WRITING_S,
     TracebackFolder,
 )
@@ -77,6 +78,15 @@ def test_traceback_of_the_failed_rank_stays_whole(folder: TracebackFolder) -> No
     folder.fold_except("gpu1", None, 4.0)
     folder.feed(ONE, ERR, CLOSED, 6.0)
     assert due(folder, 7.0) == [CLOSED]
+
+
+def test_any_exception_long_after_the_failure_follows_from_it(folder: TracebackFolder) -> None:
+    """But one at the same time may be a failure of its own, or even the true first one."""
+    folder.fold_except("gpu1", 0, 0.0)
+    folder.feed(TWO, ERR, OWN, SETTLED_S / 2)
+    assert due(folder, SETTLED_S) == [OWN]
+    folder.feed(TWO, ERR, OWN, SETTLED_S)
+    assert due(folder, 2.0) == [b"4 lines of a traceback: ValueError: no lr (whole in logs)"]
 
 
 def test_chain_of_tracebacks_is_one(folder: TracebackFolder) -> None:
