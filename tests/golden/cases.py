@@ -224,6 +224,7 @@ C10D_ELASTIC = online_case(
             rdzv_conf={"join_timeout": "900"},
             role="trainer",
             start_method="fork",
+            numa_binding="socket",
             signals_to_handle=("SIGTERM", "SIGUSR1"),
         ),
     ),

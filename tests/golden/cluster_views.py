@@ -84,10 +84,3 @@ def runs(count: int = 12) -> tuple[Row, ...]:
 def view() -> ClusterView:
     """Return all of these nodes and runs."""
     return ClusterView("lab", WALL, tuple(nodes().values()), runs())
-
-
-def large_view(count: int = 200) -> ClusterView:
-    """Return so many nodes, of which one is unusual."""
-    usual = [node(number) for number in range(1, count + 1)]
-    usual[count // 2] = node(count // 2 + 1, gpu(3, 1))
-    return ClusterView("lab", WALL, tuple(usual), runs(count))

@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,9 +15,6 @@ import yaml
 from omegaconf import OmegaConf
 
 from runner import __version__
-from runner.cli import main
-from runner.config.compose import open_composer
-from runner.config.schema import SECTIONS
 from runner.config.search_path import conf_folders, shipped_folder
 from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady
@@ -27,7 +23,6 @@ from runner.core.planning.build_plan import build_plan
 from tests.golden.here import CONF, Here
 
 BASE = "defaults: [base]\n"
-NULLABLE = ("master", "project", "setup", "only")
 
 
 def test_what_is_composed_is_plain_data(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,17 +137,6 @@ def test_a_users_own_primary_config(here: Here) -> None:
     assert here("cluster=pair", "task=mine").run.spec.task.target == "other.py"
 
 
-@pytest.mark.parametrize(
-    "cluster", ["/cluster/pair", "cluster@cluster: pair", "override cluster: pair"]
-)
-def test_a_choice_in_a_primary_config_has_many_forms(here: Here, cluster: str) -> None:
-    """Each replaces the shipped choice, whose nodes else join the user's."""
-    choice = f"{{{cluster}}}" if ":" in cluster else cluster
-    here.write({"conf/runner.yaml": f"defaults: [{choice}, {{task: mine}}]\n"})
-    spec = here().run.spec
-    assert (spec.cluster, spec.nodes[0].name, len(spec.nodes)) == ("pair", "gpu1", 4)
-
-
 @pytest.mark.promise(14)
 @pytest.mark.parametrize("own", ["[a, b]", "${oc.env:OWN}"])
 def test_words_after_two_dashes_follow_those_of_the_yaml(
@@ -204,19 +188,6 @@ def test_nodes_take_overrides_without_a_plus(here: Here) -> None:
     ]
 
 
-def test_a_mapping_of_nodes_adds_to_those_of_the_yaml(here: Here) -> None:
-    """By Hydra's rule, which the run says, and how to use the new one alone."""
-    run = here("cluster=pair", "task=mine", "cluster.nodes={h5: {host: 10.0.0.9}}").run
-    assert [node.name for node in run.spec.nodes] == ["gpu1", "gpu02", "gpu03", "gpu04", "h5"]
-    (note,) = run.notes
-    assert note == (
-        "cluster.nodes={…} adds to those of the YAML: gpu1, gpu[02-04], h5; cluster.only=[h5] uses "
-        "these alone"
-    )
-    words = ("~cluster.nodes", "+cluster.nodes={h5: {}}")
-    assert here("cluster=pair", "task=mine", *words).run.notes == ()
-
-
 def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
     """Our own interpreter runs there, nodes meet at loopback, a missing program is refused."""
     here.write({"train.py": "", "tool/__main__.py": "", "empty/x.py": ""})
@@ -233,33 +204,6 @@ def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
         task = dataclasses.replace(asked.task, target=script)
         with pytest.raises(NotReady, match=f"task.script: there is no file {script} in "):
             assumed_facts(dataclasses.replace(asked, task=task))
-
-
-def test_any_key_of_the_schema_can_be_left_out(here: Here) -> None:
-    """Its default holds, whether the files set it, to null perhaps, or leave it out.
-
-    All at once: Hydra takes one word after the other, and a composition costs 80 ms.
-    """
-    leaves = [
-        (f"{section}.{option.name}".lstrip("."), option)
-        for section, schema in SECTIONS.items()
-        for option in dataclasses.fields(schema)
-        if "NODE" not in section and option.metadata["legal"] != "see below"
-    ]
-    sets_all = "".join(f"{key.removeprefix('cluster.')}: null\n" for key in NULLABLE)
-    here.write({"conf/cluster/nulls.yaml": f"defaults: [base]\nnodes: {{a: {{}}}}\n{sets_all}"})
-    with open_composer() as composer:
-        for cluster in ("pair", "nulls"):
-            words = [f"cluster={cluster}", "task=mine", *(f"~{key}" for key, _ in leaves)]
-            composed = yaml.safe_load(composer.yaml(words))
-            for key, option in leaves:
-                left = composed
-                for part in key.split("."):
-                    left = left.get(part, {}) if isinstance(left, dict) else left
-                default = option.default
-                assert left in ({}, [], default), (key, cluster, left)
-        env = ("cluster=pair", "task=mine", "cluster.env.B=1", "cluster.env.A=${.B}")
-        assert composer.compose(env).spec.env == {"A": "1", "B": "1"}
 
 
 @pytest.mark.all
@@ -311,19 +255,6 @@ def test_several_cluster_files_are_named_by_both(here: Here) -> None:
     assert here("cluster=[more,one]").run.spec.cluster == "more+one"
     here.write({"conf/cluster/more.yaml": "nodes: {b: {gpuz: 1}}\n"})
     assert here().err.startswith("error: conf/cluster/more.yaml:1: cluster.nodes.b.gpuz: there is")
-
-
-def test_main_hands_over_to_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the process ends with its exit code."""
-    launch = ModuleType("runner.workflows.launch")
-    monkeypatch.setattr(launch, "run", len, raising=False)
-    monkeypatch.setitem(sys.modules, "runner.workflows.launch", launch)
-    monkeypatch.setattr(main, "_compose_runs", lambda words: [words])
-    monkeypatch.setattr(sys, "argv", ["runner", "a=1", "b=2"])
-    assert main.main(["a=1", "b=2", "c=3"]) == 3
-    with pytest.raises(SystemExit) as ended:
-        main.entry()
-    assert ended.value.code == 2
 
 
 def test_an_interrupt_before_anything_was_started(

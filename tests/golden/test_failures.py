@@ -34,6 +34,7 @@ def page() -> str:
     for known in FAILURE_PATTERNS:
         explained = explain((WROTE / f"{known.name}.txt").read_text().splitlines())
         assert explained is not None
+        assert explained.name == known.name
         rows.append((known.name, explained.meaning, explained.remedy))
     for signum, (means, cure) in SIGNAL_EXPLANATIONS.items():
         name = signal.Signals(signum).name

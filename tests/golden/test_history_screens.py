@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.history.comparison import Comparison, compare_runs
+from runner.core.history.comparison import compare_runs
 from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.model.spec import Node
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.ui.layout import UNLIMITED_WIDTH
-from runner.ui.reports.comparison_table import as_csv, as_data, render_comparison
-from runner.workflows.history.compare import sorted_runs
+from runner.ui.reports.comparison_table import as_csv, render_comparison
 from tests.golden.builders import facts, spec
 
 BEGAN = 1.7e9
@@ -83,31 +82,3 @@ def test_hostile_names_act_upon_nothing() -> None:
     for text in (render_comparison(comparison, 200), listed):
         assert text.replace("\r\n", "").replace("\n", "").isprintable()
     assert len(list(csv.reader(io.StringIO(listed)))) == 3
-
-
-def order(comparison: Comparison, key: str) -> list[str]:
-    """The minutes of the runs' ids, sorted by a key."""
-    return [each.run_id[7:9] for each in sorted_runs(comparison, key).runs]
-
-
-def test_runs_are_sorted_by_any_figure_and_the_unknown_comes_last() -> None:
-    """Numbers as numbers; "-" turns the order around."""
-    comparison = compare_runs(runs())
-    assert order(comparison, "loss") == ["06", "05", "04", "02", "01", "03"]
-    assert order(comparison, "-lr") == ["06", "05", "04", "03", "02", "01"]
-    assert order(comparison, "-duration") == ["06", "05", "03", "02", "01", "04"]
-
-
-def test_what_differs_and_what_does_not() -> None:
-    """Keys of no effect are left out; a key that one run lacks differs."""
-    idle = {"debug": {"rank": 1, "port": 9}, "notify": ["x"], "sample_s": 9, "ui": "plain"}
-    other = run(2, 0.001, config={"task": {"args": {"lr": 0.001}}, "grace_s": 11, **idle})
-    comparison = compare_runs([run(1, 0.001), other])
-    first, second = comparison.runs
-    assert comparison.keys == ("task.args.batch_size", "task.args.schedule")
-    assert (first.config["task.args.batch_size"], second.config["task.args.batch_size"]) == (
-        "64",
-        None,
-    )
-    data = as_data(compare_runs([other]))[0]
-    assert (data["config"], data["exit_code"], data["gpus"]) == ({}, 0, 8)

@@ -69,6 +69,7 @@ LINES = [
     "torchrun --nnodes=2 train.py --lr 1",
     "--nproc_per_node=2 task.script=train.py",
     "ps -a",
+    f"config {PAIR} task=mine -- x",
     "logs --clster x",
     "logs --run a --run b",
     "logs --rank",

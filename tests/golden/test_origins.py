@@ -80,33 +80,6 @@ def test_the_command_line_a_file_its_parent_and_the_default(one: Callable[..., O
     ]
 
 
-def test_the_order_of_a_defaults_list_counts(one: Callable[..., Origin]) -> None:
-    """Where `_self_` comes first, the parent wins, and even the schema does."""
-    origin = one("cluster.python", "cluster=first")
-    assert told(origin)[:2] == [
-        "conf/cluster/lab.yaml:2 says /lab/python",
-        "default says python3",
-    ]
-    origin = one("cluster.workdir", "cluster=first")
-    assert (origin.value, origin.settings[0].where) == ("~/.runner", "default")
-    assert told(origin)[1] == "conf/cluster/first.yaml:3 says /first"
-
-
-def test_a_mapping_comes_from_several_files(composer: Composer) -> None:
-    """Every value below a key has its own origin; nothing else is in the answer."""
-    words = ["cluster=mine", "task=t", "cluster.env.N=1"]
-    origins = composer.origins(words, "cluster.env")
-    assert {o.key: (o.value, *told(o)) for o in origins} == {
-        "cluster.env.A": ("1", "conf/cluster/lab.yaml:5 says 1"),
-        "cluster.env.B": (
-            "20",
-            "conf/cluster/mine.yaml:5 says 20",
-            "conf/cluster/lab.yaml:5 says 2",
-        ),
-        "cluster.env.N": ("1", "command line: cluster.env.N=1 says 1"),
-    }
-
-
 def test_interpolations_are_shown_both_ways(one: Callable[..., Origin]) -> None:
     """What it comes to, and what is written."""
     origin = one("cluster.workdir", "cluster=mine")
@@ -134,25 +107,6 @@ def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.M
                 "conf/cluster/lab.yaml:7 says 4 for cluster.nodes.gpu[01-16].gpus",
                 "conf/cluster/lab.yaml:3 says 8 for cluster.gpus_per_node",
                 "default says auto for cluster.gpus_per_node",
-            ],
-        ),
-        (
-            "gpu05.gpus",
-            "6",
-            [
-                "conf/cluster/lab.yaml:9 says 6",
-                "conf/cluster/lab.yaml:7 says 4 for cluster.nodes.gpu[01-16].gpus",
-                "conf/cluster/lab.yaml:3 says 8 for cluster.gpus_per_node",
-                "default says auto for cluster.gpus_per_node",
-            ],
-        ),
-        (
-            "gpu03.user",
-            "lab",
-            [
-                "conf/cluster/lab.yaml:4 says lab for cluster.ssh.user",
-                "default says null for cluster.ssh.user",
-                "conf/cluster/lab.yaml:7 says null for cluster.nodes.gpu[01-16].user",
             ],
         ),
         ("gpu05.env.C", "3", ["conf/cluster/lab.yaml:10 says 3"]),
@@ -202,14 +156,3 @@ def test_the_configuration_as_yaml(composer: Composer, monkeypatch: pytest.Monke
     assert "text: '1e3'" in composer.yaml(words, "task.args")
     args = yaml.safe_load(composer.yaml(words, "task.args", resolve=True))
     assert args == {"token": "xhunter2", "list": [1, 2], "text": "1e3"}
-
-
-def test_what_of_the_yaml_cannot_be_resolved(composer: Composer) -> None:
-    """It is told, unless it is elsewhere than what was asked for."""
-    assert composer.yaml(["cluster=mine", "task=u"], "cluster.python", resolve=True)
-    with pytest.raises(ConfigError, match="NOT_THERE_1 is not set"):
-        composer.yaml(["cluster=mine", "task=u"], "task", resolve=True)
-    with pytest.raises(ConfigError, match="NOT_THERE_1 is not set"):
-        composer.yaml(["cluster=mine", "task=u"], "task.env", resolve=True)
-    with pytest.raises(ConfigError, match=r"did you mean task\.args\?"):
-        composer.yaml(["cluster=mine", "task=u"], "task.arg")

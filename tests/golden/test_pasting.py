@@ -13,14 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.control.assumed_facts import assumed_facts
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Node, Secret, Spec, Task
+from runner.core.model.spec import Node, Secret, Task
 from runner.core.planning.build_plan import build_plan
 from runner.ui.reports.dry_run import render_dry_run
-from tests.golden.builders import SHIPPED, TASKS_HASH, TORCH, facts, spec
+from tests.golden.builders import TASKS_HASH, TORCH, facts, spec
 
 TELL = """\
 #!/bin/sh
@@ -146,30 +145,6 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
     assert (work / "train.py").stat().st_mode & 0o200
     assert env["A"] != cwd
     assert env["BOTH"] == "lines"
-
-
-def test_offline_text_leaves_homes_to_the_hosts(host: Host) -> None:
-    """`~/` is expanded by the shell there, in the interpreter, the folder and a shipped task.
-
-    Among the task's own arguments it stays as it is, as in a launch.
-    """
-    python = "~/venv/bin/python"
-    asked: Spec = spec(Node("gpu1", "gpu1"), task=SHIPPED, python=python)
-    asked, told, assumed = assumed_facts(asked)
-    plan = build_plan(asked, told, code=CodeRef(tasks_hash=TASKS_HASH))
-    argv, _, cwd = host.paste(of_node(plan, "gpu1", assumed=tuple(assumed)), {})
-    assert argv[0] == str(host.python)
-    assert argv[-1] == f"{host.home}/.runner/tasks/{TASKS_HASH}/resnet18.py"
-    assert cwd == f"{host.home}/.runner/runs/{plan.run_id}/gpu1/work"
-
-    task = Task("t", "script", "train.py", ("--data", "~/data"))
-    project = "~/it's my code"
-    asked, told, _ = assumed_facts(
-        spec(Node("gpu1", "gpu1"), task=task, project=project, python=python)
-    )
-    argv, _, cwd = host.paste(of_node(build_plan(asked, told), "gpu1"), {})
-    assert argv[-3:] == ["train.py", "--data", "~/data"]
-    assert cwd == str(host.project)
 
 
 @settings(max_examples=10, deadline=None, database=None)

@@ -22,6 +22,7 @@ SLURM = {
     "cluster.nodes": 4,
 }
 IMAGE = {"container.engine": "apptainer", "container.image": "/images/train.sif"}
+DOCKER = {"container.engine": "docker", "container.image": "bare"}
 COMMAND = {"task.script": None, "task.command": "python train.py"}
 
 Changes = dict[str, Any]
@@ -66,6 +67,16 @@ SETTINGS: list[Changes] = [
     {**IMAGE, "container.mounts": ["/data,old:/data"]},
     {"progress.pattern": r"epoch (\d+"},
     {"progress.pattern": r"epoch \d+"},
+    {"container.image": "bare", "container.shm_size": "1g"},
+    {**DOCKER, "container.engine": "dokcer"},
+    {**DOCKER, "container.image": None},
+    {**DOCKER, "container.pull": "sometimes"},
+    {**DOCKER, "container.shm_size": "lots"},
+    {**DOCKER, "container.ulimits": {"nofiles": 9}},
+    {**DOCKER, "container.ulimits": {"nofile": "9:1"}},
+    {**DOCKER, "container.mounts": ["data:/data", "/a:/b:rx"]},
+    {**DOCKER, "container.mounts": ["/a:/b", "/c:/b/", "/a:/"]},
+    {**DOCKER, "container.extra": ["-v", "data:/data"]},
     {"debug.rank": -1},
     {"debug.rank": 0, **COMMAND, "task.command": "hostname"},
 ]

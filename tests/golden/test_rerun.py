@@ -216,22 +216,6 @@ def test_a_folder_for_all_runs_is_kept_and_one_for_one_run_is_not(composer: Comp
     assert composer.compose(["rerun=r1", "run_id=x"]).run_dir == Path.cwd() / "runs" / "x"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["task.arg.x=1"], r"task\.arg: there is no such key; .*\n.*did you mean task\.args\?"),
-        (["cluster=othr"], "there is no cluster 'othr'.*\n.*did you mean cluster=other"),
-        (["~task.args.lr"], r"runs/first/config\.yaml:\d+: cluster\.env\.LR: interpolation"),
-    ],
-)
-@pytest.mark.usefixtures("first")
-def test_wrong_words_are_told_as_ever(
-    wrong: Callable[..., str], words: list[str], told: str
-) -> None:
-    """The record is a configuration like any other."""
-    assert re.search(told, wrong("rerun=first", *words))
-
-
 def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) -> None:
     """The message names those that are."""
     assert "there is no run x: none is on record in" in wrong("rerun=x")

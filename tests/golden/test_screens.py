@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -142,27 +141,3 @@ def test_lines_are_broken_at_blanks_and_commands_never(
     too_long = [line for line in wrapped.splitlines() if len(line) > 79]
     assert all(line.lstrip().startswith((PROGRAM, "| ")) for line in too_long)
     assert f"\n    {PROGRAM} clean --cluster lab --older-than 0s\n" in wrapped
-
-
-WORDS = "cluster=lab3 task=resnet18 task.args.lr=0.1,0.2,0.3 task.args.seed=1,2,3"
-
-
-@pytest.mark.parametrize(
-    "typed",
-    ["python -u -m runner", "'/opt/my envs/bin/runner'"],
-)
-def test_a_command_is_whole_however_this_program_was_typed(
-    typed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After words and a colon, alone, behind `nohup`, and in backticks."""
-    argv = shlex.split(typed)
-    is_script = len(argv) == 1
-    monkeypatch.setattr("sys.argv", argv if is_script else ["/x/runner/__main__.py"])
-    monkeypatch.setattr("sys.orig_argv", argv)
-    monkeypatch.setattr("shutil.which", lambda name: name if "/" not in name else None)
-    command = f"{typed} {WORDS}"
-    for before in ("to see: ", "note: to detach: nohup ", "  ", "see what this folder had: "):
-        lines = wrap_lines(f"{before}{command}", 60).splitlines()
-        assert lines[-1].lstrip().removeprefix("nohup ") == command
-    said = wrap_lines(f"3 runs are in another folder of the hosts: `{command}` removes them", 60)
-    assert f"\n    `{command}`\n" in said

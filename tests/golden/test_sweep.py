@@ -51,15 +51,6 @@ def test_a_sweep_is_a_run_for_each_combination(here: Here) -> None:
     assert table[3] == "1 of 2 runs succeeded"
 
 
-def test_a_plan_of_a_sweep_is_no_success(here: Here) -> None:
-    """Nothing was started, and an edit of the code changes nothing."""
-    words = ("task=mine", "task.args.lr=1,2", "cluster=pair", "cluster.project=.", "-m")
-    said = here(*words, "dry_run=offline")
-    assert said.err.splitlines()[-1] == "2 of 2 runs could be planned, nothing was started"
-    assert NOTE not in said.err
-    assert here("task=mine", "cluster=pair", "-m").run.sweep is None
-
-
 @pytest.mark.parametrize(
     ("codes", "code", "started"),
     [((0, 0, 0), 0, 3), ((0, 1, 3), 1, 3), ((0, 130, 0), 130, 2), ((1, 5, 0), 5, 2)],

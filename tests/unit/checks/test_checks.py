@@ -10,17 +10,11 @@ import pytest
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.errors import Problem
-from runner.core.model.facts import Endpoint, Facts, GpuProcess, Interpreter, SetupResult
+from runner.core.model.facts import Endpoint, Facts, Interpreter, SetupResult
 from runner.core.model.network_probe import NetworkProbe
-from runner.core.model.results import Finding, Level
+from runner.core.model.results import Level
 from runner.core.model.spec import Node
-from runner.ui.problems import (
-    find_errors,
-    findings_as_data,
-    render_findings,
-    warning_lines,
-)
-from tests.golden.builders import TORCH, facts, gpus, spec
+from tests.golden.builders import facts, spec
 
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK
 
@@ -82,16 +76,6 @@ def test_setup_that_fails_is_an_error_and_the_rest_of_that_host_is_not_judged() 
 @pytest.mark.parametrize(
     ("check", "changes", "found"),
     [
-        (
-            "python",
-            {"python": Interpreter(error="no python3 on PATH")},
-            (ERROR, "no python3 on PATH"),
-        ),
-        ("torch", {"python": replace(TORCH, torch="")}, (ERROR, "no torch in /opt/venv/bin")),
-        ("torch", {"python": replace(TORCH, torch="2.11.0+cu128")}, (ERROR, "torch 2.11.0+cu128,")),
-        ("storage", {"workdir_error": "no permission"}, (ERROR, "cluster.workdir: no permission")),
-        ("storage", {"disk_free": 1 << 30}, (WARNING, "has 1024 MiB free for logs")),
-        ("storage", {"project_exists": False}, (ERROR, "cluster.project: there is no folder")),
         ("storage", {"has_release": True, "release_damage": "a.py"}, (WARNING, "is here: a.py")),
         ("storage", {"has_release": True}, (WARNING, "the pushed code could not be read")),
         ("limits", {"limits": {"nofile": 1024}}, (WARNING, "ulimit -n is 1024")),
@@ -116,22 +100,6 @@ def test_too_few_gpus_are_an_error() -> None:
     ((level, node, what),) = bad("gpus", case((2, 4, None)))
     assert (level, node) == (ERROR, "b")
     assert what == "cluster.nodes.b.gpus: asked for 4, the host has 2 (nvml)"
-
-
-def test_who_holds_a_gpu_is_named() -> None:
-    """With what may be seen of them."""
-    mine, hidden = (
-        GpuProcess(71, 3 << 30, "bob", "python train.py"),
-        GpuProcess(72),
-    )
-    held = tuple(replace(gpu, processes=(mine, hidden)) for gpu in gpus(1))
-    assert bad("gpus", case((1, 1, 1), b=host("b", gpus=held))) == [
-        (
-            WARNING,
-            "b",
-            "GPU 0 is in use: process 71 python train.py of bob, 3072 MiB, process 72 of unknown",
-        )
-    ]
 
 
 def test_a_clock_that_is_off_is_a_warning() -> None:
@@ -169,35 +137,3 @@ def test_an_interface_that_is_not_there_is_an_error_of_the_network_alone() -> No
     assert bad("pairs", lacking) == []
     ((level, node, _),) = bad("pairs", replace(lacking, spec=well.spec))
     assert (level, node) == (WARNING, "c")
-
-
-def test_equal_findings_are_one_line() -> None:
-    """The worst last, with what to do; and a line that sums up."""
-    found = {
-        "torch": [
-            Finding(FINE, "gpu1", "2.13.0"),
-            Finding(ERROR, "gpu4", "no torch in /usr/bin/python3", "install it"),
-            Finding(FINE, "gpu2", "2.13.0"),
-            Finding(FINE, "gpu3", "2.13.0"),
-        ],
-        "gpus": [Finding(WARNING, "", "mixed", "leave some out")],
-    }
-    assert render_findings(found, "lab", "train") == (
-        "torch  fine     gpu[1-3]  2.13.0\n"
-        "\n"
-        "gpus   warning  all       mixed\n"
-        "                → leave some out\n"
-        "torch  error    gpu4      no torch in /usr/bin/python3\n"
-        "                → install it\n"
-        "lab: 1 error, 1 warning; a launch of train would refuse or hang"
-    )
-    assert [one.node for one in find_errors(found)] == ["gpu4"]
-    assert warning_lines(found) == ["all: mixed"]
-    assert render_findings({}, "lab", "train").endswith("lab: no problems found")
-    assert findings_as_data(found)[1] == {
-        "check": "torch",
-        "level": "error",
-        "node": "gpu4",
-        "message": "no torch in /usr/bin/python3",
-        "hint": "install it",
-    }

@@ -37,12 +37,6 @@ def driven(driver: Driver, **changes: Any) -> CheckContext:
     return case(ALL, **others, b=host("b", driver=driver, **changes))
 
 
-def test_the_same_driver_is_fine() -> None:
-    """With the CUDA it supports."""
-    assert bad("driver", driven(DRIVER)) == []
-    assert fine("driver", driven(DRIVER)) == ["550.54.15, CUDA 12.4"]
-
-
 @pytest.mark.parametrize(
     ("driver", "cuda", "told"),
     [

@@ -9,11 +9,9 @@ import pytest
 
 from runner.checks.base import CheckContext, all_checks
 from runner.core.model.facts import Facts
-from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding, Level
 from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
-from runner.core.planning.readiness import facts_request
-from tests.golden.builders import SCRIPT, TORCH, facts, spec
+from tests.golden.builders import TORCH, facts, spec
 
 NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))
 
@@ -27,28 +25,6 @@ def look(asked: Spec, b: Facts) -> list[Finding]:
 def host(**others: Any) -> Facts:
     """Host b."""
     return facts("b", "eth0 10.0.0.2/24", **others)
-
-
-@pytest.mark.parametrize(
-    ("way", "entry", "risk"),
-    [
-        ("c10d", "torchrun", "run code on the nodes (torch unpickles what it finds there)"),
-        ("etcd", "torchrun", "change what the nodes agree on"),
-        ("static", "torchrun", ""),
-        ("c10d", "plain", ""),
-    ],
-)
-def test_a_store_that_other_people_may_reach(way: str, entry: str, risk: str) -> None:
-    """They are named, where torch has a store that asks nobody who they are; launches show it."""
-    asked = spec(*NODES, rendezvous=Rendezvous(way), task=replace(SCRIPT, entry=entry))
-    b = host(other_users=("ann", "bob"))
-    warnings = [each for each in look(asked, b) if each.level is Level.WARNING]
-    whoever = f"whoever reaches the store that the nodes meet at can {risk}; "
-    whoever += "rendezvous=static has no such store"
-    assert [(each.node, each.message) for each in warnings] == (
-        [("b", f"others have processes here (ann, bob), and {whoever}")] if risk else []
-    )
-    assert facts_request(asked, NODES[0], CodeRef()).find_users == bool(risk)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from runner import verbs
 from runner.cli.completion.query import candidates
 from runner.cli.main import main
 from runner.cli.parser import VerbParser
@@ -87,17 +85,6 @@ def test_runs_on_record_anywhere_are_completed(
     assert candidates(["top"], "hy")[0] == "hy"
 
 
-def test_nodes_with_a_hyphen_take_overrides(capsys: pytest.CaptureFixture[str]) -> None:
-    """In a launch, and in every verb."""
-    words = ("cluster=hy", "task=mine", "cluster.nodes.my-box.addr=10.0.0.5")
-    plan = printed(capsys, *words, "dry_run=offline")
-    assert "meeting at " in plan
-    nodes = json.loads(printed(capsys, "config", *words, "--key", "cluster.nodes", "--json"))
-    assert nodes == {"gpu-01": {}, "my-box": {"addr": "10.0.0.5"}}
-    origin = printed(capsys, "explain", "cluster.nodes.my-box.addr", *words)
-    assert origin.startswith("cluster.nodes.my-box.addr: 10.0.0.5\n")
-
-
 def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
     """As the first word, in a verb, and for a whole part of the schema: its default holds."""
     words = ("cluster=hy", "task=mine", "dry_run=offline")
@@ -105,17 +92,6 @@ def test_a_key_can_be_taken_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "config", "task.args", "~task.args.lr", *words) == "steps: 3\n"
     assert "train.py\n" in printed(capsys, "~task.args", *words)
     assert "train.py" in printed(capsys, "~cluster.env", "~watch", "~run_dir", *words)
-
-
-def test_words_after_two_dashes_are_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """After `task.args`, whatever they look like; a verb has no program to give them to."""
-    words = ("cluster=hy", "task=mine", "dry_run=offline")
-    plan = printed(capsys, *words, "--", "foo=bar", "--lr", "0.2", "--", "ps", "-m", "${run_id}")
-    own = " train.py --lr 0.1 --steps 3 foo=bar --lr 0.2 -- ps -m"
-    assert f"{own} '$${{run_id}}'\n" in plan
-    assert "train.py --lr 0.1 --steps 3 train.py" in printed(capsys, *words, "--", "train.py")
-    assert main((*words, "--")) == 0
-    assert main(("config", *words, "--", "x")) == 2
 
 
 def test_an_override_is_one_in_verbs_as_in_launches() -> None:
@@ -164,17 +140,6 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
     assert silent.returncode == 2
 
 
-def test_flags_stand_anywhere_and_once() -> None:
-    """Switches and repeatable flags may come again; a word of its own is the subject."""
-    given = values("logs", "--rank", "1", "0101-1200-x-abcd", "--rank=2,3", "--follow", "a=1")
-    assert (given["rank"], given["run"], given["follow"]) == (
-        ["1", "2,3"],
-        "0101-1200-x-abcd",
-        True,
-    )
-    assert (given["set_"], given["node"], given["cluster"]) == (["a=1"], "", "")
-
-
 def test_a_fault_of_our_own_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -208,19 +173,6 @@ def test_help_is_printed_beside_yaml_that_cannot_be_parsed(
     said = capsys.readouterr()
     assert said.out.startswith("Starts a PyTorch job on every machine of a cluster")
     assert said.err.startswith("error: conf/runner.yaml:1:")
-
-
-def test_words_of_fab_become_flags() -> None:
-    """Those of verbs alone; flags of Fabric and other tasks with their words stay as they are."""
-    fab_flags = {"-H": True, "-d": False, "--help": True}
-    words = "mine --x config -H a k=1 lost_s --cluster config deploy +y=2 -d mine z config --help"
-    tasks = {"config", "deploy", "mine"}
-    ours = {"config": "config", "deploy": "deploy"}
-    result = verbs.words_as_flags(words.split(), tasks, ours, fab_flags)
-    assert " ".join(result) == (
-        "mine --x config -H a --cluster=config --set=k=1 --key=lost_s deploy -d --set=+y=2 "
-        "mine z config --help"
-    )
 
 
 def test_commands_in_messages_about_words_run_as_printed(

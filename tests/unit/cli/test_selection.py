@@ -107,22 +107,6 @@ def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_contacted_by_default_is_said(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The hosts of the last run for `ps`, the default cluster for what is on no record."""
-    assert Selection().contact_latest().spec.cluster == "gone"
-    assert "note: on gone (a), like runs/latest; --cluster NAME" in capsys.readouterr().err
-    assert Selection().contact_for_run("second").spec.run_id == "second"
-    noted = "note: on local (local): second is not on record on this machine; --cluster NAME"
-    assert noted in capsys.readouterr().err
-    monkeypatch.chdir(project.parent)
-    assert Selection().contact_latest().spec.cluster == "local"
-    assert "note: on local (local); --cluster NAME" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="no run was launched from this folder"):
-        Selection().contact_for_run("")
-
-
 def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`ps` asks the default cluster, and says why."""
     (project / "runs" / "first" / "contact.json").write_text("[]")
@@ -158,14 +142,6 @@ def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
         Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
     moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
     assert (moved.spec.run_id, moved.spec.workdir) == ("first", "/x")
-
-
-def test_a_sweep_is_told_from_a_run(project: Path) -> None:
-    """Its folder is beside those of its runs; no host is asked."""
-    (project / "runs" / "1123-1200-sweep-abcd").mkdir()
-    (project / "runs" / "1123-1200-sweep-abcd" / "sweep.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is a sweep, whose runs are in runs/1123-1200-sweep"):
-        Selection().contact_for_run("1123-1200-sweep-abcd")
 
 
 def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

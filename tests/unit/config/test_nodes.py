@@ -52,36 +52,6 @@ def problems_of(
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_every_key_of_a_node_reaches_the_spec() -> None:
-    """What the YAML says of a node is what the plan gets."""
-    body = {
-        "host": "10.0.0.1",
-        "addr": "192.168.0.1",
-        "user": "ada",
-        "port": 2222,
-        "gpus": [0, 2],
-        "nproc_per_node": 4,
-        "env": {"A": 1},
-        "transport": "local",
-        "interface": "eth1",
-    }
-    assert nodes_of({"a": body}) == (
-        Node(
-            name="a",
-            host="10.0.0.1",
-            transport="local",
-            addr="192.168.0.1",
-            user="ada",
-            port=2222,
-            gpu_count=2,
-            gpu_ids=(0, 2),
-            nproc=4,
-            env={"A": "1"},
-            interface="eth1",
-        ),
-    )
-
-
 def test_a_node_without_settings_has_those_of_its_cluster() -> None:
     """Its host is its name; `{}` and nothing are the same; its own word counts, also `auto`."""
     chosen = nodes_of({"a": None, "b": {}}, transport="local", gpus_per_node=2, nproc_per_node=3)

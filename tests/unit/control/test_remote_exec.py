@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -92,14 +91,6 @@ def run() -> Run:
     return Run()
 
 
-def test_nobody_waits_longer_than_the_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that answers pings but never ends the command is given up in the end."""
-    monkeypatch.setattr(remote_exec, "TIMEOUT_MARGIN_S", -1.0)
-
-    assert {code for code, _ in run.told(timeout_s=0.0).values()} == {None}
-    assert all(answer.problem.startswith("lost") for answer in run.execution.results.values())
-
-
 def test_flood_of_one_host_hides_no_other(run: Run) -> None:
     """While one prints without end, the others are looked after, and hear from us."""
     run.hosts["a"].last_heard = run.hosts["a"].last_sent = time.monotonic() - LOST_S - 1
@@ -122,19 +113,6 @@ def test_endless_output_is_cut_and_that_is_said(run: Run, monkeypatch: pytest.Mo
 
     assert bytes(run.execution.results["a"].stdout) == b"1234567812"
     assert run.execution.results["a"].truncated
-
-
-def test_signal_ends_the_waiting(run: Run) -> None:
-    """Ctrl-C: every host ends it, what came so far is told, and who was ended is named."""
-    run.output("b", "out", b"so far")
-    run.exited("a")
-    run.inbox.put((None, Frame("signal", {"signal": signal.SIGINT})))
-    run.inbox.at[5] = lambda: run.exited("b", -signal.SIGKILL)
-
-    assert run.told() == {"a": (0, ""), "b": (-9, "interrupted")}
-    assert ("kill", {}) in run.hosts["b"].asked
-    assert run.execution.received_signal == signal.SIGINT
-    assert bytes(run.execution.results["b"].stdout) == b"so far"
 
 
 def test_output_is_passed_on_and_asked_for_while_there_is_room(run: Run) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from runner.core.errors import Problem
@@ -54,32 +52,3 @@ def test_what_names_one_host_only_does_not_keep_problems_apart() -> None:
         render_problems(few) == "error: a,b: cluster.nodes.NODE.gpus: asked for 4, the host has 2"
     )
     assert render_problems(few[:1]) == "error: a: cluster.nodes.a.gpus: asked for 4, the host has 2"
-
-
-def test_unknown_host_keys_are_one_problem() -> None:
-    """Each key is there to be compared; what takes them is said once per port."""
-
-    def unknown(name: str, port: int) -> Problem:
-        return Problem(
-            name,
-            f"the host key of {name}.lab port {port} is not known: ssh-ed25519 SHA256:{name}",
-            "compare it with what the host itself says: ssh-keygen -lf key.pub\n"
-            f"if they are equal: ssh-keyscan -p {port} -t ed25519 {name}.lab >> ~/known\n"
-            "or trust the first key of every host",
-        )
-
-    hosts = [unknown("a", 22), unknown("b", 22)]
-    assert render_problems(hosts).splitlines() == [
-        "error: a,b: the host keys are not known",
-        "    a: a.lab port 22: ssh-ed25519 SHA256:a",
-        "    b: b.lab port 22: ssh-ed25519 SHA256:b",
-        "    compare it with what the host itself says: ssh-keygen -lf key.pub",
-        "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab b.lab >> ~/known",
-        "    or trust the first key of every host",
-    ]
-    assert render_problems(hosts[:1]).splitlines()[0] == f"error: a: {hosts[0].message}"
-    behind = [replace(hosts[0], subject=f"gpu{number}") for number in range(1, 41)]
-    assert [line for line in render_problems(behind).splitlines() if "a.lab" in line] == [
-        "    gpu[1-40]: a.lab port 22: ssh-ed25519 SHA256:a",
-        "    if they are equal: ssh-keyscan -p 22 -t ed25519 a.lab >> ~/known",
-    ]

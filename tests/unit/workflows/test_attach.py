@@ -11,15 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from runner.control.record import run_index
 from runner.core.model.run_info import RunInfo
 from runner.workflows import attach
 from runner.workflows.attach import ANSWER_TIMEOUT_S, DETACH_QUESTION, DetachPrompt
 from tests.lab.waiting import PATIENCE
 
 pytestmark = pytest.mark.promise(10)
-
-NAMED = "run 0314-1592-digits-65a3, task digits, of eve@far, launched 2 h 00 m ago"
 
 
 class Terminal:
@@ -67,17 +64,6 @@ class Asked:
         assert not self.prompt(signal.SIGINT)
         _, frame = inbox.get(timeout=10 * PATIENCE)
         self.command = frame.data["command"]
-
-
-@pytest.mark.parametrize("folder", ["", "/home/ada/other"])
-def test_who_may_stop_a_run_is_told_which(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its id, task, owner, age and, if launched elsewhere on this machine, folder; then asked."""
-    monkeypatch.setattr(run_index, "other_folder", lambda _: folder)
-    asked = Asked(Terminal((3, "s\n")), monkeypatch)
-
-    assert asked.messages == [f"{NAMED}{folder and f' from {folder}'}", DETACH_QUESTION]
-    assert asked.command == "stop"
-    assert asked.prompt(signal.SIGINT)  # the stop is hurried
 
 
 def test_without_an_answer_it_detaches(monkeypatch: pytest.MonkeyPatch) -> None:

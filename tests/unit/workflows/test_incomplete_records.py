@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,29 +64,6 @@ def test_runs_without_an_end_are_named_with_what_brings_the_rest(
         assert all(" pull --run " in line for line in told[1:])
     assert main(["compare", make(5, METRICS, has_ended=True)]) == 0
     assert capsys.readouterr().err == ""
-
-
-def test_nothing_is_claimed_of_what_is_on_hosts_alone(
-    make: Make,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Only of a run whose end is here is it known that it printed no metrics."""
-    argv = ["export", "--tensorboard", "tb"]
-    assert main([*argv, make(0)]) == 3
-    first, hint = capsys.readouterr().err.splitlines()
-    assert first == f"error: export: nothing of what {ID.format(0)} printed is here yet"
-    assert hint.endswith(f" pull --run {ID.format(0)}")
-    assert not (tmp_path / "tb").exists()
-    assert main([*argv, make(1, has_ended=True)]) == 3
-    first, hint = capsys.readouterr().err.splitlines()
-    assert first.endswith(f"{ID.format(1)} printed no metrics, and no samples are on record")
-    assert "lines such as" in hint
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    assert main([*argv, make(2, METRICS, has_ended=True)]) == 3
-    assert "--tensorboard: tensorboard is not installed here" in capsys.readouterr().err
-    assert not (tmp_path / "tb").exists()
 
 
 def test_a_record_without_its_plan_is_said_to_be_damaged(

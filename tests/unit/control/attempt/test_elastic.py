@@ -13,9 +13,6 @@ from runner.control.attempt.node import AttemptNode
 from runner.core.model.plan import Hub
 from runner.core.protocol.events import (
     Ended,
-    EventBody,
-    RankExited,
-    RankStarted,
     StopCause,
     Stopping,
 )
@@ -38,24 +35,6 @@ def two_nodes(min_nodes: int = 1) -> tuple[ElasticMembership, dict[str, AttemptN
     nodes = {s.node: SimpleNamespace(name=s.node, node_plan=s, **fields) for s in shares}
     attempt_nodes = cast("dict[str, AttemptNode]", nodes)
     return ElasticMembership(replace(plan, nodes=tuple(shares)), attempt_nodes), attempt_nodes
-
-
-def test_first_rank_that_fails_is_named_until_the_next_membership() -> None:
-    """The others only notice it, so that their tracebacks can be folded."""
-    elastic, attempt_nodes = two_nodes()
-
-    def react(name: str, body: EventBody, at: float) -> Reaction:
-        return elastic.on_event(attempt_nodes[name], body, at, is_stopping=False, may_stop=True)
-
-    for rank, name in enumerate("ab"):
-        assert not react(name, RankStarted(rank, 9, 1, 2, 2, "a:1"), 1.0).recovered
-    failed = react("b", RankExited(1, code=1), 2.0)
-    assert (failed.failed_rank, failed.handled) == (1, True)
-    assert react("a", RankExited(0, code=1), 2.1).failed_rank is None
-    react("a", RankStarted(0, 9, 2, 2, 2, "a:2"), 3.0)
-    again = react("b", RankStarted(1, 9, 2, 2, 2, "a:2", 1, 9), 3.1)
-    assert again.recovered
-    assert again.message.endswith("restart 1 of 9")
 
 
 @pytest.mark.parametrize(

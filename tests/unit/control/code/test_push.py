@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -17,15 +16,14 @@ import pytest
 from runner.control.code import push as code_push
 from runner.control.code.push import CodePush
 from runner.control.code.snapshot import Snapshot
-from runner.control.code.worktree import scan
 from runner.control.rpc.session import HostSession, Inbox
-from runner.core.errors import Interrupted, NotReady
+from runner.core.errors import NotReady
 from runner.core.model.release import File
 from runner.core.model.replies import checked_reply
 from runner.core.model.spec import Deploy, Node
 from runner.core.protocol.frames import Frame, FrameDecoder
 from tests.golden.builders import spec
-from tests.unit.release_builders import Made, done, is_intact, left_in, push_handler, release, store
+from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store
 
 
 class Host(HostSession):
@@ -269,19 +267,6 @@ def test_host_that_breaks_away_does_not_end_the_others(push: Push, moment: str) 
     assert push.states["broken"][-1] == "failed"
 
 
-def test_shared_disk_is_written_by_one(push: Push) -> None:
-    """Hosts with one home get the release once, and none of them leaves anything beside it."""
-    hosts = [push.host(name, "nfs") for name in "abc"]
-
-    receivers = push.run().targets
-
-    assert [bool(host.pieces) for host in hosts] == [True, False, False]
-    assert [each.is_new for each in receivers.values()] == [True, False, False]
-    assert left_in(push.folder / "nfs") == [".store", TREE.name]
-    assert "shares a disk" in push.states["b"]
-    assert [host.requests for host in hosts[1:]] == [["offer", "adopt"]] * 2
-
-
 @pytest.mark.parametrize("moment", ["manifest", "chunk", "finish"])
 def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
     """When the host that writes for all breaks away, another one does it."""
@@ -292,39 +277,6 @@ def test_shared_disk_survives_its_writer(push: Push, moment: str) -> None:
     assert second.has(TREE)
     assert second.pieces
     assert not third.pieces
-
-
-def test_signal_ends_it(push: Push) -> None:
-    """Ctrl-C while code is pushed: exit 130, and no host has half a release."""
-    host = push.host("a")
-    host.deaf = True
-    push.inbox.put((None, Frame("signal", {"signal": signal.SIGINT})))
-
-    with pytest.raises(Interrupted) as caught:
-        push.run()
-
-    assert caught.value.exit_code == 130
-    assert not host.has(TREE)
-
-
-def test_file_that_changes_meanwhile_ends_it(tmp_path: Path) -> None:
-    """No host stores what is a mix of two versions; the file is named."""
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "a.py").write_text("x = 1\n")
-    (project / "b.py").write_text("y = 1\n")
-    push = Push(tmp_path, TREE)
-    host = push.host("a")
-    push.snapshot = Snapshot(scan(project), project, "")
-    name = push.snapshot.code.release
-    (project / "b.py").write_text("y = 2\n")
-
-    with pytest.raises(NotReady) as caught:
-        push.run()
-
-    assert caught.value.problems[0].message == "b.py changed while it was read"
-    assert not is_intact(str(host.workdir), name)
-    assert not host.has(TREE)
 
 
 class Greedy(Host):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.control.code import worktree
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.release import Folder, Symlink, release_hash
@@ -116,14 +114,6 @@ def test_script_is_found_where_the_ranks_run(project: Path, target: str, script:
     assert (code.subdirectory, code.script) == ("", script)
 
 
-def test_folder_within_a_work_tree_is_kept(project: Path) -> None:
-    """Ranks begin where the user stands."""
-    found = replace(worktree.scan(project), git=False)
-
-    assert Snapshot(found, project / "sub" / "deeper", "").code.subdirectory == "sub/deeper"
-    assert Snapshot(found, project, "").code.subdirectory == ""
-
-
 def test_top_folders_that_stay_here_are_noted(project: Path) -> None:
     """Not those of tools, environments and records; nor what is ignored further down."""
     (project / ".runnerignore").write_text("data\nenvironment\nbuild\ndeeper\n")
@@ -132,16 +122,6 @@ def test_top_folders_that_stay_here_are_noted(project: Path) -> None:
         (project / name / "pyvenv.cfg" if name == "environment" else project / name / "x").touch()
 
     assert Snapshot.take(asked(), project).notes == ("ignored or empty, so not pushed: data/",)
-
-
-def test_ignored_script_is_told(project: Path) -> None:
-    """It is here, and would be missing on every host."""
-    (project / ".gitignore").write_text("train.py\n")
-
-    problem = refused(asked(), project)
-
-    assert "it is ignored" in problem.message
-    assert problem.hint == "a .gitignore or .runnerignore on the way to it leaves it out"
 
 
 def test_too_much_is_told_with_what_it_is(project: Path) -> None:

@@ -36,17 +36,6 @@ def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
     return str(caught.value)
 
 
-def test_what_hosts_hold_is_not_pushed(train: Spec, tmp_path: Path) -> None:
-    """Whatever is here: even what nobody could push."""
-    code = CodeRef(release="0123", subdirectory="exp", script="../t.py")
-    everywhere = {"gpu1": HELD["gpu1"]}
-    assert again(train, tmp_path, code).snapshot_if_needed(everywhere) is None
-    (tmp_path / "train.py").unlink()
-    made = again(train, tmp_path, code)
-    assert made.snapshot_if_needed(everywhere) is None
-    assert made.code == code
-
-
 @pytest.mark.parametrize(
     ("commit", "cure"),
     [

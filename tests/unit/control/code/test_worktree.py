@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.code.worktree import WorkTree, head_commit, largest, scan
+from runner.control.code.worktree import WorkTree, head_commit, scan
 from runner.core.errors import ConfigError
 
 
@@ -236,16 +236,3 @@ def test_commit_says_whether_files_differ(tmp_path: Path) -> None:
 
 
 # Sizes
-
-
-@pytest.mark.parametrize(
-    ("sizes", "shown"),
-    [
-        ({"d/x": 9, "d/y": 1, "a": 2}, [("d/x", 9), ("a", 2), ("d/y", 1)]),
-        ({"d/x": 5, "d/y": 5, "a": 2}, [("d/", 10), ("a", 2)]),
-        ({"d/e/x": 5, "d/e/y": 5}, [("d/e/", 10)]),
-    ],
-)
-def test_largest_things_are_named(sizes: dict[str, int], shown: list[tuple[str, int]]) -> None:
-    """A folder of many small things is one line; one huge file in it is named itself."""
-    assert largest(sizes) == shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -207,20 +206,6 @@ def test_many_names_and_attempts_are_bounded(store: RunStore) -> None:
     assert len(metrics(store, *lines)) == 100
     lines = [metrics_line(1, attempt=n, loss=1.0) for n in range(2000)]
     assert len(metrics(store, *lines)["loss"].by_attempt) == 256
-
-
-def test_many_lines_of_many_ranks_are_read_in_little_memory(store: RunStore) -> None:
-    """A hundred thousand lines, in blocks: no list of lines is ever made."""
-    with (store.folder / "metrics.jsonl").open("w") as file:
-        for step in range(100):
-            file.writelines(
-                metrics_line(step, rank=rank, loss=math.sin(rank)) for rank in range(1000)
-            )
-    (loss,) = read_run(store.folder).metrics
-    assert (loss.rank_count, len(loss.spread[0].steps)) == (1000, 100)
-    problems = Problems()
-    sizes = map(len, blocks_of_lines(store.folder / "metrics.jsonl", 1 << 30, problems))
-    assert max(sizes) < 2 * BLOCK
 
 
 def test_many_events_leave_the_important_ones(store: RunStore) -> None:

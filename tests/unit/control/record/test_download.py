@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import zlib
 from pathlib import Path
@@ -11,12 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.record.destination import (
-    AppendOnlyDownload,
-    AtomicDownload,
-    DownloadFolder,
-    SymlinkDownload,
-)
 from runner.control.record.download import pull
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import PullResult
@@ -166,31 +159,3 @@ def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:
     told = pull({"gpu1": host}, inbox, "run-1", tmp_path, lost_s=5, show=lambda *_: None)["gpu1"]
     assert "is larger than announced, or incomplete" in str(told.problems)
     assert told.fetched_bytes == 0
-
-
-def test_what_is_here_decides_where_to_begin(tmp_path: Path) -> None:
-    """A file that only grows goes on at its size; any other at a part of the same version."""
-    shelf = DownloadFolder(tmp_path)
-    found = RemoteFile("output", "a", 10, 5, 0o600)
-    assert AtomicDownload(shelf, ("a",), found).resume_offset() == 0
-    AtomicDownload(shelf, ("a",), found).write(0, b"1234")
-    assert AtomicDownload(shelf, ("a",), found).resume_offset() == 4
-    later = RemoteFile("output", "a", 10, 6, 0o600)
-    assert AtomicDownload(shelf, ("a",), later).resume_offset() == 0
-    assert everything(tmp_path) == set()
-    (tmp_path / "a").write_bytes(b"0123456789")
-    os.utime(tmp_path / "a", ns=(6, 6))
-    assert AtomicDownload(shelf, ("a",), later).resume_offset() is None
-    assert AtomicDownload(shelf, ("a",), found).resume_offset() == 0
-    log = RemoteFile("log", "attempt_0/rank_0.out", 12, 5, 0o600)
-    assert AppendOnlyDownload(shelf, ("a",), log).resume_offset() == 10
-    assert AppendOnlyDownload(shelf, ("a",), found).resume_offset() is None
-    with pytest.raises(ValueError, match="is longer here"):
-        AppendOnlyDownload(
-            shelf, ("a",), RemoteFile("log", "attempt_0/rank_0.out", 9, 5, 0o600)
-        ).resume_offset()
-    link = RemoteFile("output", "l", 0, 5, 0o777, "there")
-    assert SymlinkDownload(shelf, ("l",), link).resume_offset() == 0
-    SymlinkDownload(shelf, ("l",), link).finish()
-    assert SymlinkDownload(shelf, ("l",), link).resume_offset() is None
-    shelf.close()

@@ -33,26 +33,6 @@ def record(folder: Path, run_id: str, launched_at: float = 5.0, launched_from: s
     return folder
 
 
-def test_a_record_elsewhere_is_found_like_one_below_runs(project: Path, tmp_path: Path) -> None:
-    """`run_dir` puts it anywhere, under any name; its id and `latest` lead to it."""
-    record(project / "runs" / "first", "first")
-    elsewhere = record(tmp_path / "data" / "experiment", "second")
-    assert run_index.record_folder("first") == project / "runs" / "first"
-    assert run_index.record_folder("second") == elsewhere
-    assert run_index.record_folder("latest") == elsewhere
-    assert run_index.record_folder("third") is None
-
-
-def test_an_id_is_found_from_any_folder_and_latest_is_the_folders(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command that we print runs in another terminal, too."""
-    record(project / "runs" / "first", "first")
-    monkeypatch.chdir(tmp_path)
-    assert run_index.record_folder("first") == project / "runs" / "first"
-    assert run_index.record_folder("latest") is None
-
-
 def test_another_run_of_the_same_id_has_another_record(project: Path) -> None:
     """Another user may have chosen that id; what is pulled of it goes into a folder of its own."""
     mine, theirs = RunInfo("base", launched_at=5.0), RunInfo("base", launched_at=7.25)

@@ -46,17 +46,3 @@ def test_lies_are_left_out(tmp_path: Path) -> None:
     assert merge(tmp_path) == ""
 
     assert merged(tmp_path) == [good]
-
-
-def test_more_than_fits_is_thinned_evenly(tmp_path: Path) -> None:
-    """Each node keeps its last sample."""
-    for node in ("a", "b"):
-        put(tmp_path, node, 0, *(Sample(node, 0, float(wall)) for wall in range(1000)))
-    size = sum(path.stat().st_size for path in tmp_path.rglob("samples.jsonl"))
-
-    merge(tmp_path, size // 3)
-
-    samples = merged(tmp_path)
-    assert (tmp_path / "samples.jsonl").stat().st_size <= size // 3
-    assert {sample.wall for sample in samples} == {float(wall) for wall in range(3, 1000, 4)}
-    assert [sample.node for sample in samples[-2:]] == ["a", "b"]

@@ -128,18 +128,6 @@ def test_host_that_reports_events_for_ever_is_refused(monkeypatch: pytest.Monkey
         followed.answer(EVENTS, line)
 
 
-def test_torn_event_waits_for_its_rest() -> None:
-    """Events come out whole, however their bytes are cut, within a letter too."""
-    made, content = events(2)
-    followed = Followed()
-
-    for cut in range(len(content)):
-        followed.answer(EVENTS, content[cut : cut + 1])
-
-    assert followed.events == made
-    assert followed.session.reads[EVENTS]["offset"] == len(content)
-
-
 def test_log_that_must_wait_is_not_asked_for() -> None:
     """While the console is full, what is unread stays on its host; the events never wait."""
     followed = Followed()
@@ -152,19 +140,6 @@ def test_log_that_must_wait_is_not_asked_for() -> None:
         followed.tailer.resume_held_back(followed.session)
 
     assert followed.session.reads[RANK_0]["offset"] == 3
-
-
-def test_new_session_goes_on_where_the_old_one_ended() -> None:
-    """Files at their end are not asked for, and those held back are, once."""
-    followed = Followed()
-    followed.answer(RANK_0, b"one", hold_back=True)
-    followed.answer(("rank_0", "err"), eof=True)
-
-    followed.new_session()
-    followed.tailer.resume_held_back(followed.session)
-
-    assert followed.session.reads[RANK_0]["offset"] == 3
-    assert ("rank_0", "err") not in followed.session.reads
 
 
 @settings(max_examples=15)

@@ -6,29 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.run_info import HostRunStatus, RunInfo, aggregate_state
-from runner.core.model.slurm import JobStatus, SlurmSpec
+from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Spec
-from runner.core.protocol.states import State
 from tests.golden.builders import spec
-
-PENDING = JobStatus("7", "PENDING", "Resources", "2026-01-02T03:04:05")
-
-
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        (PENDING, "job 7 is pending (Resources), may start 2026-01-02 03:04:05"),
-        (JobStatus("7", "TIMEOUT"), "job 7: it reached its time limit"),
-        (
-            JobStatus("7", "RUNNING", problem="late"),
-            "job 7: Slurm does not answer: late",
-        ),
-    ],
-)
-def test_how_a_job_stands(status: JobStatus, text: str) -> None:
-    """In a few words; a start in the future is an estimate."""
-    assert status.text == text
 
 
 def in_slurm(spares: int = 0, min_nodes: int | None = None) -> Spec:
@@ -62,27 +42,3 @@ def test_the_last_nodes_of_a_job_are_spares(
     assert "".join(node.name for node in made.nodes) == used
     assert "".join(node.name for node in made.spares) == spare
     assert made.max_nodes == (len(used) if min_nodes else None)
-
-
-def seen(state: State | None, job: JobStatus | None, *, alive: bool = True) -> HostRunStatus:
-    """What a login node says of a run."""
-    return HostRunStatus(RunInfo("r"), "ada", state, alive, 1.0, job=job)
-
-
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        (seen(State.STARTING, PENDING), PENDING.queued_text),
-        (seen(State.RUNNING, PENDING), "running"),
-        (
-            replace(seen(State.STOPPED, PENDING, alive=False), relaunch_pending=True),
-            PENDING.queued_text,
-        ),
-        (replace(seen(State.STOPPED, None, alive=False), relaunch_pending=True), "restarting"),
-        (seen(State.FAILED, JobStatus("7"), alive=False), "failed"),
-    ],
-)
-def test_a_queued_job_is_the_state_of_its_run(status: HostRunStatus, text: str) -> None:
-    """Before its start, and before it starts again; not while the run is on, or once it is over."""
-    assert aggregate_state({"login": status}) == text
-    assert status.is_queued == (status.job is PENDING)

@@ -11,7 +11,7 @@ from runner.core.model.facts import Interpreter
 from runner.core.model.plan import DebugRank
 from runner.core.model.spec import Node, Task
 from runner.core.planning.build_plan import build_plan
-from tests.golden.builders import facts, plan, spec
+from tests.golden.builders import facts, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
 
@@ -27,14 +27,6 @@ def test_problems_of_all_hosts_come_together() -> None:
         build_plan(spec(A, B), hosts)
 
     assert [problem.subject for problem in caught.value.problems] == ["a", "b"]
-
-
-def test_nodes_that_cannot_meet_are_not_ready() -> None:
-    """Without an address for all there is no plan."""
-    hosts = {name: facts(name, f"eth0 10.{name == 'a':d}.0.1/24", ssh_address="") for name in "ab"}
-
-    with pytest.raises(NotReady, match=r"^cluster\.nodes\.a\.addr: no address of a, the master"):
-        build_plan(spec(Node("a", "a"), Node("b", "b")), hosts)
 
 
 @pytest.mark.parametrize(
@@ -90,48 +82,12 @@ def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
     assert made.backend == "nccl"
 
 
-def test_ranks_follow_the_order_of_the_nodes() -> None:
-    """Global ranks are dense, the master has rank 0."""
-    made = plan(2, 1, 3)
-
-    assert [share.ranks for share in made.nodes] == [(0, 1), (2,), (3, 4, 5)]
-    assert made.world_size == 6
-    assert [share.order.reserve_port for share in made.nodes] == [29512, 0, 0]
-
-
-def test_plumbing_is_hidden_from_ranks_and_from_people() -> None:
-    """torchrun needs it; the pasted command and the rank's own environment do not have it."""
-    share = plan(1).node("a")
-
-    internal = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
-    assert set(share.order.env) - set(share.env) == set(internal)
-    assert ",".join(internal) in share.order.argv  # for the shim
-
-
 def test_torchruns_own_ladder_ends_after_ours() -> None:
     """In whole seconds; else it would kill the shims before they can say how their ranks ended."""
     made = build_plan(spec(A, grace_s=0.2), {"a": facts("a")})
 
     assert made.node("a").order.env["PET_SHUTDOWN_TIMEOUT"] == "10"
     assert made.node("a").order.grace_s == 0.2
-
-
-def test_logind_that_kills_at_logout_is_noted_with_its_cure() -> None:
-    """Hosts with the same setting are named together."""
-    setting = "KillUserProcesses=yes in /etc/systemd/logind.conf"
-    nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("abc", start=1)]
-    hosts = {
-        node.name: facts(node.name, f"eth0 {node.host}/24", logind_kill_setting=setting)
-        for node in nodes[1:]
-    }
-
-    made = build_plan(spec(*nodes), {"a": facts("a", "eth0 10.0.0.1/24"), **hosts})
-
-    assert made.notes[-1] == (
-        "logind on b, c kills your processes when you log out (KillUserProcesses=yes in "
-        "/etc/systemd/logind.conf): without this launch the run would die on them; an "
-        "administrator can set KillUserProcesses=no, or KillExcludeUsers=ada"
-    )
 
 
 def test_a_debugged_rank_is_told_to_all_shims() -> None:

@@ -32,29 +32,6 @@ def problem_of(master: Facts, peer: Facts) -> Problem:
     return problem
 
 
-def test_single_node_meets_itself() -> None:
-    """One node uses loopback, whatever else it was told."""
-    node = Node("a", "10.0.0.1", addr="10.0.0.1")
-
-    assert meet((node, facts("a", "eth0 10.0.0.1/24"))) == ("127.0.0.1", "one node")
-
-
-def test_addr_wins_over_everything() -> None:
-    """What the user says is taken to the letter, a name too."""
-    master = Node("a", "10.0.0.1", addr="a.ib.example.org")
-    hosts = (facts("a", "eth0 10.0.0.1/24"), facts("b", "eth0 10.0.0.2/24"))
-
-    assert meet((master, hosts[0]), (B, hosts[1])) == ("a.ib.example.org", "cluster.nodes.a.addr")
-
-
-def test_host_is_taken_if_the_master_owns_it() -> None:
-    """The address we log in at is good for the others too, even on another subnet than theirs."""
-    master = Node("a", "10.0.0.1")
-    hosts = (facts("a", "eth1 10.9.0.1/24", "eth0 10.0.0.1/24"), facts("b", "eth1 10.9.0.2/24"))
-
-    assert meet((master, hosts[0]), (B, hosts[1])) == ("10.0.0.1", "the master's host")
-
-
 @pytest.mark.parametrize(
     ("host", "reached_at"),
     [

@@ -69,22 +69,3 @@ def test_two_attempts_never_meet() -> None:
 
     assert "--rdzv_id=0102-0304-x-abcd" in first
     assert "--rdzv_id=0102-0304-x-abcd-1" in second
-
-
-def test_torchruns_own_options_go_by_its_names() -> None:
-    """Those that were chosen, and no other."""
-    knobs = Torchrun(
-        monitor_interval=0.5,
-        rdzv_conf={"join_timeout": "60"},
-        role="trainer",
-        signals_to_handle=("SIGTERM", "SIGUSR1"),
-        numa_binding="socket",
-        start_method="fork",
-    )
-    told = flags(replace(by("c10d"), torchrun=knobs), HERE)
-
-    assert "--rdzv_conf=join_timeout=60,is_host=0" in told
-    assert told[-5:] == (
-        *("--monitor_interval=0.5", "--role=trainer", "--start_method=fork"),
-        *("--signals_to_handle=SIGTERM,SIGUSR1", "--numa_binding=socket"),
-    )

@@ -52,13 +52,6 @@ def test_line_is_flat_and_names_version_and_kind() -> None:
     assert json.loads(line) == {**envelope, **moment, **body}
 
 
-def test_unknown_fields_are_ignored() -> None:
-    """A newer version may say more."""
-    data = {**event(ProgramStarted(7)).as_data(), "v": 2, "moon": "full"}
-
-    assert parse(json.dumps(data)) == event(ProgramStarted(7))
-
-
 def _without(name: str) -> str:
     data = event(ProgramStarted(7)).as_data()
     del data[name]

@@ -35,19 +35,6 @@ def context(spares: int = 0, relaunches: int = 0, **fields: Any) -> RelaunchCont
     return relaunch_context(asked, CodeRef(), INFO, "seed: 1\n", ())
 
 
-def test_the_first_start_is_the_first_attempt() -> None:
-    """On these nodes, by the order in which Slurm names them; nobody else has to be asked."""
-    made = plan_in_job(context(), ["c", "a", "b"], FACTS)
-    plan, info = made.orders.plan, made.context.info
-    assert (plan.attempt, [part.node for part in plan.nodes]) == (0, ["c", "a", "b"])
-    assert plan.nodes[0].ranks == (0, 1)
-    assert (info.run_id, info.launched_by, info.launched_at) == (RUN_ID, "ada@desk", 1.7e9)
-    assert (info.nnodes, info.world_size, info.past_attempts) == (3, 6, ())
-    assert made.context.config_yaml == "seed: 1\n"
-    for order in made.orders.orders.values():
-        assert (order.disconnect_s, order.attempt) == (0.0, 0)
-
-
 def test_a_job_that_starts_again_makes_another_attempt() -> None:
     """After those before it, perhaps on other nodes."""
     made = plan_in_job(context(relaunches=1), ["b", "a"], FACTS, PAST)

@@ -119,21 +119,6 @@ def test_another_program_is_a_stranger(words: bytes, *, leaves: bool) -> None:
     assert found.outcome is Outcome.WRONG_PEER
 
 
-def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for, but not for long."""
-    monkeypatch.setattr(connections, "HANDSHAKE_TIMEOUT_S", 0.1)
-    with stranger(b"") as target:
-        assert tried(target)[0].outcome is Outcome.NO_GREETING
-
-
-def test_a_port_at_which_nobody_listens() -> None:
-    """Bound, so that nobody else can take it meanwhile."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        (found,) = tried(Target("b", "127.0.0.1", bound.getsockname()[1]))
-    assert (found.outcome, found.rtt_s) == (Outcome.REFUSED, 0.0)
-
-
 def test_strangers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who proves nothing does not stay, and keeps nobody else away."""
     monkeypatch.setattr(connections, "AUTH_TIMEOUT_S", 2.0)

@@ -1,54 +1,27 @@
-"""Requests about a job on its login node: its submission, and what it answers of its start."""
+"""A job on its login node: what becomes of its secrets."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from runner.core.codec import encode
+from runner.core.model.run_info import RunInfo
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths
+from runner.host.agent.runs import Handler
 from runner.host.agent.server import AgentContext
 from runner.host.agent.slurm import requests
 from runner.host.process.event_loop import run_steps
-from runner.host.slurm import commands
+from runner.host.slurm import commands, job, shared_files
 from runner.host.slurm.commands import Answer
 
 RUN_ID = "0314-1592-digits-65a3"
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> JobPaths:
-    """The folder of a job."""
-    made = JobPaths(str(tmp_path), RUN_ID)
-    Path(made.start(0).root).mkdir(parents=True)
-    return made
-
-
-def submitted(
-    paths: JobPaths,
-    monkeypatch: pytest.MonkeyPatch,
-    answer: Answer,
-    queue: JobStatus,
-) -> str:
-    """The id of a job that sbatch answers so about, with this queue."""
-
-    def run(argv: Sequence[str], _: float) -> Generator[None, None, Answer]:
-        yield
-        assert [*argv] == ["sbatch", "--parsable", f"--chdir={paths.root}", paths.script]
-        return answer
-
-    def queued() -> Generator[None, None, tuple[list[JobStatus], str]]:
-        yield
-        return [queue], ""
-
-    monkeypatch.setattr(commands, "run", run)
-    monkeypatch.setattr(commands, "queued_jobs", queued)
-    return run_steps(requests._submit(paths, RUN_ID))
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -81,35 +54,37 @@ def test_nothing_is_left_of_a_job_that_is_not_submitted(
     assert [*(tmp_path / "runs").iterdir()] == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        (Answer(1, "", "note\nsbatch: error: Invalid account\n"), "sbatch: error: Invalid account"),
-        (Answer(0, "Submitted!\n", ""), "sbatch answered 'Submitted!'"),
-        (Answer(None, "", ""), "did not answer in time"),
-    ],
-)
-def test_why_a_job_is_not_taken(
-    paths: JobPaths, monkeypatch: pytest.MonkeyPatch, answer: Answer, problem: str
+def test_the_secrets_of_a_job_that_is_over_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In sbatch's words; a job of that name in the queue is taken, whatever sbatch says of it."""
-    with pytest.raises(ValueError, match=problem):
-        submitted(paths, monkeypatch, answer, JobStatus("8", name="another"))
-    assert submitted(paths, monkeypatch, answer, JobStatus("8", name=RUN_ID)) == "8"
+    """Slurm may have killed its script; not while the job waits, or may start again."""
+    paths = JobPaths(str(tmp_path), RUN_ID)
+    Path(paths.root).mkdir(parents=True)
+    Path(paths.job_id).write_text("7")
+    secrets = Path(paths.secrets)
+    secrets.touch()
 
+    def is_kept(jobs: list[JobStatus], problem: str, state: str, *, requeue: bool) -> bool:
+        def queued() -> Generator[None, None, Any]:
+            yield
+            return jobs, problem
 
-@pytest.mark.parametrize(
-    ("state", "code", "begun"),
-    [
-        ("COMPLETED", "0:0", True),
-        ("FAILED", "1:0", True),
-        ("FAILED", "3:0", False),
-        ("CANCELLED", "0:15", False),
-        ("RUNNING", "0:0", False),
-    ],
-)
-def test_whether_a_job_that_is_over_has_begun_its_run(
-    state: str, code: str, *, begun: bool
-) -> None:
-    """Its script ends with the run's code, and with 3 if there was none."""
-    assert requests.has_begun(JobStatus("7", state, exit_code=code)) == begun
+        def status(_: JobPaths) -> Generator[None, None, JobStatus]:
+            yield
+            return JobStatus("7", state)
+
+        monkeypatch.setattr(job, "queued", queued)
+        monkeypatch.setattr(job, "status", status)
+        slurm = {"nnodes": 2, "requeue": requeue}
+        context = {"info": encode(RunInfo(RUN_ID)), "spec": {"slurm": slurm}, "job_name": RUN_ID}
+        shared_files.write(paths.context, context)
+        agent: Any = SimpleNamespace(workdir=str(tmp_path), answer=lambda *_, **__: None)
+        frame = Frame("runs", {"id": 1, "node": "login", "run_id": RUN_ID})
+        run_steps(Handler(agent).on_runs(frame))
+        return secrets.exists()
+
+    pending = JobStatus("7", "PENDING", "Priority", name=RUN_ID)
+    assert is_kept([pending], "", "UNKNOWN", requeue=False)
+    assert is_kept([], "late", "UNKNOWN", requeue=False)
+    assert is_kept([], "", "PREEMPTED", requeue=True)
+    assert not is_kept([], "", "UNKNOWN", requeue=True)

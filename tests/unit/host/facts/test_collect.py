@@ -23,12 +23,6 @@ def test_only_our_own_home_is_expanded(path: str, expected: str) -> None:
     assert expected == absolute(path, "/home/ann")
 
 
-def test_a_folder_that_can_be_made_is_writable(tmp_path: Path) -> None:
-    """The nearest folder that is there decides, and nothing is made."""
-    assert unwritable_reason(str(tmp_path / "a" / "b")) == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     """A file is no place for a run, nor is anything below it."""
     (tmp_path / "notes").write_text("")

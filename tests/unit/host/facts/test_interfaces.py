@@ -74,24 +74,6 @@ def test_interfaces_have_all_their_addresses() -> None:
     ) == interfaces.parse_interfaces(links, addresses)
 
 
-def test_a_labelled_address_is_an_interface_of_its_own() -> None:
-    """Gloo and NCCL know such an address by its label only."""
-    links = link(2, "eth0", UP | RUNNING) + DONE
-    addresses = address(2, "10.0.0.7", 24, "eth0") + address(2, "10.1.0.7", 24, "eth0:1") + DONE
-
-    assert (
-        Interface("eth0", ("10.0.0.7/24",)),
-        Interface("eth0:1", ("10.1.0.7/24",)),
-    ) == interfaces.parse_interfaces(links, addresses)
-
-
-def test_padding_after_the_last_message_is_no_interface() -> None:
-    """Zeros have no length to go on by; they end nothing and hang nothing."""
-    found = interfaces.parse_interfaces(link(2, "eth0", UP | RUNNING) + bytes(64), bytes(64))
-
-    assert (Interface("eth0"),) == found
-
-
 def test_routes_come_from_the_main_table(tmp_path: Path) -> None:
     """Rejected, local, multicast and cached ones lead nowhere useful."""
     net = tmp_path / "proc" / "net"

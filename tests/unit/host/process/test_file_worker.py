@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from typing import Any
 
@@ -43,17 +42,6 @@ def test_the_thread_is_the_last_user_of_its_descriptors(monkeypatch: pytest.Monk
     assert problems == []
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(worker.wake_fd)
-
-
-def test_a_result_wakes_who_waits() -> None:
-    """And is delivered once."""
-    worker, results = FileWorker(), list[int]()
-    worker.submit(lambda: 7, results.append)
-    assert select.select([worker.wake_fd], [], [], 5 * PATIENCE)[0]
-    worker.deliver()
-    worker.deliver()
-    worker.close()
-    assert results == [7]
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "full"), SystemExit(1), KeyboardInterrupt()])

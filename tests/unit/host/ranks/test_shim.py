@@ -50,18 +50,3 @@ def test_the_limit_is_the_reason_only_where_the_kernel_killed() -> None:
     assert container_kill_reason(failed) == expected
     for other in ({**killed, "oom_kills": 0}, {**killed, "memory_limit": 0}, {"signal": 9}):
         assert container_kill_reason(other) == ""
-
-
-@pytest.mark.parametrize(
-    ("program", "rest"),
-    [
-        (["/py", "-u", "train.py", "--lr", "1"], ["-u", "DEBUGPY", "train.py", "--lr", "1"]),
-        (["/py", "-u", "-m", "package.train"], ["-u", "DEBUGPY", "-m", "package.train"]),
-    ],
-)
-def test_a_debugged_rank_waits_in_debugpy(program: list[str], rest: list[str]) -> None:
-    """With its own options of Python first, and its arguments last."""
-    debugpy = ["-X", "frozen_modules=off", "-m", "debugpy", "--listen", "127.0.0.1:5679"]
-    start = rest.index("DEBUGPY")
-    rest[start : start + 1] = [*debugpy, "--wait-for-client"]
-    assert shim.debugged(program, "5679") == ["/py", *rest]

@@ -94,12 +94,6 @@ def test_it_waits_for_all_and_ends_as_the_first_that_failed(spawn: Spawn, tmp_pa
     assert process.returncode == 7
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("kill -9 $$", 137)])
-def test_the_code_of_a_killed_rank(spawn: Spawn, script: str, code: int) -> None:
-    """As a shell has it."""
-    assert spawn(*shell(1, script)).wait() == code
-
-
 def test_a_signal_reaches_the_groups_of_all_ranks(spawn: Spawn) -> None:
     """Also what they have started; those that survive it are waited for."""
     wait = "sleep 600 >/dev/null & wait"

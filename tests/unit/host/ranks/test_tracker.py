@@ -151,18 +151,3 @@ def test_a_rank_that_could_not_record_its_end_was_gone_before_its_launcher(
     ((_, exited),) = host.timed_exits()
     assert exited.error == (problem and f"ended, and could not record how: {FULL}")
     assert (host.timed_exits()[0][0] <= launcher_ended_at) == bool(problem)
-
-
-def test_a_rank_that_failed_without_a_word_on_a_full_disk(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it wrote last was lost with it."""
-    monkeypatch.setattr(tracker, "disk_problem", lambda _: FULL)
-    (host.attempt / "rank_0.err").touch()
-    times = {"mono": time.monotonic(), "wall": time.time()}
-    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
-    host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
-    host.ranks.tick()
-    host.answer()
-    (exited,) = host.exits()
-    assert (exited.error, exited.exception) == (f"exited with 1: {FULL}", "")

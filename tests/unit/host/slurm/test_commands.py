@@ -116,16 +116,3 @@ def test_a_command_sees_no_enclosing_job(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not names.keys() & {*taken}
     answer = run_steps(commands.run(["/bin/sh", "-c", "echo $SLURM_JOB_ID-$SLURM_CONF"]))
     assert answer.out == "-/etc/slurm.conf\n"
-
-
-def test_a_command_that_takes_too_long_is_ended() -> None:
-    """It has no code, and a problem that says how long it was waited for."""
-    answer = run_steps(commands.run(["/bin/sleep", "600"], 0.05))
-    assert (answer.code, answer.problem) == (None, "/bin/sleep took more than 0.05 s")
-
-
-def test_a_program_that_is_not_there() -> None:
-    """It has no code, and a problem that names it: nothing was learned."""
-    answer = run_steps(commands.run(["/nowhere/squeue"]))
-    assert answer.code is None
-    assert "/nowhere/squeue" in answer.problem

@@ -97,21 +97,6 @@ def test_a_job_whose_id_was_given_again(slurm: Slurm, paths: JobPaths, is_queued
     assert slurm.cancelled == []
 
 
-@pytest.mark.parametrize(
-    ("states", "state"),
-    [
-        (["COMPLETED", "FAILED"], "FAILED"),
-        (["FAILED", "OUT_OF_MEMORY", "CANCELLED"], "OUT_OF_MEMORY"),
-        (["CANCELLED", "PREEMPTED", "FAILED"], "PREEMPTED"),
-        (["FAILED", "COMPLETED"], "COMPLETED"),
-        ([""], ""),
-    ],
-)
-def test_the_state_that_says_most(states: list[str], state: str) -> None:
-    """What Slurm did, before what came of it; else the job's own, which is last."""
-    assert job._telling_state(states) == state
-
-
 def test_a_job_whose_id_nobody_wrote_down(slurm: Slurm, paths: JobPaths) -> None:
     """Who submitted it may still cancel it; if he died, its name tells."""
     Path(paths.job_id).unlink()
@@ -122,17 +107,6 @@ def test_a_job_whose_id_nobody_wrote_down(slurm: Slurm, paths: JobPaths) -> None
     assert run_steps(job.status(paths, 0.0)) == RUNNING
     assert run_steps(job.cancel(paths)) == ""
     assert slurm.cancelled == ["7"]
-
-
-def test_cancel_returns_once_nothing_is_left(slurm: Slurm, paths: JobPaths) -> None:
-    """Slurm takes a while; a job that is over is not cancelled."""
-    slurm.queue = [RUNNING]
-    slurm.ends_after = 3
-    assert run_steps(job.cancel(paths)) == ""
-    assert (slurm.cancelled, slurm.queue) == (["7"], [])
-    slurm.cancelled = []
-    assert run_steps(job.cancel(paths)) == ""
-    assert slurm.cancelled == []
 
 
 @pytest.fixture

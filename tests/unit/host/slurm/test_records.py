@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from runner.core.protocol.events import (
 )
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.core.protocol.states import State
-from runner.host.process.event_loop import run_steps
-from runner.host.slurm import job, recovery, shared_files
+from runner.host.slurm import recovery, shared_files
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
 RUN_ID = "0314-1592-digits-65a3"
@@ -82,30 +80,6 @@ def test_when_slurm_is_asked_for_a_reason(
     """Where it may know more than the nodes, and has not been asked."""
     node = Node(tmp_path, **context).record(*bodies).end()
     assert recovery.needs_reason(node.folder, node.order) == needed
-
-
-def test_the_reason_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a node that knows of it, though agents look on all; none where Slurm does not say."""
-    answers = [None, JobStatus("7", "TIMEOUT")]
-
-    def await_end(*_: object) -> Generator[None, None, JobStatus | None]:
-        yield
-        return answers.pop(0)
-
-    monkeypatch.setattr(job, "await_end", await_end)
-    killed = RankExited(0, signal=15), Stopping("rank 0 was killed by SIGTERM", StopCause.LOCAL)
-    nodes = [Node(tmp_path, "a").record(*killed), Node(tmp_path, "b"), Node(tmp_path, "c")]
-    for node in nodes[1:]:
-        node.record(BY_SLURM)
-    for node in nodes:
-        node.end()
-    for asked, expected in ((nodes[:2], 0), (nodes, 1), (nodes, 1)):
-        for node in asked:
-            run_steps(recovery.record_reason(node.folder, node.order))
-        bodies = [body for node in nodes for body in node.bodies]
-        assert bodies.count(JobEnded("7", "TIMEOUT")) == expected
-    assert answers == []
-    assert not any(recovery.needs_reason(node.folder, node.order) for node in nodes)
 
 
 @pytest.mark.parametrize(

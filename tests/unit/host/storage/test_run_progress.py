@@ -53,22 +53,3 @@ def test_the_file_that_a_rank_appends_to_counts(folder: RunPaths) -> None:
     path.unlink()
     os.mkfifo(path)
     assert read_progress(folder) is None
-
-
-def test_an_evaluation_that_counts_its_own_steps_is_passed_over(folder: RunPaths) -> None:
-    """As in the bar: where the training says in each line how many there are."""
-    train = '{"step": 2, "steps": 9}\n{"step": 3, "steps": 9}\n'
-    write(folder, "rank_0.out", train + '{"step": 1, "val_loss": 0.5}\n')
-    assert read_progress(folder) == RankProgress(0, 3, 9)
-
-
-def test_the_time_left_comes_from_the_steps_of_this_attempt(folder: RunPaths) -> None:
-    """It may have begun with a checkpoint; a single line says nothing."""
-    write(folder, "rank_0.out", '{"step": 500, "steps": 1000}\n')
-    os.utime(folder.order, (1000, 1000))
-    path = Path(folder.attempt_folder(1), "rank_0.out")
-    os.utime(path, (1050, 1050))
-    assert read_progress(folder) == RankProgress(0, 500, 1000)
-    write(folder, "rank_0.out", '{"step": 500, "steps": 1000}\n{"step": 600, "steps": 1000}\n')
-    os.utime(path, (1050, 1050))
-    assert read_progress(folder) == RankProgress(0, 600, 1000, left_s=200.0)

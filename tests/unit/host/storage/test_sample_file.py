@@ -10,7 +10,7 @@ import pytest
 
 from runner.core.model.samples import Sample
 from runner.core.protocol.paths import RunPaths
-from runner.host.storage.sample_file import SampleFile, newest_attempt, read_since
+from runner.host.storage.sample_file import SampleFile
 
 
 @pytest.fixture
@@ -57,17 +57,3 @@ def test_a_line_that_a_power_cut_left_is_ended(folder: RunPaths) -> None:
     assert SampleFile(folder, 0).append(line(2.0)) == ""
 
     assert Path(folder.samples(0)).read_bytes() == line(1.0) + b'{"v":1,"no\n' + line(2.0)
-
-
-def test_those_since_a_time_are_read(folder: RunPaths) -> None:
-    """Whatever their number; of the newest attempt that has any."""
-    file = SampleFile(folder, 0)
-    lines = [line(float(wall)) for wall in range(1000)]
-    for each in lines:
-        file.append(each)
-    Path(folder.attempt_folder(7)).mkdir()
-
-    assert newest_attempt(folder) == 0
-    assert read_since(folder, 0, 990.0) == lines[991:]
-    assert read_since(folder, 0, -1.0) == lines
-    assert read_since(folder, 7, 0.0) == []

@@ -69,18 +69,6 @@ def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def test_samples_begin_and_end_with_the_program(make: Make) -> None:
-    """Before it and after it there are none."""
-    made = make()
-    made.pass_intervals(3, is_running=False)
-    assert made.lines() == 0
-    made.pass_intervals(3)
-    assert made.lines() == 3
-    made.pass_intervals(1, is_running=False)
-    made.pass_intervals(3)
-    assert made.lines() == 3
-
-
 def test_while_a_disk_does_not_answer_nothing_piles_up(make: Make) -> None:
     """One sample waits; the others are left out."""
     jobs: list[Callable[[], str]] = []
@@ -95,11 +83,3 @@ def test_a_folder_that_cannot_be_written_ends_it(
     Path(folder.attempt_folder(0)).rmdir()
     make().pass_intervals(5)
     assert capsys.readouterr().err == "no more samples: No such file or directory\n"
-
-
-@pytest.mark.parametrize("changes", [{"argv": ()}, {"sample_s": 0.0}])
-def test_spares_take_none(make: Make, changes: dict[str, Any]) -> None:
-    """Nor does a run with `sample_s=off`."""
-    made = make(**changes)
-    made.pass_intervals(5)
-    assert made.lines() == 0

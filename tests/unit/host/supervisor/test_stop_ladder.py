@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import StopCause, Stopping
-from runner.core.protocol.states import State, StopPhase
+from runner.core.protocol.events import StopCause
+from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
@@ -43,7 +43,11 @@ class Program:
         return [11]
 
     def rank_pids(self) -> list[int]:
-        """Return no ranks."""
+        """Return two ranks."""
+        return [21, 22]
+
+    def container_pids(self) -> list[int]:
+        """Return none."""
         return []
 
     def cancel(self) -> None:
@@ -72,33 +76,6 @@ def ladder(program: Any) -> StopLadder:
 def stop(made: StopLadder, cause: StopCause = StopCause.PEER) -> None:
     """Stop it."""
     made.begin("because", cause, time.monotonic())
-
-
-def test_a_stop_sends_term_once_and_waits_for_the_grace(terminated: list[int]) -> None:
-    """The reason and the cause are on record; without the grace everything is killed."""
-    made = ladder(Program())
-    stop(made)
-    made.drain([11, 12])
-    assert (made.phase, terminated) == (StopPhase.STOPPING, [11, 12])
-    assert cast("Journal", made._journal).bodies == [Stopping("because", StopCause.PEER)]
-    assert not made.grace_is_over
-    made.skip_grace()
-    assert made.grace_is_over
-
-
-def test_what_an_ended_program_left_has_the_grace_too(terminated: list[int]) -> None:
-    """Once it is gone, the host stays for the others."""
-    program = Program()
-    program.is_running, program.exit_status = False, (0, None)
-    made = ladder(program)
-    made.drain([])
-    assert made.phase is StopPhase.WATCHING
-    made.drain([21])
-    made.drain([21])
-    assert (made.phase, terminated) == (StopPhase.DRAINING, [21])
-    made.drain([])
-    assert made.phase is StopPhase.WATCHING
-    assert made.final_state([], standby_ended=False) is State.SUCCEEDED
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.transport.ssh.known_hosts import (
     HostKey,
@@ -164,33 +162,3 @@ def test_two_processes_learn_a_key_once(path: Path) -> None:
     first.known.add("gpu1", OLD, str(path))
     second.known.add("gpu1", OLD, str(path))
     assert path.read_text() == format_line("gpu1", OLD) + "\n"
-
-
-def test_fingerprint_is_that_of_openssh() -> None:
-    """The person compares it with what `ssh-keygen -lf` prints."""
-    blob = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"  # github.com
-    key = HostKey("ssh-ed25519", base64.b64decode(blob))
-    assert key.fingerprint == "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"
-
-
-NAMES = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,30}", fullmatch=True)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    host=NAMES,
-    other=NAMES,
-    port=st.sampled_from([22, 2222, 65535]),
-    salt=st.binary(min_size=1, max_size=20),
-)
-def test_hashed_and_plain_names_say_the_same(
-    tmp_path_factory: pytest.TempPathFactory, host: str, other: str, port: int, salt: bytes
-) -> None:
-    """Whatever the name, the port and the salt, both forms know the same hosts."""
-    path = tmp_path_factory.mktemp("known") / "known_hosts"
-    name = lookup_names(host, port)[0]
-    plain = Files(path.with_name("plain"), format_line(name, OLD))
-    hidden = Files(path.with_name("hidden"), format_line(hashed(name, salt), OLD))
-    assert hidden.standing(host, OLD, port) == "KNOWN"
-    for each, key in ((host, OLD), (host, NEW), (other, OLD)):
-        assert plain.standing(each, key, port) == hidden.standing(each, key, port)

@@ -36,19 +36,6 @@ def test_equal_lines_are_one() -> None:
     assert told(lines.pop_due(LATER)) == ["0,1,2 start", "0,1,2 ready", "3 start"]
 
 
-def test_lines_wait_no_longer_than_their_time() -> None:
-    """From when the first of them came."""
-    lines = LineDeduplicator()
-    add(lines, 0, b"x", 1.0)
-    add(lines, 1, b"x", 1.1)
-    add(lines, 2, b"y", 1.1)
-
-    assert told(lines.pop_due(1.1)) == []
-    assert told(lines.pop_due(1.0 + LATER)) == ["0,1 x"]
-    add(lines, 3, b"x", 1.2)
-    assert told(lines.pop_due(1.2 + LATER)) == ["2 y", "3 x"]
-
-
 def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
     """Rank 1 said y before x, so its x cannot join the x that waits before y."""
     lines = LineDeduplicator()
@@ -56,15 +43,6 @@ def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
     add(lines, 1, b"y\nx")
 
     assert told(lines.pop_all()) == ["0 x", "0,1 y", "1 x"]
-
-
-def test_repeated_lines_of_each_rank_pair_up() -> None:
-    """A rank's second is never its first again."""
-    lines = LineDeduplicator()
-    for rank in range(3):
-        add(lines, rank, b"a\na\nb")
-
-    assert told(lines.pop_all()) == ["0,1,2 a", "0,1,2 a", "0,1,2 b"]
 
 
 def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,28 +50,6 @@ def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> No
     assert lines.feed(ME, b"\n", 11.0) == b""
 
 
-def test_redrawn_line_is_never_overdue() -> None:
-    """In a pipe only its last form counts."""
-    lines = LineAssembler(1000)
-    lines.feed(ME, b"\r 10%", 0.0)
-    lines.feed(ME, b"\r 20%", 5.0)
-
-    assert lines.pop_overdue(100.0) == []
-    assert lines.pop_all() == [(ME, b"\r 20%")]
-    assert lines.pop_all() == []
-
-
-def test_pending_lines_are_the_redrawn_and_the_old() -> None:
-    """What a live area shows; blanks are nothing to show."""
-    lines = LineAssembler(1000)
-    lines.feed(("a", 0), b"\r 10%\r 20%", 0.0)
-    lines.feed(("a", 1), b"Loading", 0.0)
-    lines.feed(("a", 2), b"\r 10%\r    \r", 0.0)
-
-    assert lines.pending(0.5) == [(("a", 0), b" 20%")]
-    assert lines.pending(1.0) == [(("a", 0), b" 20%"), (("a", 1), b"Loading")]
-
-
 def test_endless_line_comes_in_pieces() -> None:
     """And the end of the last piece is no line."""
     lines = LineAssembler(8)

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.console import live, plain, status_area
-from runner.ui.console.live import LiveConsole, Screen
+from runner.ui.console import plain, status_area
+from runner.ui.console.live import LiveConsole
 from runner.ui.console.plain import Console, open_console
-from runner.ui.console.status_area import Row, StatusArea
-from tests.lab.waiting import PATIENCE, wait_until
+from tests.lab.waiting import PATIENCE
 
 NODES = ["gpu1", "gpu2"]
 
@@ -103,41 +102,6 @@ def opened(ranks: frozenset[int] | None = None) -> Console:
     return made
 
 
-def test_area_is_below_the_lines_and_gone_at_the_end(terminal: Terminal) -> None:
-    """The verdict is the last on the screen; nothing of the area stays."""
-    shown = opened()
-    shown.phase("running")
-    shown.node_status("gpu1", "running")
-    shown.node_status("gpu2", "2 of 4 ranks")
-    shown.message("opening")
-    shown.rank_output("gpu1", 0, "out", b"one\n")
-    wait_until(
-        lambda: "[gpu1:0] one" in terminal.screen() and len(terminal.screen()) == 5,
-        "the screen",
-    )
-    meanwhile = terminal.screen()
-    shown.flush_ranks(30 * PATIENCE)
-    shown.verdict("run 1-a succeeded after 1 s\n  logs: here")
-    shown.close()
-    terminal.hang_up()
-
-    assert meanwhile == [
-        "opening",
-        "[gpu1:0] one",
-        "running  0 s",
-        "  gpu1  running",
-        "  gpu2  2 of 4 ranks",
-    ]
-    assert terminal.screen() == [
-        "opening",
-        "[gpu1:0] one",
-        "run 1-a succeeded after 1 s",
-        "  logs: here",
-    ]
-    assert b"\x1b[1;32mrun 1-a succeeded" in terminal.raw
-    assert b"\x1b[?25l" not in terminal.raw
-
-
 @pytest.mark.promise(12)
 def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     """The last lines of a log, or a banner, may hold anything."""
@@ -155,23 +119,6 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     ]
 
 
-def test_same_line_of_many_ranks_is_one(terminal: Terminal) -> None:
-    """In order of arrival, before our own words that came later; errors are marked."""
-    shown = opened()
-    for rank in range(4):
-        shown.rank_output(NODES[rank // 2], rank, "out", b"start\n")
-    shown.rank_output("gpu2", 3, "err", b"warning\n")
-    shown.message("every rank started")
-    shown.close()
-    terminal.hang_up()
-
-    assert terminal.screen() == [
-        "[×4 gpu[1-2]] start",
-        "[gpu2:3]! warning",
-        "every rank started",
-    ]
-
-
 def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
     """In order, with the area below."""
     shown = opened()
@@ -184,22 +131,6 @@ def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
     terminal.hang_up()
 
     assert terminal.screen() == [f"[gpu1:0] {number}" for number in range(1000)]
-
-
-def test_progress_bar_stands_in_the_area_until_it_ends(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its last form is a line, and no error, though it went to standard error."""
-    monkeypatch.setattr(live, "PROGRESS_INTERVAL_S", 0.0)
-    shown = opened()
-    shown.phase("running")
-    shown.rank_output("gpu1", 0, "err", b"\r 10%")
-    wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  10%"], "the screen")
-    shown.rank_output("gpu1", 0, "err", b"\r 20%\r 30%")
-    wait_until(lambda: terminal.screen() == ["running  0 s", "[gpu1:0]  30%"], "the screen")
-    shown.rank_output("gpu1", 0, "err", b"\r100%\n")
-    wait_until(lambda: terminal.screen() == ["[gpu1:0] 100%", "running  0 s"], "the screen")
-    shown.close()
 
 
 def test_output_that_goes_elsewhere_is_plain(
@@ -227,56 +158,3 @@ def test_output_that_goes_elsewhere_is_plain(
 
     assert (tmp_path / "out").read_bytes() == (b"[gpu1:0] same\n[gpu1:1] same\n[gpu1:1]  20%\n")
     assert terminal.screen() == ["[gpu1:1] error"]
-
-
-class Painted(StatusArea):
-    """An area that looks as it is told."""
-
-    def __init__(self, *texts: str) -> None:
-        super().__init__([], colour=False)
-        self.rows = [Row(text.encode(), len(text)) for text in texts]
-
-    def render(self, columns: int, rows: int) -> list[Row]:
-        """Return what was told."""
-        del columns, rows
-        if self.rows == [Row(b"broken", 6)]:
-            raise ValueError
-        return self.rows
-
-
-UP = b"\x1b[A\x1b[2K"
-
-
-@pytest.fixture
-def size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are 80 columns."""
-    monkeypatch.setattr(live, "_terminal_size", lambda _: (80, 24))
-
-
-@pytest.mark.usefixtures("size")
-def test_area_is_drawn_again_after_each_write_and_left_when_nothing_is_new() -> None:
-    """Not oftener than it changes."""
-    screen = Screen(-1, Painted("one", "two"), lambda: 100.0)
-
-    assert screen.frame(b"") == b"one\ntwo\n"
-    assert screen.frame(b"") == b""
-    assert screen.frame(b"line\n") == b"\r\x1b[K" + UP * 2 + b"line\none\ntwo\n"
-
-
-@pytest.mark.usefixtures("size")
-def test_after_a_stop_nothing_of_others_is_wiped() -> None:
-    """After Ctrl-Z and fg the area is drawn anew, below what the shell wrote."""
-    screen = Screen(-1, Painted("one"), lambda: 100.0)
-    screen.frame(b"")
-    screen.forget_drawn()
-
-    assert screen.frame(b"") == b"one\n"
-
-
-@pytest.mark.usefixtures("size")
-def test_broken_area_costs_no_line() -> None:
-    """A mistake in the picture ends the picture."""
-    painted = Painted("broken")
-
-    assert Screen(-1, painted, lambda: 100.0).frame(b"line\n") == b"line\n"
-    assert painted.has_ended

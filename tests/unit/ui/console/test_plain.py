@@ -128,23 +128,6 @@ def _drain(pipe: Pipe, size: int) -> str:
     return seen.decode()
 
 
-def test_muted_console_is_never_full(out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a run is being stopped, output that would have to wait is dropped, our words not."""
-    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
-    shown = Console()
-    shown.rank_output("a", 0, "out", b"x" * 99999 + b"\n")  # more than the pipe takes
-    shown.mute()
-    shown.rank_output("a", 0, "out", b"dropped\n")
-    shown.message("stopping")
-    full = shown.is_full
-    text = _drain(out, 6 + 99999 + 1)
-    shown.close()
-
-    assert not full
-    assert "dropped" not in text + out.text()
-    assert err.text() == "stopping\n"
-
-
 def test_reader_that_left_is_told_once_and_not_missed(out: Pipe, err: Pipe) -> None:
     """After `| head` has seen enough, the run goes on without it."""
     os.close(out.reading)

@@ -28,14 +28,6 @@ def test_the_lowest_rank_that_prints_metrics_is_shown() -> None:
     assert bar.pop() is None
 
 
-def test_a_broken_line_stays_output() -> None:
-    """As does any other line, byte for byte."""
-    bar = ProgressBar()
-    for line in (b'{"step": 1.5}', b"loss 3", b"\xff\x00", b"", b'{"step"'):
-        assert bar.take(FIRST, line, 0.0) == line
-    assert bar.state(0.0) is None
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -94,32 +86,3 @@ def test_time_left_follows_the_steps() -> None:
     assert clock.left_s(50, 115.0) == 25.0
     assert clock.left_s(50, 999.0) == 0.0
     assert clock.left_s(None, 110.0) is None
-
-
-def test_what_was_written_before_an_attach_says_nothing_of_the_pace() -> None:
-    """It comes at once; nor does what came before a restart."""
-    clock = StepClock()
-    for step in range(1, 1001):
-        clock.note(step, 100.0 + step / 10_000)
-    clock.note(1010, 110.0)
-    left = clock.left_s(1020, 110.0)
-    assert left is not None
-    assert 9.0 < left < 11.0
-    clock.note(500, 111.0)
-    assert clock.left_s(1020, 111.0) is None
-    clock.note(510, 121.0)
-    assert clock.left_s(1020, 121.0) == 510.0
-
-
-@pytest.mark.parametrize("pause_s", [0.05, 2.5])
-def test_time_left_of_steady_steps_runs_down_steadily(pause_s: float) -> None:
-    """However often they come; before three seconds nothing is known."""
-    clock = StepClock()
-    for step in range(400):
-        now = 100.0 + step * pause_s
-        clock.note(step, now)
-        left = clock.left_s(1000, now)
-        if now - 100.0 < 3.0:
-            assert left is None
-        elif now - 100.0 > 5.0:
-            assert left == pytest.approx((1000 - step) * pause_s)

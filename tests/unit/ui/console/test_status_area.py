@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from runner.ui.console.dedup import Source
 from runner.ui.console.status_area import StatusArea
 
 NODES = [f"gpu{number}" for number in range(1, 9)]
@@ -79,28 +78,3 @@ def test_area_takes_a_third_at_most(area: StatusArea, clock: Clock) -> None:
         "  … and 6 more states",
     ]
     assert look(area, rows=2) == ["pushing the code  2 s  gpu1 0 %"]
-
-
-@pytest.mark.parametrize("columns", [1, 2, 39])
-def test_area_fits_a_narrow_terminal(area: StatusArea, clock: Clock, columns: int) -> None:
-    """A row never breaks."""
-    area.phase("connecting")
-    for number, node in enumerate(NODES):
-        area.node_status(node, f"asking DNS {number % 3}")
-    area.progress_lines([(Source("gpu1", 0), "漢字 100%|██████████| 50/50")])
-    clock.now += 2
-
-    assert look(area, columns)
-
-
-def test_too_many_unfinished_lines_are_folded(area: StatusArea, clock: Clock) -> None:
-    """By what they say; if that is too much, a node's first rank speaks for it."""
-    area.phase("running")
-    clock.now += 2
-    ranks = [Source(f"gpu{number // 4 + 1}", number) for number in range(16)]
-    area.progress_lines([(source, "Loading" if source.rank % 2 else "Waiting") for source in ranks])
-    assert look(area)[1:] == ["[×8 gpu[1-4]] Waiting", "[×8 gpu[1-4]] Loading"]
-
-    area.progress_lines([(source, f"{source.rank} %") for source in ranks])
-    assert look(area)[1:] == [f"[×4 gpu{n + 1}] {4 * n} %" for n in range(4)]
-    assert look(area, rows=12)[1:] == ["[×4 gpu1] 0 %", "[×4 gpu2] 4 %", "… and 8 more ranks"]

@@ -38,14 +38,6 @@ def due(folder: TracebackFolder, now: float) -> list[bytes]:
     return [held.lines for held in folder.pop_due(now)]
 
 
-def test_other_lines_never_wait(folder: TracebackFolder) -> None:
-    """Also those before a traceback in the same piece."""
-    assert folder.feed(ONE, ERR, b"a\nb", 0.0) == b"a\nb"
-    assert folder.feed(ONE, ERR, b"a\n" + OWN, 0.0) == b"a"
-    assert folder.feed(ONE, OUT, b"c", 0.0) == b"c"
-    assert folder.feed(TWO, ERR, b"d", 0.0) == b"d"
-
-
 def test_failure_of_its_own_waits_only_while_it_is_written(folder: TracebackFolder) -> None:
     """And is shown whole, with what came after it, in order."""
     assert folder.feed(ONE, ERR, OWN, 0.0) is None
@@ -119,22 +111,3 @@ def test_waiting_is_bounded(folder: TracebackFolder) -> None:
     flood = b"\n".join([b"  deep"] * HOLD_LINES)
     assert folder.feed(ONE, ERR, flood, 9.0) == HEAD + b"\n" + flood
     assert folder.pop_all() == []
-
-
-@pytest.mark.parametrize(
-    ("columns", "exception"),
-    [
-        (100, "RuntimeError: … Connection closed by peer"),
-        (80, "… Connection closed by peer"),
-        (20, "… Connection closed by …"),
-    ],
-)
-def test_what_is_too_long_is_cut_at_its_end(columns: int, exception: str) -> None:
-    """A message begins with what happened, and advice comes last."""
-    folder = TracebackFolder(lambda: columns)
-    folder.fold_except("gpu1", 0, 0.0)
-    advice = b". This may indicate a remote worker crashed before reporting an error. GLHF!"
-    folder.feed(TWO, ERR, CLOSED + advice, 2.0)
-    (shown,) = due(folder, 3.0)
-    *_, line = shown.decode().splitlines()
-    assert line == f"4 lines of a traceback: {exception} (whole in logs)"

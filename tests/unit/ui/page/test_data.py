@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from runner.core.history.run_data import RunData, Series
+from runner.core.history.run_data import RunData
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause
 from runner.ui.page import event_texts, page_data
-from runner.ui.page.columns import series_columns
-from runner.ui.page.timeline import FAILED, ON, STOPPED, SUCCEEDED, UNSEEN
+from runner.ui.page.timeline import FAILED, STOPPED, UNSEEN
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run
 
 
@@ -44,15 +43,6 @@ def test_it_is_json_and_every_text_is_printable() -> None:
     found = [line for text in texts_in(data) for line in text.split("\n")]
     assert [text for text in found if not text.isprintable()] == []
     assert len([text for text in found if r"\u2028\u202eevil" in text]) > 10
-
-
-def test_a_failure_is_told() -> None:
-    """Who, why, what to do, and the traceback."""
-    failure = only(failed_run())["failure"]
-    assert failure["title"] == "rank 3 on b exited with 1"
-    assert (failure["meaning"], failure["remedy"]) == ("a kernel read outside", "plain")
-    assert failure["text"].startswith("step 199\nTraceback (most recent call last):\n")
-    assert failure["others"] == "3 ranks failed as a consequence"
 
 
 def test_the_timeline_has_attempts_nodes_ranks_and_events() -> None:
@@ -103,48 +93,3 @@ def test_who_was_stopped_and_who_failed(
     before = (*happened[:-1], replace(happened[-1], mono=0.5))
     if stop and exited.code is not None:
         assert only(replace(run, events=before))["timeline"]["bars"]["state"] == [FAILED]
-
-
-def test_bars_of_what_is_on_or_was_not_seen_to_end() -> None:
-    """They reach to the last that is known."""
-    good = good_run()
-    assert set(only(good)["timeline"]["bars"]["state"]) == {SUCCEEDED}
-    starts = tuple(e for e in good.events if isinstance(e.body, events.RankStarted))
-    unseen = replace(good, events=starts)
-    assert set(only(unseen)["timeline"]["bars"]["state"]) == {UNSEEN}
-    running = only(replace(unseen, verdict=None, ended_at=None))["timeline"]
-    assert set(running["bars"]["state"]) == {ON}
-    assert set(running["bars"]["to"]) == {running["end"]}
-
-
-def test_a_long_series_keeps_its_peaks() -> None:
-    """The extremes of what a point stands for are beside it."""
-    values = tuple(float(n == 777) for n in range(1000))
-    times = tuple(LAUNCH + n for n in range(1000))
-    columns = series_columns(Series(times, tuple(range(1000)), values), LAUNCH, 100)
-    assert {len(columns[name]) for name in ("t", "s", "v", "lo", "hi")} == {100}
-    assert max(v for v in columns["hi"] if v is not None) == 1
-    assert columns["t"][-1] == 999
-
-
-def test_load_is_the_mean_over_gpus_with_the_extremes() -> None:
-    """For all nodes, each node and each GPU."""
-    load = only(failed_run())["load"]
-    names = [source["name"] for source in load["sources"]]
-    assert names == ["all nodes", "a", "b", "a GPU 0", "a GPU 1", "b GPU 0", "b GPU 1"]
-    busy = load["sources"][1]["figures"]["gpu.utilization"]
-    own = [load["sources"][n]["figures"]["gpu.utilization"]["v"] for n in (3, 4)]
-    assert busy["v"][50] == pytest.approx((own[0][50] + own[1][50]) / 2, rel=1e-4)
-    assert (busy["lo"][50], busy["hi"][50]) == (min(own[0][50], own[1][50]), own[0][50])
-    assert load["throttled"][0] == ["a GPU 0", 50, 90, "power"]
-
-
-def test_differences_of_two_runs() -> None:
-    """What came out in any case, what was set only where it differs; one run has none."""
-    rows = {row["name"]: row for row in page_data([failed_run(), good_run()])["differences"]}
-    assert rows["state"]["values"] == ["failed", "succeeded"]
-    assert rows["task.args.lr"]["values"] == ["0.1", "0.02"]
-    assert rows["last step"]["differs"] is False
-    assert rows["cluster.nodes.a.host"]["values"] == ["10.0.0.1", "-"]
-    assert "task.script" not in rows
-    assert page_data([good_run()])["differences"] == []

@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from runner.core.model.plan import Hub, Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node, Spec, Task
+from runner.core.model.spec import Node
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
-from runner.core.text import format_duration
-from runner.ui.reports import report
-from runner.ui.reports.report import final_report, launch_header
+from runner.ui.reports.report import final_report
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 FOLDER = Path("runs/0314")
@@ -164,55 +160,6 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
     assert "after it loses the other hosts" not in told(verdict, replace(made, min_nodes=1))
 
 
-def test_stuck_run_names_hosts_and_processes() -> None:
-    """What could not be stopped is there to be looked up."""
-    verdict = Verdict(
-        "stuck",
-        5,
-        40.0,
-        unverified=("b",),
-        nodes={
-            "a": NodeResult(0, end_verified=True, killed=1, survivors=(41, 42)),
-            "b": NodeResult(),
-        },
-        ranks=ranks(0, 0, None, None),
-        stop_reason="stop requested by ada@desk",
-    )
-
-    assert told(verdict) == (
-        "  a  ranks 0-1 succeeded\n"
-        "  b  ranks 2-3 outcome unknown\n"
-        "  b: could not verify that all processes ended\n"
-        "    if it is up, its supervisor ends the ranks there 15 s after it loses this controller\n"
-        "    when it answers again: runner stop --run ID -c lab\n"
-        "  a: cannot be killed: PID 41, 42\n"
-        f"run {RUN_ID} stuck after 40.0 s: stop requested by ada@desk\n"
-        "  logs: runs/0314/logs"
-    )
-
-
-def test_opening_of_many_nodes_folds_those_alike() -> None:
-    """Two hundred nodes are a few lines."""
-    names = [f"gpu{number}" for number in range(1, 13)]
-    made = build_plan(
-        spec(*(Node(name, name, addr="10.0.0.1") for name in names)),
-        {name: facts(name, gpu_count=2 if name in names[-2:] else 8) for name in names},
-    )
-
-    assert launch_header(made).splitlines() == [
-        f"run {RUN_ID}: train on lab, 12 nodes, 84 ranks, nccl",
-        "  meeting at 10.0.0.1:29512 (cluster.nodes.gpu1.addr)",
-        "  gpu[1-10]   ranks 0-79, 8 each, on GPUs 0-7",
-        "  gpu[11-12]  ranks 80-83, 2 each, on GPUs 0-1",
-    ]
-
-
-def test_duration_is_told_in_its_own_units() -> None:
-    """Tenths below a minute, whole seconds above; nothing reads as "60 s"."""
-    told = [format_duration(seconds) for seconds in (59.94, 59.96, 3599.7, 90061.0)]
-    assert told == ["59.9 s", "1 m 00 s", "1 h 00 m 00 s", "25 h 01 m 01 s"]
-
-
 def test_the_attempts_before_the_last_are_told() -> None:
     """Each with where, how long, and why; who did not answer is named, whatever the end was."""
     past = (
@@ -233,22 +180,3 @@ def test_the_attempts_before_the_last_are_told() -> None:
         "    when it answers again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
     ) in told(verdict)
-
-
-@pytest.mark.parametrize(
-    ("after", "where"),
-    [
-        ("ab", "on the same nodes"),
-        ("ac", "c takes the place of b"),
-        ("a", "without b"),
-    ],
-)
-def test_where_the_next_attempt_runs(after: str, where: str) -> None:
-    """Who comes for whom."""
-    before, then = (
-        Spec("r", "c", tuple(Node(name, name) for name in names), Task("t", "script", "t.py"))
-        for names in ("ab", after)
-    )
-
-    told = report.relaunch_notice(2, 3, "lost b (silent)", before, then, 5.0)
-    assert told == f"attempt 2 of 3: lost b (silent); {where}; starting in 5 s"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.metrics import RankProgress
 from runner.ui.reports.run_table import Row, Table, next_step, render
 
 
@@ -40,19 +39,3 @@ def test_a_run_that_needs_something_has_a_next_step() -> None:
     assert re.search("supervisors are gone.*\n  .*runner stop --run run-a$", told)
     told = next_step(replace(run, unattended_left_s=9.0), "--run run-a")
     assert re.search("in 9 s .*\n  .*runner attach --run run-a$", told)
-
-
-def test_progress_has_a_column_where_a_run_tells_it() -> None:
-    """What a host says of units is printable."""
-    assert "PROGRESS" not in render(Table([row("run-a", "")], (), {}, {}), all_=False)
-    progress = RankProgress(0, 120, 240, 812.4, "im\x1bages", 65.5)
-    told = replace(row("run-a", ""), progress=progress)
-    bare = replace(row("run-b", ""), progress=RankProgress(3, 7))
-    table = Table([told, bare, row("run-c", "")], (), {}, {})
-    lines = render(table, all_=False).splitlines()
-    assert [re.split("  +", line)[-1] for line in lines] == [
-        "PROGRESS",
-        "120/240, 812.4 im\\x1bages/s, 1 m 05 s left",
-        "step 7",
-        "-",
-    ]

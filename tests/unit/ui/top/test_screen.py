@@ -10,8 +10,7 @@ from runner.core.model.samples import GpuSample, GpuUser
 from runner.ui.top.cluster_view import ClusterView
 from runner.ui.top.node_table import ordered_rows
 from runner.ui.top.screen import Screen, encode_frame
-from runner.ui.top.terminal import KeyDecoder
-from tests.golden.cluster_views import WALL, gpu, large_view, node, nodes, view
+from tests.golden.cluster_views import WALL, gpu, node, nodes, view
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
@@ -38,19 +37,6 @@ def test_the_unusual_come_first_and_the_others_by_name() -> None:
     assert names(view(), "memory")[0] == "gpu6"
 
 
-def test_a_gpu_is_idle_only_if_all_recent_samples_say_so() -> None:
-    """A pause of a step is no idleness."""
-    idle = nodes()["idle"]
-    working = nodes()["usual"].samples[-1]
-    blinking = replace(
-        idle, samples=(*idle.samples[:-1], replace(working, node=idle.name), idle.samples[-1])
-    )
-    young = replace(idle, samples=idle.samples[:2])
-    for each, notes in ((idle, 1), (blinking, 0), (young, 0)):
-        rows = ordered_rows(ClusterView("lab", WALL, (each, nodes()["usual"])), "name")
-        assert len(rows[0].anomalies) == notes, each
-
-
 @pytest.mark.parametrize("width", [20, 320])
 @pytest.mark.parametrize("height", [3, 60])
 def test_a_frame_fits_every_window(width: int, height: int) -> None:
@@ -64,24 +50,6 @@ def test_a_frame_fits_every_window(width: int, height: int) -> None:
             lines = screen.lines(shown, width, height)
             assert len(lines) == height
             assert max(line.cell_len for line in lines) <= width
-
-
-def test_scrolling_reaches_all_of_200_nodes() -> None:
-    """Where the reader is stays within the rows, whatever is pressed how often."""
-    screen, shown = Screen(), large_view()
-    first = texts(screen, shown)
-    assert "gpu101 " in first[2], "the unusual one"
-    for _ in range(30):
-        screen.on_key("pagedown")
-        texts(screen, shown)
-    last = texts(screen, shown)
-    assert any(line.startswith("gpu200 ") for line in last)
-    assert last[-1].startswith("184-200 of 200 ")
-    screen.on_key("k")
-    assert texts(screen, shown)[-1].startswith("183-199 of 200 ")
-    screen.on_key("home")
-    screen.on_key("up")
-    assert texts(screen, shown) == first
 
 
 @pytest.mark.promise(12)
@@ -101,20 +69,3 @@ def test_nothing_from_a_host_acts_on_the_terminal() -> None:
         for line in encode_frame(lines, 400, colour=False):
             assert "\x07" not in line
             assert "\x1b]" not in line
-
-
-@pytest.mark.parametrize(
-    ("pieces", "keys"),
-    [
-        ([b"\x1b[A\x1b[6~j"], ["up", "pagedown", "j"]),
-        ([b"\x1b", b"[", b"B"], ["down"]),
-        ([b"\x1b[200~x"], ["x"]),
-        ([b"\x1b"], ["escape"]),
-        ([b"\x1b\x1b"], []),
-    ],
-)
-def test_keys(pieces: list[bytes], keys: list[str]) -> None:
-    """A sequence may come in pieces, and Escape alone is a key once nothing follows it."""
-    decoder = KeyDecoder()
-    found = [key for piece in pieces for key in decoder.feed(piece)]
-    assert [*found, *decoder.flush()] == keys

@@ -42,12 +42,6 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
 @pytest.mark.parametrize(
     ("engine", "answers", "texts"),
     [
-        ("docker", {"program": ""}, ("container.program: there is no docker on its PATH",)),
-        (
-            "docker",
-            {"endpoint": CommandAnswer(0, "tcp://far:2375\n")},
-            ("tcp://far:2375, another machine", "DOCKER_HOST", "docker context use default"),
-        ),
         (
             "docker",
             {"engine": CommandAnswer(1, "WARNING: x: permission denied\nCannot connect to it\n")},
@@ -57,11 +51,6 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
             "apptainer",
             {"image": CommandAnswer(255, "FATAL: no such file\n")},
             ("container.image: train:1 cannot be read: FATAL: no such file", "put the file there"),
-        ),
-        (
-            "docker",
-            {"image": CommandAnswer(0, "linux/arm64\n")},
-            ("is for arm64, and this host is a x86_64",),
         ),
         (
             "docker",

@@ -48,20 +48,6 @@ def test_a_program_is_looked_at_before(tmp_path: Path) -> None:
         fork_safety.check_program(str(tmp_path), WATCHES)
 
 
-@pytest.mark.parametrize("form", ["npu-1.dist-info", "npu.egg-info"])
-def test_a_package_that_loads_a_device_with_torch(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each rank is to do so itself, unless that is switched off."""
-    (tmp_path / form).mkdir()
-    (tmp_path / form / "entry_points.txt").write_text("[torch.backends]\na = npu:load\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(fork_safety.ForkRefusal, match="npu"):
-        fork_safety.check_backends()
-    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    fork_safety.check_backends()
-
-
 def raise_error(error: BaseException) -> None:
     """Raise it, where only an expression may stand."""
     raise error
