@@ -95,7 +95,7 @@ def test_a_stop_for_want_of_a_controller_quotes_no_log() -> None:
     told = diagnose(MADE, replace(failed(), first_failure=failure), logs(b_err=CHAIN))
     assert told is not None
     assert (told.excerpt, told.cause) == ((), "unattended")
-    assert "detach=true" in told.remedy
+    assert "disconnect_s=never" in told.remedy
 
 
 @pytest.mark.parametrize("verdict", [failed(state="lost"), Verdict("succeeded", 0, 1.0)])

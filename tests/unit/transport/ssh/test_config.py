@@ -186,7 +186,7 @@ def test_bad_jump_host_names_the_key(text: str) -> None:
 
 def test_tokens_and_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown ones stay; a command keeps its ~ and $ for its shell."""
-    monkeypatch.setenv("KEYS", "/keys")
+    monkeypatch.setenv("KEYS", "keys")
     monkeypatch.setenv("HOME", "/home/me")
     tokens = {"h": "gpu1", "%": "%"}
     assert (
