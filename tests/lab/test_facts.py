@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -127,24 +125,6 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert (facts.tmp, facts.tmp_free is not None) == (os.environ.get("TMPDIR", "/tmp"), True)
     assert set(facts.limits) == {"memlock", "nofile", "nproc"}
     assert answer["environ"]["PATH"] == os.environ["PATH"]
-
-
-def test_nothing_is_written(tmp_path: Path) -> None:
-    """A dry run leaves no file behind: not in the home, not in the work folder, not in TMPDIR."""
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
-    home.mkdir()
-    temporary.mkdir()
-    before = set(Path("/tmp").iterdir())
-
-    answer = under(
-        request(workdir="~/deep/er", project="~/none", setup=("true",), reserve_port=True),
-        env={**os.environ, "HOME": str(home), "TMPDIR": str(temporary)},
-    )
-
-    assert answer["facts"].workdir == f"{home}/deep/er"
-    assert not answer["facts"].project_exists
-    assert [*home.iterdir(), *temporary.iterdir()] == []
-    assert [path for path in set(Path("/tmp").iterdir()) - before if "runner" in path.name] == []
 
 
 # --- setup lines ---
@@ -365,25 +345,6 @@ def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPa
     assert facts.python.version
 
 
-def test_folders_are_as_another_user_sees_them() -> None:
-    """Without root, a folder of somebody else is no place for a run."""
-    python = shutil.which("python3", path="/usr/bin")
-    if os.geteuid() != 0 or python is None:
-        pytest.skip("only root can become somebody else, who needs a python of the system")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        code = Path(folder)
-        code.chmod(0o755)
-        shutil.copytree(REPO / "runner" / "host", code / "runner" / "host")
-        shutil.copytree(REPO / "runner" / "core", code / "runner" / "core")
-        environ = {"PATH": os.environ["PATH"], "HOME": "/"}
-        asked = request(workdir="/var/lib/x", python=python)
-        nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
-
-        facts = under(asked, Path(python), code=code, env=environ, **nobody)["facts"]
-
-    assert (facts.user, facts.workdir_error) == ("nobody", "no permission to write in /var/lib")
-
-
 # --- ports ---
 
 
@@ -514,18 +475,6 @@ def test_children_do_not_hold_the_port(held: socket.socket) -> None:
         child.kill()
 
 
-STORE = """
-import sys
-from datetime import timedelta
-from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", int(sys.argv[1]), None, True, timedelta(seconds=200), False,
-                 use_libuv=True)
-store.set("a", "b")
-print(store.get("a").decode(), flush=True)
-input()
-"""
-
-
 @pytest.mark.parametrize("address", ["0.0.0.0", "::1"])
 def test_a_listener_on_a_reserved_port_is_found(
     address: str, held: socket.socket, monkeypatch: pytest.MonkeyPatch
@@ -543,32 +492,6 @@ def test_a_listener_on_a_reserved_port_is_found(
         assert reservation.release_if_listening() == {os.getpid()}
         assert held.fileno() == -1, "it was not released"
         assert reservation.release_if_listening() is None
-
-
-@pytest.mark.all
-def test_torchs_store_listens_on_a_reserved_port(held: socket.socket) -> None:
-    """While we hold it, and keeps it after we let go; whoever comes later is refused."""
-    pytest.importorskip("torch")
-    port = held.getsockname()[1]
-    store = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", STORE, str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert store.stdout is not None
-        assert store.stdout.readline() == b"b\n"
-        assert ports.socket_owners(ports.listening_inodes(port), [store.pid, os.getpid()]) == {
-            store.pid
-        }
-        held.close()
-        for shared in (True, False):
-            with pytest.raises(OSError, match="in use") as refused:
-                bind(port, "0.0.0.0", shared=shared)
-            assert refused.value.errno == errno.EADDRINUSE
-        assert f"(pid {store.pid})" in ports.reserve(port, port)[1]
-    finally:
-        store.communicate(b"\n", timeout=30 * PATIENCE)
 
 
 # --- children ---

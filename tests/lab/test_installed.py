@@ -115,7 +115,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and what it needs, `fab` too."""
+    """A virtual environment with the wheel and what it needs."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -127,10 +127,6 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(python, *words, cwd=folder, env={"PYTHONPATH": str(pip), "HOME": str(pip)})
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    fab = (folder / "bin" / "runner").read_text().replace("runner.cli.main", "fabric.main")
-    fab = fab.replace("import entry", "import program").replace("entry()", "program.run()")
-    (folder / "bin" / "fab").write_text(fab)
-    (folder / "bin" / "fab").chmod(0o755)
     return folder
 
 
@@ -250,24 +246,3 @@ def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> No
     no_files = ["hydra.output_subdir=null", "hydra.run.dir=.", "hydra/job_logging=none"]
     done = user("python", "app.py", "model=large", *no_files)
     assert (done.code, done.out) == (0, "0.1 classify 80\n"), done
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("way", [["runner"], ["fab"]], ids=" ".join)
-def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
-    """As a program, and by the project's own fabfile; the project stays as it is."""
-    before = on_lab.files()
-    mine = ("--cluster", "mine")
-    deploy = on_lab(*way, "deploy", *mine, "--json")
-    assert deploy.code == 0, deploy
-    assert json.loads(deploy.out)["sent"].keys() == set(NODES)
-    assert re.fullmatch(r"[0-9a-f]{40}\+", json.loads(deploy.out)["commit"])
-    done = on_lab(*way, "exec", *mine, "--quiet-equal", "--", "ls", ".runner/releases")
-    assert (done.code, done.err) == (0, ""), done
-    assert done.out == f"── node[1-2] (2) ──\n{json.loads(deploy.out)['release']}\n"
-    config = on_lab(*way, "config", *mine, "--key", "cluster.nodes", "--json")
-    assert json.loads(config.out) == {n: {"host": lab[n].address} for n in NODES}
-    explain = on_lab(*way, "explain", "--key", "cluster.nproc_per_node")
-    assert f"  {on_lab.site}/runner/conf/cluster/local.yaml:" in explain.out, explain
-    assert on_lab.files() == before
-    assert not (on_lab.folder / "runs").exists()

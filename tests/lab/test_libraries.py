@@ -154,25 +154,6 @@ def test_lightning(follow: Follow, shared: Path) -> None:
 
 @pytest.mark.all
 @pytest.mark.slow
-def test_lightning_with_other_sizes_than_the_run(cluster: Launcher, shared: Path) -> None:
-    """It is a known failure, and what it says to do cures it."""
-    need("lightning")
-    write_files("lightning.md", cluster, shared)
-    words = ("cluster=mine", "task=train", "task.args.epochs=1")
-    failed = cluster(*words, "task.args.nodes=1", "task.args.devices=1", seconds=150)
-    assert failed.code == 1, failed
-    assert failed.result["diagnosis"]["cause"] == "lightning_size", failed
-    cure = ("task.nnodes=1", "cluster.nproc_per_node=1")
-    assert " ".join(cure) in " ".join(failed.err.split()), failed
-    sized = cluster(*words, "task.args.nodes=1", "task.args.devices=1", *cure, seconds=150)
-    read = cluster(*words, "task.args.epochs=2", seconds=150)
-    assert [done.code for done in (sized, read)] == [0, 0], (sized, read)
-    assert "epoch 1 of 1 ranks" in sized.out
-    assert "epoch 2 of 4 ranks" in read.out
-
-
-@pytest.mark.all
-@pytest.mark.slow
 def test_accelerate(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need("accelerate")

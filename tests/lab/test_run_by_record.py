@@ -192,44 +192,6 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert not info.exists()
 
 
-def test_contact_is_all_that_another_machine_needs(lab: Lab, on_lab: Launcher) -> None:
-    """With the cluster's YAML, but without what only launches need."""
-    lab.write_cluster(
-        on_lab.conf,
-        names=NODES,
-        secrets=["API_KEY"],
-        pass_env=["PASSED"],
-        env={"PLACE": "${oc.env:PLACE}"},
-        setup=["export AT=${oc.env:PLACE}"],
-        project="${oc.env:PLACE}",
-    )
-    (on_lab.conf / "runner.yaml").write_text(
-        "defaults: [runner_base, cluster: lab, task: base, rendezvous: static, _self_,"
-        " override hydra/hydra_logging: none, override hydra/job_logging: none]\n"
-        "relaunch: {max: '${oc.env:PLACE}'}\n"
-    )
-    words = ("cluster.project=/tmp", "cluster.setup=[]", "relaunch.max=0")
-    run = run_id(detached(on_lab, *words, env=SHELL))
-    laptop = at_another_machine(on_lab)
-    said = laptop("ps")
-    assert (said.code, run in said.out) == (0, True), said
-    assert "note: on lab (node[1-2]); --cluster NAME chooses another" in said.err
-    assert laptop("logs", "--run", run).out.count("up") == 2
-    assert laptop("exec", "--set", "cluster.setup=[]", "--", "true").code == 0
-    unset = laptop("exec", "--", "true")
-    assert (unset.code, "cluster.setup" in unset.err) == (2, True), unset
-    followed = laptop.start("attach", "--run", run)
-    followed.until_printed("] up", 2)
-    followed.kill()
-    refused = laptop("stop", "--run", run)  # attached to, it is on record there, but not its launch
-    assert (refused.code, "--yes is the answer" in refused.err) == (2, True), refused
-    ended = laptop("stop", "--run", run, "--yes")
-    assert ended.code == 0, ended
-    launch = laptop("cluster=lab", "task.command=true")
-    assert launch.code == 2, launch
-    assert "PLACE" in launch.err
-
-
 def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, on_lab: Launcher) -> None:
     """A node renamed, another's name reused, another YAML: verbs know the run's own."""
     machines = {"a": lab["node1"].address, "b": lab["node2"].address}

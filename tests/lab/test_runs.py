@@ -16,7 +16,7 @@ import pytest
 
 from tests.lab.inspecting import guardian_and_supervisor
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, Launcher
+from tests.lab.launching import Launcher
 from tests.lab.waiting import PATIENCE, read_until, wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(10)]
@@ -228,25 +228,6 @@ def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: 
     lab["node2"].plug()
 
 
-def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
-    on_lab: Launcher, detached: Start
-) -> None:
-    """Who just launched one need not say where, and hears where that was."""
-    run_id = detached("sleep=600")
-    listed = on_lab("ps")
-    assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE)
-    assert "note: on lab (node[1-2]), like runs/latest; --cluster NAME chooses" in listed.err
-    stopped = on_lab("stop", "--run", run_id)
-    assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 2), stopped
-    again = on_lab("stop", "--run", run_id)
-    assert (again.code, again.out.count(" 0 processes")) == (0, 2), again
-    assert f"run {run_id} had ended" in again.err
-    assert "stop requested" not in again.err
-    assert f"stop: run {run_id}, task rank, of " in stopped.err
-    (on_lab.folder / "runs" / "latest").unlink()
-    assert "note: on local (local); " in on_lab("ps").err
-
-
 @pytest.mark.all
 def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) -> None:
     """`logs --follow | head` is over when head is, and the run goes on; `attach` as well."""
@@ -290,41 +271,6 @@ def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launch
     assert json.loads((run.folder / "result.json").read_text())["state"] == "succeeded"
     events = (run.folder / "events.jsonl").read_text().splitlines()
     assert len({*events}) == len(events)
-
-
-@pytest.mark.promise(6)
-def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
-    """The launch ran on node1 and was killed; node2 follows on, byte for byte."""
-    ssh = {"key": "~/p/key", "known_hosts": "~/p/known_hosts"}
-    yaml = lab.write_cluster(on_lab.conf, "there", NODES, ssh=ssh).read_text()
-    for name in ("node1", "node2"):
-        host = lab[name]
-        host.write("~/p/key", lab.key.read_text(), 0o600)
-        host.write("~/p/known_hosts", lab.known_hosts.read_text())
-        host.write("~/p/conf/cluster/lab.yaml", yaml)
-    words = " ".join(
-        f"'{word}'" for word in on_lab.rank_overrides("count=1500/0.004", "print=over")
-    )
-    python = f"cd ~/p && PYTHONPATH={ROOT} {sys.executable} -m runner"
-    first = lab["node1"].popen(["sh", "-c", f"{python} cluster=lab {words} >out 2>&1"])
-    wait_until(lambda: "attempt_0/rank_1.out" in ranks_files(lab), "its ranks", 30)
-    for process in lab["node1"].processes():
-        if "-m runner cluster=lab" in process.cmdline:
-            lab["node1"].kill(process.pid)
-    first.wait()
-    (run_id,) = lab["node2"].sh("ls ~/.runner/runs").split()
-    text = lab["node2"].sh(f"{python} attach {run_id} --cluster lab", timeout=60)
-    for rank in range(2):
-        node = f"node{rank + 1}"
-        there = lab[node].sh(f"cat ~/.runner/runs/*/{node}/attempt_0/rank_{rank}.out")
-        prefix = f"[{node}:{rank}] "
-        shown = [line[len(prefix) :] for line in text.splitlines() if line.startswith(prefix)]
-        assert shown == there.splitlines()
-
-
-def ranks_files(lab: Lab) -> str:
-    """The logs of node2."""
-    return lab["node2"].sh("find ~/.runner/runs -name 'rank_*.out' -size +0", check=False)
 
 
 @pytest.mark.parametrize(

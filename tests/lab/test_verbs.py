@@ -188,29 +188,6 @@ def test_a_host_out_of_reach_is_exit_3(lab: Lab, on_lab: Launcher) -> None:
         assert lab[name].sh("ls -A /tmp/ran ~/.runner 2>/dev/null || true") == ""
 
 
-def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher) -> None:
-    """One template and a line per host, the same for programs; offline it asks nobody."""
-    words = ("cluster=lab", "task=env", "run_id=one")
-    told = on_lab(*words, "dry_run=true")
-    assert told.code == 0, told
-    assert [told.out.count(f"  node_rank={rank}\n") for rank in range(3)] == [1, 1, 0]
-    assert told.out.count(f"--master_addr={lab['node1'].address} ") == 1
-    offline = on_lab(*words, "dry_run=[offline,json]", "cluster.nodes.node1.port=23")
-    assert offline.code == 0, offline
-    asked = json.loads(on_lab(*words, "dry_run=json").out)
-    assert asked["master_addr"] == lab["node1"].address
-    plan = json.loads(offline.out)
-    assert [(each["node"], each["ranks"]) for each in plan["nodes"]] == [
-        ("node1", [0]),
-        ("node2", [1]),
-    ]
-    assert (plan["run_id"], plan["task"], plan["world_size"]) == ("one", "env", 2)
-    assert (plan["rendezvous_reason"], plan["master_addr"]) == ("assumed", lab["node1"].address)
-    assert not (on_lab.folder / "runs").exists()
-    for name in NODES:
-        assert lab[name].sh("ls -A ~/.runner 2>/dev/null || true") == ""
-
-
 def test_the_configuration_composes_again(on_lab: Launcher) -> None:
     """What `config` prints, used as the primary file, means the same; so does a part of it."""
     words = ("cluster=lab", "task=env", "cluster.env.A=${oc.env:HOME}", "run_id=one")
