@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.lab import Host, Lab
+    from tests.lab.lab import Lab
     from tests.lab.launching import Launcher
 
 STRANGER = "nobody"
-
-
-@contextlib.contextmanager
-def changed_by_root(host: Host, do: str, undo: str) -> Iterator[None]:
-    """A host on which root did something, until it is undone."""
-    host.sh(do, user="root")
-    try:
-        yield
-    finally:
-        host.sh(undo, user="root")
 
 
 @pytest.mark.promise(3)
 def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
     """Not read-only and noexec on one host, not with a stranger's folders on the other."""
     squatted = " ".join(f"/tmp/runner-2001{ending}" for ending in ("", "-a", "-b", "-c"))
+    mount = "mount -o remount,bind,{} /tmp"
     with (
-        changed_by_root(
-            lab["node1"],
-            "mount -o remount,bind,ro,noexec /tmp",
-            "mount -o remount,bind,rw,exec /tmp",
-        ),
-        changed_by_root(lab["node2"], f"mkdir {squatted}", f"rmdir {squatted}"),
+        lab["node1"].changed(mount.format("ro,noexec"), mount.format("rw,exec")),
+        lab["node2"].changed(f"mkdir {squatted}", f"rmdir {squatted}"),
     ):
         launch = ("cluster=lab", *on_lab.rank_overrides("print=up"))
         checked = on_lab("check", *launch)
@@ -50,9 +34,7 @@ def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
 def test_a_folder_that_a_stranger_made_runs_nothing(lab: Lab, on_lab: Launcher) -> None:
     """Not even with our tasks in it, since he could change them: refused before anything runs."""
     plant = "mkdir -m 777 /tmp/x && mkdir -m 777 /tmp/x/tasks"
-    with changed_by_root(
-        lab["node2"], f"setpriv --reuid={STRANGER} sh -c '{plant}'", "rm -rf /tmp/x"
-    ):
+    with lab["node2"].changed(f"setpriv --reuid={STRANGER} sh -c '{plant}'", "rm -rf /tmp/x"):
         words = ("cluster.workdir=/tmp/x", *on_lab.rank_overrides("print=up"))
         done = on_lab("cluster=lab", *words)
         checked = on_lab("check", "cluster=lab", *words)

@@ -27,7 +27,7 @@ from tests.lab.lab.switch import wait_links_up
 from tests.lab.waiting import TimedOut, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.lab.lab.plan import HostPlan
     from tests.lab.lab.switch import Switch
@@ -253,6 +253,15 @@ class Host:
             kind=NamespacedProcess,
             description=description,
         )
+
+    @contextlib.contextmanager
+    def changed(self, do: str, undo: str) -> Iterator[None]:
+        """Let root do something on it, until it is undone."""
+        self.sh(do, user="root")
+        try:
+            yield
+        finally:
+            self.sh(undo, user="root")
 
     def popen(
         self,
