@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -198,3 +199,24 @@ def test_a_node_says_its_own_interface_when_it_has_several(
     assert done.code == 0, done
     assert done.err.count("via eth1") == 1  # one line for both
     assert f"master={second}:" in done.out
+
+
+def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
+    """`source …/activate` and `python: python` is enough, for the agent as for the task."""
+    python = f'#!/bin/sh\\nexec {sys.executable} "$@"\\n'
+    for name in ("node1", "node2"):
+        lab[name].sh(
+            f"mkdir -p ~/env && printf '{python}' > ~/env/env-python && chmod +x ~/env/env-python "
+            "&& echo 'PATH=~/env:$PATH' > ~/env/activate"
+        )
+    words = ("cluster=lab", "cluster.python=env-python")
+    setup = "cluster.setup=['source ~/env/activate']"
+    ranks = on_lab.rank_overrides("print=up")
+
+    without = on_lab(*words, *ranks)
+    done = on_lab(*words, setup, *ranks)
+    elsewhere = on_lab("logs", "--run", done.folder.name)
+
+    assert (without.code, "there is no env-python on its PATH" in without.err) == (3, True), without
+    assert (done.code, done.out.count("] up")) == (0, 2), done
+    assert (elsewhere.code, elsewhere.out.count("up")) == (0, 2), elsewhere

@@ -76,3 +76,19 @@ def test_unknown_host_keys(lab: Lab, launcher: Launcher, tmp_path: Path) -> None
     assert done.code == 0, done
     assert len(known.read_text().splitlines()) == 2
     assert launcher("cluster=lab", "task=env", "dry_run=true").code == 0
+
+
+def test_a_start_that_failed_names_what_there_is(lab: Lab, on_lab: Launcher) -> None:
+    """No files of ranks that never ran, nothing to pull, and a cure."""
+    ranks = on_lab.rank_overrides("print=up")
+    lab["node2"].sh("mkdir -p ~/.runner/runs && touch ~/.runner/runs/no-room")
+
+    done = on_lab("cluster=lab", "run_id=no-room", "task.outputs=[out/**]", *ranks)
+    lab["node2"].sh("rm ~/.runner/runs/no-room")
+
+    assert done.code == 3, done
+    assert "first failure: node2: could not start: " in done.err
+    assert "cure: " in done.err
+    assert "record: runs/no-room" in done.err
+    for wrong in ("the ranks' working folder", "pull", "logs:"):
+        assert wrong not in done.err

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
-import pty
 import re
 import socket
-import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,8 @@ import pytest
 from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
-from tests.lab.waiting import PATIENCE, read_until, wait_until
+from tests.lab.terminal import Terminal
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(10)]
 
@@ -169,16 +168,11 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert re.search(rf"run {run}, task rank, of ann\+\S+, launched \d+ s ago", refused.err)
     assert "--yes" in refused.err
     argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
-    main, side = pty.openpty()
-    asking = subprocess.Popen(
-        argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
-    )
-    os.close(side)
-    read_until(main, b"Type y or n")
-    os.write(main, b"n\n")
-    read_until(main, b"nothing was changed")
-    assert asking.wait(30 * PATIENCE) == 130
-    os.close(main)
+    with closing(Terminal(argv, laptop.folder, laptop.env)) as terminal:
+        terminal.until("Type y or n")
+        terminal.type("n\n")
+        terminal.until("nothing was changed")
+        assert terminal.end() == 130
     assert lab["node1"].processes("sleep=600")
     ended = laptop("stop", run, "--cluster", "lab", "--yes")
     assert ended.code == 0, ended

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.inspecting import guardian_and_supervisor
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
-from tests.lab.waiting import PATIENCE, read_until, wait_until, wait_until_ended, wait_until_idle
+from tests.lab.terminal import Terminal
+from tests.lab.waiting import PATIENCE, wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(10)]
 
@@ -284,17 +285,14 @@ def test_ctrl_c_while_attached_asks(
     run_id = detached("sleep=600")
     here = on_lab.at_another_machine("elsewhere")
     (here.folder / "conf").symlink_to(on_lab.conf)
-    process, near = attached_on_a_terminal(here)
-    seen = read_until(near, b"] up", 2)
-    process.send_signal(signal.SIGINT)
-    seen += read_until(near, b"Type d or s")
-    assert re.search(rf"run {run_id}, task \w+, of \S+@\S+, launched \d+ s ago".encode(), seen), (
-        seen
-    )
-    os.write(near, f"{answer}\n".encode())
-    code = process.wait(30 * PATIENCE)
-    os.close(near)
-    assert code == (130 if state == "stopped" else 0), seen
+    argv = [*RUNNER_ARGV, "attach", "--cluster", "lab", "ui=plain"]
+    with closing(Terminal(argv, here.folder, here.env)) as terminal:
+        terminal.until(r"(?s)\] up.*\] up")
+        terminal.process.send_signal(signal.SIGINT)
+        run = rf"run {run_id}, task \w+, of \S+@\S+, launched \d+ s ago"
+        terminal.until(run, "Type d or s")
+        terminal.type(f"{answer}\n")
+        assert terminal.end() == (130 if state == "stopped" else 0), terminal.shown
     listed = json.loads(on_lab("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
     (row,) = [row for row in listed if row["run_id"] == run_id]
     assert row["state"] == state
@@ -318,23 +316,6 @@ def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> 
     for _, record in wait_until_ended(lab, launched.run_id, NODES):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
-
-
-def attached_on_a_terminal(on_lab: Launcher) -> tuple[subprocess.Popen[bytes], int]:
-    """Join the latest run where somebody can answer; return the process and its terminal."""
-    near, far = pty.openpty()
-    argv = [sys.executable, "-m", "runner", "attach", "--cluster", "lab", "ui=plain"]
-    process = subprocess.Popen(
-        argv,
-        cwd=on_lab.folder,
-        env=on_lab.env,
-        stdin=far,
-        stdout=far,
-        stderr=far,
-        start_new_session=True,
-    )
-    os.close(far)
-    return process, near
 
 
 def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:

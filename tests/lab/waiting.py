@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -74,17 +73,3 @@ def wait_until_ended(
 
     wait_until(ended, f"the end of {run_id} on every host", 40, detail=lambda: found)
     return iter(found)
-
-
-def read_until(terminal: int, text: bytes, times: int = 1) -> bytes:
-    """Read from a terminal until a text was on it that often; return all that was read."""
-    seen = b""
-
-    def shown() -> bool:
-        nonlocal seen
-        if select.select([terminal], [], [], 0.1)[0]:
-            seen += os.read(terminal, 65536)
-        return seen.count(text) >= times
-
-    wait_until(shown, f"{times} × {text!r}", 30, detail=lambda: seen)
-    return seen
