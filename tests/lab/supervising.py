@@ -202,8 +202,10 @@ class RunStarter:
             workdir=str(self._workdir),
             argv=(
                 sys.executable,
-                *(str(PROGRAMS / "minirun.py"), str(ranks), *shim),
-                *(*program, *steps),
+                str(PROGRAMS / "torchless" / "torch" / "distributed" / "run.py"),
+                f"--nproc_per_node={ranks}",
+                *("--nnodes=1", "--node_rank=0", "--no_python", "--"),
+                *(*shim, *program, *steps),
             ),
             env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "HIDDEN": "from ranks"},
             cwd=folder.work,

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.by_hand import EXAMPLES, assert_same, python, torchrun
-from tests.lab.training import progress
+from tests.lab.by_hand import EXAMPLES, assert_same, progress, python, torchrun
 
 pytestmark = pytest.mark.tasks
 
