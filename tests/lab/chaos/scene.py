@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 
 from tests.lab.chaos.judge import GOES_ON, Expectation
 from tests.lab.chaos.runs import Run
-from tests.lab.lab import Host, Lab
+from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
 from tests.lab.waiting import PATIENCE
 
-KILL, TERM, STOP, CONT = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
+KILL = signal.SIGKILL
+TERM = signal.SIGTERM
+INT = signal.SIGINT
+STOP = signal.SIGSTOP
+CONT = signal.SIGCONT
 
 
 @dataclass
@@ -54,10 +58,6 @@ class Scene:
         names = list(self.lab.hosts)
         return sorted(self.rng.sample(names, self.rng.randint(1, len(names))))
 
-    def host(self, node: str) -> Host:
-        """Return a host by name."""
-        return self.lab[node]
-
     def signal(self, node: str, signum: int, pids: Iterable[int], what: str) -> None:
         """Send a signal to processes of a node, all at once."""
         pids = list(pids)
@@ -72,12 +72,6 @@ class Scene:
         self.note(f"{seconds:.1f} s")
         time.sleep(seconds)
 
-    def pause(self, node: str, pids: list[int], what: str, seconds: float) -> None:
-        """Stop processes for a while."""
-        self.signal(node, STOP, pids, what)
-        self.sleep(seconds)
-        self.signal(node, CONT, pids, what)
-
     def signal_controller(self, signum: int) -> None:
         """Send a signal to the victim's controller."""
         self.note(f"{signal.Signals(signum).name} to the controller")
@@ -86,13 +80,12 @@ class Scene:
             self.victim.is_followed = False
             self.victim.controller.process.wait(20 * PATIENCE)
 
-    def run_verb(self, name: str, *words: str, seconds: float = 60) -> Result:
-        """Run `python -m runner NAME` for the victim to its end."""
-        self.note(name)
-        argv = (name, "--run", self.victim.name, "--cluster", "lab", *words)
-        controller = self.launcher.start(*argv)
+    def run_stop(self) -> Result:
+        """Stop the victim by the verb."""
+        self.note("stop")
+        controller = self.launcher.start("stop", "--run", self.victim.name, "--cluster", "lab")
         try:
-            return controller.wait(seconds)
+            return controller.wait(60)
         finally:
             controller.close()
 

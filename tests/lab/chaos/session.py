@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.lab.chaos import disasters, judge
+from tests.lab.chaos import judge
 from tests.lab.chaos.judge import Expectation, Fate
-from tests.lab.chaos.kinds import Kind
+from tests.lab.chaos.kinds import KINDS, Kind
 from tests.lab.chaos.runs import Run, RunShape, launch
 from tests.lab.chaos.scene import Scene
 from tests.lab.lab import Lab
@@ -29,9 +28,6 @@ LAST = -1
 
 BYSTANDER_EVENTS = 40
 """After so many events a bystander ends, and its successor comes."""
-
-ALL_KINDS = disasters.KINDS
-"""Every kind, in the order of the two files."""
 
 
 @dataclass
@@ -58,10 +54,6 @@ class Outcome:
         times = f"{self.seconds:5.1f} s to the end, {self.total_s:5.1f} s in all"
         return f"{self.number:5} {mark} {self.orphans} orphans, {times}: {self.fate}{code}: {what}"
 
-    def as_data(self) -> dict[str, object]:
-        """Return it for a line of JSON."""
-        return asdict(self)
-
 
 class Session:
     """Events on one lab, one after the other; each is decided by the seed and its number."""
@@ -80,7 +72,7 @@ class Session:
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
         """Let one thing happen, and judge what follows."""
         rng = random.Random(f"{self._seed}:{number}")  # noqa: S311 (it is to be repeatable)
-        kind = chosen or rng.choices(ALL_KINDS, [each.weight for each in ALL_KINDS])[0]
+        kind = chosen or rng.choices(KINDS, [each.weight for each in KINDS])[0]
         outcome = Outcome(number, self._seed, kind.name)
         began = time.monotonic()
         runs: list[Run] = []
@@ -258,7 +250,7 @@ class Session:
         folder = self._evidence / f"{outcome.number:05}"
         folder.mkdir(parents=True, exist_ok=True)
         table = {name: list(map(repr, h.processes())) for name, h in self._lab.hosts.items()}
-        record = {**outcome.as_data(), "processes": table}
+        record = {**asdict(outcome), "processes": table}
         (folder / "event.json").write_text(json.dumps(record, indent=1) + "\n")
         for run in runs:
             for node in self._lab.hosts:
@@ -297,19 +289,3 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(
             source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("work", "ballast")
         )
-
-
-def run_events(
-    session: Session,
-    numbers: Sequence[int],
-    report: Callable[[Outcome], None],
-    chosen: Sequence[Kind] = (),
-) -> None:
-    """Let many things happen; SIGTERM and Ctrl-C end that early, and in order."""
-    ended: list[int] = []
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda *_: ended.append(1))
-    for number in numbers:
-        if ended:
-            return
-        report(session.event(number, chosen[number % len(chosen)] if chosen else None))
