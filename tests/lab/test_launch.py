@@ -151,9 +151,9 @@ def test_odd_hosts(lab_factory: LabFactory, launcher: Launcher) -> None:
     """Names that resolve to 127.0.1.1, a fish login shell, banners: one launch over all of them."""
     lab = lab_factory(
         2,
-        own_name="loopback",
+        is_loopback=True,
         login_shell={"node2": "/usr/bin/fish"},
-        rc_banner={"node1": True, "node2": True},
+        rc_banner=True,
     )
     lab.write_cluster(launcher.conf)
     words = ("task=collectives", "task.args.mode=smoke", "task.args.seconds=1")

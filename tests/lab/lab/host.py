@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tests.lab.lab.anchor import INSIDE, LabNamespaces
 from tests.lab.lab.disk import Disk
-from tests.lab.lab.files import HOMES, LOGIN_USER, HostFiles, make_homes
-from tests.lab.lab.keys import make_keys, public
+from tests.lab.lab.files import HOMES, LOGIN_USER, HostFiles, HostPlan, make_homes
 from tests.lab.lab.processes import Process, listens, processes
 from tests.lab.lab.programs import (
     LabError,
@@ -29,10 +28,10 @@ from tests.lab.waiting import TimedOut, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.lab.lab.plan import HostPlan
     from tests.lab.lab.switch import Switch
 
 Stream = int | IO[Any] | None
+SSH_PORT = 22
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
 SSHD = ("sshd:", "sshd-auth:", "sshd-session:")
 """How the processes of a connection call themselves; the latter two from OpenSSH 9.8 on."""
@@ -50,7 +49,6 @@ class Host:
     Attributes:
         name: Its hostname.
         address: The address others find it at.
-        port: Where its sshd listens.
         home: alice's home as this process sees it, also while the host is off; root's is next to
             it. Never `resolve()` it: it leads through /proc/PID/root.
         console: The log of its boot and its sshd.
@@ -61,7 +59,6 @@ class Host:
     ) -> None:
         self.name = plan.name
         self.address = plan.address
-        self.port = plan.port
         self.home = disk.path / Path(HOMES[LOGIN_USER]).name
         self.console = files.console
         self._plan = plan
@@ -74,7 +71,6 @@ class Host:
         self._init_pid = 0
         self._is_plugged = True
         self._is_degraded = False
-        self._original_key: Path | None = None
 
     def __repr__(self) -> str:
         """Names it, and tells whether it is on."""
@@ -116,9 +112,9 @@ class Host:
         """
         with contextlib.suppress(TimedOut):
             wait_until(
-                lambda: not self.is_on or listens(self._init_pid, self.port), "sshd to listen"
+                lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen"
             )
-        if not self.is_on or not listens(self._init_pid, self.port):
+        if not self.is_on or not listens(self._init_pid, SSH_PORT):
             raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
         self._wait_links_up()
 
@@ -299,10 +295,6 @@ class Host:
             return []
         return list(processes(Path(f"/proc/{self._init_pid}/root/proc"), tag))
 
-    def pids(self) -> set[int]:
-        """Returns the PIDs of all its processes, as the host itself sees them; 1 is its sshd."""
-        return {process.pid for process in self.processes()}
-
     def kill(self, pid: int, sig: int = signal.SIGKILL) -> None:
         """Sends a signal to a process by the PID the host knows it by."""
         # The first process takes all others of the host with it, also the one that sends this.
@@ -322,42 +314,12 @@ class Host:
         """Kills all that runs on it but its sshd; open connections die with it."""
 
         def only_sshd() -> bool:
-            if self.pids() <= {1}:
+            if {process.pid for process in self.processes()} <= {1}:
                 return True
             self.sh("kill -KILL -1", user="root", check=False)  # the last may end by itself
             return False
 
         wait_until(only_sshd, f"{self.name} to be rid of its processes")
-
-    # Identity
-
-    def change_host_key(self) -> None:
-        """Gives its sshd a new host key, which is in nobody's known_hosts."""
-        key = self._files.host_key
-        if self._original_key is None:
-            self._original_key = self._files.folder / "first_host_key"
-            _move_key(key, self._original_key)
-        else:
-            key.unlink()
-        make_keys([key])
-        self._reload_host_key()
-
-    def restore_host_key(self) -> None:
-        """Gives its sshd the host key back that the lab's known_hosts has."""
-        if self._original_key is not None:
-            _move_key(self._original_key, self._files.host_key)
-            self._original_key = None
-            self._reload_host_key()
-
-    def _reload_host_key(self) -> None:
-        if not self.is_on:
-            return
-        os.kill(self._init_pid, signal.SIGHUP)
-        scan = f"ssh-keyscan -t ed25519 -p {self.port} {self.address} 2>/dev/null"
-        wanted = public(self._files.host_key)
-        wait_until(
-            lambda: wanted in self.sh(scan, check=False), f"{self.name} to show its new host key"
-        )
 
     # Repair
 
@@ -374,7 +336,6 @@ class Host:
         self.thaw_disk()
         if self._disk.full:
             self.free_disk()
-        self.restore_host_key()
         for path in Path(f"/proc/{self._init_pid}/root/dev/shm").iterdir():
             _remove(path)
 
@@ -384,8 +345,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-
-
-def _move_key(source: Path, target: Path) -> None:
-    for half in ("", ".pub"):
-        shutil.move(f"{source}{half}", f"{target}{half}")
