@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ TORCHLESS = str(PROGRAMS / "torchless")
 PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
 """Whether ranks without torch are forks of one process wherever torchrun starts them."""
 
+FAB = str(Path(sys.executable).with_name("fab"))
 PLAIN_ENTRY = "task.entry=plain"
 SECRET = "S3cr3t-of-the-launch"
 USE_OF_SECRET = ("cluster.secrets=[TOKEN]", "notify=['echo told $TOKEN >&2; exit 7']")
@@ -134,6 +136,16 @@ class Controller:
 
         wait_until(met, what, seconds, detail=self._printed)
 
+    def until_joined(self, members: int = 1) -> None:
+        """Wait until so many supervisors have said that they are in touch with the hub."""
+        self.until(lambda: self.joined == members, "the members to know the hub")
+
+    @property
+    def joined(self) -> int:
+        """How many have."""
+        path = self.folder / "events.jsonl"
+        return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
+
     def until_printed(self, text: str, times: int = 1, seconds: float = 60) -> None:
         """Wait until a text stands in the ranks' output so often."""
         self.until(lambda: self.out.count(text) >= times, f"{times} × {text!r}", seconds)
@@ -210,6 +222,11 @@ class Launcher:
         """The overrides for ranks without torch, started as `entry` says."""
         return rank_overrides(*words, entry=self.entry)
 
+    def fab(self, *words: str) -> Result:
+        """Run `fab WORDS` to its end."""
+        with contextlib.closing(Controller([FAB, *words], self.folder, self.env)) as controller:
+            return controller.wait(60)
+
     def in_folder(self, folder: Path) -> Launcher:
         """The same user, standing in another folder."""
         other = copy.copy(self)
@@ -236,6 +253,12 @@ def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
     if entry != "torchrun":
         return [*ranks, f"task.entry={entry}"]
     return [*ranks, "task.preload=true"] if PRELOADS else ranks
+
+
+def program(name: str, *args: str) -> list[str]:
+    """The overrides for one of the tests' programs with these arguments."""
+    script = f"task.script={PROGRAMS / name}"
+    return [script, "task.args_style=raw", f"task.args={json.dumps(args)}"]
 
 
 def _read_text(file: IO[bytes]) -> str:

@@ -44,9 +44,7 @@ class Rounds:
     def until_on(self, running: Controller, nodes: int) -> None:
         """Wait until all ranks are on, and the supervisors know each other."""
         running.until_printed("RANK=", nodes)
-        events = running.folder / "events.jsonl"
-        joined = '"kind":"hub_joined"'
-        running.until(lambda: events.read_text().count(joined) == nodes - 1, "the members")
+        running.until_joined(nodes - 1)
 
     def set_size(self, size: int) -> None:
         """Say how many nodes a round needs."""

@@ -33,16 +33,10 @@ def begin(on_lab: Launcher) -> Callable[..., Controller]:
         ranks = on_lab.rank_overrides("print=up", *words, "sleep=600")
         controller = on_lab.start("cluster=lab", "grace_s=1", *overrides, *ranks)
         controller.until_printed("] up", 2)
-        controller.until(lambda: has_joined(controller), "the member to know the hub")
+        controller.until_joined()
         return controller
 
     return start
-
-
-def has_joined(controller: Controller) -> bool:
-    """Whether the other supervisor has said that it is in touch with the hub."""
-    path = controller.folder / "events.jsonl"
-    return path.exists() and '"kind":"hub_joined"' in path.read_text()
 
 
 @pytest.mark.timing
@@ -199,7 +193,7 @@ def test_a_blocked_hub_is_said_and_the_controller_does_it(lab: Lab, on_lab: Laun
     )
     controller.until_printed("] up", 2)
     controller.until(lambda: " cannot reach node1 at " in controller.err, "the warning")
-    assert not has_joined(controller)
+    assert controller.joined == 0
     assert "only this process can stop" in controller.err
     lab["node2"].sh("touch /dev/shm/fail")
     done = controller.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher, rank_overrides
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program, rank_overrides
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(8)]
@@ -26,13 +25,8 @@ FOLDER = "/dev/shm/fault"
 PORT = 29777
 RANK_1 = "first failure: rank 1 on node2"
 STANDSTILL = "first failure: no rank made progress for"
+RUN = ("cluster=lab", "grace_s=1")
 STOP_ON_STALL = ("watch.stall_s=5", "watch.action=stop")
-
-
-def program(name: str, *args: str) -> tuple[str, ...]:
-    """A launch of one of the tests' programs on two hosts."""
-    script = (f"task.script={PROGRAMS / name}", "task.args_style=raw")
-    return ("cluster=lab", "grace_s=1", *script, f"task.args={json.dumps(args)}")
 
 
 def only_on_node1(file: str) -> Setup:
@@ -89,17 +83,17 @@ class Fault:
 
 EVERYDAY = {
     "a rank raises, and one that noticed it ends first": Fault(
-        (*program("faulty.py", "1", "raise_slowly"), PLAIN_ENTRY),
+        (*RUN, *program("faulty.py", "1", "raise_slowly"), PLAIN_ENTRY),
         (RANK_1, "raised ValueError", "ValueError: lr must be positive"),
     ),
     "a module is missing on one host": Fault(
-        (*program("faulty.py", "1", "module", "extra_ops"), PLAIN_ENTRY),
+        (*RUN, *program("faulty.py", "1", "module", "extra_ops"), PLAIN_ENTRY),
         (RANK_1, "ModuleNotFoundError: No module named 'extra_ops'", "has no module extra_ops"),
         "module_missing",
         setup=only_on_node1("extra_ops.py"),
     ),
     "data are missing on one host": Fault(
-        (*program("faulty.py", "1", "data", f"{FOLDER}/train.bin"), PLAIN_ENTRY),
+        (*RUN, *program("faulty.py", "1", "data", f"{FOLDER}/train.bin"), PLAIN_ENTRY),
         (RANK_1, f"there is no {FOLDER}/train.bin on that host"),
         "file_missing",
         setup=only_on_node1("train.bin"),
@@ -119,21 +113,21 @@ EVERYDAY = {
 }
 OTHERS = {
     "a rank writes its end into torchrun's error file alone": Fault(
-        program("faulty.py", "1", "error_file"),
+        (*RUN, *program("faulty.py", "1", "error_file")),
         (RANK_1, "exited with 1", "ValueError: told nobody but torchrun"),
     ),
     "a rank never comes to a collective": Fault(
-        (*program("hanging.py", "collective", "1"), PLAIN_ENTRY, *STOP_ON_STALL),
+        (*RUN, *program("hanging.py", "collective", "1"), PLAIN_ENTRY, *STOP_ON_STALL),
         (STANDSTILL, "rank 0 waits in all_reduce for rank 1 on node2, which is in load_batch"),
         "standstill",
     ),
     "a rank stops reading its data": Fault(
-        (*program("hanging.py", "pipe", "1"), PLAIN_ENTRY, *STOP_ON_STALL),
+        (*RUN, *program("hanging.py", "pipe", "1"), PLAIN_ENTRY, *STOP_ON_STALL),
         (STANDSTILL, "read_shard"),
         "standstill",
     ),
     "a rank returns while the others go on": Fault(
-        program("hanging.py", "leave", "1"),
+        (*RUN, *program("hanging.py", "leave", "1")),
         ("rank 1 on node2 had exited with 0 before", "take part in every collective"),
         "peer_left",
     ),
@@ -183,7 +177,7 @@ def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:
         pytest.skip("no memory controller of version 1 here")
     folder = MEMORY / f"runner-test-{on_lab.folder.parent.name[-20:]}"
     limit = f"mkdir {folder} && echo 48M > {folder}/memory.limit_in_bytes"
-    words = program("faulty.py", "1", "memory", str(folder))
+    words = (*RUN, *program("faulty.py", "1", "memory", str(folder)))
     with lab["node2"].changed(limit, f"rmdir {folder} || true"):
         done = on_lab(*words, PLAIN_ENTRY, "cluster.ssh.user=root")
     assert done.code == 1, done

@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher, Result
+from tests.lab.launching import PLAIN_ENTRY, Launcher, Result, program
 
 
 def words(tmp_path: Path, last: str) -> list[str]:
     """Overrides: a rank on each node that tells so many steps."""
     (tmp_path / "go").touch()
-    args = f'["3","{tmp_path / "go"}","{last}"]'
-    script = f"task.script={PROGRAMS / 'measured.py'}"
-    return ["cluster=lab", script, PLAIN_ENTRY, "task.args_style=raw", f"task.args={args}"]
+    return ["cluster=lab", PLAIN_ENTRY, *program("measured.py", "3", str(tmp_path / "go"), last)]
 
 
 def ok(result: Result) -> str:

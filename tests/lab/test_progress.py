@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.waiting import wait_until, wait_until_ended
 
-MEASURED = f"task.script={PROGRAMS / 'measured.py'}"
 NODES = ("node1", "node2")
 FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
 
@@ -20,8 +19,7 @@ FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
 @pytest.fixture
 def measured(tmp_path: Path) -> list[str]:
     """Overrides: two ranks that take 3 steps, wait for `tmp_path/go`, and take 7 more."""
-    words = f'["3","{tmp_path / "go"}","10"]'
-    return ["cluster=lab", MEASURED, PLAIN_ENTRY, "task.args_style=raw", f"task.args={words}"]
+    return ["cluster=lab", PLAIN_ENTRY, *program("measured.py", "3", str(tmp_path / "go"), "10")]
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.promise(6, 12)]
 RUN = "0102-0304-train-abcd"
 MB = 1 << 20
 ODD = (os.fsdecode(b"caf\xe9"), "two\nlines", "-x y", "\u00e9\u4e2d", "a\\b'\"$(x)", "n" * 255)
+"""Names that are no text, have two lines, or are as long as can be."""
 
 
 class Cluster:
@@ -157,13 +158,19 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     write(cluster.root() / "attempt_0" / "samples.jsonl", "{}\n")
     write(cluster.root() / "attempt_0" / "samples.jsonl.7.new", "half")
 
+    for name in ODD:
+        write(cluster.work("gpu2") / "results" / name, os.fsencode(name))
+
     told = cluster.pull("gpu1", "gpu2")
 
     assert all(each.is_complete for each in told.values()), told
     assert cluster.outputs_here() == {
         *("results/deep/a.txt", "results/.hidden", "results/empty", "x/y/last.pt")
     }
-    assert cluster.outputs_here("gpu2") == {"results/b"}
+    assert cluster.outputs_here("gpu2") == {"results/b", *(f"results/{name}" for name in ODD)}
+    for name in ODD:
+        home = cluster.home / "outputs/gpu2/results" / name
+        assert home.read_bytes() == os.fsencode(name)
     status = (cluster.home / "outputs/gpu1/results/deep/a.txt").stat()
     assert (status.st_mtime_ns, status.st_mode & 0o777) == (1234567890123456789, 0o750)
     assert (cluster.home / "outputs/gpu1/x/y/last.pt").read_bytes() == bytes(3 * MB)
@@ -182,18 +189,6 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert {name: each.new_count for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
     assert {name: each.fetched_bytes for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
     assert again["gpu1"].existing_count == told["gpu1"].new_count
-
-
-def test_any_name_comes_home(cluster: Cluster) -> None:
-    """Also one that is no text, has two lines, or is as long as can be."""
-    for name in ODD:
-        write(cluster.work() / "results" / name, name.encode(errors="surrogateescape"))
-    told = cluster.one()
-    assert told.is_complete, told
-    assert cluster.outputs_here() == {f"results/{name}" for name in ODD}
-    for name in ODD:
-        home = cluster.home / "outputs/gpu1/results" / name
-        assert home.read_bytes() == name.encode(errors="surrogateescape")
 
 
 def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:

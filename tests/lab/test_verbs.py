@@ -7,25 +7,17 @@ import re
 import signal
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import yaml
 
 from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
+from tests.lab.launching import FAB, ROOT, VERBS, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
 NODES = ("node1", "node2")
-FAB = str(Path(sys.executable).with_name("fab"))
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
-
-
-def fab(user: Launcher, *words: str) -> Result:
-    """Run `fab WORDS` where the user stands."""
-    with closing(Controller([FAB, *words], user.folder, user.env)) as controller:
-        return controller.wait(60)
 
 
 def data(done: Result) -> dict[str, dict[str, object]]:
@@ -85,7 +77,7 @@ def test_several_words_are_exact(on_lab: Launcher, way: str) -> None:
     (on_lab.folder / "fabfile.py").write_text(FABFILE)
     script = "import json, sys; print(json.dumps(sys.argv[1:]))"
     words = ["exec", "--cluster", "lab", "--json", "--", "python3", "-c", script, *AWKWARD]
-    done = fab(on_lab, *words) if way == "fab" else on_lab(*words)
+    done = on_lab.fab(*words) if way == "fab" else on_lab(*words)
     assert done.code == 0, done
     assert [json.loads(str(data(done)[node]["out"])) for node in NODES] == [AWKWARD] * 2
 
@@ -102,7 +94,7 @@ def test_one_word_is_a_line_for_the_shell(on_lab: Launcher, words: list[str], li
     """It has variables, pipes and an exit code, wherever it stands on the command line."""
     (on_lab.folder / "fabfile.py").write_text(FABFILE)
     given = ["exec", "--cluster", "lab", "--json", *words[1:], line]
-    done = fab(on_lab, *given) if words[0] == "fab" else on_lab(*given)
+    done = on_lab.fab(*given) if words[0] == "fab" else on_lab(*given)
     assert done.code == 4, done
     assert data(done) == dict.fromkeys(NODES, answer("z\n", 4, "3\n"))
 
@@ -223,6 +215,6 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
         assert done.code == 0, done
         assert done.out.splitlines()[0] == each["help"]
     (launcher.folder / "fabfile.py").write_text(FABFILE)
-    refused = fab(launcher, "exec", "--cluster", "nope", "--", "ls")
+    refused = launcher.fab("exec", "--cluster", "nope", "--", "ls")
     assert (refused.code, refused.out) == (2, ""), refused
     assert refused.err.startswith("error: cluster=nope: there is no cluster 'nope'; ")
