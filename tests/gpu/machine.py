@@ -70,11 +70,8 @@ def find_machine() -> Machine:
     )
     if done.returncode:
         raise NoGpuError(f"{sys.executable}: {(done.stderr.splitlines() or ['no torch'])[-1]}")
-    return read_devices(json.loads(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def read_devices(seen: dict[str, Any], visible: str | None) -> Machine:
-    """Return what torch saw with a CUDA_VISIBLE_DEVICES, or say why that is no GPU."""
+    seen = json.loads(done.stdout)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not seen["cuda"]:
         raise NoGpuError(f"torch {seen['torch']} has no CUDA: install a build of it that has")
     if not seen["names"]:

@@ -132,8 +132,6 @@ TRAININGS = {
     "pipeline": ("pipeline", STEPS),
 }
 """By task: the one whose losses on one CPU it must equal, and the arguments of both."""
-BY_BACKEND = ("ddp", "fsdp", "tensor_parallel", "pipeline")
-"""Those whose device follows from the backend."""
 
 
 @pytest.mark.parametrize(
@@ -184,18 +182,6 @@ def test_preload(launch: LocalLauncher, ranks: int, record_property: Figure) -> 
         assert len({str(number) for number in numbers}) == len(numbers)
     assert runs[0] == runs[1]
     record_property("figure", "losses of a compiled model equal to the digit")
-
-
-@pytest.mark.parametrize("task", BY_BACKEND)
-def test_training_by_gloo(
-    launch: LocalLauncher, on_cpu: Callable[..., Progress], task: str, record_property: Figure
-) -> None:
-    """With the backend gloo it stays on the CPU: every loss is that of one CPU, to the digit."""
-    words = (f"task={task}", *TRAININGS[task][1])
-    run = launch(*words, "cluster.backend=gloo", gpus=1)
-    assert plan_backend(run) == "gloo"
-    assert worst_difference(progress(run), on_cpu(*words)) == 0
-    record_property("figure", "the losses of one CPU")
 
 
 @pytest.mark.parametrize("gpus", FEW)
