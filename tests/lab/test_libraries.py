@@ -15,8 +15,9 @@ import yaml
 
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Launcher, Result
+from tests.lab.test_docs import DECIMALS, missing_lines
 
-pytestmark = pytest.mark.tasks
+pytestmark = [pytest.mark.tasks, pytest.mark.all, pytest.mark.slow]
 
 PAGES = ROOT / "docs" / "bring"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -47,21 +48,20 @@ def cluster(lab: Lab, launcher: Launcher) -> Launcher:
 def follow(cluster: Launcher, shared: Path) -> Follow:
     """Does what a page says; returns how its commands ended.
 
-    Each must succeed, and its standard output have each line that is printed below it once; numbers
-    with a decimal point may be others.
+    Each must succeed, and its standard output have the lines below it, whatever their decimals.
     """
 
     def do(page: str) -> list[Result]:
         write_files(page, cluster, shared)
         done: list[Result] = []
         for kind, text in blocks(page, shared):
-            for words in commands(text) if kind == "sh" else ():
+            for line in text.splitlines() if kind == "sh" else ():
+                program, *words = shlex.split(line, comments=True)
+                assert program == "runner"
                 done.append(cluster(*words, seconds=150))
                 assert done[-1].code == 0, done[-1]
-            for line in text.splitlines() if not kind else ():
-                pattern = re.sub(r"\d+\\\.\d+", r"\\d+\\.\\d+", re.escape(line))
-                found = re.findall(f"^{pattern}$", done[-1].out, re.MULTILINE)
-                assert len(found) == 1, (line, done[-1])
+            if not kind:
+                assert missing_lines(text, done[-1].out, DECIMALS) == [], done[-1]
         return done
 
     return do
@@ -71,14 +71,6 @@ def blocks(page: str, shared: Path) -> Iterator[tuple[str, str]]:
     """Yield the kind of each block of a page, "" for output, and its text."""
     text = (PAGES / page).read_text(encoding="utf-8").replace("/shared", str(shared))
     yield from BLOCK.findall(text)
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a block, after `runner`."""
-    for line in text.splitlines():
-        program, *words = shlex.split(line, comments=True)
-        assert program == "runner"
-        yield words
 
 
 def write_files(page: str, user: Launcher, shared: Path) -> None:
@@ -112,8 +104,6 @@ def assert_falling(numbers: list[float]) -> None:
     assert numbers == sorted(set(numbers), reverse=True)
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
     """It trains on all ranks; a second run goes on from its checkpoint, of one host alone."""
     first, second = [*lab.hosts.values()][:2]
@@ -126,8 +116,6 @@ def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
         first.sh("rm -f /tmp/line.pt")
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_a_hydra_program(follow: Follow) -> None:
     """Beside our YAML in one conf/; each rank's output folder comes home."""
     trained, planned, swept = follow("hydra.md")
@@ -141,8 +129,6 @@ def test_a_hydra_program(follow: Follow) -> None:
         assert rate in swept.out + swept.err
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_lightning(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need("lightning")
@@ -152,8 +138,6 @@ def test_lightning(follow: Follow, shared: Path) -> None:
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_accelerate(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need("accelerate")
@@ -164,8 +148,6 @@ def test_accelerate(follow: Follow, shared: Path) -> None:
     assert sorted(states) == [f"random_states_{rank}.pkl" for rank in range(4)]
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_the_trainer_of_hugging_face(follow: Follow, shared: Path) -> None:
     """It takes torchrun's ranks for its own, and goes on from its checkpoint."""
     need("transformers")
