@@ -137,24 +137,6 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     wait_until(lambda: not lab["node2"].processes(RANK_SCRIPT), "the end of who is cut off")
 
 
-@pytest.mark.all
-@pytest.mark.timing
-@pytest.mark.promise(4)
-def test_an_unplugged_host_is_asked_once_more_over_a_new_connection(
-    lab: Lab, begin: Callable[..., Controller]
-) -> None:
-    """That costs `connect_timeout` after the loss, not another one for the silent connection."""
-    answer_s = 20.0
-    controller = begin(overrides=(f"cluster.ssh.connect_timeout={answer_s:g}",))
-    lab["node2"].unplug()
-    controller.until(lambda: "stopping the rest" in controller.err, "the loss")
-    began = time.monotonic()
-    done = controller.wait()
-    assert done.code == 4, done
-    assert time.monotonic() - began < 1.6 * answer_s
-    assert proven_nodes(done.err) == 1
-
-
 @pytest.mark.slow
 def test_ctrl_c_with_a_silent_host_is_5(lab: Lab, begin: Callable[..., Controller]) -> None:
     """A stop that cannot be proven names the host; that ends its part when it hears of it."""

@@ -70,7 +70,6 @@ class Host:
         self._boot_process: subprocess.Popen[str] | None = None
         self._init_pid = 0
         self._is_plugged = True
-        self._is_degraded = False
 
     def __repr__(self) -> str:
         """Names it, and tells whether it is on."""
@@ -136,7 +135,6 @@ class Host:
             return
         self._boot_process.wait()
         self._boot_process = None
-        self._is_degraded = False
         self._switch.disconnect(self.name, self._legs)
 
     def reap(self) -> None:
@@ -162,21 +160,6 @@ class Host:
         network = Path(f"/proc/{self._init_pid}/root/sys/class/net")
         ours = [network / leg.interface for leg in self._legs]
         wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
-
-    def degrade_network(self, delay_ms: float = 0, loss_pct: float = 0.0) -> None:
-        """Delays all that it sends, and loses some, as `tc netem` on its interfaces would.
-
-        So a round trip takes `delay_ms` longer. Frames on their way at this moment may be lost.
-        """
-        self._is_degraded = True
-        for leg in self._legs:
-            self._switch.degrade(leg, delay_ms, loss_pct)
-
-    def restore_network(self) -> None:
-        """Makes its network fast and reliable again."""
-        for leg in self._legs:
-            self._switch.restore(leg)
-        self._is_degraded = False
 
     # Disk
 
@@ -331,8 +314,6 @@ class Host:
         self.power_on()
         if not self._is_plugged:
             self.plug()
-        if self._is_degraded:
-            self.restore_network()
         self.thaw_disk()
         if self._disk.full:
             self.free_disk()

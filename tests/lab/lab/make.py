@@ -95,7 +95,6 @@ def make_lab(
         anchor = LabNamespaces(folder)
         cleanup.callback(anchor.close)
         switch = Switch(anchor, bridges)
-        cleanup.callback(switch.close)
         uplink = Uplink(anchor, switch, tag)
         cleanup.callback(uplink.close)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab.lab.anchor import INSIDE, LabNamespaces
-from tests.lab.lab.programs import LabError, NamespacedProcess, first_line, run
+from tests.lab.lab.anchor import LabNamespaces
+from tests.lab.lab.programs import LabError, run
 from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -56,7 +54,6 @@ class Switch:
 
     def __init__(self, anchor: LabNamespaces, bridges: Iterable[str]) -> None:
         self._anchor = anchor
-        self._relays: dict[str, NamespacedProcess] = {}
         for bridge in bridges:
             anchor.ip(f"link add name {bridge} type bridge", f"link set dev {bridge} up")
 
@@ -67,8 +64,6 @@ class Switch:
 
     def disconnect(self, host: str, legs: Sequence[Leg]) -> None:
         """Takes away what `connect` gave, as far as it is there."""
-        for leg in legs:
-            self.restore(leg)
         ports = (f"link delete dev {leg.port}" for leg in legs)
         self._anchor.ip(*ports, f"netns delete {host}", force=True)
 
@@ -80,48 +75,6 @@ class Switch:
     def interface(self, port: str) -> Path:
         """Returns where the kernel describes one of its interfaces."""
         return self._anchor.path(f"/run/sys/class/net/{port}")
-
-    def degrade(self, leg: Leg, delay_ms: float, loss_pct: float) -> None:
-        """Delays what comes from a leg, and loses some of it."""
-        self.restore(leg)
-        near, far = f"{leg.port}-near", f"{leg.port}-far"
-        self._anchor.ip(
-            f"link set dev {leg.port} nomaster",
-            f"link add name {near} type veth peer name {far}",
-            f"link set dev {near} up",
-            f"link set dev {far} master {leg.bridge} up",
-        )
-        program = [sys.executable, "-I", "-S", f"{INSIDE}/relay.py", leg.port, near]
-        relay = NamespacedProcess(
-            [*self._anchor.enter_command("net", "pid"), *program, str(delay_ms), str(loss_pct)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._relays[leg.port] = relay
-        if first_line(relay) != "ready":
-            raise LabError(f"the slow line of {leg.port} ended with code {relay.wait()}")
-        wait_links_up([self.interface(near), self.interface(far)])
-
-    def restore(self, leg: Leg) -> None:
-        """Takes back what `degrade` did."""
-        relay = self._relays.pop(leg.port, None)
-        if relay is None:
-            return
-        relay.kill()
-        relay.wait()
-        self._anchor.ip(
-            f"link delete dev {leg.port}-near",
-            f"link set dev {leg.port} master {leg.bridge}",
-            force=True,
-        )
-
-    def close(self) -> None:
-        """Ends the relays; the anchor's end takes away the rest."""
-        for relay in self._relays.values():
-            relay.kill()
-            relay.wait()
 
 
 def wait_links_up(interfaces: Sequence[Path]) -> None:

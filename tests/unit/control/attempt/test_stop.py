@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, StopSequence
+from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, FIRST_FAILURE_S, StopSequence
 from runner.core.model.spec import Node
 from runner.core.protocol.events import StopCause
 from tests.golden import builders
 
 
-def sequence(**nodes: Any) -> StopSequence:
-    """That of an attempt with these nodes."""
+def sequence(said: list[str] | None = None, **nodes: Any) -> StopSequence:
+    """That of an attempt with these nodes; what is shown goes to `said`."""
     observer: Any = SimpleNamespace(
         phase=lambda *_: None,
         node_status=lambda *_: None,
         mute=lambda: None,
-        message=lambda _: None,
+        message=(said if said is not None else []).append,
         fold_names=", ".join,
     )
     event_log = cast("Any", SimpleNamespace(record_own=lambda *_: None))
@@ -92,3 +92,19 @@ def test_an_earlier_stop_confirms_no_later_one() -> None:
     assert stop.unconfirmed == ["a"]
     stop.on_command_sent("a", 2)
     assert stop.may_leave
+
+
+def test_the_reason_is_the_first_failure_though_its_report_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is shown once, when the reports of all hosts had time to arrive."""
+    said: list[str] = []
+    stop = sequence(said)
+    stop.begin("rank 1 on b exited with 4")
+    stop.name_reason(lambda: ("", None))
+    assert said == []
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + FIRST_FAILURE_S)
+    for _ in range(2):
+        stop.name_reason(lambda: ("rank 0 on a exited with 3", None))
+    assert said == ["rank 0 on a exited with 3; stopping the rest"]
