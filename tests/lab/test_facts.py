@@ -95,9 +95,6 @@ def wait_for_end_of(pid: int) -> None:
     )
 
 
-# --- the whole answer ---
-
-
 @pytest.mark.parametrize("python", INTERPRETERS, ids=lambda path: path.parts[-3])
 def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     """One call fills every part, under the oldest Python as under the newest."""
@@ -125,9 +122,6 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert (facts.tmp, facts.tmp_free is not None) == (os.environ.get("TMPDIR", "/tmp"), True)
     assert set(facts.limits) == {"memlock", "nofile", "nproc"}
     assert answer["environ"]["PATH"] == os.environ["PATH"]
-
-
-# --- setup lines ---
 
 
 def test_setup_changes_the_environment_and_nothing_else(tmp_path: Path) -> None:
@@ -223,9 +217,6 @@ def test_setup_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
     wait_for_end_of(int((tmp_path / "pid").read_text()))
 
 
-# --- the interpreter ---
-
-
 def fake_torch(folder: Path) -> Path:
     """Make a torch that must not be imported."""
     package = folder / "site" / "torch"
@@ -284,9 +275,6 @@ def test_an_interpreter_can_be_too_old(path: Path) -> None:
     assert error.endswith(f"is Python {path.parts[-3]}, older than 3.8")
 
 
-# --- GPUs ---
-
-
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalGpus:
     """This machine's GPUs, by a driver of our own."""
@@ -330,9 +318,6 @@ def test_an_ill_driver_takes_nobody_with_it(gpus: LocalGpus, mode: str, what: st
     assert facts.interfaces
 
 
-# --- folders ---
-
-
 @pytest.mark.promise(11, 13)
 def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a folder may never return; the rest of the facts does not wait for it."""
@@ -343,9 +328,6 @@ def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPa
     assert facts.workdir_error == "looking at /nfs/x: no answer within 5 s"
     assert facts.shm_free
     assert facts.python.version
-
-
-# --- ports ---
 
 
 @pytest.fixture
@@ -427,33 +409,16 @@ def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) 
         reserved.close()
 
 
-LISTEN = """
-import socket, sys
-address, port = sys.argv[1:]
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-server = socket.socket(family)
-server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind((address, int(port)))
-server.listen()
-print("listening", flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])
 def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
     """At whatever address; with its pid and command."""
-    argv = [sys.executable, "-c", LISTEN, address, str(free_port)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdin
-        assert other.stdout
-        other.stdout.readline()
+    with bind(free_port, address, shared=True) as other:
+        other.listen()
         answer = collect(request(reserve_port=True, port_first=free_port, port_last=free_port))
-        shown = procfs.process_command(other.pid)
-        other.stdin.close()
 
     assert (answer.reserved.store, answer.facts.reserved_port) == (None, 0)
-    assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {other.pid})"
+    shown = f"{procfs.process_command(os.getpid())} (pid {os.getpid()})"
+    assert answer.facts.port_error == f"port {free_port} is taken by {shown}"
 
 
 def test_children_do_not_hold_the_port(held: socket.socket) -> None:
@@ -494,9 +459,6 @@ def test_a_listener_on_a_reserved_port_is_found(
         assert reservation.release_if_listening() is None
 
 
-# --- children ---
-
-
 def test_a_child_that_is_not_waited_for_is_ended_with_its_group(tmp_path: Path) -> None:
     """Whatever way `collect` is left."""
     line = f"sleep 900 & echo $! > {tmp_path}/pid; sleep 900"
@@ -522,6 +484,3 @@ def test_what_cannot_be_started_is_an_answer_too(monkeypatch: pytest.MonkeyPatch
     assert "cannot start a process" in facts.python.error
     assert "cannot start a process" in facts.workdir_error
     assert facts.interfaces
-
-
-# --- the login shell ---

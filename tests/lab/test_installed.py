@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Result
 from tests.lab.waiting import PATIENCE
@@ -29,10 +28,7 @@ pytestmark = [pytest.mark.promise(3)]
 
 NODES = ["node1", "node2"]
 PROJECT = {
-    "conf/config.yaml": "defaults: [_self_, {model: small}]\nlr: 0.1\ntask: classify\n",
     "conf/model/small.yaml": "width: 8\n",
-    "conf/model/large.yaml": "width: 80\n",
-    "fabfile.py": FABFILE,
     "train.py": """\
 import importlib.util
 import json
@@ -85,10 +81,6 @@ class Installed:
         with closing(Controller(argv, self.folder, self.env)) as controller:
             return controller.wait(seconds)
 
-    def runner(self, *words: str) -> Result:
-        """Run `python -m runner WORDS`."""
-        return self("python", "-m", "runner", *words)
-
     def files(self) -> dict[str, str]:
         """What is in the project, but for git's own and the records of runs."""
         paths = (path for path in self.folder.rglob("*") if path.is_file())
@@ -132,7 +124,7 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def user(environment: Path, tmp_path: Path) -> Installed:
-    """Somebody whose project has a `conf` for a Hydra application of their own."""
+    """Somebody whose project has a `conf` of its own."""
     folder = tmp_path / "their project"
     for name, text in PROJECT.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +201,7 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
     offline = on_lab("runner", *words, "dry_run=offline", "cluster.nodes.node1.port=23")
     assert [offline.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
     assert not (on_lab.folder / "runs").exists()
-    done = on_lab.runner(*words, "task.entry=plain")
+    done = on_lab("python", "-m", "runner", *words, "task.entry=plain")
     assert done.code == 0, done
     said = ranks(done)
     assert said.keys() == {("node1", "0"), ("node2", "1")}
@@ -219,30 +211,3 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
         assert str(folder).endswith(f"/.runner/runs/{done.folder.name}/{node}/work")
         assert lab[node].sh("ls ~/.runner/releases/*/code/train.py").count("\n") == 1
     assert on_lab.files() == before
-
-
-def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> None:
-    """Its files, none of the user's is touched, what it says comes next works, and theirs."""
-    (user.folder / "fabfile.py").unlink()
-    app = (
-        "import hydra\n"
-        "@hydra.main(config_path='conf', config_name='config', version_base='1.3')\n"
-        "def main(cfg): print(cfg.lr, cfg.task, cfg.model.width)\n"
-        "main()\n"
-    )
-    (user.folder / "app.py").write_text(app)
-    before = user.files()
-    done = user.runner("init", "--hosts", "gpu[1-2]", "--script", "train.py", "--fabfile")
-    assert done.code == 0, done
-    after = user.files()
-    assert after["fabfile.py"] == FABFILE
-    new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "conf/runner.yaml", "fabfile.py"}
-    assert after.keys() - before.keys() == new
-    assert before.items() <= after.items()
-    assert "  python -m runner check  " in done.out
-    plan = user.runner("dry_run=offline")
-    assert plan.code == 0, plan
-    assert [plan.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
-    no_files = ["hydra.output_subdir=null", "hydra.run.dir=.", "hydra/job_logging=none"]
-    done = user("python", "app.py", "model=large", *no_files)
-    assert (done.code, done.out) == (0, "0.1 classify 80\n"), done

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import EXAMPLES, python
+from tests.lab.by_hand import EXAMPLES
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 
@@ -120,23 +120,3 @@ def assert_undisturbed(snapshots: list[Path], test_loss: float) -> None:
         assert snapshot["step"] == STEPS
         torch.testing.assert_close(snapshot["counts"], counts, rtol=0, atol=0)
         torch.testing.assert_close(snapshot["model"], model.state_dict(), rtol=1e-2, atol=1e-3)
-
-
-def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path) -> None:
-    """Other batches, fewer epochs: one line, exit code 2; a step that counts twice is a failure."""
-    import torch  # noqa: PLC0415
-
-    snapshot = tmp_path / "elastic.pt"
-    words = (str(EXAMPLES / "elastic.py"), f"--snapshot={snapshot}")
-    assert python(*words, "--epochs=2").returncode == 0
-    why = """ValueError("it is of step 58 with {'batch_size': 48, 'seed': 0}")"""
-    for flag in ("--batch_size=96", "--epochs=1"):
-        done = python(*words, flag)
-        line = f"elastic.py: error: --snapshot {snapshot} is of no use here: {why}\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-    state = torch.load(snapshot)
-    state["counts"][0] += 1
-    torch.save(state, snapshot)
-    done = python(*words, "--epochs=3")
-    line = "not every step counted once; do all ranks have the same arguments?\n"
-    assert (done.returncode, done.stderr) == (1, line)
