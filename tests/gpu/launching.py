@@ -70,19 +70,16 @@ def is_forked(run: Result) -> bool:
 
 
 def progress(run: Result) -> Progress:
-    """Return the lines of progress of rank 0."""
     lines = run.log("local", 0).splitlines()
     return [json.loads(line) for line in lines if line.startswith('{"step"')]
 
 
 def plan_backend(run: Result) -> str:
-    """Return the backend of the plan."""
     backend: str = json.loads((run.folder / "plan.json").read_text())["backend"]
     return backend
 
 
 def collectives(run: Result) -> dict[str, Any]:
-    """Return what the task `collectives` has measured."""
     path = run.folder / "outputs" / "local" / "collectives.json"
     measured: dict[str, Any] = json.loads(path.read_text())
     return measured

@@ -41,7 +41,6 @@ class Machine:
     uuids: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return the line about the machine."""
         version = host_facts()["driver"].version or "unknown"
         commit = _printed("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
         parts = (

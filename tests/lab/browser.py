@@ -22,7 +22,6 @@ TIMEOUT_MS = 60_000 * PATIENCE
 
 @contextlib.contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start it, and end it."""
     missing = [] if Path(CHROMIUM).exists() else [CHROMIUM]
     missing += [] if importlib.util.find_spec("playwright") else ["playwright"]
     if missing:

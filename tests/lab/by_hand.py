@@ -18,7 +18,6 @@ TORCHRUN = ("-m", "torch.distributed.run")
 
 
 def program(name: str) -> Path:
-    """Return the file of a shipped task."""
     example = EXAMPLES / f"{name}.py"
     return example if example.is_file() else TASKS / f"{name}.py"
 

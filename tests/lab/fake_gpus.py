@@ -120,7 +120,6 @@ class FakeGpu:
     processes: tuple[tuple[int, int], ...] = NO_PROCESSES
 
     def to_line(self) -> str:
-        """Return it as the library reads it."""
         milliwatts = [
             None if each is None else round(1000 * each)
             for each in (self.power_w, self.power_limit_w)
@@ -153,12 +152,10 @@ class HostGpus:
         )
 
     def set(self, *gpus: FakeGpu, mode: str = "0") -> None:
-        """Have the library say this from now on."""
         self._host.write(f"{HOST_FOLDER}/new", state(gpus, mode), 0o644, user="root")
         self._host.sh(f"mv {HOST_FOLDER}/new {HOST_FOLDER}/state", user="root")
 
     def remove(self) -> None:
-        """Take the driver away."""
         self._host.sh(
             f"rm -rf {Path(HOST_FOLDER).parent}\n"
             "if mountpoint -q /proc/driver; then umount -l /proc/driver; fi",
@@ -177,7 +174,6 @@ class LocalGpus:
         self.set()
 
     def set(self, *gpus: FakeGpu, mode: str = "0") -> None:
-        """Have the library say this from now on."""
         new = self._state.with_suffix(".new")
         new.write_text(state(gpus, mode))
         new.replace(self._state)

@@ -70,7 +70,6 @@ class ForkedController:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -89,12 +88,10 @@ class ForkedController:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 

@@ -45,8 +45,6 @@ VERBS = [
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a controller ended."""
-
     code: int
     out: str
     err: str
@@ -60,13 +58,11 @@ class Result:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The run's `result.json`."""
         data: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
         return data
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The run's `events.jsonl`."""
         return [
             json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()
         ]
@@ -78,8 +74,6 @@ class Result:
 
 
 class Controller:
-    """One running `python -m runner`."""
-
     def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
         self.cwd = cwd
         self.started_at = time.monotonic()
@@ -101,12 +95,10 @@ class Controller:
 
     @property
     def out(self) -> str:
-        """Standard output so far."""
         return _read_text(self._out)
 
     @property
     def err(self) -> str:
-        """Standard error so far."""
         return _read_text(self._err)
 
     @property
@@ -117,7 +109,6 @@ class Controller:
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
         return self.cwd / "runs" / self.run_id
 
     def send(self, signum: int = signal.SIGINT) -> None:
@@ -163,13 +154,11 @@ class Controller:
         return f"{self.out[-4000:]}\n{self.err[-8000:]}"
 
     def kill(self) -> None:
-        """End it without a word."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """Kill it if it still runs, and let go of its output."""
         self.kill()
         self._out.close()
         self._err.close()
@@ -201,7 +190,6 @@ class Launcher:
         self._controllers: list[Controller] = []
 
     def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
-        """Start `python -m runner OVERRIDES`."""
         controller = Controller(
             [*RUNNER_ARGV, *overrides], self.folder, {**self.env, **(env or {})}
         )
@@ -211,7 +199,6 @@ class Launcher:
     def __call__(
         self, *overrides: str, seconds: float = 90, env: Mapping[str, str] | None = None
     ) -> Result:
-        """Run it to its end."""
         return self.start(*overrides, env=env).wait(seconds)
 
     def run_ranks(self, words: str, *overrides: str, **more: Any) -> Result:
@@ -223,7 +210,6 @@ class Launcher:
         return rank_overrides(*words, entry=self.entry)
 
     def fab(self, *words: str) -> Result:
-        """Run `fab WORDS` to its end."""
         with contextlib.closing(Controller([FAB, *words], self.folder, self.env)) as controller:
             return controller.wait(60)
 
@@ -241,7 +227,6 @@ class Launcher:
         return other
 
     def close(self) -> None:
-        """Kill what still runs."""
         for controller in self._controllers:
             controller.close()
 

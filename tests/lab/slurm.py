@@ -181,21 +181,17 @@ class Slurm:
         wait_until(partial(self._has_munge, host), f"munge on {host.name}", START_S)
 
     def start_controller(self) -> None:
-        """Start slurmctld."""
         self._start(self.login, "slurmctld", "-D")
 
     def start_node(self, name: str) -> None:
-        """Start a node's slurmd."""
         self._start(self.nodes[name], "slurmd", "-D", "-N", name)
 
     def kill(self, host: Host, daemon: str) -> None:
-        """End a daemon at once, and wait for that."""
         process = self._processes.pop((host.name, daemon))
         process.kill()
         process.wait(START_S * PATIENCE)
 
     def close(self) -> None:
-        """End all daemons."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
@@ -286,12 +282,10 @@ class Slurm:
             self.start_node(host.name)
 
     def is_idle(self) -> bool:
-        """Whether every node is there, with nothing to do."""
         states = self.sh("sinfo -h -N -p main -o %t", check=False).split()
         return len(states) == len(self.nodes) and {*states} == {"idle"}
 
     def describe(self) -> str:
-        """What the controller says of nodes and jobs, and its last lines."""
         last = f"tail -n 5 {self._log(self.login, 'slurmctld')}"
         return self.sh(f"sinfo -N -l; squeue -a; {last}", user="root", check=False)
 
@@ -299,11 +293,9 @@ class Slurm:
         return self._etc / f"{daemon}-{host.name}.log"
 
     def jobs(self, columns: str = "%j|%T") -> list[str]:
-        """The lines of squeue, for jobs that are not over."""
         return self.sh(f"squeue -h -o '{columns}'").splitlines()
 
     def sh(self, command: str, **options: Any) -> str:
-        """Run a command on the login node."""
         return self.login.sh(command, **options)
 
     def _has_munge(self, host: Host) -> bool:
@@ -344,5 +336,4 @@ def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
 
 
 def ended(hpc: Launcher, verb: str, run_id: str) -> Result:
-    """Run a verb about a run to its end."""
     return hpc(verb, "--run", run_id)

@@ -54,7 +54,6 @@ class Terminal:
         return self.shown
 
     def type(self, text: str) -> None:
-        """Press keys."""
         os.write(self._ours, text.encode())
 
     def until(self, *patterns: str, start: int = 0) -> str:
@@ -79,7 +78,6 @@ class Terminal:
         return termios.tcgetattr(self._theirs) == self._modes
 
     def close(self) -> None:
-        """Kill it, if it is still there."""
         self.process.kill()
         self.process.wait()
         os.close(self._theirs)

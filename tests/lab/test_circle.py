@@ -41,29 +41,23 @@ class Heard(PeerObserver):
         self.kept = False
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
-        """The others stop."""
         self.said.append(("stop", reason, cause))
 
     def on_peer_lost(self, peer: str, reason: str, since: float) -> None:
-        """A node is lost."""
         assert since <= time.monotonic()
         self.said.append(("lost", peer, reason))
 
     def on_peer_departed(self, peer: str, reason: str, since: float, nodes: int) -> None:
-        """A node is lost, and the run goes on."""
         assert since <= time.monotonic()
         self.said.append(("left", peer, reason, nodes))
 
     def on_hub_joined(self) -> None:
-        """The hub is reached."""
         self.said.append(("joined",))
 
     def on_hub_unreachable(self, reason: str) -> None:
-        """It is not."""
         self.said.append(("apart", reason))
 
     def on_lease_renewed(self, when: float, *, detached: bool) -> None:
-        """A controller spoke to another one."""
         self.kept = self.kept or detached
         self.controllers.append(when)
 
@@ -81,7 +75,6 @@ class Relay:
 
     @property
     def carried(self) -> int:
-        """How many connections it carries."""
         return len(self._pairs)
 
     def lose(self) -> None:
@@ -90,7 +83,6 @@ class Relay:
         self._pairs = []
 
     def refuse(self) -> None:
-        """Let nobody in any more."""
         self._listener.close()
 
     def pass_on(self) -> None:
@@ -105,7 +97,6 @@ class Relay:
                     target.sendall(source.recv(65536))
 
     def close(self) -> None:
-        """Hang up."""
         self._listener.close()
         for pair in self._pairs + self._lossy:
             for end in pair:
@@ -169,13 +160,11 @@ class Ring:
         raise AssertionError({name: news.said for name, news in self.heard.items()})
 
     def later(self, seconds: float = 5.0) -> None:
-        """Let them talk for so long, by their clock."""
         end = self.now + seconds
         while self.now < end:
             self.turn(0.25)
 
     def names(self, node: str) -> list[tuple[Any, ...]]:
-        """What a supervisor heard, without the reasons."""
         return [said[:2] for said in self.heard[node].said]
 
     def vanish(self, node: str) -> None:
@@ -189,7 +178,6 @@ class Ring:
             self.listener.close()
 
     def close(self) -> None:
-        """End all."""
         for circle in reversed(self.circles.values()):
             circle.shut_down()
         self.listener.close()
@@ -200,7 +188,6 @@ class Ring:
 
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
-    """No supervisor yet."""
     for end in (hub, member):
         monkeypatch.setattr(end, "GOODBYE_TIMEOUT_S", 0.0)  # they all share one thread here
     made = Ring()

@@ -48,7 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What the shells get."""
     home = str(folder / "home")
     return {
         "HOME": home,

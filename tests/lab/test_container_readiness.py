@@ -86,7 +86,6 @@ def refused(user: Launcher, *words: str, check: bool = False) -> str:
 
 
 def said_of(err: str, node: str) -> str:
-    """Return the problem of a node, with its hint."""
     lines = err.splitlines()
     found = [at for at, line in enumerate(lines) if line.startswith(f"{node}: ")]
     assert len(found) == 1, err

@@ -71,7 +71,6 @@ class DebugClient:
         return dict(found[0].get("body") or {})
 
     def request(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Ask, and return the body of the response."""
         return self.receive("request_seq", self.send(command, **arguments))
 
 

@@ -85,7 +85,6 @@ def gpus(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
 
 
 def commands(page: str) -> list[str]:
-    """Return the lines of the page's `sh` blocks."""
     text = "\n".join(block["lines"] for block in BLOCK.finditer((ROOT / page).read_text()))
     return [line for line in text.splitlines() if line.strip()]
 

@@ -57,7 +57,6 @@ def request(**wanted: Any) -> FactsRequest:
 
 
 def collect(asked: FactsRequest) -> FactsResult:
-    """Collect what is asked for."""
     return run_steps(collecting.collect(asked))
 
 
@@ -72,17 +71,14 @@ def under(asked: FactsRequest, python: Path = HERE, **options: Any) -> dict[str,
 
 
 def packed(asked: FactsRequest) -> str:
-    """Return a request as an argument of DRIVER."""
     return json.dumps(encode(asked))
 
 
 def setting_up(*lines: str, **wanted: Any) -> FactsResult:
-    """Collect with these setup lines."""
     return collect(request(setup=lines, **wanted))
 
 
 def wait_for_text(path: Path) -> None:
-    """Return once somebody has written the file."""
     wait_until(lambda: path.exists() and path.read_text(), f"a text in {path}")
 
 
@@ -277,7 +273,6 @@ def test_an_interpreter_can_be_too_old(path: Path) -> None:
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalGpus:
-    """This machine's GPUs, by a driver of our own."""
     return LocalGpus(tmp_path, monkeypatch)
 
 
@@ -332,7 +327,6 @@ def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody has a moment ago."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
@@ -341,7 +335,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def held(free_port: int) -> Iterator[socket.socket]:
-    """A reserved port."""
     reserved, error = ports.reserve(free_port, free_port)
     assert error == ""
     assert reserved is not None

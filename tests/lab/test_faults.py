@@ -56,7 +56,6 @@ def port_taken(lab: Lab) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disk_full(lab: Lab) -> Iterator[None]:
-    """Leave no byte free."""
     lab["node2"].fill_disk()
     yield
     lab["node2"].free_disk()

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.tasks]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[LocalLauncher]:
-    """Starts runs here, as on a machine without a GPU."""
     with contextlib.closing(LocalLauncher(tmp_path, 0)) as launcher:
         yield launcher
 

@@ -20,7 +20,6 @@ def words(tmp_path: Path, last: str) -> list[str]:
 
 
 def ok(result: Result) -> str:
-    """What it printed; it succeeded."""
     assert result.code == 0, result
     return result.out
 
@@ -59,7 +58,6 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
 
 
 def scalars(folder: Path) -> list[tuple[int, float]]:
-    """The losses that TensorBoard finds in a folder."""
     found = EventAccumulator(str(folder))
     found.Reload()
     return [(each.step, each.value) for each in found.Scalars("loss")]

@@ -53,7 +53,6 @@ def run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def hatchling(source: Path, target: Path, *kinds: str) -> None:
-    """Build distributions of a source tree into a folder."""
     flags = [word for kind in kinds for word in ("-t", kind)]
     run(sys.executable, "-m", "hatchling", "build", *flags, "-d", target, cwd=source)
 
@@ -76,7 +75,6 @@ class Installed:
     folder: Path
 
     def __call__(self, program: str, *words: str, seconds: float = 60) -> Result:
-        """Run a program of the environment to its end."""
         argv = [str(Path(self.env["VIRTUAL_ENV"], "bin", program)), *words]
         with closing(Controller(argv, self.folder, self.env)) as controller:
             return controller.wait(seconds)
@@ -149,7 +147,6 @@ def on_lab(lab: Lab, user: Installed) -> Installed:
 
 
 def ranks(done: Result) -> dict[tuple[str, str], list[object]]:
-    """What `train.py` printed, by node and rank."""
     lines = [re.fullmatch(r"\[(\w+):(\d+)\] (.+)", line) for line in done.out.splitlines()]
     return {(found[1], found[2]): json.loads(found[3]) for found in lines if found}
 

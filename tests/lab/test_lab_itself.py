@@ -25,7 +25,6 @@ REPOSITORY = Path(__file__).parents[2]
 def ssh(
     lab: Lab, host: Host, command: str, *options: str, user: str = LOGIN_USER
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command on a host with the system's own ssh."""
     settings = {
         "BatchMode": "yes",
         "IdentitiesOnly": "yes",
@@ -44,7 +43,6 @@ def ssh(
 
 
 def answers(host: Host, within_s: float = 10) -> bool:
-    """Tells whether a host answers a ping of this machine."""
     ping = ["ping", "-q", "-c", "1", "-W", str(within_s), host.address]
     return subprocess.run(ping, check=False, capture_output=True).returncode == 0
 
@@ -133,7 +131,6 @@ def test_clear_and_repair_undo_everything(lab: Lab) -> None:
 
 
 def namespaces(pids: Iterable[str]) -> set[str]:
-    """Returns the network and PID namespaces of some processes."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended, or is a container's guarded PID 1
@@ -142,7 +139,6 @@ def namespaces(pids: Iterable[str]) -> set[str]:
 
 
 def namespaces_in_use() -> set[str]:
-    """Returns the namespaces that any process of this machine is in."""
     return namespaces(path.name for path in Path("/proc").glob("[0-9]*"))
 
 

@@ -92,14 +92,12 @@ def need(library: str) -> None:
 
 
 def losses(*done: Result) -> list[float]:
-    """Return the losses that were printed, in order."""
     return [
         float(loss) for each in done for loss in re.findall(r"ranks, loss (\d+\.\d+)", each.out)
     ]
 
 
 def assert_falling(numbers: list[float]) -> None:
-    """Each is less than the one before."""
     assert len(numbers) > 2
     assert numbers == sorted(set(numbers), reverse=True)
 

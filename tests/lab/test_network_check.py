@@ -33,7 +33,6 @@ def looked(on_lab: Launcher, *words: str) -> list[Row]:
 
 
 def one(on_lab: Launcher, *words: str) -> Row:
-    """The only thing that `check` says."""
     rows = looked(on_lab, *words)
     assert len(rows) == 1, rows
     return rows[0]

@@ -57,7 +57,6 @@ def is_forked(lab: Lab, run: str) -> bool:
 
 
 def found(done: Result, rank: int) -> dict[str, Any]:
-    """Return what a rank told."""
     text = done.log("node1", rank).splitlines()[-1].replace(done.folder.name, "RUN")
     data: dict[str, Any] = json.loads(text)
     environ = data["state"]["environ"]

@@ -22,7 +22,6 @@ BOTH = {"node1": 0, "node2": 1}
 
 
 def python_command(code: str) -> str:
-    """The override that runs a line of Python as a command."""
     return f"task.command={json.dumps([sys.executable, '-c', code])}"
 
 

@@ -23,7 +23,6 @@ def measured(tmp_path: Path) -> list[str]:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The metrics on record, by rank and step."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return sorted(map(json.loads, lines), key=lambda each: (each["rank"], each["step"]))

@@ -38,7 +38,6 @@ ATTACH, SEIZE, TRACE_EXIT = 16, 0x4206, 0x40
 
 
 def can_divide() -> bool:
-    """Whether a cgroup can be made here."""
     made = cgroup.create("can", "divide", os.getpid())
     made.remove()
     return bool(made.path)
@@ -89,7 +88,6 @@ def hold() -> Iterator[Hold]:
 
 
 def home(run: SupervisedRun) -> str:
-    """The cgroup on record."""
     (program,) = run.bodies(ProgramStarted)
     path = program.cgroup
     assert isinstance(path, str)
@@ -97,12 +95,10 @@ def home(run: SupervisedRun) -> str:
 
 
 def parent(pid: int) -> int:
-    """Who started a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def alive(pid: int) -> bool:
-    """Whether it can still do something."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -110,7 +106,6 @@ def alive(pid: int) -> bool:
 
 
 def oom_score(pid: int) -> int:
-    """How likely the kernel is to kill it when memory is short."""
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 

@@ -45,11 +45,9 @@ class Cluster:
         self._reaches: list[Connector] = []
 
     def root(self, node: str = "gpu1") -> Path:
-        """A node's folder of the run, on its host."""
         return self.workdir / "runs" / RUN / node
 
     def work(self, node: str = "gpu1") -> Path:
-        """Where its ranks worked."""
         return self.root(node) / "work" / "sub"
 
     def make(self, node: str) -> None:
@@ -74,7 +72,6 @@ class Cluster:
             write(self.root(node) / "plan.json", json.dumps({"outputs": outputs}))
 
     def connect(self, *names: str) -> dict[str, HostSession]:
-        """Start a link for each node, as a verb does."""
         nodes = tuple(Node(name, "localhost", transport="local") for name in names)
         task = Task(name="train", kind="script", target="train.py")
         spec = Spec(RUN, "here", nodes, task, host_python=sys.executable, workdir=str(self.workdir))
@@ -92,7 +89,6 @@ class Cluster:
         return gathering.sessions
 
     def pull(self, *names: str) -> dict[str, PullResult]:
-        """Bring home what those nodes have."""
         sessions = self.connect(*names)
         try:
             return self.pull_with(sessions)
@@ -101,7 +97,6 @@ class Cluster:
                 session.close()
 
     def pull_with(self, sessions: Mapping[str, HostSession]) -> dict[str, PullResult]:
-        """Bring home what is at the end of those wires."""
         return pull(sessions, self.inbox, RUN, self.home, lost_s=60, show=self._note)
 
     def _note(self, node: str, text: str) -> None:
@@ -109,27 +104,22 @@ class Cluster:
         self.on_shown(text)
 
     def one(self) -> PullResult:
-        """Bring home what gpu1 has."""
         return self.pull("gpu1")["gpu1"]
 
     def outputs_here(self, node: str = "gpu1") -> set[str]:
-        """What lies here of what the ranks left."""
         top = self.home / "outputs" / node
         return {str(path.relative_to(top)) for path in top.rglob("*") if not is_folder(path)}
 
     def close(self) -> None:
-        """End every link."""
         for reach in self._reaches:
             reach.close()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder, and no link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def write(path: Path, text: str | bytes) -> Path:
-    """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
@@ -137,7 +127,6 @@ def write(path: Path, text: str | bytes) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A new one."""
     cluster = Cluster(tmp_path)
     yield cluster
     cluster.close()

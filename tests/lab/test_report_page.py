@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests of a worker."""
     with open_browser() as opened:
         yield opened
 
@@ -38,14 +37,12 @@ def written(tmp_path: Path, *runs: RunData) -> str:
 
 
 def event_count(page: Page) -> int:
-    """How many events the table has, as its filters are."""
     text = page.locator("#events [role=status]").first.inner_text()
     found = re.search(r"of ([\d,]+) events", text)
     return int(found[1].replace(",", "")) if found else 0
 
 
 def wait_for_events(page: Page, condition: str) -> None:
-    """Return once the number of events in the table is so."""
     page.wait_for_function(
         """condition => {
           const text = document.querySelector("#events [role=status]").textContent;
@@ -129,7 +126,6 @@ def test_keys_and_a_pointer_zoom_all_and_filters_find(browser: Browser, tmp_path
 
 
 def data_of(file: Path) -> dict[str, Any]:
-    """The data in a page."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', file.read_text())
     assert found
     data: dict[str, Any] = json.loads(found[1])

@@ -36,7 +36,6 @@ def detached(
 
 
 def run_id(done: Result) -> str:
-    """The id of a run, as its launch said it."""
     found = re.search(r"^run ([a-z0-9-]+) goes on", done.err, re.MULTILINE)
     assert found, done
     return found[1]
@@ -50,7 +49,6 @@ def at_another_machine(on_lab: Launcher) -> Launcher:
 
 
 def printed_commands(done: Result) -> list[list[str]]:
-    """The commands that a launch printed, as words."""
     lines = re.findall(r"^ *python -m runner (.*)$", done.err, re.MULTILINE)
     return [line.split() for line in lines]
 

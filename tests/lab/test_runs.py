@@ -28,7 +28,6 @@ NODES = ("node1", "node2")
 
 @pytest.fixture
 def detached(on_lab: Launcher) -> Start:
-    """Start a detached run; return its id."""
 
     def start(*words: str, overrides: tuple[str, ...] = ()) -> str:
         done = on_lab(

@@ -28,7 +28,6 @@ def slurm(
 
 @pytest.fixture
 def hpc(slurm: Slurm, launcher: Launcher) -> Iterator[Launcher]:
-    """A user whose YAML names the cluster."""
     slurm.write_cluster(launcher.conf)
     yield launcher
     slurm.clear()

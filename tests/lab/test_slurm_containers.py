@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.containers, pytest.mark.slurm]
 def slurm(
     lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Slurm]:
-    """A login node and two compute nodes."""
     if reason := slurm_missing() or docker_missing():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     folder, nodes = tmp_path_factory.mktemp("slurm"), ("node1", "node2")
@@ -32,12 +31,10 @@ def slurm(
 
 @pytest.fixture(scope="module")
 def docker(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Daemon]]:
-    """The daemons of all its hosts."""
     yield from daemons(slurm.lab, tmp_path_factory.mktemp("docker"))
 
 
 def left(docker: dict[str, Daemon]) -> list[str]:
-    """Return the containers that are left."""
     return [name for daemon in docker.values() for name in daemon.containers()]
 
 

@@ -32,7 +32,6 @@ until grep -q ' /home fuse' /proc/mounts; do kill -0 $! && sleep 0.05; done
 def slurm(
     lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Slurm]:
-    """A login node and two compute nodes."""
     with slurm_lab(
         lab_factory_for_session, tmp_path_factory.mktemp("lag"), ("node1", "node2")
     ) as slurm:
@@ -45,7 +44,6 @@ def slurm(
 
 @pytest.fixture
 def hpc(slurm: Slurm, launcher: Launcher) -> Iterator[Launcher]:
-    """A user whose YAML names the cluster."""
     slurm.write_cluster(launcher.conf)
     yield launcher
     slurm.clear()

@@ -66,34 +66,27 @@ class Sshd:
 
     @property
     def name(self) -> str:
-        """The name its key is filed under."""
         return f"[{self.address}]:{self.port}"
 
     @property
     def known(self) -> str:
-        """The line for a known-hosts file."""
         return f"{self.name} {Path(f'{self.host_key}.pub').read_text().strip()}\n"
 
     @property
     def hop(self) -> str:
-        """How to name it as a jump host."""
         return f"{self.address}:{self.port}"
 
     def node(self, name: str = "gpu1") -> Node:
-        """Return a node that is this sshd."""
         return Node(name, self.address, port=self.port)
 
     def logged(self, words: str) -> int:
-        """Count the lines of the log with these words."""
         return self.log.read_text().count(words)
 
     @property
     def logins(self) -> int:
-        """How often somebody has logged in."""
         return self.logged("Accepted publickey")
 
     def wait(self) -> None:
-        """Wait until it listens."""
 
         def listens() -> bool:
             assert self.process.poll() is None, self.log.read_text()
@@ -116,7 +109,6 @@ class Sshd:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """End it and its sessions."""
         sessions = self.sessions()
         self.process.kill()
         self.process.wait()
@@ -138,7 +130,6 @@ class Place:
         self.transports: list[SshTransport] = []
 
     def sshd(self, *options: str, known: bool = True) -> Sshd:
-        """Start an sshd on the next address."""
         number = len(self.sshds) + 2
         sshd = Sshd(self.folder / f"sshd{number}", number, self.authorized, *options)
         self.sshds.append(sshd)
@@ -173,7 +164,6 @@ class Place:
         return problem
 
     def close(self) -> None:
-        """End everything."""
         for transport in self.transports:
             transport.close()
         for sshd in self.sshds:
@@ -181,7 +171,6 @@ class Place:
 
 
 def make_key(path: Path, *options: str) -> Path:
-    """Make a key pair."""
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", *options, "-f", str(path)]
     subprocess.run(argv, check=True)
     return path
@@ -194,14 +183,12 @@ def fingerprint(path: Path) -> str:
 
 
 def free_port(address: str) -> int:
-    """Return a port nobody uses on an address."""
     with socket.socket() as server:
         server.bind((address, 0))
         return int(server.getsockname()[1])
 
 
 def read_all(channel: Channel) -> bytes:
-    """Read a channel to its end."""
     return b"".join(iter(channel.recv, b""))
 
 
@@ -511,7 +498,6 @@ while data := os.read(0, 65536):
 
 
 def children_of(pid: int) -> Iterable[int]:
-    """Yield the children of a process, zombies too."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:

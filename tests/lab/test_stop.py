@@ -42,7 +42,6 @@ def begin(on_lab: Launcher) -> Callable[..., Controller]:
 
 
 def find(lab: Lab, node: str, start: str) -> Process:
-    """The oldest process of a node whose command line begins so."""
     found = [each for each in lab[node].processes() if each.cmdline.startswith(start)]
     assert found, (start, lab[node].processes())
     return min(found, key=lambda process: process.pid)

@@ -26,7 +26,6 @@ are printed with four decimals."""
 
 
 def flags(**more: object) -> list[str]:
-    """The command line of a small model."""
     return [f"--{name}={value}" for name, value in {**SMALL, **more}.items()]
 
 

@@ -25,7 +25,6 @@ Everything = tuple[str, dict[str, Any]]
 
 
 def torchrun(ranks: int, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Start so many ranks on this machine."""
     return python(*TORCHRUN, "--standalone", f"--nproc_per_node={ranks}", *words, **env)
 
 

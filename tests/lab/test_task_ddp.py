@@ -22,20 +22,16 @@ RESULT = re.compile(r"test loss (\d\.\d{4}), test accuracy (\d+\.\d\d) % after (
 
 @dataclass
 class Training:
-    """What one training printed."""
-
     lines: list[str]
 
     @property
     def result(self) -> list[float]:
-        """Test loss, test accuracy in percent, and steps."""
         found = RESULT.fullmatch(self.lines[-1])
         assert found, self.lines
         return [float(number) for number in found.groups()]
 
     @property
     def progress(self) -> list[dict[str, Any]]:
-        """The lines of progress."""
         return [json.loads(line) for line in self.lines[1:-1]]
 
     def assert_equals(self, other: Training) -> None:
@@ -55,7 +51,6 @@ def train(name: str, *flags: str, ranks: int = 0) -> Training:
 
 @pytest.fixture(scope="module")
 def single() -> Training:
-    """Two epochs on one device."""
     return train("single", EPOCHS)
 
 

@@ -31,7 +31,6 @@ STEPS = EPOCHS * PER_EPOCH
 
 
 def steps(training: Controller) -> list[int]:
-    """The numbers of the steps that rank 0 told of, in order."""
     lines = re.findall(r"\] (\{.*\})$", training.out, re.MULTILINE)
     return [json.loads(line)["step"] for line in lines]
 

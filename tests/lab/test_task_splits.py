@@ -39,11 +39,9 @@ class Alone:
 
     @property
     def model(self) -> Any:
-        """As all ranks begin with it."""
         return self.task.build_model(3)
 
     def loss(self, model: Any, step: int) -> Tensor:
-        """Of the whole batch of a step."""
         from torch.nn.functional import cross_entropy  # noqa: PLC0415 - only what runs may need it
 
         args = Namespace(seed=3, batch_size=self.batch_size)
@@ -54,13 +52,11 @@ class Alone:
         return cross_entropy(model(samples), labels)
 
     def gradients(self) -> list[Tensor]:
-        """Of the first batch."""
         model = self.model
         self.loss(model, 1).backward()  # type: ignore[no-untyped-call]
         return [parameter.grad for parameter in model.parameters()]
 
     def losses(self, optimizer: str, rate: float) -> list[float]:
-        """Of the steps."""
         import torch  # noqa: PLC0415
 
         model = self.model
@@ -77,7 +73,6 @@ class Alone:
 
 
 def task_of(name: str) -> Any:
-    """Import a task as the module that it also is."""
     return importlib.import_module(f"examples.{name}")
 
 

@@ -60,7 +60,6 @@ def running(on_lab: Launcher) -> Iterator[str]:
 
 
 def rank_pid(lab: Lab, name: str) -> int:
-    """Return a process of a rank on a host."""
     found: list[int] = []
 
     def is_there() -> bool:

@@ -21,13 +21,11 @@ AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v"
 
 
 def data(done: Result) -> dict[str, dict[str, object]]:
-    """What `exec --json` said of each host."""
     found: dict[str, dict[str, object]] = json.loads(done.out)
     return found
 
 
 def answer(out: str, code: int = 0, err: str = "", problem: str = "") -> dict[str, object]:
-    """What `exec --json` says of one host."""
     return {"code": code, "out": out, "err": err, "problem": problem, "dropped": False}
 
 

@@ -57,7 +57,6 @@ def wait_until(
 
 
 def wait_until_idle(lab: Lab, timeout: float = 30) -> None:
-    """Wait until no process of a run is left on any host."""
     assert lab.wait_idle(timeout) == {}
 
 

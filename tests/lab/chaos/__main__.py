@@ -74,7 +74,6 @@ def main() -> int:
 
 
 def run_part(options: argparse.Namespace) -> int:
-    """Run one lab's share of the events."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have the controllers ignore it
     kinds = [event_kind for event_kind in KINDS if options.only in event_kind.name]
     evidence = Path(options.evidence)

@@ -46,11 +46,9 @@ class Scene:
     relaunch: Callable[[], Run] = lambda: NotImplemented
 
     def note(self, text: str) -> None:
-        """Say what is done."""
         self.actions.append(text)
 
     def random_node(self) -> str:
-        """Choose a node."""
         return self.rng.choice(list(self.lab.hosts))
 
     def random_nodes(self) -> list[str]:
@@ -67,13 +65,11 @@ class Scene:
             self.lab[node].sh(f"kill -{int(signum)} {words}", user="root", check=False)
 
     def sleep(self, least: float, most: float = 0.0) -> None:
-        """Let some time pass."""
         seconds = self.rng.uniform(least, max(least, most))
         self.note(f"{seconds:.1f} s")
         time.sleep(seconds)
 
     def signal_controller(self, signum: int) -> None:
-        """Send a signal to the victim's controller."""
         self.note(f"{signal.Signals(signum).name} to the controller")
         self.victim.controller.send(signum)
         if signum in (KILL, signal.SIGHUP):
@@ -81,7 +77,6 @@ class Scene:
             self.victim.controller.process.wait(20 * PATIENCE)
 
     def run_stop(self) -> Result:
-        """Stop the victim by the verb."""
         self.note("stop")
         controller = self.launcher.start("stop", "--run", self.victim.name, "--cluster", "lab")
         try:
@@ -90,5 +85,4 @@ class Scene:
             controller.close()
 
     def random_rank(self, node: str) -> int:
-        """Choose a rank of the victim on a node."""
         return self.rng.choice([rank for at, rank in self.victim.ranks() if at == node])

@@ -32,8 +32,6 @@ BYSTANDER_EVENTS = 40
 
 @dataclass
 class Outcome:
-    """What came of one event."""
-
     number: int
     seed: int
     kind: str
@@ -47,7 +45,6 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Return it as one line for a person."""
         mark = "ok  " if not self.problems else "FAIL"
         code = "" if self.code is None else f" ({self.code})"
         what = f"{self.kind}: {self.actions}"
@@ -193,7 +190,6 @@ class Session:
         self._bystander = bystander if scene.bystander_expectation.fate is Fate.GOES_ON else None
 
     def _resolve_either(self, run: Run) -> Expectation:
-        """See whether a run that was hit at its start goes on."""
         try:
             run.wait_started()
         except Exception:  # noqa: BLE001 (then it ends)
@@ -213,7 +209,6 @@ class Session:
         return orphans, problems + left + self._check_ended(run)
 
     def _check_ended(self, run: Run) -> list[str]:
-        """Return what is wrong with a run that is over."""
         code = run.controller.process.poll()
         own = run.is_followed and code is not None
         problems = [*judge.check_records(run), *judge.check_logs(run, whole=own and code != 3)]

@@ -61,7 +61,6 @@ class HostPlan:
 
     @property
     def address(self) -> str:
-        """The address others find it at."""
         return self.legs[0].address
 
 
@@ -73,12 +72,10 @@ class HostFiles:
 
     @property
     def host_key(self) -> Path:
-        """The key its sshd shows."""
         return self.folder / "etc/ssh/ssh_host_ed25519_key"
 
     @property
     def console(self) -> Path:
-        """What booting and sshd had to say."""
         return self.folder / "console.log"
 
     def write(
@@ -113,7 +110,6 @@ class HostFiles:
 
 
 def make_homes(disk: Path, plan: HostPlan) -> None:
-    """Makes the homes of a host's accounts on a new disk."""
     for user, home in HOMES.items():
         folder = disk / Path(home).name
         put(folder / ".profile", "# Read by login shells.\n")

@@ -72,7 +72,6 @@ class Host:
         self._is_plugged = True
 
     def __repr__(self) -> str:
-        """Names it, and tells whether it is on."""
         return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"
 
     # Power
@@ -151,7 +150,6 @@ class Host:
         self._is_plugged = False
 
     def plug(self) -> None:
-        """Plugs its network cables in again, and returns when they carry."""
         self._switch.set_links(self._legs, up=True)
         self._is_plugged = True
         self._wait_links_up()
@@ -168,19 +166,15 @@ class Host:
         self._disk.fill()
 
     def free_disk(self) -> None:
-        """Gives the free space back."""
         self._disk.free()
 
     def freeze_disk(self) -> None:
-        """Holds up who needs the disk with its homes, in the kernel, if it is of such a kind."""
         self._disk.freeze()
 
     def thaw_disk(self) -> None:
-        """Lets them go on."""
         self._disk.thaw()
 
     def reset_homes(self) -> None:
-        """Gives its accounts the homes they had at first, whatever has been put into them."""
         for home in HOMES.values():
             for path in (self._disk.path / Path(home).name).iterdir():
                 _remove(path)
@@ -203,7 +197,6 @@ class Host:
         self.sh(f"set -e\n{script}", user=user, stdin=text)
 
     def read(self, path: str, *, user: str = LOGIN_USER) -> str:
-        """Returns the text of a file, in the host's view; see `write` for its path."""
         return self.sh(f"cat {shlex.quote(path.removeprefix('~/'))}", user=user)
 
     # Processes
@@ -279,7 +272,6 @@ class Host:
         return list(processes(Path(f"/proc/{self._init_pid}/root/proc"), tag))
 
     def kill(self, pid: int, sig: int = signal.SIGKILL) -> None:
-        """Sends a signal to a process by the PID the host knows it by."""
         # The first process takes all others of the host with it, also the one that sends this.
         self.sh(f"kill -{int(sig)} {pid}", user="root", check=pid != 1)
 

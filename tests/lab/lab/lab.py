@@ -47,11 +47,9 @@ class Lab:
         self._cleanup = cleanup
 
     def __getitem__(self, name: str) -> Host:
-        """Returns a host by name."""
         return self.hosts[name]
 
     def __enter__(self) -> Self:
-        """Returns itself; the end of the `with` block closes it."""
         return self
 
     def __exit__(
@@ -63,7 +61,6 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Removes the lab and all that runs in it. Harmless if done already."""
         self._cleanup.close()
 
     def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
@@ -147,11 +144,9 @@ class Lab:
         return self.leftovers()
 
     def crashes(self) -> dict[str, list[str]]:
-        """Returns what supervisors said when they crashed, by host."""
         return self._per_host(lambda host: host.crashes())
 
     def kill_all(self) -> None:
-        """Kills all that runs on the hosts but their sshd."""
         for host in self.hosts.values():
             host.kill_all()
 

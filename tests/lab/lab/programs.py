@@ -30,7 +30,6 @@ class NamespacedProcess(subprocess.Popen[str]):
     """
 
     def send_signal(self, sig: int) -> None:
-        """Sends a signal to the program, unless it has ended."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
 
         def inside() -> list[str]:

@@ -68,12 +68,10 @@ class Switch:
         self._anchor.ip(*ports, f"netns delete {host}", force=True)
 
     def set_links(self, legs: Sequence[Leg], *, up: bool) -> None:
-        """Pulls the cables of some legs, or plugs them in."""
         state = "up" if up else "down"
         self._anchor.ip(*(f"link set dev {leg.port} {state}" for leg in legs))
 
     def interface(self, port: str) -> Path:
-        """Returns where the kernel describes one of its interfaces."""
         return self._anchor.path(f"/run/sys/class/net/{port}")
 
 
@@ -116,7 +114,6 @@ class Uplink:
         wait_links_up([Path(f"/sys/class/net/{self._name}"), switch.interface(PORT)])
 
     def close(self) -> None:
-        """Removes it, with its address and route."""
         self._ip(f"link delete dev {self._name}")
 
     def _reserve(self) -> int:

@@ -13,7 +13,6 @@ MASTER_PORT = int(os.environ["MASTER_PORT"])
 
 
 def connected() -> socket.socket:
-    """Return a connection to rank 0, once that listens."""
     while True:
         try:
             return socket.create_connection((os.environ["MASTER_ADDR"], MASTER_PORT))
@@ -28,14 +27,12 @@ def leave_slowly(to_rank_0: socket.socket) -> None:
 
 
 def notice() -> None:
-    """Wait for the end of the other rank's connection."""
     with socket.create_server(("", MASTER_PORT)) as server:
         server.accept()[0].recv(1)
     raise RuntimeError("pair.cc:553 Connection closed by peer")
 
 
 def train() -> None:
-    """Do what goes wrong."""
     print("epoch 1", flush=True)
     if FAULT == "raise_slowly":
         atexit.register(leave_slowly, connected())

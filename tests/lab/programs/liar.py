@@ -55,7 +55,6 @@ LIES: Any = {"steals": steals, "escapes": escapes, "others": others}
 
 
 def main(node: str, lie: str, *words: str) -> int:
-    """Pass on what the agent answers, altered."""
     if socket.gethostname() != node:
         execv(sys.executable, [sys.executable, *words])  # noqa: S606
     out, decoder, banner = sys.stdout.buffer, FrameDecoder(), b""

@@ -19,7 +19,6 @@ genuine = getattr(dist, operation)
 
 
 def meddle(first: Any, *args: Any, **kwargs: Any) -> Any:
-    """Do as the operation does, but for that."""
     if how == "late":
         time.sleep(0.02)
     result = genuine(first, *args, **kwargs)

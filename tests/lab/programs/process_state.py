@@ -90,7 +90,6 @@ def drawn() -> list[object]:
 
 
 def main() -> None:
-    """Tell it, then meet the other ranks, and train a step."""
     options = dict(word.split("=") for word in sys.argv[1:])
     found = {"state": state(), "drawn": drawn()}
     torch.manual_seed(int(os.environ["RANK"]))

@@ -16,7 +16,6 @@ RANK = os.environ.get("RANK", "0")
 
 
 def do(word: str) -> None:
-    """Do what one argument says."""
     name, _, value = word.partition("=")
     if name in ("print", "title"):
         print(value if name == "print" else f"\x1b]0;{value}\x07")
