@@ -7,7 +7,6 @@ where it is.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.host.gpu import nvml, query
-from tests.lab.lab import Host
+from tests.lab.lab import Host, need
 from tests.lab.waiting import PATIENCE
 
 HOST_FOLDER = "/run/opengl-driver/lib"
@@ -181,8 +180,7 @@ class LocalGpus:
 
 def build(folder: Path, state_path: str) -> Path:
     """Compile the library; skip the test where there is no compiler."""
-    if not shutil.which("gcc"):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no gcc")
+    need("" if shutil.which("gcc") else "no gcc")
     source, library = folder / "fake_nvml.c", folder / LIBRARY
     source.write_text(_SOURCE)
     defines = [f'-DSTATE="{state_path}"', f'-DGPU_NAME="{NAME}"']

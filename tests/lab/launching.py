@@ -27,20 +27,11 @@ RANK_SCRIPT = str(PROGRAMS / "rank.py")
 TORCHLESS = str(PROGRAMS / "torchless")
 """A folder for PYTHONPATH with a stand-in for torchrun, which costs no import of torch."""
 
-PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
-"""Whether ranks without torch are forks of one process wherever torchrun starts them."""
-
 FAB = str(Path(sys.executable).with_name("fab"))
 PLAIN_ENTRY = "task.entry=plain"
 SECRET = "S3cr3t-of-the-launch"
 USE_OF_SECRET = ("cluster.secrets=[TOKEN]", "notify=['echo told $TOKEN >&2; exit 7']")
 """Overrides by which the value of $TOKEN gets into what a run is told by, and says."""
-
-VERBS = [
-    *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
-    *("init", "logs", "ps", "pull", "report", "stacks", "stop"),
-    *("top", "why"),
-]
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,9 +226,7 @@ def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
     """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
     quoted = ",".join(json.dumps(word) for word in words)
     ranks = [f"task.script={RANK_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"]
-    if entry != "torchrun":
-        return [*ranks, f"task.entry={entry}"]
-    return [*ranks, "task.preload=true"] if PRELOADS else ranks
+    return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]
 
 
 def program(name: str, *args: str) -> list[str]:

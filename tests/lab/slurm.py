@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import launching
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.host import Host
 from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import PATIENCE, wait_until
@@ -314,6 +314,7 @@ def slurm_lab(
     make: LabFactory, folder: Path, nodes: Sequence[str] = COMPUTE, **options: Any
 ) -> Iterator[Slurm]:
     """Make a lab of a login node and compute nodes with one home, and start Slurm on it."""
+    need(missing())
     with make(names=[LOGIN, *nodes], shared_home=True) as lab:
         slurm = Slurm(lab, folder, **options)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.lab import need
 from tests.lab.launching import ROOT
 from tests.lab.terminal import Terminal
 
@@ -71,9 +71,7 @@ def install_line(shell: str, folder: Path) -> str:
 
 
 def require(shell: str) -> None:
-    """Skip where a shell is missing, or fail where it may not be."""
-    if not shutil.which(shell):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {shell}")
+    need("" if shutil.which(shell) else f"no {shell}")
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.all)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.engines import DOCKER, IMAGE, Daemon, make_image, missing, mounts, overrides
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.launching import TORCHLESS, Launcher
 from tests.lab.waiting import wait_until
 
@@ -39,8 +38,7 @@ def engines(
     lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engines]:
     """node2 has no `OWN_PROGRAM`; node1 has a registry that takes questions and never answers."""
-    if reason := missing():
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    need(missing())
     image = make_image(tmp_path_factory.mktemp("docker"))
     with lab_factory_for_session(n=4) as lab:
         daemons = {name: Daemon(lab[name], image, survives=False) for name in ("node1", "node2")}

@@ -13,10 +13,15 @@ import yaml
 
 from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
-from tests.lab.launching import FAB, ROOT, VERBS, Controller, Launcher, Result
+from tests.lab.launching import FAB, ROOT, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
 NODES = ("node1", "node2")
+VERBS = [
+    *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
+    *("init", "logs", "ps", "pull", "report", "stacks", "stop"),
+    *("top", "why"),
+]
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
 
 
@@ -27,17 +32,6 @@ def data(done: Result) -> dict[str, dict[str, object]]:
 
 def answer(out: str, code: int = 0, err: str = "", problem: str = "") -> dict[str, object]:
     return {"code": code, "out": out, "err": err, "problem": problem, "dropped": False}
-
-
-def test_equal_answers_are_one_and_others_stand_apart(on_lab: Launcher) -> None:
-    """`--quiet-equal` folds by output and end, in the order of the YAML; the worst exit code."""
-    flags = ("exec", "--cluster", "lab", "--quiet-equal", "--")
-    same = on_lab(*flags, "echo", "same")
-    assert (same.code, same.out) == (0, "── node[1-2] (2) ──\nsame\n"), same
-    line = "if [ $(hostname) = node2 ]; then echo odd >&2; exit 3; fi; echo same"
-    mixed = on_lab(*flags, line)
-    assert mixed.code == 3, mixed
-    assert mixed.out == "── node1 ──\nsame\n── node2: exit 3 ──\nodd\n"
 
 
 def test_output_is_shown_as_it_comes(lab: Lab, on_lab: Launcher) -> None:

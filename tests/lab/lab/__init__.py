@@ -14,7 +14,7 @@ from tests.lab.lab.host import Host
 from tests.lab.lab.lab import Lab
 from tests.lab.lab.make import LabFactory, make_lab
 from tests.lab.lab.processes import Process
-from tests.lab.lab.programs import LabError, missing
+from tests.lab.lab.programs import LabError, missing, need
 
 __all__ = [
     "LOGIN_USER",
@@ -27,4 +27,5 @@ __all__ = [
     "Process",
     "make_lab",
     "missing",
+    "need",
 ]
