@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import signal
 import socket
 import subprocess
@@ -14,12 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.lab import LOGIN_USER, Host, Lab, LabError
-from tests.lab.waiting import PATIENCE, wait_until
+from tests.lab.waiting import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-REPOSITORY = Path(__file__).parents[2]
+    pass
 
 
 def ssh(
@@ -128,47 +124,3 @@ def test_clear_and_repair_undo_everything(lab: Lab) -> None:
     assert lab.leftovers() == {}
     assert busy.sh("ls /dev/shm") == ""
     assert [ssh(lab, host, "echo ok > ok").returncode for host in lab.hosts.values()] == [0] * 4
-
-
-def namespaces(pids: Iterable[str]) -> set[str]:
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended, or is a container's guarded PID 1
-            found |= {str(Path(f"/proc/{pid}/ns/{kind}").readlink()) for kind in ("net", "pid")}
-    return found
-
-
-def namespaces_in_use() -> set[str]:
-    return namespaces(path.name for path in Path("/proc").glob("[0-9]*"))
-
-
-MADE_TO_BE_KILLED = """
-import json, signal
-from tests.lab.lab import make_lab
-lab = make_lab(n=2)
-sleeper = lab["node1"].popen(["sleep", "600"])
-pids = [lab["node1"]._anchor.pid, *(host._init_pid for host in lab.hosts.values())]
-print(json.dumps([lab.address, str(lab.key.parent), pids]), flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.usefixtures("lab_factory")
-def test_nothing_is_left_of_a_lab_whose_maker_is_killed() -> None:
-    """No process, no namespace, no address and no file, though nobody cleans up."""
-    program = [sys.executable, "-c", MADE_TO_BE_KILLED]
-    with subprocess.Popen(program, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as maker:
-        assert maker.stdout is not None
-        address, folder, pids = json.loads(maker.stdout.readline())
-        held = namespaces(pids)
-        assert len(held) == 6
-        assert held <= namespaces_in_use()
-        maker.kill()
-
-    addresses = ["ip", "-4", "address", "show"]
-    wait_until(lambda: held.isdisjoint(namespaces_in_use()), "the namespaces to be empty")
-    wait_until(lambda: not Path(folder).exists(), "the lab's folder to be removed")
-    wait_until(
-        lambda: f" {address}/" not in subprocess.check_output(addresses, text=True),
-        "the controller's leg to be removed",
-    )

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -197,26 +197,6 @@ def command_of(hint: str, start: str) -> str:
     """Cut the command that begins with `start` out of a hint."""
     (found,) = re.findall(rf"{re.escape(start)}.*", hint)
     return str(found)
-
-
-@contextlib.contextmanager
-def listener(handle: Callable[[socket.socket], object]) -> Iterator[Node]:
-    """Listen on the loopback and give every connection to `handle`."""
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                link, _ = server.accept()
-                links.append(link)
-                handle(link)
-
-    links: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=serve, daemon=True).start()
-        yield Node("gpu1", "127.0.0.1", port=server.getsockname()[1])
-        server.shutdown(socket.SHUT_RDWR)
-        for link in links:
-            link.close()
 
 
 @pytest.fixture
@@ -470,12 +450,12 @@ def test_proxy_command_carries_the_connection(place: Place) -> None:
     pump = place.folder / "pump.py"
     pump.write_text(PUMP)
     config = place.folder / "proxied"
-    config.write_text(f"Host gpu*\n Port 1\n ProxyCommand {sys.executable} {pump} %h {sshd.port}\n")
+    command = f"{sys.executable} {pump} %h {sshd.port}"
+    config.write_text(f"Host {sshd.address}\n Port 1\n ProxyCommand {command}\n")
     with place.known_hosts.open("a") as file:
         file.write(sshd.known.replace(str(sshd.port), "1"))
     transport = place.transport(config=str(config))
     node = Node("gpu1", sshd.address)
-    config.write_text(config.read_text().replace("gpu*", sshd.address))
     before = set(children_of(os.getpid()))
     assert read_all(transport.open(node, "echo hi")) == b"hi\n"
     children = set(children_of(os.getpid())) - before
@@ -531,8 +511,17 @@ def test_host_that_does_not_answer_is_given_up(place: Place) -> None:
 )
 def test_host_that_falls_silent_is_given_up(place: Place, said: bytes, what: str) -> None:
     """It takes the connection and sends nothing, or a banner and nothing more."""
-    with listener(lambda link: link.sendall(said)) as node:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def serve() -> socket.socket:
+            link, _ = server.accept()
+            link.sendall(said)
+            return link
+
+        serving = pool.submit(serve)
+        node = Node("gpu1", "127.0.0.1", port=server.getsockname()[1])
         problem = place.problem(node, connect_timeout=5)
+        serving.result().close()
     assert what in problem.message
 
 
