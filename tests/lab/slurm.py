@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import subprocess
 import sys
@@ -223,21 +222,6 @@ class Slurm:
         """
         job_id = self.job(run_id)["JobId"]
         self.sh(f"scontrol update jobid={job_id} starttime=now+3seconds", check=False)
-
-    @contextlib.contextmanager
-    def wrapped_sbatch(self, folder: Path, script: str) -> Iterator[None]:
-        """Have a shell script stand in for sbatch, in a folder of all; it is there as $SBATCH."""
-        real = os.path.realpath(self.sh("command -v sbatch").strip())
-        wrapper, copy = folder / "sbatch", folder / "real"
-        copy.write_bytes(Path(real).read_bytes())
-        wrapper.write_text(f"#!/bin/sh\nSBATCH={copy}\n{script}\n")
-        for path in (copy, wrapper):
-            path.chmod(0o755)
-        self.sh(f"mount --bind {wrapper} {real}", user="root")
-        try:
-            yield
-        finally:
-            self.sh(f"umount {real}", user="root")
 
     def save_state(self, run_id: str) -> None:
         """Wait until the controller would still know of the job of a run if it were killed.

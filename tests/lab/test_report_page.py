@@ -17,6 +17,7 @@ from runner.ui.page import page_data, render_page
 from tests.lab.browser import open_browser, open_page
 from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher, Result
+from tests.lab.waiting import wait_until
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run
 
 if TYPE_CHECKING:
@@ -40,18 +41,6 @@ def event_count(page: Page) -> int:
     text = page.locator("#events [role=status]").first.inner_text()
     found = re.search(r"of ([\d,]+) events", text)
     return int(found[1].replace(",", "")) if found else 0
-
-
-def wait_for_events(page: Page, condition: str) -> None:
-    page.wait_for_function(
-        """condition => {
-          const text = document.querySelector("#events [role=status]").textContent;
-          const count = Number((/of ([\\d,]+) events/.exec(text) || [0, "0"])[1].replace(",", ""));
-          const [sign, number] = condition.split(" ");
-          return sign === "=" ? count === Number(number) : count < Number(number);
-        }""",
-        arg=condition,
-    )
 
 
 @pytest.mark.promise(12)
@@ -100,9 +89,9 @@ def test_keys_and_a_pointer_zoom_all_and_filters_find(browser: Browser, tmp_path
         page.keyboard.press("Enter")
         assert page.locator(".timeline-box [aria-live]").inner_text() == "a is open"
         page.keyboard.press("+")
-        wait_for_events(page, f"< {everything}")
+        wait_until(lambda: event_count(page) < everything, "fewer events")
         page.keyboard.press("Escape")
-        wait_for_events(page, f"= {everything}")
+        wait_until(lambda: event_count(page) == everything, "all events")
         over = page.locator("#load .plot .u-over").first
         over.scroll_into_view_if_needed()
         box = over.bounding_box()
@@ -111,11 +100,11 @@ def test_keys_and_a_pointer_zoom_all_and_filters_find(browser: Browser, tmp_path
         page.mouse.down()
         page.mouse.move(box["x"] + 400, box["y"] + 50, steps=4)
         page.mouse.up()
-        wait_for_events(page, f"< {everything}")
+        wait_until(lambda: event_count(page) < everything, "fewer events")
         over.dblclick()
-        wait_for_events(page, f"= {everything}")
+        wait_until(lambda: event_count(page) == everything, "all events")
         page.get_by_label("Filter events of").fill("rank 3 exited")
-        wait_for_events(page, "= 2")
+        wait_until(lambda: event_count(page) == 2, "two events")
         page.get_by_label("Filter the configuration of").fill("task.args.lr")
         assert page.locator("#configuration tbody tr").count() == 1
         page.get_by_label("Filter logs of").fill("rank_3 err")

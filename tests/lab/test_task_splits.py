@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,28 +143,3 @@ def test_gloo_keeps_to_the_cpu_where_there_are_gpus(tmp_path: Path) -> None:
     done = python(*launch, str(EXAMPLES / "fsdp.py"), "--steps=1", DIST_BACKEND="gloo")
     assert done.returncode == 0, done
     assert done.stdout.endswith(" after 1 steps\n")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "chosen", "backend", "device"),
-    [
-        (2, [], "nccl", "cuda:0"),
-        (1, [], "gloo", "cpu"),
-        (2, ["--backend=gloo"], "gloo", "cpu"),
-        (1, ["--backend=nccl"], "nccl", "cuda:0"),
-    ],
-)
-def test_all_ranks_of_a_node_choose_alike(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, chosen: list[str], backend: str, device: str
-) -> None:
-    """Of two ranks on a node with one GPU, neither takes it, unless it is told to."""
-    import torch  # noqa: PLC0415
-
-    monkeypatch.delenv("DIST_BACKEND", raising=False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(sys, "argv", ["task.py", *chosen])
-    for name in ("fsdp", "tensor_parallel", "pipeline"):
-        task = task_of(name)
-        monkeypatch.setattr(task, "LOCAL_WORLD_SIZE", 2)
-        args = task.parse_args()
-        assert (args.backend, str(args.device)) == (backend, device), name

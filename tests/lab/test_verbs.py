@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 from contextlib import closing
 
 import pytest
@@ -74,19 +73,10 @@ def test_several_words_are_exact(on_lab: Launcher, way: str) -> None:
     assert [json.loads(str(data(done)[node]["out"])) for node in NODES] == [AWKWARD] * 2
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["runner"], "A='x y'; echo ${A#x y}z; echo $((1+2)) >&2; exit 4"),
-        (["fab", "--command"], "A='x'; echo $A | tr x z; echo $((1+2)) >&2; exit 4"),
-    ],
-    ids=["an assignment", "fab --command"],
-)
-def test_one_word_is_a_line_for_the_shell(on_lab: Launcher, words: list[str], line: str) -> None:
-    """It has variables, pipes and an exit code, wherever it stands on the command line."""
-    (on_lab.folder / "fabfile.py").write_text(FABFILE)
-    given = ["exec", "--cluster", "lab", "--json", *words[1:], line]
-    done = on_lab.fab(*given) if words[0] == "fab" else on_lab(*given)
+def test_one_word_is_a_line_for_the_shell(on_lab: Launcher) -> None:
+    """It has variables, pipes and an exit code."""
+    line = "A='x y'; echo ${A#x y}z | cat; echo $((1+2)) >&2; exit 4"
+    done = on_lab("exec", "--cluster", "lab", "--json", line)
     assert done.code == 4, done
     assert data(done) == dict.fromkeys(NODES, answer("z\n", 4, "3\n"))
 
@@ -120,29 +110,17 @@ def test_what_takes_too_long_is_killed_on_the_host(lab: Lab, on_lab: Launcher) -
     assert not [name for name in NODES if lab[name].processes("sleep\x00600")]
 
 
-@pytest.mark.parametrize(
-    ("program", "signum", "code"),
-    [
-        ([sys.executable, "-m", "runner"], signal.SIGINT, 130),
-        pytest.param([FAB], signal.SIGTERM, 143, marks=pytest.mark.all),
-    ],
-    ids=["runner INT", "fab TERM"],
-)
-def test_ctrl_c_ends_it_on_every_host(
-    lab: Lab, on_lab: Launcher, program: list[str], signum: signal.Signals, code: int
-) -> None:
-    """Exit 130 (143 for SIGTERM) without a traceback, and nothing is left, not even daemons."""
-    (on_lab.folder / "fabfile.py").write_text(FABFILE)
+def test_ctrl_c_ends_it_on_every_host(lab: Lab, on_lab: Launcher) -> None:
+    """Exit 130 without a traceback, and nothing is left, not even daemons."""
     line = "trap '' TERM INT HUP; setsid sleep 600 & sleep 600"
-    argv = [*program, "exec", "--cluster", "lab", "--", line]
-    with closing(Controller(argv, on_lab.folder, on_lab.env)) as running:
-        running.until(
-            lambda: all(len(lab[name].processes("sleep\x00600")) == 2 for name in NODES),
-            "the command on every host",
-        )
-        running.send(signum)
-        done = running.wait()
-    assert done.code == code, done
+    running = on_lab.start("exec", "--cluster", "lab", "--", line)
+    running.until(
+        lambda: all(len(lab[name].processes("sleep\x00600")) == 2 for name in NODES),
+        "the command on every host",
+    )
+    running.send()
+    done = running.wait()
+    assert done.code == 130, done
     assert "Traceback" not in done.err
     wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
 
