@@ -28,13 +28,7 @@ class NoGpuError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """What torch sees here.
-
-    Attributes:
-        torch: Its version, with the versions of CUDA and NCCL.
-        names: The models of the visible GPUs, in the order of their PCI addresses.
-        uuids: The same GPUs, as "GPU-...".
-    """
+    """What torch sees here: its versions, and the visible GPUs in the order of their addresses."""
 
     torch: str
     names: tuple[str, ...]

@@ -52,12 +52,7 @@ USED_LATER = [
 
 
 class ForkedController:
-    """A controller as `subprocess.Popen` would present it, forked by the server.
-
-    Attributes:
-        pid: Its process id.
-        returncode: Its exit code, or minus a signal's number; None while it runs.
-    """
+    """A controller as `subprocess.Popen` would present it, forked by the server."""
 
     def __init__(self, connection: socket.socket, pid: int, argv: list[str]) -> None:
         self._connection = connection
@@ -149,7 +144,7 @@ def _serve(address: str) -> dict[str, Any] | None:
     listener.listen(64)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers become no zombies
     print("ready", flush=True)
-    while 0 not in select.select([0, listener], [], [])[0]:
+    while 0 not in select.select([0, listener.fileno()], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork():
             connection.close()

@@ -159,11 +159,8 @@ class Launcher:
     """Starts controllers in one user's folder, with that user's own conf/.
 
     Attributes:
-        folder: Where that user stands.
-        conf: Their configuration.
         entry: What starts the ranks of `rank_overrides`: "plain", which costs each host no import
             of torch, or "torchrun".
-        env: The environment.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -63,15 +63,7 @@ def disk_full(lab: Lab) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault, on node2 of two unless it says otherwise.
-
-    Attributes:
-        args: What is typed after `python -m runner`.
-        says: What the last 25 lines have to hold, their line breaks left out.
-        cause: Its name in `result.json`.
-        code: The exit code.
-        setup: Brings it about, and undoes it.
-    """
+    """What is typed, and what the last 25 lines, `result.json` and the exit code have to say."""
 
     args: tuple[str, ...]
     says: tuple[str, ...]

@@ -26,15 +26,6 @@ Follow = Callable[[str], list[Result]]
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """What is `/shared` on the pages: a folder that all hosts have."""
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    return folder
-
-
-@pytest.fixture
 def cluster(lab: Lab, launcher: Launcher) -> Launcher:
     """A user whose cluster `mine` has two hosts with two ranks each."""
     described = lab.cluster([*lab.hosts][:2], nproc_per_node=2)
@@ -44,16 +35,16 @@ def cluster(lab: Lab, launcher: Launcher) -> Launcher:
 
 
 @pytest.fixture
-def follow(cluster: Launcher, shared: Path) -> Follow:
+def follow(cluster: Launcher, steps: Path) -> Follow:
     """Does what a page says; returns how its commands ended.
 
     Each must succeed, and its standard output have the lines below it, whatever their decimals.
     """
 
     def do(page: str) -> list[Result]:
-        write_files(page, cluster, shared)
+        write_files(page, cluster, steps)
         done: list[Result] = []
-        for kind, text in blocks(page, shared):
+        for kind, text in blocks(page, steps):
             for line in text.splitlines() if kind == "sh" else ():
                 program, *words = shlex.split(line, comments=True)
                 assert program == "runner"
@@ -123,30 +114,30 @@ def test_a_hydra_program(follow: Follow) -> None:
         assert rate in swept.out + swept.err
 
 
-def test_lightning(follow: Follow, shared: Path) -> None:
+def test_lightning(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need_library("lightning")
     done = follow("lightning.md")
     assert_falling(losses(*done))
-    assert (shared / "line" / "last.ckpt").stat().st_size > 0
+    assert (steps / "line" / "last.ckpt").stat().st_size > 0
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
 
 
-def test_accelerate(follow: Follow, shared: Path) -> None:
+def test_accelerate(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need_library("accelerate")
     done = follow("accelerate.md")
     assert_falling(losses(*done))
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
-    states = [path.name for path in (shared / "line" / "epoch_4").glob("random_states_*")]
+    states = [path.name for path in (steps / "line" / "epoch_4").glob("random_states_*")]
     assert sorted(states) == [f"random_states_{rank}.pkl" for rank in range(4)]
 
 
-def test_the_trainer_of_hugging_face(follow: Follow, shared: Path) -> None:
+def test_the_trainer_of_hugging_face(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, and goes on from its checkpoint."""
     need_library("transformers")
     trained, resumed = follow("trainer.md")
     assert_falling(losses(resumed))
     assert losses(resumed)[:2] == losses(trained)
-    states = (shared / "count" / "checkpoint-30").glob("rng_state_*")
+    states = (steps / "count" / "checkpoint-30").glob("rng_state_*")
     assert sorted(path.name for path in states) == [f"rng_state_{rank}.pth" for rank in range(4)]

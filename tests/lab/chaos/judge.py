@@ -38,10 +38,7 @@ class Expectation:
     """What the rules say of a run after an event.
 
     Attributes:
-        fate: What becomes of it.
         codes: The exit codes its controller may end with; any documented one if empty.
-        within_s: How long it may take.
-        says: What its controller has to say.
         undo: Repairs the lab, once every controller has ended that shall.
     """
 

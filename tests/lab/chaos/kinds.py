@@ -22,15 +22,7 @@ Act = Callable[[Scene], Expectation]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event.
-
-    Attributes:
-        name: What it is called in reports.
-        weight: How often it is drawn.
-        act: Does it.
-        needs_fresh_run: Whether it begins with a launch of its own.
-        needs_launcher: Whether it needs the controller that launched the victim.
-    """
+    """A kind of event, and how often it is drawn."""
 
     name: str
     weight: int

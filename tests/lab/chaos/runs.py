@@ -30,15 +30,6 @@ child without environment, and on the lab's hosts only root can make one."""
 
 @dataclass(frozen=True)
 class RunShape:
-    """What kind of run it is.
-
-    Attributes:
-        per_node: Ranks on every node.
-        ignores_term: Whether the ranks ignore TERM.
-        uses_torchrun: Whether the real torchrun starts them.
-        detached: Whether its controller leaves once it runs.
-    """
-
     per_node: int = 1
     ignores_term: bool = False
     uses_torchrun: bool = False
@@ -50,7 +41,6 @@ class Run:
     """A run on all hosts of the lab.
 
     Attributes:
-        name: Its run id.
         controller: The process that launched it, or follows it now.
         is_followed: Whether a controller is to see its end.
         is_attached: Whether that joined it: its Ctrl-C leaves the run alone.

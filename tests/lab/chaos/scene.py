@@ -26,12 +26,7 @@ class Scene:
     """One event: who is hit, and what becomes of the bystander.
 
     Attributes:
-        lab: The hosts.
-        launcher: Starts controllers, and verbs.
         rng: Decides everything that is left to chance.
-        victim: The run that is hit.
-        bystander: The other run.
-        bystander_expectation: What the rules say of the other run.
         actions: What was done, in words.
         relaunch: Starts another victim and does not wait for it.
     """

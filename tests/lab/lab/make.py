@@ -74,7 +74,7 @@ def make_lab(
             yield Leg(f"eth{i}", bridge, f"port{number}.{i}", address)
 
     def plan(name: str, number: int, subnet: int) -> HostPlan:
-        by_host = isinstance(sshd_options, Mapping)
+        by_host = sshd_options if isinstance(sshd_options, Mapping) else {name: sshd_options}
         return HostPlan(
             name=name,
             legs=tuple(legs(name, number, subnet)),
@@ -82,7 +82,7 @@ def make_lab(
             is_loopback=is_loopback,
             login_shell=(login_shell or {}).get(name, "/bin/bash"),
             rc_banner=rc_banner,
-            sshd_options=tuple(sshd_options.get(name, ()) if by_host else sshd_options),
+            sshd_options=tuple(by_host.get(name, ())),
         )
 
     with ExitStack() as cleanup:  # what was built so far is removed on an error

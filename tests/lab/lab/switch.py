@@ -25,14 +25,7 @@ PORT = "controller"
 
 @dataclass(frozen=True)
 class Leg:
-    """One network interface of a host, and its cable.
-
-    Attributes:
-        interface: Its name on the host: eth0, eth1, ...
-        bridge: The bridge its cable goes to.
-        port: The name of the cable's other end, at the switch.
-        address: Its address; all subnets are /24.
-    """
+    """A network interface of a host, and its cable to a port of the switch; subnets are /24."""
 
     interface: str
     bridge: str
