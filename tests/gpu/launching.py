@@ -21,12 +21,7 @@ PRESETS = ("DIST_BACKEND", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 class LocalLauncher:
-    """Runs launches and verbs in a folder of its own; a check fails where one ends otherwise.
-
-    Attributes:
-        gpus: The number of GPUs here.
-        workdir: The override that keeps what is on hosts in that folder, too.
-    """
+    """Runs launches and verbs in a folder of its own; a check fails where one ends otherwise."""
 
     def __init__(self, folder: Path, gpus: int) -> None:
         self.gpus = gpus

@@ -135,7 +135,7 @@ def state(gpus: Sequence[FakeGpu], mode: str = "0") -> str:
 
 
 class HostGpus:
-    """The GPUs of a host of the lab, until its power is cut; see `install`."""
+    """The GPUs of a host of the lab, until its power is cut."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host

@@ -17,12 +17,7 @@ from tests.lab.waiting import PATIENCE, wait_until
 
 
 class Terminal:
-    """A program in a terminal of its own.
-
-    Attributes:
-        process: The program.
-        shown: All that it wrote so far.
-    """
+    """A program in a terminal of its own."""
 
     def __init__(
         self,

@@ -108,18 +108,6 @@ def test_each_host_says_what_its_engine_lacks(user: Launcher, engines: Engines) 
     assert "usermod -aG docker alice" in said_of(err, "node4")
 
 
-def test_an_engine_on_another_machine(user: Launcher, engines: Engines) -> None:
-    """What would be mounted is that machine's; it may be in a file, not in the environment."""
-    host = engines.lab["node1"]
-    host.sh(f"{DOCKER} context create far --docker host=tcp://10.9.8.7:2375")
-    host.sh(f"{DOCKER} context use far")
-    try:
-        err = refused(user, ALONE, *overrides())
-        assert "tcp://10.9.8.7:2375, another machine" in said_of(err, "node1")
-    finally:
-        host.sh(f"{DOCKER} context use default")
-
-
 IMAGES = {
     "never": (
         ("container.image=nosuch", "container.pull=never"),

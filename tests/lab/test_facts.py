@@ -355,25 +355,6 @@ def bind(port: int, address: str = "127.0.0.1", *, shared: bool) -> socket.socke
     return bound
 
 
-@pytest.mark.parametrize(("address", "anywhere"), [("0.0.0.0", True), ("::1", False)])
-def test_a_reserved_port_is_kept_from_others_but_not_from_the_store(
-    free_port: int, address: str, *, anywhere: bool
-) -> None:
-    """Who does not share is refused; who does, as torch's store, can bind and listen."""
-    wanted = 0 if anywhere else free_port
-    reserved, _ = ports.reserve(wanted, wanted)
-    assert reserved is not None
-    port = reserved.getsockname()[1]
-
-    with reserved:
-        with pytest.raises(OSError, match="in use"):
-            bind(port, address, shared=False)
-        with bind(port, address, shared=True) as store:
-            store.listen()
-            assert len(ports.listening_inodes(port)) == 1
-        assert ports.listening_inodes(port) == set()
-
-
 def test_two_runs_never_reserve_the_same_port(held: socket.socket) -> None:
     """Both would share it with a store, but not with each other."""
     port = held.getsockname()[1]
@@ -434,11 +415,16 @@ def test_children_do_not_hold_the_port(held: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::1"])
-def test_a_listener_on_a_reserved_port_is_found(
+def test_a_reserved_port_is_kept_for_the_store_and_its_listener_is_found(
     address: str, held: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any address; before that every look costs one system call, however full /proc is."""
+    """Who does not share is refused; who does, as torch's store, can bind and listen.
+
+    Before that every look costs one system call, however full /proc is.
+    """
     port = held.getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        bind(port, address, shared=False)
     reservation = ports.PortReservation(held, port)
     with monkeypatch.context() as without_proc:
         without_proc.setattr(procfs, "table", lambda: pytest.fail("/proc was read"))

@@ -12,18 +12,9 @@ import pytest
 from tests.lab.by_hand import EXAMPLES
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.test_elastic import ELASTIC
 
 pytestmark = pytest.mark.tasks
-
-ELASTIC = (
-    "cluster=lab4",
-    "cluster.only=[node1,node2,node3]",
-    "rendezvous=c10d",
-    "task.nnodes='2:3'",
-    "torchrun.max_restarts=5",
-    "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",
-    "cluster.env.OMP_NUM_THREADS=1",
-)
 
 
 EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 10, 29, 48, 5
@@ -56,6 +47,7 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
     args = (f"epochs={EPOCHS}", f"save_every={SAVE_EVERY}", "log_every=1")
     training = on_lab.start(
         *ELASTIC,
+        "cluster.env.OMP_NUM_THREADS=1",
         "task=elastic",
         *script,
         "cluster.master=node2",

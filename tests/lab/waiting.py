@@ -33,18 +33,10 @@ def wait_until(
     *,
     detail: Callable[[], object] | None = None,
 ) -> None:
-    """Return once `condition()` is true.
+    """Return once `condition()` is true, or raise TimedOut after `timeout` × `PATIENCE` seconds.
 
-    The pauses between two looks grow, since a look often starts a program.
-
-    Args:
-        condition: What to look at.
-        what: The name of the event, for the error.
-        timeout: In seconds, on an idle machine.
-        detail: Returns what the error shows beside the name.
-
-    Raises:
-        TimedOut: It was not true within `timeout` × `PATIENCE` seconds.
+    The pauses between two looks grow, since a look often starts a program. The error shows `what`
+    was waited for, and what `detail` returns.
     """
     deadline = time.monotonic() + timeout * PATIENCE
     pause = SHORTEST_PAUSE_S

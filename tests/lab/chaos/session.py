@@ -155,7 +155,9 @@ class Session:
         """Have a run end with success; return what is wrong with that."""
         others = [each for each in (self._victim, self._bystander) if each and each is not run]
         run.request_end()
-        return self._wait_and_check_ended(run, judge.ends(0), others)[1]
+        problems = list(judge.await_controller(run, judge.ends(0))) if run.is_followed else []
+        _, left = judge.await_clean(self._lab, others)
+        return problems + left + self._check_ended(run)
 
     @staticmethod
     def _raise_if_any(problems: list[str]) -> None:
@@ -200,13 +202,6 @@ class Session:
                 return judge.ends()
             time.sleep(0.05)
         return judge.GOES_ON
-
-    def _wait_and_check_ended(
-        self, run: Run, expect: Expectation, others: Sequence[Run]
-    ) -> tuple[int, list[str]]:
-        problems = list(judge.await_controller(run, expect)) if run.is_followed else []
-        orphans, left = judge.await_clean(self._lab, list(others))
-        return orphans, problems + left + self._check_ended(run)
 
     def _check_ended(self, run: Run) -> list[str]:
         code = run.controller.process.poll()

@@ -103,11 +103,7 @@ class Host:
         self._init_pid = int(first_line(self._boot_process) or 0)
 
     def wait_ready(self) -> None:
-        """Returns once its sshd listens and its network carries.
-
-        Raises:
-            LabError: It died, or took more than 10 s; the text has its console log.
-        """
+        """Returns once its sshd listens and its network carries."""
         with contextlib.suppress(TimedOut):
             wait_until(
                 lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen"
@@ -183,14 +179,7 @@ class Host:
     def write(
         self, path: str, text: str, mode: int | None = None, *, user: str = LOGIN_USER
     ) -> None:
-        """Writes a file, in the host's view, and the folders it needs.
-
-        Args:
-            path: Absolute, or relative to the user's home (also as "~/...").
-            text: What to write.
-            mode: Its permissions, if not the usual.
-            user: Who writes it, and owns it if it is new.
-        """
+        """Writes a file and the folders it needs; a path is absolute, or below the user's home."""
         quoted_path = shlex.quote(path.removeprefix("~/"))
         chmod = "" if mode is None else f"chmod {mode:o} {quoted_path}"
         script = f'mkdir -p "$(dirname {quoted_path})" && cat > {quoted_path}\n{chmod}'

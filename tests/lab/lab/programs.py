@@ -54,14 +54,6 @@ def run(
 ) -> str:
     """Runs a program to its end and returns what it printed.
 
-    Args:
-        argv: The program and its arguments.
-        stdin: What it can read.
-        timeout: In seconds, on an idle machine.
-        check: Whether an exit code other than 0 is an error.
-        kind: The class that starts it.
-        description: What an error calls it, if not by its arguments.
-
     Raises:
         LabError: It failed, and `check` is set; the text has all it said.
         subprocess.TimeoutExpired: It still ran after `timeout` × PATIENCE seconds, and got killed.
