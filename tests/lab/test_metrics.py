@@ -12,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, Launcher, Result, program
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.waiting import wait_until, wait_until_ended
 
 NODES = ("node1", "node2")
@@ -87,11 +87,6 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     assert records(done.folder) == kept
 
 
-def ok(result: Result) -> str:
-    assert result.code == 0, result
-    return result.out
-
-
 def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) -> None:
     """By what differed and what came of it: as a table, CSV, JSON and event files."""
     (tmp_path / "go").touch()
@@ -100,7 +95,7 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
         done = on_lab(*measured(tmp_path, last))
         assert done.code == 0, done
         ids.append(done.folder.name)
-    header, *rows = ok(on_lab("compare")).splitlines()
+    header, *rows = on_lab("compare").out.splitlines()
     assert [row.split()[0] for row in rows] == ids
     assert header.split()[:4] == ["run", "task.args", "loss", "end"]
     assert all("NaN" in row and "succeeded" in row for row in rows)
@@ -108,7 +103,7 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
     first, second = csv.DictReader(io.StringIO(listed))
     assert [first["run"], second["run"]] == ids, "1/4 is more than 1/7"
     assert (first["least_loss"], first["loss"], first["step"]) == ("0.25", "NaN", "5")
-    data = json.loads(ok(on_lab("compare", ids[1], "--json")))
+    data = json.loads(on_lab("compare", ids[1], "--json").out)
     assert (data[0]["exit_code"], data[0]["nodes"], data[0]["config"]) == (0, 2, {})
     refused = on_lab("compare", "--sort", "los")
     assert (refused.code, "did you mean loss?" in refused.err) == (2, True)
@@ -117,7 +112,7 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
     assert "pull --cluster NAME --run 0101-0101-none-zzzz" in unknown.err
 
     for _ in range(2):  # the second replaces the first
-        ok(on_lab("export", *ids, "--tensorboard", "tb"))
+        assert on_lab("export", *ids, "--tensorboard", "tb").code == 0
     steps, losses = zip(*scalars(on_lab.folder / "tb" / ids[1]), strict=True)
     assert steps == tuple(range(1, 8))
     assert losses == pytest.approx([1 / step for step in steps])

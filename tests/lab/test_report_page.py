@@ -16,7 +16,7 @@ from runner.core.history.run_data import RunData
 from runner.ui.page import page_data, render_page
 from tests.lab.browser import open_browser, open_page
 from tests.lab.forkserver import RUNNER_ARGV
-from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher, Result
+from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher
 from tests.lab.waiting import wait_until
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run
 
@@ -142,17 +142,12 @@ def test_the_verb_writes_the_page_of_runs(on_lab: Launcher) -> None:
     assert "up\n" in "".join(log["text"] for log in run["logs"])
     assert run["timeline"]["bars"]["rank"] == [0, -1]
     for _, command in run["commands"]:
-        again = run_command(on_lab, command)
+        typed = shlex.split(command)
+        assert typed[: len(RUNNER_ARGV)][-2:] == ["-m", "runner"], typed
+        again = on_lab(*typed[typed.index("runner") + 1 :])
         expected = 1 if "rerun=" in command else 0
         assert again.code == expected, again
     last = on_lab("report", "first-run", "latest")
     assert last.code == 0, last
     (both,) = on_lab.folder.glob("runs/report-first-run-*.html")
     assert len(data_of(both)["runs"]) == 2
-
-
-def run_command(user: Launcher, command: str) -> Result:
-    """Run what a page says, as it is typed."""
-    words = shlex.split(command)
-    assert words[: len(RUNNER_ARGV)][-2:] == ["-m", "runner"], words
-    return user(*words[words.index("runner") + 1 :])
