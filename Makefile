@@ -9,8 +9,6 @@ ARGS   ?=
 # fails once has failed: nothing is run again.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 ONCE   := not all and (smoke or not (slurm or containers or tasks or chaos))
-# Tests that shorten a limit of the product run after the others. Exit code 5: ARGS chose none of them.
-OR_NONE := || [ $$? = 5 ]
 
 # Where it is set (some images do), each of the suite's thousand controllers would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,12 +25,10 @@ run: $(VENV)/.run  ## train ResNet-18 on this machine (ARGS="task.args.epochs=2"
 	@printf '  %s init\n' '$(abspath $(BIN))/runner'
 
 test: check system  ## checks, and every promise and documented behaviour once
-	$(PYTEST) -m "not timing and $(ONCE)" $(ARGS)
-	$(PYTEST) -m "timing and $(ONCE)" $(ARGS) $(OR_NONE)
+	$(PYTEST) -m "$(ONCE)" $(ARGS)
 
 test-all: check system $(VENV)/.libraries  ## checks, and all tests: all combinations, Slurm, containers, trainings, chaos
-	$(PYTEST) -m "not timing" $(ARGS)
-	$(PYTEST) -m timing $(ARGS) $(OR_NONE)
+	$(PYTEST) $(ARGS)
 
 slurm: $(VENV)/.test system  ## tests on Slurm's own daemons
 	$(PYTEST) -m slurm $(ARGS)

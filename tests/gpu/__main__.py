@@ -57,7 +57,6 @@ class RowCollector:
 
 
 def run_checks(*argv: str) -> tuple[int, list[Row]]:
-    """Run pytest; return our exit code, and the rows."""
     collector = RowCollector()
     code = pytest.main([*FLAGS.split(), *argv], plugins=[collector])
     return 130 if code == pytest.ExitCode.INTERRUPTED else min(int(code), 1), collector.rows
@@ -81,7 +80,6 @@ def render(machine: str, rows: list[Row]) -> str:
 
 
 def main() -> int:
-    """Run the checks, and print the table."""
     try:
         machine = find_machine()
     except NoGpuError as error:

@@ -21,12 +21,7 @@ PRESETS = ("DIST_BACKEND", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 class LocalLauncher:
-    """Runs launches and verbs in a folder of its own; a check fails where one ends otherwise.
-
-    Attributes:
-        gpus: The number of GPUs here.
-        workdir: The override that keeps what is on hosts in that folder, too.
-    """
+    """Runs launches and verbs in a folder of its own; a check fails where one ends otherwise."""
 
     def __init__(self, folder: Path, gpus: int) -> None:
         self.gpus = gpus
@@ -70,19 +65,16 @@ def is_forked(run: Result) -> bool:
 
 
 def progress(run: Result) -> Progress:
-    """Return the lines of progress of rank 0."""
     lines = run.log("local", 0).splitlines()
     return [json.loads(line) for line in lines if line.startswith('{"step"')]
 
 
 def plan_backend(run: Result) -> str:
-    """Return the backend of the plan."""
     backend: str = json.loads((run.folder / "plan.json").read_text())["backend"]
     return backend
 
 
 def collectives(run: Result) -> dict[str, Any]:
-    """Return what the task `collectives` has measured."""
     path = run.folder / "outputs" / "local" / "collectives.json"
     measured: dict[str, Any] = json.loads(path.read_text())
     return measured

@@ -28,20 +28,13 @@ class NoGpuError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """What torch sees here.
-
-    Attributes:
-        torch: Its version, with the versions of CUDA and NCCL.
-        names: The models of the visible GPUs, in the order of their PCI addresses.
-        uuids: The same GPUs, as "GPU-...".
-    """
+    """What torch sees here: its versions, and the visible GPUs in the order of their addresses."""
 
     torch: str
     names: tuple[str, ...]
     uuids: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return the line about the machine."""
         version = host_facts()["driver"].version or "unknown"
         commit = _printed("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
         parts = (
@@ -70,11 +63,8 @@ def find_machine() -> Machine:
     )
     if done.returncode:
         raise NoGpuError(f"{sys.executable}: {(done.stderr.splitlines() or ['no torch'])[-1]}")
-    return read_devices(json.loads(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def read_devices(seen: dict[str, Any], visible: str | None) -> Machine:
-    """Return what torch saw with a CUDA_VISIBLE_DEVICES, or say why that is no GPU."""
+    seen = json.loads(done.stdout)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not seen["cuda"]:
         raise NoGpuError(f"torch {seen['torch']} has no CUDA: install a build of it that has")
     if not seen["names"]:

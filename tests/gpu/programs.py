@@ -28,7 +28,6 @@ def devices() -> None:
 
 
 def out_of_memory() -> None:
-    """Ask the GPU for more than it has."""
     total = torch.cuda.get_device_properties(0).total_memory
     torch.empty(total + (1 << 30), dtype=torch.uint8, device="cuda")
 
@@ -87,8 +86,6 @@ def sync_batch_norm() -> None:
 
 
 class Squares(torch.utils.data.Dataset[torch.Tensor]):
-    """The squares of the first numbers, made by worker processes."""
-
     def __len__(self) -> int:
         return 8
 

@@ -35,12 +35,10 @@ FEW = [pytest.param(count, id=f"{count} GPU{'s' * (count > 1)}") for count in (1
 
 
 def program(name: str) -> tuple[str, ...]:
-    """Return the overrides that start one of our programs."""
     return f"task.script={PROGRAMS}", "task.args_style=raw", f"task.args=[{name}]"
 
 
 def smi(query: str, *more: str) -> list[list[str]]:
-    """Return what nvidia-smi says, by rows and columns."""
     if not shutil.which("nvidia-smi"):
         pytest.skip("there is no nvidia-smi here")
     argv = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits", *more]
@@ -49,7 +47,6 @@ def smi(query: str, *more: str) -> list[list[str]]:
 
 
 def memory_used(uuid: str) -> int:
-    """Return the memory in use on a GPU, in MiB."""
     return int(smi("gpu=memory.used", f"--id={uuid}")[0][0])
 
 
@@ -71,7 +68,6 @@ def test_facts_equal_those_of_nvidia_smi(machine: Machine, record_property: Figu
 
 
 def findings(launch: LocalLauncher) -> list[dict[str, str]]:
-    """Return what `runner check` says of GPUs."""
     found = json.loads(launch.verb("check", "--cluster", "local", "--json", launch.workdir).out)
     return [row for row in found if row["check"] in ("gpus", "driver", "health")]
 
@@ -132,8 +128,6 @@ TRAININGS = {
     "pipeline": ("pipeline", STEPS),
 }
 """By task: the one whose losses on one CPU it must equal, and the arguments of both."""
-BY_BACKEND = ("ddp", "fsdp", "tensor_parallel", "pipeline")
-"""Those whose device follows from the backend."""
 
 
 @pytest.mark.parametrize(
@@ -161,7 +155,6 @@ def test_training(
 
 
 def worst_difference(found: Progress, expected: Progress) -> float:
-    """Return by how much the losses of two trainings differ at most."""
     assert [line["step"] for line in found] == [line["step"] for line in expected]
     assert len(found) > 10
     assert [line for line in (*found, *expected) if not math.isfinite(line["loss"])] == []
@@ -184,18 +177,6 @@ def test_preload(launch: LocalLauncher, ranks: int, record_property: Figure) -> 
         assert len({str(number) for number in numbers}) == len(numbers)
     assert runs[0] == runs[1]
     record_property("figure", "losses of a compiled model equal to the digit")
-
-
-@pytest.mark.parametrize("task", BY_BACKEND)
-def test_training_by_gloo(
-    launch: LocalLauncher, on_cpu: Callable[..., Progress], task: str, record_property: Figure
-) -> None:
-    """With the backend gloo it stays on the CPU: every loss is that of one CPU, to the digit."""
-    words = (f"task={task}", *TRAININGS[task][1])
-    run = launch(*words, "cluster.backend=gloo", gpus=1)
-    assert plan_backend(run) == "gloo"
-    assert worst_difference(progress(run), on_cpu(*words)) == 0
-    record_property("figure", "the losses of one CPU")
 
 
 @pytest.mark.parametrize("gpus", FEW)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
+from tests.lab.lab import need
 from tests.lab.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -22,12 +20,9 @@ TIMEOUT_MS = 60_000 * PATIENCE
 
 @contextlib.contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start it, and end it."""
-    missing = [] if Path(CHROMIUM).exists() else [CHROMIUM]
-    missing += [] if importlib.util.find_spec("playwright") else ["playwright"]
-    if missing:
-        reason = f"no {' and no '.join(missing)}"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    missing = "" if Path(CHROMIUM).exists() else CHROMIUM
+    missing = missing or ("" if importlib.util.find_spec("playwright") else "playwright")
+    need(missing and f"no {missing}")
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
     with sync_playwright() as playwright:

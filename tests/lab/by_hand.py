@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,6 @@ TORCHRUN = ("-m", "torch.distributed.run")
 
 
 def program(name: str) -> Path:
-    """Return the file of a shipped task."""
     example = EXAMPLES / f"{name}.py"
     return example if example.is_file() else TASKS / f"{name}.py"
 
@@ -59,3 +59,15 @@ def assert_same(one: object, other: object, where: str = "") -> None:
         assert torch.equal(one, other), where
     else:
         assert one == other, where
+
+
+def progress(out: str, steps: int, unit: str = "samples") -> list[float]:
+    """Return the losses that a task has printed of each step; its last line repeats the last."""
+    *lines, last = out.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["step"], row["steps"], row["unit"]) for row in rows] == [
+        (step, steps, unit) for step in range(rows[0]["step"], steps + 1)
+    ]
+    assert all(row["rate"] > 0 for row in rows)
+    assert last == f"loss {rows[-1]['loss']:.4f} after {steps} steps"
+    return [row["loss"] for row in rows]

@@ -7,7 +7,6 @@ where it is.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.host.gpu import nvml, query
-from tests.lab.lab import Host
+from tests.lab.lab import Host, need
 from tests.lab.waiting import PATIENCE
 
 HOST_FOLDER = "/run/opengl-driver/lib"
@@ -120,7 +119,6 @@ class FakeGpu:
     processes: tuple[tuple[int, int], ...] = NO_PROCESSES
 
     def to_line(self) -> str:
-        """Return it as the library reads it."""
         milliwatts = [
             None if each is None else round(1000 * each)
             for each in (self.power_w, self.power_limit_w)
@@ -137,7 +135,7 @@ def state(gpus: Sequence[FakeGpu], mode: str = "0") -> str:
 
 
 class HostGpus:
-    """The GPUs of a host of the lab, until its power is cut; see `install`."""
+    """The GPUs of a host of the lab, until its power is cut."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
@@ -153,12 +151,10 @@ class HostGpus:
         )
 
     def set(self, *gpus: FakeGpu, mode: str = "0") -> None:
-        """Have the library say this from now on."""
         self._host.write(f"{HOST_FOLDER}/new", state(gpus, mode), 0o644, user="root")
         self._host.sh(f"mv {HOST_FOLDER}/new {HOST_FOLDER}/state", user="root")
 
     def remove(self) -> None:
-        """Take the driver away."""
         self._host.sh(
             f"rm -rf {Path(HOST_FOLDER).parent}\n"
             "if mountpoint -q /proc/driver; then umount -l /proc/driver; fi",
@@ -177,7 +173,6 @@ class LocalGpus:
         self.set()
 
     def set(self, *gpus: FakeGpu, mode: str = "0") -> None:
-        """Have the library say this from now on."""
         new = self._state.with_suffix(".new")
         new.write_text(state(gpus, mode))
         new.replace(self._state)
@@ -185,8 +180,7 @@ class LocalGpus:
 
 def build(folder: Path, state_path: str) -> Path:
     """Compile the library; skip the test where there is no compiler."""
-    if not shutil.which("gcc"):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no gcc")
+    need("" if shutil.which("gcc") else "no gcc")
     source, library = folder / "fake_nvml.c", folder / LIBRARY
     source.write_text(_SOURCE)
     defines = [f'-DSTATE="{state_path}"', f'-DGPU_NAME="{NAME}"']

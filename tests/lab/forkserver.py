@@ -34,34 +34,25 @@ ROOT = str(Path(__file__).parents[2])
 LENGTH = 8
 """Bytes of the length before each request."""
 SKIPPED = ("runner.host", "runner.tasks", "runner.verbs", "runner.__main__")
-USED_LATER = (
-    *("antlr4", "hydra._internal.core_plugins.basic_launcher", "hydra.core.plugins"),
-    *(
-        "hydra._internal.core_plugins.basic_sweeper",
-        "hydra._internal.core_plugins.file_config_source",
-    ),
-    *(
-        "hydra._internal.core_plugins.importlib_resources_config_source",
-        "hydra.core.override_parser.overrides_parser",
-    ),
-    *(
-        "omegaconf.grammar_parser",
-        "fabric",
-        "paramiko",
-        "ClusterShell.NodeSet",
-        "rich.live",
-        "rich.table",
-    ),
-)
+USED_LATER = [
+    "antlr4",
+    "fabric",
+    "paramiko",
+    "ClusterShell.NodeSet",
+    "rich.live",
+    "rich.table",
+    "omegaconf.grammar_parser",
+    "hydra.core.plugins",
+    "hydra.core.override_parser.overrides_parser",
+    "hydra._internal.core_plugins.basic_launcher",
+    "hydra._internal.core_plugins.basic_sweeper",
+    "hydra._internal.core_plugins.file_config_source",
+    "hydra._internal.core_plugins.importlib_resources_config_source",
+]
 
 
 class ForkedController:
-    """A controller as `subprocess.Popen` would present it, forked by the server.
-
-    Attributes:
-        pid: Its process id.
-        returncode: Its exit code, or minus a signal's number; None while it runs.
-    """
+    """A controller as `subprocess.Popen` would present it, forked by the server."""
 
     def __init__(self, connection: socket.socket, pid: int, argv: list[str]) -> None:
         self._connection = connection
@@ -70,17 +61,12 @@ class ForkedController:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: It still runs after `timeout` seconds.
-        """
+        """Return the exit code once it has ended, or raise `subprocess.TimeoutExpired`."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self._argv, timeout or 0)
@@ -89,26 +75,17 @@ class ForkedController:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 def fork_controller(
     argv: list[str], cwd: Path, env: Mapping[str, str], output: tuple[int, int]
 ) -> ForkedController:
-    """Start `python -m runner ARGV`, forked from a server that has imported it.
-
-    Args:
-        argv: The words after `runner`.
-        cwd: Where it stands.
-        env: Its environment.
-        output: The descriptors of its standard output and error.
-    """
+    """Start `python -m runner ARGV` with these descriptors as its standard output and error."""
     with Path(os.devnull).open("rb") as nothing:
         return _server().start(argv, cwd, env, (nothing.fileno(), *output))
 
@@ -143,14 +120,6 @@ class ForkServer:
     def start(
         self, argv: list[str], cwd: Path, env: Mapping[str, str], descriptors: tuple[int, int, int]
     ) -> ForkedController:
-        """Fork a controller.
-
-        Args:
-            argv: The words after `runner`.
-            cwd: Where it stands.
-            env: Its environment.
-            descriptors: Its standard input, output and error.
-        """
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(self._address)
         request = json.dumps({"argv": argv, "cwd": str(cwd), "env": dict(env)}).encode()
@@ -168,63 +137,44 @@ class ForkServer:
         self._folder.cleanup()
 
 
-class _Server:
-    """The process that forks; `serve` returns in each child."""
-
-    def __init__(self, address: str) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(address)
-        self._listener.listen(64)
-        self._running: dict[int, socket.socket] = {}
-        self._wake, self._alarm = socket.socketpair()
-        self._alarm.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._alarm.fileno())
-
-    def serve(self) -> dict[str, Any] | None:
-        """Fork on request; return the request in the child that carries it out, None at the end."""
-        print("ready", flush=True)
-        while True:
-            watched: list[socket.socket | int] = [0, self._listener, self._wake]
-            ready = select.select(watched, [], [])[0]
-            if self._wake in ready:
-                self._wake.recv(4096)
-            self._reap()
-            if self._listener in ready and (request := self._fork()):
-                return request
-            if 0 in ready:
-                return None
-
-    def _fork(self) -> dict[str, Any] | None:
-        connection, _ = self._listener.accept()
-        head, descriptors, _, _ = socket.recv_fds(connection, LENGTH, 3)
-        length = int.from_bytes(head, "big")
-        data = connection.recv(length, socket.MSG_WAITALL)
-        pid = os.fork()
-        if pid:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            self._running[pid] = connection
-            connection.sendall(pid.to_bytes(LENGTH, "big"))
-            return None
-        os.setsid()
-        signal.set_wakeup_fd(-1)
+def _serve(address: str) -> dict[str, Any] | None:
+    """Fork on request; return the request in the child that carries it out, None at the end."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers become no zombies
+    print("ready", flush=True)
+    while 0 not in select.select([0, listener.fileno()], [], [])[0]:
+        connection, _ = listener.accept()
+        if os.fork():
+            connection.close()
+            continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (*self._running.values(), connection, self._listener, self._wake, self._alarm):
-            each.close()
-        for number, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        request: dict[str, Any] = json.loads(data)
-        return request
+        listener.close()
+        return _keep(connection)
+    return None
 
-    def _reap(self) -> None:
-        while self._running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            with self._running.pop(pid) as connection, contextlib.suppress(OSError):
-                connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+def _keep(connection: socket.socket) -> dict[str, Any]:
+    """Fork a controller, and tell of its end; only the controller returns."""
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH, 3)
+    data = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+    pid = os.fork()
+    if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        connection.sendall(pid.to_bytes(LENGTH, "big"))
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):
+            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os._exit(0)
+    os.setsid()
+    connection.close()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    request: dict[str, Any] = json.loads(data)
+    return request
 
 
 def _import_runner() -> None:
@@ -259,5 +209,5 @@ def _become_controller(argv: list[str], cwd: str, env: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     _import_runner()
-    if request := _Server(sys.argv[1]).serve():
+    if request := _serve(sys.argv[1]):
         _become_controller(**request)

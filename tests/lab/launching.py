@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -26,27 +27,16 @@ RANK_SCRIPT = str(PROGRAMS / "rank.py")
 TORCHLESS = str(PROGRAMS / "torchless")
 """A folder for PYTHONPATH with a stand-in for torchrun, which costs no import of torch."""
 
-PRELOADS = os.environ.get("PRELOAD_RANKS") == "1"
-"""Whether ranks without torch are forks of one process wherever torchrun starts them."""
-
+FAB = str(Path(sys.executable).with_name("fab"))
 CLOSE_S = 10.0  # for a controller to pass on a stop
-
 PLAIN_ENTRY = "task.entry=plain"
 SECRET = "S3cr3t-of-the-launch"
 USE_OF_SECRET = ("cluster.secrets=[TOKEN]", "notify=['echo told $TOKEN >&2; exit 7']")
 """Overrides by which the value of $TOKEN gets into what a run is told by, and says."""
 
-VERBS = [
-    *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
-    *("init", "logs", "ps", "pull", "report", "stacks", "stop"),
-    *("top", "why"),
-]
-
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a controller ended."""
-
     code: int
     out: str
     err: str
@@ -60,13 +50,11 @@ class Result:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The run's `result.json`."""
         data: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
         return data
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The run's `events.jsonl`."""
         return [
             json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()
         ]
@@ -78,8 +66,6 @@ class Result:
 
 
 class Controller:
-    """One running `python -m runner`."""
-
     def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
         self.cwd = cwd
         self.started_at = time.monotonic()
@@ -101,12 +87,10 @@ class Controller:
 
     @property
     def out(self) -> str:
-        """Standard output so far."""
         return _read_text(self._out)
 
     @property
     def err(self) -> str:
-        """Standard error so far."""
         return _read_text(self._err)
 
     @property
@@ -117,7 +101,6 @@ class Controller:
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
         return self.cwd / "runs" / self.run_id
 
     def send(self, signum: int = signal.SIGINT) -> None:
@@ -136,6 +119,16 @@ class Controller:
 
         wait_until(met, what, seconds, detail=self._printed)
 
+    def until_joined(self, members: int = 1) -> None:
+        """Wait until so many supervisors have said that they are in touch with the hub."""
+        self.until(lambda: self.joined == members, "the members to know the hub")
+
+    @property
+    def joined(self) -> int:
+        """How many have."""
+        path = self.folder / "events.jsonl"
+        return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
+
     def until_printed(self, text: str, times: int = 1, seconds: float = 60) -> None:
         """Wait until a text stands in the ranks' output so often."""
         self.until(lambda: self.out.count(text) >= times, f"{times} × {text!r}", seconds)
@@ -153,7 +146,6 @@ class Controller:
         return f"{self.out[-4000:]}\n{self.err[-8000:]}"
 
     def kill(self) -> None:
-        """End it without a word."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
@@ -172,11 +164,8 @@ class Launcher:
     """Starts controllers in one user's folder, with that user's own conf/.
 
     Attributes:
-        folder: Where that user stands.
-        conf: Their configuration.
         entry: What starts the ranks of `rank_overrides`: "plain", which costs each host no import
             of torch, or "torchrun".
-        env: The environment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -194,7 +183,6 @@ class Launcher:
         self._controllers: list[Controller] = []
 
     def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> Controller:
-        """Start `python -m runner OVERRIDES`."""
         controller = Controller(
             [*RUNNER_ARGV, *overrides], self.folder, {**self.env, **(env or {})}
         )
@@ -204,7 +192,6 @@ class Launcher:
     def __call__(
         self, *overrides: str, seconds: float = 90, env: Mapping[str, str] | None = None
     ) -> Result:
-        """Run it to its end."""
         return self.start(*overrides, env=env).wait(seconds)
 
     def run_ranks(self, words: str, *overrides: str, **more: Any) -> Result:
@@ -214,6 +201,10 @@ class Launcher:
     def rank_overrides(self, *words: str) -> list[str]:
         """The overrides for ranks without torch, started as `entry` says."""
         return rank_overrides(*words, entry=self.entry)
+
+    def fab(self, *words: str) -> Result:
+        with contextlib.closing(Controller([FAB, *words], self.folder, self.env)) as controller:
+            return controller.wait(60)
 
     def in_folder(self, folder: Path) -> Launcher:
         """The same user, standing in another folder."""
@@ -229,7 +220,6 @@ class Launcher:
         return other
 
     def close(self) -> None:
-        """Kill what still runs."""
         for controller in self._controllers:
             controller.close()
 
@@ -238,9 +228,13 @@ def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
     """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
     quoted = ",".join(json.dumps(word) for word in words)
     ranks = [f"task.script={RANK_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"]
-    if entry != "torchrun":
-        return [*ranks, f"task.entry={entry}"]
-    return [*ranks, "task.preload=true"] if PRELOADS else ranks
+    return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]
+
+
+def program(name: str, *args: str) -> list[str]:
+    """The overrides for one of the tests' programs with these arguments."""
+    script = f"task.script={PROGRAMS / name}"
+    return [script, "task.args_style=raw", f"task.args={json.dumps(args)}"]
 
 
 def _read_text(file: IO[bytes]) -> str:

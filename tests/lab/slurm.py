@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import launching
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.host import Host
 from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import PATIENCE, wait_until
@@ -181,21 +180,17 @@ class Slurm:
         wait_until(partial(self._has_munge, host), f"munge on {host.name}", START_S)
 
     def start_controller(self) -> None:
-        """Start slurmctld."""
         self._start(self.login, "slurmctld", "-D")
 
     def start_node(self, name: str) -> None:
-        """Start a node's slurmd."""
         self._start(self.nodes[name], "slurmd", "-D", "-N", name)
 
     def kill(self, host: Host, daemon: str) -> None:
-        """End a daemon at once, and wait for that."""
         process = self._processes.pop((host.name, daemon))
         process.kill()
         process.wait(START_S * PATIENCE)
 
     def close(self) -> None:
-        """End all daemons."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
@@ -227,21 +222,6 @@ class Slurm:
         """
         job_id = self.job(run_id)["JobId"]
         self.sh(f"scontrol update jobid={job_id} starttime=now+3seconds", check=False)
-
-    @contextlib.contextmanager
-    def wrapped_sbatch(self, folder: Path, script: str) -> Iterator[None]:
-        """Have a shell script stand in for sbatch, in a folder of all; it is there as $SBATCH."""
-        real = os.path.realpath(self.sh("command -v sbatch").strip())
-        wrapper, copy = folder / "sbatch", folder / "real"
-        copy.write_bytes(Path(real).read_bytes())
-        wrapper.write_text(f"#!/bin/sh\nSBATCH={copy}\n{script}\n")
-        for path in (copy, wrapper):
-            path.chmod(0o755)
-        self.sh(f"mount --bind {wrapper} {real}", user="root")
-        try:
-            yield
-        finally:
-            self.sh(f"umount {real}", user="root")
 
     def save_state(self, run_id: str) -> None:
         """Wait until the controller would still know of the job of a run if it were killed.
@@ -286,12 +266,10 @@ class Slurm:
             self.start_node(host.name)
 
     def is_idle(self) -> bool:
-        """Whether every node is there, with nothing to do."""
         states = self.sh("sinfo -h -N -p main -o %t", check=False).split()
         return len(states) == len(self.nodes) and {*states} == {"idle"}
 
     def describe(self) -> str:
-        """What the controller says of nodes and jobs, and its last lines."""
         last = f"tail -n 5 {self._log(self.login, 'slurmctld')}"
         return self.sh(f"sinfo -N -l; squeue -a; {last}", user="root", check=False)
 
@@ -299,11 +277,9 @@ class Slurm:
         return self._etc / f"{daemon}-{host.name}.log"
 
     def jobs(self, columns: str = "%j|%T") -> list[str]:
-        """The lines of squeue, for jobs that are not over."""
         return self.sh(f"squeue -h -o '{columns}'").splitlines()
 
     def sh(self, command: str, **options: Any) -> str:
-        """Run a command on the login node."""
         return self.login.sh(command, **options)
 
     def _has_munge(self, host: Host) -> bool:
@@ -322,6 +298,7 @@ def slurm_lab(
     make: LabFactory, folder: Path, nodes: Sequence[str] = COMPUTE, **options: Any
 ) -> Iterator[Slurm]:
     """Make a lab of a login node and compute nodes with one home, and start Slurm on it."""
+    need(missing())
     with make(names=[LOGIN, *nodes], shared_home=True) as lab:
         slurm = Slurm(lab, folder, **options)
         try:
@@ -344,5 +321,4 @@ def begun(hpc: Launcher, words: str, *overrides: str) -> Controller:
 
 
 def ended(hpc: Launcher, verb: str, run_id: str) -> Result:
-    """Run a verb about a run to its end."""
     return hpc(verb, "--run", run_id)

@@ -94,23 +94,18 @@ recovery.recover_orphaned(RunPaths(sys.argv[2], order.run_id, order.node), order
 
 
 class SupervisedRun:
-    """One supervised run on this machine."""
-
     def __init__(self, folder: RunPaths, order: Order) -> None:
         self.folder, self.order = folder, order
 
     def events(self) -> list[Event]:
-        """What is on record."""
         with contextlib.suppress(FileNotFoundError):
             return [parse(line) for line in Path(self.folder.events).read_text().splitlines()]
         return []
 
     def bodies(self, kind: type[Any]) -> list[Any]:
-        """The bodies of one kind."""
         return [event.body for event in self.events() if isinstance(event.body, kind)]
 
     def until(self, condition: Callable[[], object], seconds: float = 20) -> None:
-        """Wait for a condition, with a deadline."""
         log = Path(self.folder.supervisor_log)
         wait_until(
             condition,
@@ -120,11 +115,9 @@ class SupervisedRun:
         )
 
     def wait_started(self) -> None:
-        """Wait until every rank runs."""
         self.until(lambda: len(self.bodies(RankStarted)) == len(self.order.ranks))
 
     def wait_ended(self, seconds: float = 20) -> Ended:
-        """Wait for the end."""
         self.until(lambda: self.bodies(Ended), seconds)
         (body,) = self.bodies(Ended)
         assert isinstance(body, Ended)
@@ -149,12 +142,10 @@ class SupervisedRun:
             connection.send(line.encode())
 
     def state(self) -> dict[str, Any]:
-        """The state file."""
         data: dict[str, Any] = json.loads(Path(self.folder.state).read_text())
         return data
 
     def supervisor(self) -> int:
-        """The supervisor's pid."""
         return int(self.state()["pid"])
 
     def processes(self) -> list[int]:
@@ -202,8 +193,10 @@ class RunStarter:
             workdir=str(self._workdir),
             argv=(
                 sys.executable,
-                *(str(PROGRAMS / "minirun.py"), str(ranks), *shim),
-                *(*program, *steps),
+                str(PROGRAMS / "torchless" / "torch" / "distributed" / "run.py"),
+                f"--nproc_per_node={ranks}",
+                *("--nnodes=1", "--node_rank=0", "--no_python", "--"),
+                *(*shim, *program, *steps),
             ),
             env={"RUNNER_RUN_ID": run_id, "RUNNER_NODE": "here", "HIDDEN": "from ranks"},
             cwd=folder.work,
@@ -219,7 +212,6 @@ class RunStarter:
         return run
 
     def close(self) -> None:
-        """Kill what is left of them."""
         for run in self._runs:
             env_tags = {f"RUNNER_RUN_ID={run.order.run_id}"}
             if run.processes():  # some fork faster than one can look: they are held first

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.chaos import judge
-from tests.lab.chaos.disasters import KINDS
+from tests.lab.chaos.kinds import KINDS
 from tests.lab.chaos.runs import LINE_PADDING, USER
 from tests.lab.chaos.session import Session
 from tests.lab.lab import FreezableDisk, Lab, LabFactory

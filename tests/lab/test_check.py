@@ -18,7 +18,6 @@ SETUP = "cluster.setup=['if [ -d /dev/shm/other ]; then export PYTHONPATH=/dev/s
 
 
 def found(done: Result, **of: str) -> list[dict[str, Any]]:
-    """The findings of a check that are so."""
     rows: list[dict[str, Any]] = json.loads(done.out)
     return [row for row in rows if all(row[name] == value for name, value in of.items())]
 

@@ -44,29 +44,23 @@ class Heard(PeerObserver):
         self.kept = False
 
     def on_peer_stop(self, reason: str, cause: StopCause) -> None:
-        """The others stop."""
         self.said.append(("stop", reason, cause))
 
     def on_peer_lost(self, peer: str, reason: str, since: float) -> None:
-        """A node is lost."""
         assert since <= time.monotonic()
         self.said.append(("lost", peer, reason))
 
     def on_peer_departed(self, peer: str, reason: str, since: float, nodes: int) -> None:
-        """A node is lost, and the run goes on."""
         assert since <= time.monotonic()
         self.said.append(("left", peer, reason, nodes))
 
     def on_hub_joined(self) -> None:
-        """The hub is reached."""
         self.said.append(("joined",))
 
     def on_hub_unreachable(self, reason: str) -> None:
-        """It is not."""
         self.said.append(("apart", reason))
 
     def on_lease_renewed(self, heard: LastHeard, *, detached: bool) -> None:
-        """A controller spoke to another one."""
         self.kept = self.kept or detached
         self.controllers.append(heard.controller)
         self.launches.append(heard.launch)
@@ -85,7 +79,6 @@ class Relay:
 
     @property
     def carried(self) -> int:
-        """How many connections it carries."""
         return len(self._pairs)
 
     def lose(self) -> None:
@@ -94,7 +87,6 @@ class Relay:
         self._pairs = []
 
     def refuse(self) -> None:
-        """Let nobody in any more."""
         self._listener.close()
 
     def pass_on(self) -> None:
@@ -109,7 +101,6 @@ class Relay:
                     target.sendall(source.recv(65536))
 
     def close(self) -> None:
-        """Hang up."""
         self._listener.close()
         for pair in self._pairs + self._lossy:
             for end in pair:
@@ -174,13 +165,11 @@ class Ring:
         raise AssertionError({name: news.said for name, news in self.heard.items()})
 
     def later(self, seconds: float = 5.0) -> None:
-        """Let them talk for so long, by their clock."""
         end = self.now + seconds
         while self.now < end:
             self.turn(0.25)
 
     def names(self, node: str) -> list[tuple[Any, ...]]:
-        """What a supervisor heard, without the reasons."""
         return [said[:2] for said in self.heard[node].said]
 
     def vanish(self, node: str) -> None:
@@ -194,7 +183,6 @@ class Ring:
             self.listener.close()
 
     def close(self) -> None:
-        """End all."""
         for circle in reversed(self.circles.values()):
             circle.shut_down()
         self.listener.close()
@@ -205,7 +193,6 @@ class Ring:
 
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
-    """No supervisor yet."""
     for end in (hub, member):
         monkeypatch.setattr(end, "GOODBYE_TIMEOUT_S", 0.0)  # they all share one thread here
     made = Ring()

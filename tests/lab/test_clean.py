@@ -16,12 +16,10 @@ NODES = ("node1", "node2")
 
 
 def runs(lab: Lab, node: str) -> set[str]:
-    """The runs that lie on a host."""
     return set(lab[node].sh("ls ~/.runner/runs 2>/dev/null || true").split())
 
 
 def clean(launcher: Launcher, *words: str) -> Result:
-    """Run the verb, which has to succeed."""
     done = launcher("clean", "--cluster", "lab", *words)
     assert done.code == 0, done
     return done

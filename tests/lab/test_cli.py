@@ -23,7 +23,6 @@ sys.exit(code)
 
 
 def python(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a user's folder."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,

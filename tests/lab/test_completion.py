@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pty
 import re
-import select
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.lab.lab import need
 from tests.lab.launching import ROOT
-from tests.lab.waiting import PATIENCE
+from tests.lab.terminal import Terminal
 
 BIN = Path(sys.executable).parent
 OWN = {
@@ -51,7 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What the shells get."""
     home = str(folder / "home")
     return {
         "HOME": home,
@@ -74,41 +70,8 @@ def install_line(shell: str, folder: Path) -> str:
     )
 
 
-class Terminal:
-    """A shell that somebody types into."""
-
-    def __init__(self, shell: str, folder: Path) -> None:
-        options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
-        self.pid, self.descriptor = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.execvpe(shell, [shell, *options[shell]], environment(folder))  # noqa: S606
-        self.seen = ""
-
-    def type(self, text: str, until: str, seconds: float = 30) -> str:
-        """Type, and return what the screen has to say once `until` stands there."""
-        start = len(self.seen)
-        os.write(self.descriptor, text.encode())
-        deadline = time.monotonic() + seconds * PATIENCE
-        while not re.search(until, self.seen[start:]):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.descriptor], [], [], left)[0]:
-                pytest.fail(f"{until!r} did not come:\n{self.seen[start:]}")
-            self.seen += os.read(self.descriptor, 4096).decode(errors="replace")
-        return self.seen[start:]
-
-    def close(self) -> None:
-        """End it."""
-        os.close(self.descriptor)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, 9)
-        os.waitpid(self.pid, 0)
-
-
 def require(shell: str) -> None:
-    """Skip where a shell is missing, or fail where it may not be."""
-    if not shutil.which(shell):
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {shell}")
+    need("" if shutil.which(shell) else f"no {shell}")
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.all)])
@@ -122,12 +85,16 @@ def test_tab_completes_words(shell: str, folder: Path) -> None:
     rc.write_text(f"{OWN[shell]}{install_line(shell, folder)}\nPS1='$ '\n")
     (folder / "own").mkdir(exist_ok=True)
     (folder / "own" / "runner.py").write_text("open('ran', 'w')")
-    with contextlib.closing(Terminal(shell, folder)) as terminal:
-        terminal.type(f". ./{rc.name}; echo rea''dy\n", r"ready\r?\n")
+    options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
+    argv = [shell, *options[shell]]
+    with contextlib.closing(Terminal(argv, folder, environment(folder))) as terminal:
+        terminal.type(f". ./{rc.name}; echo rea''dy\n")
+        terminal.until(r"ready\r\n")
         for line, word in LINES.values():
             before = line.rpartition(" ")[0]
             assert f"\n<{before} {word}>" in tab(terminal, line)
-        terminal.type("cd own; echo the''re\n", r"there\r?\n")
+        terminal.type("cd own; echo the''re\n")
+        terminal.until(r"there\r\n")
         tab(terminal, "python -m runner stac")
         assert "\n<runner stacks>" in tab(terminal, "runner stac")
     assert not (folder / "own" / "ran").exists()
@@ -135,9 +102,10 @@ def test_tab_completes_words(shell: str, folder: Path) -> None:
 
 def tab(terminal: Terminal, line: str) -> str:
     """Type a line and TAB, and then an `echo` of what the line has become; return the screen."""
-    shown = terminal.type(f"{line}\t\x01echo '<\x05>'\n", r"\n<.*>\r?\n")
+    start = len(terminal.shown)
+    terminal.type(f"{line}\t\x01echo '<\x05>'\n")
     # zsh takes back the space after the word when something else is typed.
-    return shown.replace(" >", ">")
+    return terminal.until(r"\n<.*>\r\n", start=start).replace(" >", ">")
 
 
 @pytest.mark.all

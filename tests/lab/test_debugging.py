@@ -1,17 +1,21 @@
-"""A rank under a debugger: `debug.rank`."""
+"""A rank under a debugger: `debug.rank`, and a breakpoint of the program."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
-from tests.lab.dap import DebugClient
+import pytest
+
 from tests.lab.lab import Lab
 from tests.lab.launching import PLAIN_ENTRY, Launcher
-from tests.lab.waiting import wait_until, wait_until_idle
+from tests.lab.terminal import Terminal
+from tests.lab.waiting import PATIENCE, wait_until, wait_until_idle
 
 PROGRAM = """\
 import os, sys
@@ -39,6 +43,37 @@ def tunnel(said: str) -> Iterator[socket.socket]:
             ssh.terminate()
 
 
+class DebugClient:
+    """A client of the Debug Adapter Protocol, as an editor is one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(60 * PATIENCE)
+        self._stream = connection.makefile("rwb")
+        self._received: list[dict[str, Any]] = []
+        self._sent = 0
+
+    def send(self, command: str, **arguments: Any) -> int:
+        """Ask; return the number of the request."""
+        self._sent += 1
+        message = {"seq": self._sent, "type": "request", "command": command}
+        body = json.dumps({**message, "arguments": arguments}).encode()
+        self._stream.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._stream.flush()
+        return self._sent
+
+    def receive(self, key: str, value: object) -> dict[str, Any]:
+        """Return the body of the message in which `key` is that."""
+        while not (found := [each for each in self._received if each.get(key) == value]):
+            head = self._stream.readline() + self._stream.readline()
+            assert head, "the debugger has left"
+            self._received.append(json.loads(self._stream.read(int(head.split()[1]))))
+        assert found[0].get("success", True), found
+        return dict(found[0].get("body") or {})
+
+    def request(self, command: str, **arguments: Any) -> dict[str, Any]:
+        return self.receive("request_seq", self.send(command, **arguments))
+
+
 def test_a_rank_waits_for_a_debugger(lab: Lab, on_lab: Launcher) -> None:
     """Which stops it at a line and changes a value there; the others run meanwhile."""
     (on_lab.folder / "prog.py").write_text(PROGRAM)
@@ -49,15 +84,44 @@ def test_a_rank_waits_for_a_debugger(lab: Lab, on_lab: Launcher) -> None:
     assert "note: rank 1 on node2 waits for a debugger: " in run.err
     assert "the hang watchdog is off" in run.err
     wait_until(lambda: LISTENING in lab["node2"].sh("cat /proc/net/tcp"), "the debugger")
-    with tunnel(run.err) as connection, closing(DebugClient(connection)) as client:
-        client.attach(on_lab.folder, {"prog.py": [4]})
-        stopped = client.event("stopped")
+    with tunnel(run.err) as connection:
+        client = DebugClient(connection)
+        client.request("initialize", adapterID="test", pathFormat="path", linesStartAt1=True)
+        mapping = {"localRoot": str(on_lab.folder), "remoteRoot": "."}
+        client.send("attach", justMyCode=False, pathMappings=[mapping])
+        client.receive("event", "initialized")
+        source = {"path": str(on_lab.folder / "prog.py")}
+        client.request("setBreakpoints", source=source, breakpoints=[{"line": 4}])
+        client.request("configurationDone")
+        thread = client.receive("event", "stopped")["threadId"]
         assert "node2:1" not in run.out
-        assert client.evaluate("(x, rank)", stopped["threadId"]) == "(41, 1)"
-        client.evaluate("globals().update(x=42)", stopped["threadId"])
-        client.request("continue", threadId=stopped["threadId"])
+        frame = client.request("stackTrace", threadId=thread)["stackFrames"][0]["id"]
+        found = client.request("evaluate", expression="(x, rank)", frameId=frame)
+        assert found["result"] == "(41, 1)"
+        client.request("evaluate", expression="globals().update(x=42)", frameId=frame)
+        client.request("continue", threadId=thread)
         done = run.wait()
     assert done.code == 0, done
     assert "[node2:1] rank 1 x 42 ['a b'] False" in done.out
     assert "left running" not in done.err
     wait_until_idle(lab)
+
+
+@pytest.mark.all
+def test_a_rank_can_be_debugged(on_lab: Launcher) -> None:
+    """The cure of a breakpoint gives its debugger a terminal."""
+    (on_lab.folder / "bp.py").write_text("x = 41\nbreakpoint()\nprint('x is', x)\n")
+    words = ("cluster=local", "cluster.nproc_per_node=1", "task.script=bp.py")
+
+    failed = on_lab(*words)
+    printed = on_lab(*words, "dry_run=true")
+    argv = ["sh", "-c", printed.out]
+    with closing(Terminal(argv, on_lab.folder, on_lab.env)) as terminal:
+        terminal.type("x = x + 1\nc\n")
+        assert terminal.end() == 0, terminal.shown
+
+    cure = " ".join(failed.err.partition("cure: ")[2].split())
+    assert "with cluster=local cluster.nproc_per_node=1 dry_run=true the launch prints" in cure
+    assert "paste that into a terminal" in cure
+    assert "(Pdb)" in terminal.shown
+    assert "x is 42" in terminal.shown

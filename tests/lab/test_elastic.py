@@ -42,14 +42,10 @@ class Rounds:
         return self._user.start(*words, *overrides)
 
     def until_on(self, running: Controller, nodes: int) -> None:
-        """Wait until all ranks are on, and the supervisors know each other."""
         running.until_printed("RANK=", nodes)
-        events = running.folder / "events.jsonl"
-        joined = '"kind":"hub_joined"'
-        running.until(lambda: events.read_text().count(joined) == nodes - 1, "the members")
+        running.until_joined(nodes - 1)
 
     def set_size(self, size: int) -> None:
-        """Say how many nodes a round needs."""
         (self.folder / "size").write_text(str(size))
 
     def lose(self, node: str, size: int) -> None:
@@ -58,7 +54,6 @@ class Rounds:
         (self.folder / "agents" / node).unlink()
 
     def end(self) -> None:
-        """Have all ranks succeed."""
         (self.folder / "go").touch()
 
 
@@ -156,7 +151,6 @@ def test_torch_starts_failed_ranks_again(on_lab: Launcher) -> None:
 
 
 def tracebacks_of(done: Result, rank: str) -> list[str]:
-    """The lines of a rank on standard error."""
     return re.findall(rf"^\[{rank}\] (.*)", done.err, re.MULTILINE)
 
 

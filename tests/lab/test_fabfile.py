@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, Controller, Launcher, Result
+from tests.lab.launching import ROOT, Launcher
 
-FAB = str(Path(sys.executable).with_name("fab"))
 TOUCH = ["exec", "cluster=lab", "--", "touch", "/tmp/was-here"]
 OWN_TASK = """
 from fabric.exceptions import GroupException
@@ -41,12 +37,6 @@ def project(on_lab: Launcher) -> Launcher:
     return on_lab
 
 
-def fab(user: Launcher, *words: str) -> Result:
-    """Run `fab WORDS` where the user stands."""
-    with closing(Controller([FAB, *words], user.folder, user.env)) as controller:
-        return controller.wait(60)
-
-
 @pytest.mark.all
 def test_flags_of_fabric_that_would_be_ignored_are_refused(lab: Lab, project: Launcher) -> None:
     """Exit 2 with the words to use instead; nothing is done on any host, nobody is asked."""
@@ -62,7 +52,7 @@ def test_flags_of_fabric_that_would_be_ignored_are_refused(lab: Lab, project: La
         (("-t", "3", *config), "cluster.ssh.connect_timeout=SECONDS"),
         (("config", "-w", "lost_s"), "tasks with `run`"),
     ):
-        done = fab(project, *words)
+        done = project.fab(*words)
         assert (done.code, done.out) == (2, ""), done
         assert done.err.startswith("error: fab -"), done
         assert hint in done.err
@@ -72,16 +62,16 @@ def test_flags_of_fabric_that_would_be_ignored_are_refused(lab: Lab, project: La
 def test_words_are_those_of_the_verb(project: Launcher) -> None:
     """KEY=VALUE, flags and the subject in any order, and further tasks in the same line."""
     words = ["cluster=lab", "lost_s=9"]
-    chain = fab(project, "config", *words, "--key=lost_s", "disks", "lab", "config", "lost_s")
+    chain = project.fab("config", *words, "--key=lost_s", "disks", "lab", "config", "lost_s")
     assert chain.code == 0, chain
     lines = chain.out.splitlines()
     assert (lines[0], lines[-1]) == ("9.0", "15.0"), chain
     assert sorted(line.split()[0] for line in lines[1:-1]) == ["node1", "node2"]
-    listed = fab(project, "status", "lab", "deploy", "lab")
+    listed = project.fab("status", "lab", "deploy", "lab")
     assert (listed.code, listed.out.count("nothing is running")) == (0, 1), listed
     assert "node[1-2]  stored" in listed.out
     words = ["cluster=lab", "task=env", "dry_run=offline"]
-    launch = fab(project, "run", *words)
+    launch = project.fab("run", *words)
     said = f"error: fab run: fab has no launch\n    runner {' '.join(words)}\n"
     assert (launch.code, launch.err) == (2, said)
 
@@ -89,13 +79,13 @@ def test_words_are_those_of_the_verb(project: Launcher) -> None:
 @pytest.mark.all
 def test_a_group_logs_in_as_a_launch_does(lab: Lab, project: Launcher) -> None:
     """With the cluster's keys and known hosts: Fabric's own methods work, failures are named."""
-    done = fab(project, "versions", "lab")
+    done = project.fab("versions", "lab")
     assert (done.code, done.out) == (1, "reached node1\n"), done
     assert done.err == "error: node2: the command ended with exit code 1\n    no\n", done
     assert lab["node2"].sh("ls ~/copied.py").endswith("copied.py\n")
     cluster = project.conf / "cluster" / "lab.yaml"
     cluster.write_text(cluster.read_text().replace("known_hosts:", "known_hosts: /dev/null #"))
-    done = fab(project, "disks", "lab")
+    done = project.fab("disks", "lab")
     assert (done.code, done.out) == (3, ""), done
     assert "the host keys are not known" in done.err
     assert "Traceback" not in done.err

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +57,6 @@ def request(**wanted: Any) -> FactsRequest:
 
 
 def collect(asked: FactsRequest) -> FactsResult:
-    """Collect what is asked for."""
     return run_steps(collecting.collect(asked))
 
 
@@ -74,17 +71,14 @@ def under(asked: FactsRequest, python: Path = HERE, **options: Any) -> dict[str,
 
 
 def packed(asked: FactsRequest) -> str:
-    """Return a request as an argument of DRIVER."""
     return json.dumps(encode(asked))
 
 
 def setting_up(*lines: str, **wanted: Any) -> FactsResult:
-    """Collect with these setup lines."""
     return collect(request(setup=lines, **wanted))
 
 
 def wait_for_text(path: Path) -> None:
-    """Return once somebody has written the file."""
     wait_until(lambda: path.exists() and path.read_text(), f"a text in {path}")
 
 
@@ -95,9 +89,6 @@ def wait_for_end_of(pid: int) -> None:
         lambda: not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX",
         f"the end of process {pid}",
     )
-
-
-# --- the whole answer ---
 
 
 @pytest.mark.parametrize("python", INTERPRETERS, ids=lambda path: path.parts[-3])
@@ -127,27 +118,6 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert (facts.tmp, facts.tmp_free is not None) == (os.environ.get("TMPDIR", "/tmp"), True)
     assert set(facts.limits) == {"memlock", "nofile", "nproc"}
     assert answer["environ"]["PATH"] == os.environ["PATH"]
-
-
-def test_nothing_is_written(tmp_path: Path) -> None:
-    """A dry run leaves no file behind: not in the home, not in the work folder, not in TMPDIR."""
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
-    home.mkdir()
-    temporary.mkdir()
-    before = set(Path("/tmp").iterdir())
-
-    answer = under(
-        request(workdir="~/deep/er", project="~/none", setup=("true",), reserve_port=True),
-        env={**os.environ, "HOME": str(home), "TMPDIR": str(temporary)},
-    )
-
-    assert answer["facts"].workdir == f"{home}/deep/er"
-    assert not answer["facts"].project_exists
-    assert [*home.iterdir(), *temporary.iterdir()] == []
-    assert [path for path in set(Path("/tmp").iterdir()) - before if "runner" in path.name] == []
-
-
-# --- setup lines ---
 
 
 def test_setup_changes_the_environment_and_nothing_else(tmp_path: Path) -> None:
@@ -243,9 +213,6 @@ def test_setup_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
     wait_for_end_of(int((tmp_path / "pid").read_text()))
 
 
-# --- the interpreter ---
-
-
 def fake_torch(folder: Path) -> Path:
     """Make a torch that must not be imported."""
     package = folder / "site" / "torch"
@@ -304,12 +271,8 @@ def test_an_interpreter_can_be_too_old(path: Path) -> None:
     assert error.endswith(f"is Python {path.parts[-3]}, older than 3.8")
 
 
-# --- GPUs ---
-
-
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalGpus:
-    """This machine's GPUs, by a driver of our own."""
     return LocalGpus(tmp_path, monkeypatch)
 
 
@@ -350,9 +313,6 @@ def test_an_ill_driver_takes_nobody_with_it(gpus: LocalGpus, mode: str, what: st
     assert facts.interfaces
 
 
-# --- folders ---
-
-
 @pytest.mark.promise(11, 13)
 def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at a folder may never return; the rest of the facts does not wait for it."""
@@ -365,31 +325,8 @@ def test_a_dead_disk_costs_its_deadline_and_no_more(monkeypatch: pytest.MonkeyPa
     assert facts.python.version
 
 
-def test_folders_are_as_another_user_sees_them() -> None:
-    """Without root, a folder of somebody else is no place for a run."""
-    python = shutil.which("python3", path="/usr/bin")
-    if os.geteuid() != 0 or python is None:
-        pytest.skip("only root can become somebody else, who needs a python of the system")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        code = Path(folder)
-        code.chmod(0o755)
-        shutil.copytree(REPO / "runner" / "host", code / "runner" / "host")
-        shutil.copytree(REPO / "runner" / "core", code / "runner" / "core")
-        environ = {"PATH": os.environ["PATH"], "HOME": "/"}
-        asked = request(workdir="/var/lib/x", python=python)
-        nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
-
-        facts = under(asked, Path(python), code=code, env=environ, **nobody)["facts"]
-
-    assert (facts.user, facts.workdir_error) == ("nobody", "no permission to write in /var/lib")
-
-
-# --- ports ---
-
-
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody has a moment ago."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
@@ -398,7 +335,6 @@ def free_port() -> int:
 
 @pytest.fixture
 def held(free_port: int) -> Iterator[socket.socket]:
-    """A reserved port."""
     reserved, error = ports.reserve(free_port, free_port)
     assert error == ""
     assert reserved is not None
@@ -417,25 +353,6 @@ def bind(port: int, address: str = "127.0.0.1", *, shared: bool) -> socket.socke
         bound.close()
         raise
     return bound
-
-
-@pytest.mark.parametrize(("address", "anywhere"), [("0.0.0.0", True), ("::1", False)])
-def test_a_reserved_port_is_kept_from_others_but_not_from_the_store(
-    free_port: int, address: str, *, anywhere: bool
-) -> None:
-    """Who does not share is refused; who does, as torch's store, can bind and listen."""
-    wanted = 0 if anywhere else free_port
-    reserved, _ = ports.reserve(wanted, wanted)
-    assert reserved is not None
-    port = reserved.getsockname()[1]
-
-    with reserved:
-        with pytest.raises(OSError, match="in use"):
-            bind(port, address, shared=False)
-        with bind(port, address, shared=True) as store:
-            store.listen()
-            assert len(ports.listening_inodes(port)) == 1
-        assert ports.listening_inodes(port) == set()
 
 
 def test_two_runs_never_reserve_the_same_port(held: socket.socket) -> None:
@@ -466,33 +383,16 @@ def test_the_connections_of_an_earlier_run_do_not_keep_its_port(free_port: int) 
         reserved.close()
 
 
-LISTEN = """
-import socket, sys
-address, port = sys.argv[1:]
-family = socket.AF_INET6 if ":" in address else socket.AF_INET
-server = socket.socket(family)
-server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind((address, int(port)))
-server.listen()
-print("listening", flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])
 def test_who_listens_on_the_port_is_named(free_port: int, address: str) -> None:
     """At whatever address; with its pid and command."""
-    argv = [sys.executable, "-c", LISTEN, address, str(free_port)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdin
-        assert other.stdout
-        other.stdout.readline()
+    with bind(free_port, address, shared=True) as other:
+        other.listen()
         answer = collect(request(reserve_port=True, port_first=free_port, port_last=free_port))
-        shown = procfs.process_command(other.pid)
-        other.stdin.close()
 
     assert (answer.reserved.store, answer.facts.reserved_port) == (None, 0)
-    assert answer.facts.port_error == f"port {free_port} is taken by {shown} (pid {other.pid})"
+    shown = f"{procfs.process_command(os.getpid())} (pid {os.getpid()})"
+    assert answer.facts.port_error == f"port {free_port} is taken by {shown}"
 
 
 def test_children_do_not_hold_the_port(held: socket.socket) -> None:
@@ -514,24 +414,17 @@ def test_children_do_not_hold_the_port(held: socket.socket) -> None:
         child.kill()
 
 
-STORE = """
-import sys
-from datetime import timedelta
-from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", int(sys.argv[1]), None, True, timedelta(seconds=200), False,
-                 use_libuv=True)
-store.set("a", "b")
-print(store.get("a").decode(), flush=True)
-input()
-"""
-
-
 @pytest.mark.parametrize("address", ["0.0.0.0", "::1"])
-def test_a_listener_on_a_reserved_port_is_found(
+def test_a_reserved_port_is_kept_for_the_store_and_its_listener_is_found(
     address: str, held: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any address; before that every look costs one system call, however full /proc is."""
+    """Who does not share is refused; who does, as torch's store, can bind and listen.
+
+    Before that every look costs one system call, however full /proc is.
+    """
     port = held.getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        bind(port, address, shared=False)
     reservation = ports.PortReservation(held, port)
     with monkeypatch.context() as without_proc:
         without_proc.setattr(procfs, "table", lambda: pytest.fail("/proc was read"))
@@ -543,35 +436,6 @@ def test_a_listener_on_a_reserved_port_is_found(
         assert reservation.release_if_listening() == {os.getpid()}
         assert held.fileno() == -1, "it was not released"
         assert reservation.release_if_listening() is None
-
-
-@pytest.mark.all
-def test_torchs_store_listens_on_a_reserved_port(held: socket.socket) -> None:
-    """While we hold it, and keeps it after we let go; whoever comes later is refused."""
-    pytest.importorskip("torch")
-    port = held.getsockname()[1]
-    store = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", STORE, str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert store.stdout is not None
-        assert store.stdout.readline() == b"b\n"
-        assert ports.socket_owners(ports.listening_inodes(port), [store.pid, os.getpid()]) == {
-            store.pid
-        }
-        held.close()
-        for shared in (True, False):
-            with pytest.raises(OSError, match="in use") as refused:
-                bind(port, "0.0.0.0", shared=shared)
-            assert refused.value.errno == errno.EADDRINUSE
-        assert f"(pid {store.pid})" in ports.reserve(port, port)[1]
-    finally:
-        store.communicate(b"\n", timeout=30 * PATIENCE)
-
-
-# --- children ---
 
 
 def test_a_child_that_is_not_waited_for_is_ended_with_its_group(tmp_path: Path) -> None:
@@ -599,6 +463,3 @@ def test_what_cannot_be_started_is_an_answer_too(monkeypatch: pytest.MonkeyPatch
     assert "cannot start a process" in facts.python.error
     assert "cannot start a process" in facts.workdir_error
     assert facts.interfaces
-
-
-# --- the login shell ---

@@ -2,19 +2,139 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.lab.faults import EVERYDAY, OTHERS, Fault, program_args
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program, rank_overrides
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(8)]
 
+Setup = Callable[[Lab], contextlib.AbstractContextManager[object]]
+
 LINES = 25
 MEMORY = Path("/sys/fs/cgroup/memory")
+FOLDER = "/dev/shm/fault"
+PORT = 29777
+RANK_1 = "first failure: rank 1 on node2"
+STANDSTILL = "first failure: no rank made progress for"
+RUN = ("cluster=lab", "grace_s=1")
+STOP_ON_STALL = ("watch.stall_s=5", "watch.action=stop")
+
+
+def only_on_node1(file: str) -> Setup:
+    """A file that the other host does not have."""
+    make = f"mkdir -p {FOLDER}; touch {FOLDER}/{file}"
+    return lambda lab: lab["node1"].changed(make, f"rm -rf {FOLDER}")
+
+
+def mounted(path: str, options: str, more: str = "true") -> Setup:
+    """A small file system in memory on node2."""
+    mount = f"mount -t tmpfs -o {options} tmpfs {path}; {more}"
+    return lambda lab: lab["node2"].changed(mount, f"umount {path}")
+
+
+@contextlib.contextmanager
+def port_taken(lab: Lab) -> Iterator[None]:
+    """Somebody listens where the ranks are to meet."""
+    code = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(600)"
+    listener = lab["node1"].popen([sys.executable, "-c", code])
+    try:
+        wait_until(lambda: f":{PORT} " in lab["node1"].sh("ss -ltn"), "the thief to listen")
+        yield
+    finally:
+        listener.kill()
+        listener.wait()
+
+
+@contextlib.contextmanager
+def disk_full(lab: Lab) -> Iterator[None]:
+    lab["node2"].fill_disk()
+    yield
+    lab["node2"].free_disk()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is typed, and what the last 25 lines, `result.json` and the exit code have to say."""
+
+    args: tuple[str, ...]
+    says: tuple[str, ...]
+    cause: str = ""
+    code: int = 1
+    setup: Setup = contextlib.nullcontext
+
+
+EVERYDAY = {
+    "a rank raises, and one that noticed it ends first": Fault(
+        (*RUN, *program("faulty.py", "1", "raise_slowly"), PLAIN_ENTRY),
+        (RANK_1, "raised ValueError", "ValueError: lr must be positive"),
+    ),
+    "a module is missing on one host": Fault(
+        (*RUN, *program("faulty.py", "1", "module", "extra_ops"), PLAIN_ENTRY),
+        (RANK_1, "ModuleNotFoundError: No module named 'extra_ops'", "has no module extra_ops"),
+        "module_missing",
+        setup=only_on_node1("extra_ops.py"),
+    ),
+    "data are missing on one host": Fault(
+        (*RUN, *program("faulty.py", "1", "data", f"{FOLDER}/train.bin"), PLAIN_ENTRY),
+        (RANK_1, f"there is no {FOLDER}/train.bin on that host"),
+        "file_missing",
+        setup=only_on_node1("train.bin"),
+    ),
+    "the master's port is taken": Fault(
+        ("cluster=lab", *rank_overrides("print=up"), f"cluster.master_port={PORT}"),
+        (f"node1: cluster.master_port: port {PORT}", "set cluster.master_port to another port"),
+        code=3,
+        setup=port_taken,
+    ),
+    "the disk of one host is full": Fault(
+        ("cluster=lab", *rank_overrides("print=up")),
+        ("node2: cluster.workdir: ", "0 MiB free", "set cluster.workdir"),
+        code=3,
+        setup=disk_full,
+    ),
+}
+OTHERS = {
+    "a rank writes its end into torchrun's error file alone": Fault(
+        (*RUN, *program("faulty.py", "1", "error_file")),
+        (RANK_1, "exited with 1", "ValueError: told nobody but torchrun"),
+    ),
+    "a rank never comes to a collective": Fault(
+        (*RUN, *program("hanging.py", "collective", "1"), PLAIN_ENTRY, *STOP_ON_STALL),
+        (STANDSTILL, "rank 0 waits in all_reduce for rank 1 on node2, which is in load_batch"),
+        "standstill",
+    ),
+    "a rank stops reading its data": Fault(
+        (*RUN, *program("hanging.py", "pipe", "1"), PLAIN_ENTRY, *STOP_ON_STALL),
+        (STANDSTILL, "read_shard"),
+        "standstill",
+    ),
+    "a rank returns while the others go on": Fault(
+        (*RUN, *program("hanging.py", "leave", "1")),
+        ("rank 1 on node2 had exited with 0 before", "take part in every collective"),
+        "peer_left",
+    ),
+    "a tiny shared memory": Fault(
+        ("check", "--cluster", "lab"),
+        ("node2", "shared memory (/dev/shm) has 1 MiB free", "remount,size=16G"),
+        code=0,
+        setup=mounted("/dev/shm", "size=1M"),
+    ),
+    "a full folder for temporary files": Fault(
+        ("check", "--cluster", "lab", "cluster.setup=['export TMPDIR=/mnt']"),
+        ("node2", "/mnt has 0 MiB free for temporary files", "task.env.TMPDIR"),
+        code=0,
+        setup=mounted("/mnt", "size=16k,mode=1777", "cat /dev/zero > /mnt/full || true"),
+    ),
+}
 
 
 def last_lines(text: str) -> str:
@@ -22,38 +142,23 @@ def last_lines(text: str) -> str:
     return re.sub(r"\s+", " ", " ".join(text.splitlines()[-LINES:]))
 
 
-def with_addresses(lab: Lab, word: str) -> str:
-    """A word in which `{node2}` and the like become addresses."""
-    for name, host in lab.hosts.items():
-        word = word.replace(f"{{{name}}}", host.address)
-    return word
-
-
 @pytest.mark.parametrize(
-    "fault",
-    [
-        *(pytest.param(fault, id=fault.name) for fault in EVERYDAY),
-        *(pytest.param(fault, id=fault.name, marks=pytest.mark.all) for fault in OTHERS),
-    ],
+    "name", [*EVERYDAY, *(pytest.param(name, marks=pytest.mark.all) for name in OTHERS)]
 )
-def test_a_fault_is_named(lab: Lab, on_lab: Launcher, fault: Fault) -> None:
+def test_a_fault_is_named(lab: Lab, on_lab: Launcher, name: str) -> None:
     """And nothing is left running; of a run, `why` says the same again."""
-    with fault.setup(lab, on_lab):
-        running = on_lab.start(*(with_addresses(lab, word) for word in fault.args))
-        if fault.during:
-            running.until(lambda: "every rank started" in running.err, "the ranks")
-            fault.during(lab, running)
-        done = running.wait()
+    fault = {**EVERYDAY, **OTHERS}[name]
+    with fault.setup(lab):
+        done = on_lab(*fault.args)
         assert done.code == fault.code, done
-        said = last_lines(done.err if running.run_id else done.out + done.err)
-        for text in fault.expected_output:
+        said = last_lines(done.err if fault.code == 1 else done.out + done.err)
+        for text in fault.says:
             assert text in said, done
-        if fault.args[0] != "check" and fault.code == 1:
+        if fault.code == 1:
             assert done.result["diagnosis"]["cause"] == fault.cause
             again = on_lab("why", "--cluster", "lab")
             assert again.code == 0, again
             assert again.out.strip() in done.err
-    lab.repair()
     assert lab.wait_idle() == {}
 
 
@@ -61,17 +166,13 @@ def test_a_rank_that_the_kernel_kills(lab: Lab, on_lab: Launcher) -> None:
     """Out of memory in its cgroup: the verdict has the kernel's own line, which root may read."""
     if not (MEMORY / "memory.limit_in_bytes").exists():
         pytest.skip("no memory controller of version 1 here")
-    name = f"runner-test-{on_lab.folder.parent.name[-20:]}"
-    folder = MEMORY / name
+    folder = MEMORY / f"runner-test-{on_lab.folder.parent.name[-20:]}"
     limit = f"mkdir {folder} && echo 48M > {folder}/memory.limit_in_bytes"
-    lab["node2"].sh(limit, user="root")
-    try:
-        words = program_args("faulty.py", "1", "memory", str(folder))
+    words = (*RUN, *program("faulty.py", "1", "memory", str(folder)))
+    with lab["node2"].changed(limit, f"rmdir {folder} || true"):
         done = on_lab(*words, PLAIN_ENTRY, "cluster.ssh.user=root")
-        assert done.code == 1, done
-        said = last_lines(done.err)
-        assert "first failure: rank 1 on node2 was killed by the kernel" in said, done
-        assert "memory ran out on that host" in said
-        assert done.result["diagnosis"]["cause"] == "memory"
-    finally:
-        lab["node2"].sh(f"rmdir {folder}", user="root", check=False)
+    assert done.code == 1, done
+    said = last_lines(done.err)
+    assert f"{RANK_1} was killed by the kernel" in said, done
+    assert "memory ran out on that host" in said
+    assert done.result["diagnosis"]["cause"] == "memory"

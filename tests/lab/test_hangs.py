@@ -8,31 +8,26 @@ import signal
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(4)]
 
-HANGING = str(PROGRAMS / "hanging.py")
+LATE = (*program("hanging.py", "wait", "1"), PLAIN_ENTRY)
+"""Ranks of which the second never joins what the other waits in."""
+
 STALL = ("watch.stall_s=10", "grace_s=1")
 BOTH = ("node1", "node2")
 
 
-def late(rank: int) -> list[str]:
-    """Ranks of which one never joins what the others wait in."""
-    args = json.dumps(["wait", str(rank)])
-    return [f"task.script={HANGING}", "task.args_style=raw", f"task.args={args}", PLAIN_ENTRY]
-
-
 def go(lab: Lab, *nodes: str) -> None:
-    """Let the ranks there go on."""
     for name in nodes:
         lab[name].sh('for work in ~/.runner/runs/*/*/work; do touch "$work/go"; done')
 
 
 def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     """Asked for from elsewhere, also as data; the ranks do not notice."""
-    running = on_lab.start("cluster=lab", *late(1))
+    running = on_lab.start("cluster=lab", *LATE)
     running.until_printed("waiting")
     running.until_printed("loading")
     shown = on_lab("stacks", "--cluster", "lab")
@@ -120,7 +115,7 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
 @pytest.mark.slow
 def test_a_detached_run_that_hangs_is_ended_by_its_hosts(lab: Lab, on_lab: Launcher) -> None:
     """Nobody watches but they; who waited for whom is on record there, and comes home."""
-    done = on_lab("cluster=lab4", *late(1), *STALL, "watch.action=stop", "detach=true")
+    done = on_lab("cluster=lab4", *LATE, *STALL, "watch.action=stop", "detach=true")
     assert done.code == 0, done
     wait_until(lambda: not lab.leftovers(), "the hosts to end it", timeout=60)
     told = on_lab("why", "--cluster", "lab4")

@@ -1,42 +1,27 @@
-"""Other users of a host: what they put where we work neither runs nor blocks anything."""
+"""Other users of a host: what they put where we work does nothing, and what is theirs is told."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.lab.lab import Host, Lab
-    from tests.lab.launching import Launcher
+from tests.lab.lab import Lab, LabFactory
+from tests.lab.launching import PLAIN_ENTRY, Launcher, Result
 
 STRANGER = "nobody"
-
-
-@contextlib.contextmanager
-def changed_by_root(host: Host, do: str, undo: str) -> Iterator[None]:
-    """A host on which root did something, until it is undone."""
-    host.sh(do, user="root")
-    try:
-        yield
-    finally:
-        host.sh(undo, user="root")
+SLEEP, BECOME = "/home/set-uid-sleep", "/home/set-uid-setpriv"
+"""Programs of a host where /proc hides the processes of others (hidepid=2)."""
 
 
 @pytest.mark.promise(3)
 def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
     """Not read-only and noexec on one host, not with a stranger's folders on the other."""
     squatted = " ".join(f"/tmp/runner-2001{ending}" for ending in ("", "-a", "-b", "-c"))
+    mount = "mount -o remount,bind,{} /tmp"
     with (
-        changed_by_root(
-            lab["node1"],
-            "mount -o remount,bind,ro,noexec /tmp",
-            "mount -o remount,bind,rw,exec /tmp",
-        ),
-        changed_by_root(lab["node2"], f"mkdir {squatted}", f"rmdir {squatted}"),
+        lab["node1"].changed(mount.format("ro,noexec"), mount.format("rw,exec")),
+        lab["node2"].changed(f"mkdir {squatted}", f"rmdir {squatted}"),
     ):
         launch = ("cluster=lab", *on_lab.rank_overrides("print=up"))
         checked = on_lab("check", *launch)
@@ -50,9 +35,7 @@ def test_a_launch_needs_nothing_of_tmp(lab: Lab, on_lab: Launcher) -> None:
 def test_a_folder_that_a_stranger_made_runs_nothing(lab: Lab, on_lab: Launcher) -> None:
     """Not even with our tasks in it, since he could change them: refused before anything runs."""
     plant = "mkdir -m 777 /tmp/x && mkdir -m 777 /tmp/x/tasks"
-    with changed_by_root(
-        lab["node2"], f"setpriv --reuid={STRANGER} sh -c '{plant}'", "rm -rf /tmp/x"
-    ):
+    with lab["node2"].changed(f"setpriv --reuid={STRANGER} sh -c '{plant}'", "rm -rf /tmp/x"):
         words = ("cluster.workdir=/tmp/x", *on_lab.rank_overrides("print=up"))
         done = on_lab("cluster=lab", *words)
         checked = on_lab("check", "cluster=lab", *words)
@@ -81,3 +64,45 @@ def test_a_store_that_unpickles_is_said_where_others_could_reach_it(
         reaches = "whoever reaches the store that the nodes meet at can run code"
         assert f"others have processes here (4711), and {reaches}" in said
         assert "rendezvous=static" in said
+
+
+@pytest.fixture(scope="module")
+def hiding(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+    """A host with two set-uid programs; one becomes root for good."""
+    with lab_factory_for_session(n=1) as lab:
+        lab["node1"].sh("mount -o remount,hidepid=2 /proc; chmod 755 /home", user="root")
+        for name, copy in (("sleep", SLEEP), ("setpriv", BECOME)):
+            lab["node1"].sh(f"install -m 4755 $(command -v {name}) {copy}", user="root")
+        yield lab
+
+
+@pytest.fixture
+def leave(hiding: Lab, launcher: Launcher) -> Iterator[Callable[[str], Result]]:
+    """Run, as an ordinary user, a rank that leaves a process behind."""
+    hiding.write_cluster(launcher.conf)
+
+    def run(left_behind: str) -> Result:
+        command = f"task.command=[sh,-c,'{left_behind} >/dev/null 2>&1 & sleep 1; echo up']"
+        return launcher("cluster=lab", PLAIN_ENTRY, "grace_s=0.3", command)
+
+    yield run
+    hiding.kill_all()
+
+
+@pytest.mark.promise(2, 13)
+def test_a_hidden_process_is_ended(hiding: Lab, leave: Callable[[str], Result]) -> None:
+    """The kernel names it and lets us signal it: its real user is ours."""
+    done = leave(f"{SLEEP} 600")
+    assert done.code == 0, done
+    assert "0 processes left" in done.err
+    assert hiding["node1"].processes(SLEEP) == []
+
+
+@pytest.mark.promise(2, 13)
+def test_what_cannot_be_ended_is_named(hiding: Lab, leave: Callable[[str], Result]) -> None:
+    """A program that became another user: nothing is proven, and that is said."""
+    done = leave(f"{BECOME} --reuid=0 --clear-groups sleep 601")
+    assert done.code == 5, done
+    (left,) = (each for each in hiding["node1"].processes() if each.cmdline == "sleep 601")
+    assert str(left.pid) in done.err
+    assert "0 processes left" not in done.err

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
 from tests.lab.launching import ROOT, Controller, Result
 from tests.lab.waiting import PATIENCE
@@ -29,10 +28,7 @@ pytestmark = [pytest.mark.promise(3)]
 
 NODES = ["node1", "node2"]
 PROJECT = {
-    "conf/config.yaml": "defaults: [_self_, {model: small}]\nlr: 0.1\ntask: classify\n",
     "conf/model/small.yaml": "width: 8\n",
-    "conf/model/large.yaml": "width: 80\n",
-    "fabfile.py": FABFILE,
     "train.py": """\
 import importlib.util
 import json
@@ -57,7 +53,6 @@ def run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def hatchling(source: Path, target: Path, *kinds: str) -> None:
-    """Build distributions of a source tree into a folder."""
     flags = [word for kind in kinds for word in ("-t", kind)]
     run(sys.executable, "-m", "hatchling", "build", *flags, "-d", target, cwd=source)
 
@@ -80,14 +75,9 @@ class Installed:
     folder: Path
 
     def __call__(self, program: str, *words: str, seconds: float = 60) -> Result:
-        """Run a program of the environment to its end."""
         argv = [str(Path(self.env["VIRTUAL_ENV"], "bin", program)), *words]
         with closing(Controller(argv, self.folder, self.env)) as controller:
             return controller.wait(seconds)
-
-    def runner(self, *words: str) -> Result:
-        """Run `python -m runner WORDS`."""
-        return self("python", "-m", "runner", *words)
 
     def files(self) -> dict[str, str]:
         """What is in the project, but for git's own and the records of runs."""
@@ -115,7 +105,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and what it needs, `fab` too."""
+    """A virtual environment with the wheel and what it needs."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -127,16 +117,12 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(python, *words, cwd=folder, env={"PYTHONPATH": str(pip), "HOME": str(pip)})
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    fab = (folder / "bin" / "runner").read_text().replace("runner.cli.main", "fabric.main")
-    fab = fab.replace("import entry", "import program").replace("entry()", "program.run()")
-    (folder / "bin" / "fab").write_text(fab)
-    (folder / "bin" / "fab").chmod(0o755)
     return folder
 
 
 @pytest.fixture
 def user(environment: Path, tmp_path: Path) -> Installed:
-    """Somebody whose project has a `conf` for a Hydra application of their own."""
+    """Somebody whose project has a `conf` of its own."""
     folder = tmp_path / "their project"
     for name, text in PROJECT.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +147,6 @@ def on_lab(lab: Lab, user: Installed) -> Installed:
 
 
 def ranks(done: Result) -> dict[tuple[str, str], list[object]]:
-    """What `train.py` printed, by node and rank."""
     lines = [re.fullmatch(r"\[(\w+):(\d+)\] (.+)", line) for line in done.out.splitlines()]
     return {(found[1], found[2]): json.loads(found[3]) for found in lines if found}
 
@@ -213,7 +198,7 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
     offline = on_lab("runner", *words, "dry_run=offline", "cluster.nodes.node1.port=23")
     assert [offline.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
     assert not (on_lab.folder / "runs").exists()
-    done = on_lab.runner(*words, "task.entry=plain")
+    done = on_lab("python", "-m", "runner", *words, "task.entry=plain")
     assert done.code == 0, done
     said = ranks(done)
     assert said.keys() == {("node1", "0"), ("node2", "1")}
@@ -223,51 +208,3 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
         assert str(folder).endswith(f"/.runner/runs/{done.folder.name}/{node}/work")
         assert lab[node].sh("ls ~/.runner/releases/*/code/train.py").count("\n") == 1
     assert on_lab.files() == before
-
-
-def test_init_begins_a_project_beside_the_users_own_hydra(user: Installed) -> None:
-    """Its files, none of the user's is touched, what it says comes next works, and theirs."""
-    (user.folder / "fabfile.py").unlink()
-    app = (
-        "import hydra\n"
-        "@hydra.main(config_path='conf', config_name='config', version_base='1.3')\n"
-        "def main(cfg): print(cfg.lr, cfg.task, cfg.model.width)\n"
-        "main()\n"
-    )
-    (user.folder / "app.py").write_text(app)
-    before = user.files()
-    done = user.runner("init", "--hosts", "gpu[1-2]", "--script", "train.py", "--fabfile")
-    assert done.code == 0, done
-    after = user.files()
-    assert after["fabfile.py"] == FABFILE
-    new = {"conf/cluster/mine.yaml", "conf/task/train.yaml", "conf/runner.yaml", "fabfile.py"}
-    assert after.keys() - before.keys() == new
-    assert before.items() <= after.items()
-    assert "  python -m runner check  " in done.out
-    plan = user.runner("dry_run=offline")
-    assert plan.code == 0, plan
-    assert [plan.out.count(f" node_rank={rank}") for rank in range(3)] == [1, 1, 0]
-    no_files = ["hydra.output_subdir=null", "hydra.run.dir=.", "hydra/job_logging=none"]
-    done = user("python", "app.py", "model=large", *no_files)
-    assert (done.code, done.out) == (0, "0.1 classify 80\n"), done
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("way", [["runner"], ["fab"]], ids=" ".join)
-def test_every_verb(lab: Lab, on_lab: Installed, way: list[str]) -> None:
-    """As a program, and by the project's own fabfile; the project stays as it is."""
-    before = on_lab.files()
-    mine = ("--cluster", "mine")
-    deploy = on_lab(*way, "deploy", *mine, "--json")
-    assert deploy.code == 0, deploy
-    assert json.loads(deploy.out)["sent"].keys() == set(NODES)
-    assert re.fullmatch(r"[0-9a-f]{40}\+", json.loads(deploy.out)["commit"])
-    done = on_lab(*way, "exec", *mine, "--quiet-equal", "--", "ls", ".runner/releases")
-    assert (done.code, done.err) == (0, ""), done
-    assert done.out == f"── node[1-2] (2) ──\n{json.loads(deploy.out)['release']}\n"
-    config = on_lab(*way, "config", *mine, "--key", "cluster.nodes", "--json")
-    assert json.loads(config.out) == {n: {"host": lab[n].address} for n in NODES}
-    explain = on_lab(*way, "explain", "--key", "cluster.nproc_per_node")
-    assert f"  {on_lab.site}/runner/conf/cluster/local.yaml:" in explain.out, explain
-    assert on_lab.files() == before
-    assert not (on_lab.folder / "runs").exists()

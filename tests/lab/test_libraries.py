@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
@@ -13,25 +12,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.lab.lab import Lab
+from tests.lab.lab import Lab, need
 from tests.lab.launching import ROOT, Launcher, Result
+from tests.lab.test_docs import DECIMALS, missing_lines
 
-pytestmark = pytest.mark.tasks
+pytestmark = [pytest.mark.tasks, pytest.mark.all, pytest.mark.slow]
 
 PAGES = ROOT / "docs" / "bring"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NODES = ("gpu1", "gpu2")
 
 Follow = Callable[[str], list[Result]]
-
-
-@pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """What is `/shared` on the pages: a folder that all hosts have."""
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    return folder
 
 
 @pytest.fixture
@@ -44,24 +35,23 @@ def cluster(lab: Lab, launcher: Launcher) -> Launcher:
 
 
 @pytest.fixture
-def follow(cluster: Launcher, shared: Path) -> Follow:
+def follow(cluster: Launcher, steps: Path) -> Follow:
     """Does what a page says; returns how its commands ended.
 
-    Each must succeed, and its standard output have each line that is printed below it once; numbers
-    with a decimal point may be others.
+    Each must succeed, and its standard output have the lines below it, whatever their decimals.
     """
 
     def do(page: str) -> list[Result]:
-        write_files(page, cluster, shared)
+        write_files(page, cluster, steps)
         done: list[Result] = []
-        for kind, text in blocks(page, shared):
-            for words in commands(text) if kind == "sh" else ():
+        for kind, text in blocks(page, steps):
+            for line in text.splitlines() if kind == "sh" else ():
+                program, *words = shlex.split(line, comments=True)
+                assert program == "runner"
                 done.append(cluster(*words, seconds=150))
                 assert done[-1].code == 0, done[-1]
-            for line in text.splitlines() if not kind else ():
-                pattern = re.sub(r"\d+\\\.\d+", r"\\d+\\.\\d+", re.escape(line))
-                found = re.findall(f"^{pattern}$", done[-1].out, re.MULTILINE)
-                assert len(found) == 1, (line, done[-1])
+            if not kind:
+                assert missing_lines(text, done[-1].out, DECIMALS) == [], done[-1]
         return done
 
     return do
@@ -71,14 +61,6 @@ def blocks(page: str, shared: Path) -> Iterator[tuple[str, str]]:
     """Yield the kind of each block of a page, "" for output, and its text."""
     text = (PAGES / page).read_text(encoding="utf-8").replace("/shared", str(shared))
     yield from BLOCK.findall(text)
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a block, after `runner`."""
-    for line in text.splitlines():
-        program, *words = shlex.split(line, comments=True)
-        assert program == "runner"
-        yield words
 
 
 def write_files(page: str, user: Launcher, shared: Path) -> None:
@@ -91,29 +73,22 @@ def write_files(page: str, user: Launcher, shared: Path) -> None:
             path.write_text(text)
 
 
-def need(library: str) -> None:
-    """Skip a test without a library; in CI a skip would look like a pass."""
-    if importlib.util.find_spec(library) is None:
-        install = "python -m pip install -c constraints.txt $(.ci/group libraries)"
-        reason = f"no {library} here: {install}"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+def need_library(name: str) -> None:
+    install = "python -m pip install -c constraints.txt $(.ci/group libraries)"
+    need("" if importlib.util.find_spec(name) else f"no {name} here: {install}")
 
 
 def losses(*done: Result) -> list[float]:
-    """Return the losses that were printed, in order."""
     return [
         float(loss) for each in done for loss in re.findall(r"ranks, loss (\d+\.\d+)", each.out)
     ]
 
 
 def assert_falling(numbers: list[float]) -> None:
-    """Each is less than the one before."""
     assert len(numbers) > 2
     assert numbers == sorted(set(numbers), reverse=True)
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
     """It trains on all ranks; a second run goes on from its checkpoint, of one host alone."""
     first, second = [*lab.hosts.values()][:2]
@@ -126,8 +101,6 @@ def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
         first.sh("rm -f /tmp/line.pt")
 
 
-@pytest.mark.all
-@pytest.mark.slow
 def test_a_hydra_program(follow: Follow) -> None:
     """Beside our YAML in one conf/; each rank's output folder comes home."""
     trained, planned, swept = follow("hydra.md")
@@ -141,55 +114,30 @@ def test_a_hydra_program(follow: Follow) -> None:
         assert rate in swept.out + swept.err
 
 
-@pytest.mark.all
-@pytest.mark.slow
-def test_lightning(follow: Follow, shared: Path) -> None:
+def test_lightning(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
-    need("lightning")
+    need_library("lightning")
     done = follow("lightning.md")
     assert_falling(losses(*done))
-    assert (shared / "line" / "last.ckpt").stat().st_size > 0
+    assert (steps / "line" / "last.ckpt").stat().st_size > 0
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
 
 
-@pytest.mark.all
-@pytest.mark.slow
-def test_lightning_with_other_sizes_than_the_run(cluster: Launcher, shared: Path) -> None:
-    """It is a known failure, and what it says to do cures it."""
-    need("lightning")
-    write_files("lightning.md", cluster, shared)
-    words = ("cluster=mine", "task=train", "task.args.epochs=1")
-    failed = cluster(*words, "task.args.nodes=1", "task.args.devices=1", seconds=150)
-    assert failed.code == 1, failed
-    assert failed.result["diagnosis"]["cause"] == "lightning_size", failed
-    cure = ("task.nnodes=1", "cluster.nproc_per_node=1")
-    assert " ".join(cure) in " ".join(failed.err.split()), failed
-    sized = cluster(*words, "task.args.nodes=1", "task.args.devices=1", *cure, seconds=150)
-    read = cluster(*words, "task.args.epochs=2", seconds=150)
-    assert [done.code for done in (sized, read)] == [0, 0], (sized, read)
-    assert "epoch 1 of 1 ranks" in sized.out
-    assert "epoch 2 of 4 ranks" in read.out
-
-
-@pytest.mark.all
-@pytest.mark.slow
-def test_accelerate(follow: Follow, shared: Path) -> None:
+def test_accelerate(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
-    need("accelerate")
+    need_library("accelerate")
     done = follow("accelerate.md")
     assert_falling(losses(*done))
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
-    states = [path.name for path in (shared / "line" / "epoch_4").glob("random_states_*")]
+    states = [path.name for path in (steps / "line" / "epoch_4").glob("random_states_*")]
     assert sorted(states) == [f"random_states_{rank}.pkl" for rank in range(4)]
 
 
-@pytest.mark.all
-@pytest.mark.slow
-def test_the_trainer_of_hugging_face(follow: Follow, shared: Path) -> None:
+def test_the_trainer_of_hugging_face(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, and goes on from its checkpoint."""
-    need("transformers")
+    need_library("transformers")
     trained, resumed = follow("trainer.md")
     assert_falling(losses(resumed))
     assert losses(resumed)[:2] == losses(trained)
-    states = (shared / "count" / "checkpoint-30").glob("rng_state_*")
+    states = (steps / "count" / "checkpoint-30").glob("rng_state_*")
     assert sorted(path.name for path in states) == [f"rng_state_{rank}.pth" for rank in range(4)]

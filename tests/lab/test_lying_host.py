@@ -80,18 +80,3 @@ def test_no_host_proves_that_nothing_is_left_on_another(
     assert told.code == 5, told
     assert "not believed: that node2 is the node node1 of liars" in told.out + told.err, told
     assert on_lab("stop", "--run", "liars").code == 0
-
-
-@pytest.mark.all
-@pytest.mark.slow
-@pytest.mark.promise(4)
-def test_host_that_answers_pings_alone_is_named(
-    on_lab: Launcher, lying: Callable[[str], str]
-) -> None:
-    """After `ANSWER_TIMEOUT_S`, by code 3; what the other host has is had."""
-    assert on_lab("cluster=lab", RUN, *on_lab.rank_overrides("print=ran")).code == 0
-    told = on_lab("logs", "--run", "liars", "--cluster", "lab", lying("mute"), seconds=200)
-    assert told.code == 3, told
-    assert "node2" in told.out + told.err, told
-    assert "ran" in told.out, told
-    assert "it answers pings and nothing else for 300 s; its disk may hang" in told.out + told.err

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.lab.lab import Host, Lab
+from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 
 pytestmark = [pytest.mark.promise(8)]
@@ -34,28 +33,16 @@ def looked(on_lab: Launcher, *words: str) -> list[Row]:
 
 
 def one(on_lab: Launcher, *words: str) -> Row:
-    """The only thing that `check` says."""
     rows = looked(on_lab, *words)
     assert len(rows) == 1, rows
     return rows[0]
 
 
-@contextlib.contextmanager
-def changed(host: Host, do: str, undo: str) -> Iterator[None]:
-    """A host on which root did something, until it is undone."""
-    host.sh(do, user="root")
-    try:
-        yield
-    finally:
-        host.sh(undo, user="root")
-
-
 def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None:
     """One error names both, and that they reach the others."""
     other = lab["node3"].address
-    with changed(
-        lab["node1"], f"ip neigh replace {other} {NOWHERE}", f"ip neigh del {other} dev eth0"
-    ):
+    cut = f"ip neigh replace {other} {NOWHERE}"
+    with lab["node1"].changed(cut, f"ip neigh del {other} dev eth0"):
         row = one(on_lab)
     assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
     assert row["message"] == (
@@ -70,7 +57,7 @@ def test_a_master_port_behind_a_firewall(lab: Lab, on_lab: Launcher) -> None:
     """The port itself is tried, and the key that changes it named; `--skip pairs` tries nothing."""
     rule = f"pref 5 ipproto tcp sport {PORT} blackhole"
     port = f"cluster.master_port={PORT}"
-    with changed(lab["node1"], f"ip rule add {rule}", f"ip rule del {rule}"):
+    with lab["node1"].changed(f"ip rule add {rule}", f"ip rule del {rule}"):
         row = one(on_lab, port)
         assert looked(on_lab, port, "--skip", "pairs") == []
     assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
@@ -89,10 +76,9 @@ def test_large_packets_that_vanish(lab: Lab, on_lab: Launcher) -> None:
     with contextlib.ExitStack() as undo:
         for host in lab.hosts.values():  # a bridge passes what the kernel has not cut yet
             cut, uncut = (f"ip link set eth0 gso_max_segs {count}" for count in (1, 65535))
-            undo.enter_context(changed(host, cut, uncut))
-        undo.enter_context(
-            changed(node2, f"ip route add {to_us} mtu lock 700", f"ip route del {to_us}")
-        )
+            undo.enter_context(host.changed(cut, uncut))
+        narrow = f"ip route add {to_us} mtu lock 700"
+        undo.enter_context(node2.changed(narrow, f"ip route del {to_us}"))
         undo.callback(node2._switch._anchor.ip, f"link set dev {leg.port} mtu 1500")
         node2._switch._anchor.ip(f"link set dev {leg.port} mtu 1000")
         row = one(on_lab)

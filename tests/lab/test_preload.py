@@ -57,7 +57,6 @@ def is_forked(lab: Lab, run: str) -> bool:
 
 
 def found(done: Result, rank: int) -> dict[str, Any]:
-    """Return what a rank told."""
     text = done.log("node1", rank).splitlines()[-1].replace(done.folder.name, "RUN")
     data: dict[str, Any] = json.loads(text)
     environ = data["state"]["environ"]
@@ -68,9 +67,8 @@ def found(done: Result, rank: int) -> dict[str, Any]:
 def test_a_forked_rank_is_like_an_executed_one(lab: Lab, on_lab: Launcher) -> None:
     """It finds the same in its process, draws its own random numbers, and computes the same."""
     words = (*ONE_NODE, f"task.script={STATE}")
-    arguments = ("--", "method=fork")
-    forked = on_lab(*words, PRELOAD, *arguments)
-    executed = on_lab(*words, *arguments)
+    forked = on_lab(*words, PRELOAD)
+    executed = on_lab(*words)
     assert (forked.code, executed.code) == (0, 0), forked
     assert "task.preload" not in forked.err + forked.out, forked
     said = [" s, torch imported\n" in done.err for done in (forked, executed)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,15 +21,7 @@ BOTH = {"node1": 0, "node2": 1}
 """The rank on each host."""
 
 
-def write_task(user: Launcher, name: str, **keys: object) -> None:
-    """Write conf/task/NAME.yaml; JSON is YAML."""
-    folder = user.conf / "task"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.yaml").write_text(json.dumps({"defaults": ["base"], **keys}))
-
-
 def python_command(code: str) -> str:
-    """The override that runs a line of Python as a command."""
     return f"task.command={json.dumps([sys.executable, '-c', code])}"
 
 
@@ -93,15 +83,6 @@ def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
     assert done.result["nodes"]["node1"]["left_over"] == ["sleep"]
 
 
-def test_a_plain_rank_that_fails_ends_all(on_lab: Launcher) -> None:
-    """The first failure is the rank's; nothing speaks of a launcher that is not there."""
-    done = on_lab.run_ranks("print=on fail=1:7 sleep=600", "cluster=lab")
-    assert done.code == 1, done
-    assert re.search(r"rank 1 on node2.*exit(ed)? (with )?(code )?7", done.err), done
-    assert "torchrun" not in done.err
-    assert "0 processes left" in done.err
-
-
 @pytest.mark.all
 def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_path: Path) -> None:
     """Ctrl-C: TERM reaches the program and what it started in its session, once each."""
@@ -121,33 +102,6 @@ def test_a_plain_program_is_told_to_end_with_its_workers(on_lab: Launcher, tmp_p
         assert done.log(node, rank).count("worker told") == 1
         assert done.log(node, rank).count("parent told") == 1
     assert "0 processes left" in done.err
-
-
-def test_every_verb_knows_a_plain_run(on_lab: Launcher) -> None:
-    """Found, read, looked into, ended and explained like any other, without a controller."""
-    args = f"task.args={json.dumps(['wait', '1'])}"
-    hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", args)
-    begun = on_lab("cluster=lab", PLAIN_ENTRY, *hanging, "detach=true")
-    assert begun.code == 0, begun
-
-    def printed() -> bool:
-        said = on_lab("logs", "--cluster", "lab").out
-        return "[node1:0] waiting" in said and "[node2:1] loading" in said
-
-    wait_until(printed, "both ranks")
-    stacks = on_lab("stacks", "--cluster", "lab")
-    assert "rank 1 on node2, innermost first:\n    load_batch" in stacks.out, stacks
-    assert "rank 0 on node1, innermost first:\n    wait  " in stacks.out, stacks
-    listed = json.loads(on_lab("ps", "--cluster", "lab", "--json").out)["runs"]
-    states = {row["run_id"]: row["state"] for row in listed}  # also of hosts that lost their power
-    assert states[begun.folder.name] == "running"
-    stopped = on_lab("stop", "--run", "latest", "--cluster", "lab")
-    assert stopped.code == 0, stopped
-    assert stopped.out.count("  0 processes") == 2
-    why = on_lab("why", "--cluster", "lab")
-    assert "stopped" in why.out, why
-    for said in (begun.err, stacks.out, stopped.err, stopped.out, why.out):
-        assert "torchrun" not in said
 
 
 @pytest.mark.all
@@ -174,43 +128,6 @@ def test_a_plain_program_in_a_session_of_its_own_is_told_to_end(on_lab: Launcher
     going.send()
     done = going.wait(60)  # the grace would be longer
     assert done.code == 130, done
-
-
-def test_a_script_with_its_own_hydra(on_lab: Launcher) -> None:
-    """It takes our arguments as overrides; its outputs lie in the run's copy and come home."""
-    shutil.copy(PROGRAMS / "own_hydra.py", on_lab.folder / "train.py")
-    shutil.copytree(PROGRAMS / "own_conf", on_lab.folder / "own_conf")
-    subprocess.run(["git", "init", "-q", str(on_lab.folder)], check=True)
-    write_task(
-        on_lab,
-        "train",
-        script="train.py",
-        args_style="hydra",
-        args={"lr": 0.1, "sizes": [2, 3]},
-        outputs=["outputs"],
-    )
-    done = on_lab("cluster=lab", PLAIN_ENTRY, "task=train")
-    assert done.code == 0, done
-    for node, rank in BOTH.items():
-        assert done.log(node, rank) == "lr 0.1, sizes [2, 3]\n"
-        (result,) = (done.folder / "outputs" / node).glob("outputs/*/*/result.txt")
-        assert result.read_text() == f"lr 0.1 of rank {rank}\n"
-        assert (result.parent / ".hydra" / "overrides.yaml").read_text() == (
-            "- lr=0.1\n- sizes=[2,3]\n"
-        )
-
-
-@pytest.mark.all
-@pytest.mark.slow
-def test_a_tutorial_runs_as_it_is_printed(on_lab: Launcher) -> None:
-    """A script that wants its local rank on the command line gets it, on every node."""
-    script = str(PROGRAMS / "tutorials" / "toy_ddp.py")
-    write_task(on_lab, "tutorial", script=script, local_rank_arg="--local_rank")
-    done = on_lab("cluster=lab", "task=tutorial", "cluster.nproc_per_node=2", ONE_CORE, seconds=180)
-    assert done.code == 0, done
-    for rank, node in enumerate(("node1", "node1", "node2", "node2")):
-        told = f"world_size = 4, rank = {rank}, local_rank = {rank % 2}, backend=gloo"
-        assert told in done.log(node, rank), done
 
 
 def test_a_rank_hears_what_came_before_it_began(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ ATTACH, SEIZE, TRACE_EXIT = 16, 0x4206, 0x40
 
 
 def can_divide() -> bool:
-    """Whether a cgroup can be made here."""
     made = cgroup.create("can", "divide", os.getpid())
     made.remove()
     return bool(made.path)
@@ -89,7 +88,6 @@ def hold() -> Iterator[Hold]:
 
 
 def home(run: SupervisedRun) -> str:
-    """The cgroup on record."""
     (program,) = run.bodies(ProgramStarted)
     path = program.cgroup
     assert isinstance(path, str)
@@ -97,12 +95,10 @@ def home(run: SupervisedRun) -> str:
 
 
 def parent(pid: int) -> int:
-    """Who started a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def alive(pid: int) -> bool:
-    """Whether it can still do something."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -110,7 +106,6 @@ def alive(pid: int) -> bool:
 
 
 def oom_score(pid: int) -> int:
-    """How likely the kernel is to kill it when memory is short."""
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
@@ -283,21 +278,27 @@ def test_after_both_died_what_is_left_is_found(
 
 
 @pytest.mark.all
-def test_after_both_died_a_cgroup_finds_who_left_everything(
-    start: RunStarter, inside: Sequence[str], tmp_path: Path
+@pytest.mark.parametrize("way", ["stray", "escape"])
+def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
+    start: RunStarter, inside: Sequence[str], tmp_path: Path, way: str
 ) -> None:
-    """No parent, no session, no mark: only the cgroup tells, and the record says when none can."""
-    path = tmp_path / "escaped"
-    run = start("deaf", f"escape={path}", "sleep=600", ranks=1, wrapper=inside)
+    """The session's leader has the mark, and nobody joins a session but by birth.
+
+    Of one in a session of its own only the cgroup tells, and the record says when none can.
+    """
+    path = tmp_path / "orphan"
+    run = start("deaf", f"{way}={path}", "sleep=600", ranks=1, wrapper=inside)
     run.until(path.exists)
     run.wait_started()
-    escaped = int(path.read_text())
+    orphan = int(path.read_text())
+    assert orphan not in run.processes()
     ended = recover(run)
 
-    found, proven = not alive(escaped), ended.verified
-    if inside:
-        os.kill(escaped, signal.SIGKILL)
-    assert (found, proven) == ((False, False) if inside else (True, True))
+    is_found = not alive(orphan)
+    if not is_found:
+        os.kill(orphan, signal.SIGKILL)
+    assert is_found == (way == "stray" or not inside)
+    assert ended.verified == (not inside)
     gone(run)
 
 
@@ -327,22 +328,6 @@ def test_after_both_died_a_child_without_a_mark_is_found_by_blood(
         os.killpg(shell.pid, signal.SIGKILL)
 
     assert left == [True, True, False, *[False for _ in bare]]
-    gone(run)
-
-
-@pytest.mark.all
-def test_after_both_died_an_orphan_without_a_mark_is_found_by_its_session(
-    start: RunStarter, inside: Sequence[str], tmp_path: Path
-) -> None:
-    """The session's leader has the mark, and nobody joins a session but by birth."""
-    path = tmp_path / "stray"
-    run = start("deaf", f"stray={path}", "sleep=600", ranks=1, wrapper=inside)
-    run.until(path.exists)
-    stray = int(path.read_text())
-    assert stray not in run.processes()
-    recover(run)
-
-    assert not alive(stray)
     gone(run)
 
 

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.promise(6, 12)]
 RUN = "0102-0304-train-abcd"
 MB = 1 << 20
 ODD = (os.fsdecode(b"caf\xe9"), "two\nlines", "-x y", "\u00e9\u4e2d", "a\\b'\"$(x)", "n" * 255)
+"""Names that are no text, have two lines, or are as long as can be."""
 
 
 class Cluster:
@@ -44,11 +45,9 @@ class Cluster:
         self._reaches: list[Connector] = []
 
     def root(self, node: str = "gpu1") -> Path:
-        """A node's folder of the run, on its host."""
         return self.workdir / "runs" / RUN / node
 
     def work(self, node: str = "gpu1") -> Path:
-        """Where its ranks worked."""
         return self.root(node) / "work" / "sub"
 
     def make(self, node: str) -> None:
@@ -73,7 +72,6 @@ class Cluster:
             write(self.root(node) / "plan.json", json.dumps({"outputs": outputs}))
 
     def connect(self, *names: str) -> dict[str, HostSession]:
-        """Start a link for each node, as a verb does."""
         nodes = tuple(Node(name, "localhost", transport="local") for name in names)
         task = Task(name="train", kind="script", target="train.py")
         spec = Spec(RUN, "here", nodes, task, host_python=sys.executable, workdir=str(self.workdir))
@@ -91,7 +89,6 @@ class Cluster:
         return gathering.sessions
 
     def pull(self, *names: str) -> dict[str, PullResult]:
-        """Bring home what those nodes have."""
         sessions = self.connect(*names)
         try:
             return self.pull_with(sessions)
@@ -100,7 +97,6 @@ class Cluster:
                 session.close()
 
     def pull_with(self, sessions: Mapping[str, HostSession]) -> dict[str, PullResult]:
-        """Bring home what is at the end of those wires."""
         return pull(sessions, self.inbox, RUN, self.home, lost_s=60, show=self._note)
 
     def _note(self, node: str, text: str) -> None:
@@ -108,27 +104,22 @@ class Cluster:
         self.on_shown(text)
 
     def one(self) -> PullResult:
-        """Bring home what gpu1 has."""
         return self.pull("gpu1")["gpu1"]
 
     def outputs_here(self, node: str = "gpu1") -> set[str]:
-        """What lies here of what the ranks left."""
         top = self.home / "outputs" / node
         return {str(path.relative_to(top)) for path in top.rglob("*") if not is_folder(path)}
 
     def close(self) -> None:
-        """End every link."""
         for reach in self._reaches:
             reach.close()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder, and no link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def write(path: Path, text: str | bytes) -> Path:
-    """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
@@ -136,7 +127,6 @@ def write(path: Path, text: str | bytes) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A new one."""
     cluster = Cluster(tmp_path)
     yield cluster
     cluster.close()
@@ -157,13 +147,19 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     write(cluster.root() / "attempt_0" / "samples.jsonl", "{}\n")
     write(cluster.root() / "attempt_0" / "samples.jsonl.7.new", "half")
 
+    for name in ODD:
+        write(cluster.work("gpu2") / "results" / name, os.fsencode(name))
+
     told = cluster.pull("gpu1", "gpu2")
 
     assert all(each.is_complete for each in told.values()), told
     assert cluster.outputs_here() == {
         *("results/deep/a.txt", "results/.hidden", "results/empty", "x/y/last.pt")
     }
-    assert cluster.outputs_here("gpu2") == {"results/b"}
+    assert cluster.outputs_here("gpu2") == {"results/b", *(f"results/{name}" for name in ODD)}
+    for name in ODD:
+        home = cluster.home / "outputs/gpu2/results" / name
+        assert home.read_bytes() == os.fsencode(name)
     status = (cluster.home / "outputs/gpu1/results/deep/a.txt").stat()
     assert (status.st_mtime_ns, status.st_mode & 0o777) == (1234567890123456789, 0o750)
     assert (cluster.home / "outputs/gpu1/x/y/last.pt").read_bytes() == bytes(3 * MB)
@@ -182,18 +178,6 @@ def test_all_of_a_run_comes_home(cluster: Cluster) -> None:
     assert {name: each.new_count for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
     assert {name: each.fetched_bytes for name, each in again.items()} == {"gpu1": 0, "gpu2": 0}
     assert again["gpu1"].existing_count == told["gpu1"].new_count
-
-
-def test_any_name_comes_home(cluster: Cluster) -> None:
-    """Also one that is no text, has two lines, or is as long as can be."""
-    for name in ODD:
-        write(cluster.work() / "results" / name, name.encode(errors="surrogateescape"))
-    told = cluster.one()
-    assert told.is_complete, told
-    assert cluster.outputs_here() == {f"results/{name}" for name in ODD}
-    for name in ODD:
-        home = cluster.home / "outputs/gpu1/results" / name
-        assert home.read_bytes() == name.encode(errors="surrogateescape")
 
 
 def test_links_stay_links(cluster: Cluster, tmp_path: Path) -> None:

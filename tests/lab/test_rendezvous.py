@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.causing import etcd_on
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, TORCHLESS, Launcher
+from tests.lab.waiting import wait_until
 
 UP = ("print=up", "sleep=600")
 ENDINGS = {
@@ -40,6 +42,24 @@ OTHERS = [
     ("etcd", "one rank fails"),
     ("etcd-v2", "every rank succeeds"),
 ]
+
+
+@contextlib.contextmanager
+def etcd_on(lab: Lab, name: str) -> Iterator[str]:
+    """An etcd of somebody else's on a host, with the v2 API; its endpoint."""
+    endpoint = f"{lab[name].address}:2379"
+    url = f"http://{endpoint}"
+    listening = ("--listen-client-urls", url, "--advertise-client-urls", url)
+    program = lab[name].popen(
+        ["etcd", "--data-dir", "etcd", *listening, "--enable-v2"],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: f"{endpoint} " in lab[name].sh("ss -ltn"), "etcd to listen")
+        yield endpoint
+    finally:
+        program.kill()
+        program.wait()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from runner.core.history.run_data import RunData
 from runner.ui.page import page_data, render_page
 from tests.lab.browser import open_browser, open_page
 from tests.lab.forkserver import RUNNER_ARGV
-from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher, Result
+from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher
+from tests.lab.waiting import wait_until
 from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests of a worker."""
     with open_browser() as opened:
         yield opened
 
@@ -38,23 +38,9 @@ def written(tmp_path: Path, *runs: RunData) -> str:
 
 
 def event_count(page: Page) -> int:
-    """How many events the table has, as its filters are."""
     text = page.locator("#events [role=status]").first.inner_text()
     found = re.search(r"of ([\d,]+) events", text)
     return int(found[1].replace(",", "")) if found else 0
-
-
-def wait_for_events(page: Page, condition: str) -> None:
-    """Return once the number of events in the table is so."""
-    page.wait_for_function(
-        """condition => {
-          const text = document.querySelector("#events [role=status]").textContent;
-          const count = Number((/of ([\\d,]+) events/.exec(text) || [0, "0"])[1].replace(",", ""));
-          const [sign, number] = condition.split(" ");
-          return sign === "=" ? count === Number(number) : count < Number(number);
-        }""",
-        arg=condition,
-    )
 
 
 @pytest.mark.promise(12)
@@ -103,9 +89,9 @@ def test_keys_and_a_pointer_zoom_all_and_filters_find(browser: Browser, tmp_path
         page.keyboard.press("Enter")
         assert page.locator(".timeline-box [aria-live]").inner_text() == "a is open"
         page.keyboard.press("+")
-        wait_for_events(page, f"< {everything}")
+        wait_until(lambda: event_count(page) < everything, "fewer events")
         page.keyboard.press("Escape")
-        wait_for_events(page, f"= {everything}")
+        wait_until(lambda: event_count(page) == everything, "all events")
         over = page.locator("#load .plot .u-over").first
         over.scroll_into_view_if_needed()
         box = over.bounding_box()
@@ -114,11 +100,11 @@ def test_keys_and_a_pointer_zoom_all_and_filters_find(browser: Browser, tmp_path
         page.mouse.down()
         page.mouse.move(box["x"] + 400, box["y"] + 50, steps=4)
         page.mouse.up()
-        wait_for_events(page, f"< {everything}")
+        wait_until(lambda: event_count(page) < everything, "fewer events")
         over.dblclick()
-        wait_for_events(page, f"= {everything}")
+        wait_until(lambda: event_count(page) == everything, "all events")
         page.get_by_label("Filter events of").fill("rank 3 exited")
-        wait_for_events(page, "= 2")
+        wait_until(lambda: event_count(page) == 2, "two events")
         page.get_by_label("Filter the configuration of").fill("task.args.lr")
         assert page.locator("#configuration tbody tr").count() == 1
         page.get_by_label("Filter logs of").fill("rank_3 err")
@@ -129,7 +115,6 @@ def test_keys_and_a_pointer_zoom_all_and_filters_find(browser: Browser, tmp_path
 
 
 def data_of(file: Path) -> dict[str, Any]:
-    """The data in a page."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', file.read_text())
     assert found
     data: dict[str, Any] = json.loads(found[1])
@@ -157,17 +142,12 @@ def test_the_verb_writes_the_page_of_runs(on_lab: Launcher) -> None:
     assert "up\n" in "".join(log["text"] for log in run["logs"])
     assert run["timeline"]["bars"]["rank"] == [0, -1]
     for _, command in run["commands"]:
-        again = run_command(on_lab, command)
+        typed = shlex.split(command)
+        assert typed[: len(RUNNER_ARGV)][-2:] == ["-m", "runner"], typed
+        again = on_lab(*typed[typed.index("runner") + 1 :])
         expected = 1 if "rerun=" in command else 0
         assert again.code == expected, again
     last = on_lab("report", "first-run", "latest")
     assert last.code == 0, last
     (both,) = on_lab.folder.glob("runs/report-first-run-*.html")
     assert len(data_of(both)["runs"]) == 2
-
-
-def run_command(user: Launcher, command: str) -> Result:
-    """Run what a page says, as it is typed."""
-    words = shlex.split(command)
-    assert words[: len(RUNNER_ARGV)][-2:] == ["-m", "runner"], words
-    return user(*words[words.index("runner") + 1 :])

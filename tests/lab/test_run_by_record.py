@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
-import pty
 import re
 import socket
-import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,8 @@ import pytest
 from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
-from tests.lab.waiting import PATIENCE, read_until, wait_until
+from tests.lab.terminal import Terminal
+from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(10)]
 
@@ -37,7 +36,6 @@ def detached(
 
 
 def run_id(done: Result) -> str:
-    """The id of a run, as its launch said it."""
     found = re.search(r"^run ([a-z0-9-]+) goes on", done.err, re.MULTILINE)
     assert found, done
     return found[1]
@@ -51,7 +49,6 @@ def at_another_machine(on_lab: Launcher) -> Launcher:
 
 
 def printed_commands(done: Result) -> list[list[str]]:
-    """The commands that a launch printed, as words."""
     lines = re.findall(r"^ *python -m runner (.*)$", done.err, re.MULTILINE)
     return [line.split() for line in lines]
 
@@ -169,16 +166,11 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     assert re.search(rf"run {run}, task rank, of ann\+\S+, launched \d+ s ago", refused.err)
     assert "--yes" in refused.err
     argv = [*RUNNER_ARGV, "stop", run, "--cluster", "lab"]
-    main, side = pty.openpty()
-    asking = subprocess.Popen(
-        argv, cwd=laptop.folder, env=laptop.env, stdin=side, stdout=side, stderr=side
-    )
-    os.close(side)
-    read_until(main, b"Type y or n")
-    os.write(main, b"n\n")
-    read_until(main, b"nothing was changed")
-    assert asking.wait(30 * PATIENCE) == 130
-    os.close(main)
+    with closing(Terminal(argv, laptop.folder, laptop.env)) as terminal:
+        terminal.until("Type y or n")
+        terminal.type("n\n")
+        terminal.until("nothing was changed")
+        assert terminal.end() == 130
     assert lab["node1"].processes("sleep=600")
     ended = laptop("stop", run, "--cluster", "lab", "--yes")
     assert ended.code == 0, ended
@@ -190,44 +182,6 @@ def test_a_run_of_another_machine_is_named_and_asked_about(lab: Lab, on_lab: Lau
     cleaned = on_lab(*clean)  # on record here
     assert (cleaned.code, f"remove: run {run}, task rank, of ann+" in cleaned.err) == (0, True)
     assert not info.exists()
-
-
-def test_contact_is_all_that_another_machine_needs(lab: Lab, on_lab: Launcher) -> None:
-    """With the cluster's YAML, but without what only launches need."""
-    lab.write_cluster(
-        on_lab.conf,
-        names=NODES,
-        secrets=["API_KEY"],
-        pass_env=["PASSED"],
-        env={"PLACE": "${oc.env:PLACE}"},
-        setup=["export AT=${oc.env:PLACE}"],
-        project="${oc.env:PLACE}",
-    )
-    (on_lab.conf / "runner.yaml").write_text(
-        "defaults: [runner_base, cluster: lab, task: base, rendezvous: static, _self_,"
-        " override hydra/hydra_logging: none, override hydra/job_logging: none]\n"
-        "relaunch: {max: '${oc.env:PLACE}'}\n"
-    )
-    words = ("cluster.project=/tmp", "cluster.setup=[]", "relaunch.max=0")
-    run = run_id(detached(on_lab, *words, env=SHELL))
-    laptop = at_another_machine(on_lab)
-    said = laptop("ps")
-    assert (said.code, run in said.out) == (0, True), said
-    assert "note: on lab (node[1-2]); --cluster NAME chooses another" in said.err
-    assert laptop("logs", "--run", run).out.count("up") == 2
-    assert laptop("exec", "--set", "cluster.setup=[]", "--", "true").code == 0
-    unset = laptop("exec", "--", "true")
-    assert (unset.code, "cluster.setup" in unset.err) == (2, True), unset
-    followed = laptop.start("attach", "--run", run)
-    followed.until_printed("] up", 2)
-    followed.kill()
-    refused = laptop("stop", "--run", run)  # attached to, it is on record there, but not its launch
-    assert (refused.code, "--yes is the answer" in refused.err) == (2, True), refused
-    ended = laptop("stop", "--run", run, "--yes")
-    assert ended.code == 0, ended
-    launch = laptop("cluster=lab", "task.command=true")
-    assert launch.code == 2, launch
-    assert "PLACE" in launch.err
 
 
 def test_a_run_is_found_whatever_its_nodes_are_called_now(lab: Lab, on_lab: Launcher) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shlex
 import shutil
@@ -12,13 +10,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.inspecting import guardian_and_supervisor
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, Launcher
-from tests.lab.waiting import PATIENCE, read_until, wait_until, wait_until_ended, wait_until_idle
+from tests.lab.launching import Launcher
+from tests.lab.terminal import Terminal
+from tests.lab.waiting import PATIENCE, wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(10)]
 
@@ -28,7 +29,6 @@ NODES = ("node1", "node2")
 
 @pytest.fixture
 def detached(on_lab: Launcher) -> Start:
-    """Start a detached run; return its id."""
 
     def start(*words: str, overrides: tuple[str, ...] = ()) -> str:
         done = on_lab(
@@ -229,25 +229,6 @@ def test_whoever_joins_a_run_ends_with_it(lab: Lab, on_lab: Launcher, detached: 
     lab["node2"].plug()
 
 
-def test_verbs_ask_the_cluster_of_the_run_that_is_on_record_here(
-    on_lab: Launcher, detached: Start
-) -> None:
-    """Who just launched one need not say where, and hears where that was."""
-    run_id = detached("sleep=600")
-    listed = on_lab("ps")
-    assert re.search(rf"^{run_id} +rank ", listed.out, re.MULTILINE)
-    assert "note: on lab (node[1-2]), like runs/latest; --cluster NAME chooses" in listed.err
-    stopped = on_lab("stop", "--run", run_id)
-    assert (stopped.code, stopped.out.count(" 0 processes")) == (0, 2), stopped
-    again = on_lab("stop", "--run", run_id)
-    assert (again.code, again.out.count(" 0 processes")) == (0, 2), again
-    assert f"run {run_id} had ended" in again.err
-    assert "stop requested" not in again.err
-    assert f"stop: run {run_id}, task rank, of " in stopped.err
-    (on_lab.folder / "runs" / "latest").unlink()
-    assert "note: on local (local); " in on_lab("ps").err
-
-
 @pytest.mark.all
 def test_a_reader_ends_with_its_own_reader(on_lab: Launcher, detached: Start) -> None:
     """`logs --follow | head` is over when head is, and the run goes on; `attach` as well."""
@@ -293,41 +274,6 @@ def test_attach_goes_on_where_a_killed_controller_ended(lab: Lab, on_lab: Launch
     assert len({*events}) == len(events)
 
 
-@pytest.mark.promise(6)
-def test_attach_from_another_host(lab: Lab, on_lab: Launcher) -> None:
-    """The launch ran on node1 and was killed; node2 follows on, byte for byte."""
-    ssh = {"key": "~/p/key", "known_hosts": "~/p/known_hosts"}
-    yaml = lab.write_cluster(on_lab.conf, "there", NODES, ssh=ssh).read_text()
-    for name in ("node1", "node2"):
-        host = lab[name]
-        host.write("~/p/key", lab.key.read_text(), 0o600)
-        host.write("~/p/known_hosts", lab.known_hosts.read_text())
-        host.write("~/p/conf/cluster/lab.yaml", yaml)
-    words = " ".join(
-        f"'{word}'" for word in on_lab.rank_overrides("count=1500/0.004", "print=over")
-    )
-    python = f"cd ~/p && PYTHONPATH={ROOT} {sys.executable} -m runner"
-    first = lab["node1"].popen(["sh", "-c", f"{python} cluster=lab {words} >out 2>&1"])
-    wait_until(lambda: "attempt_0/rank_1.out" in ranks_files(lab), "its ranks", 30)
-    for process in lab["node1"].processes():
-        if "-m runner cluster=lab" in process.cmdline:
-            lab["node1"].kill(process.pid)
-    first.wait()
-    (run_id,) = lab["node2"].sh("ls ~/.runner/runs").split()
-    text = lab["node2"].sh(f"{python} attach {run_id} --cluster lab", timeout=60)
-    for rank in range(2):
-        node = f"node{rank + 1}"
-        there = lab[node].sh(f"cat ~/.runner/runs/*/{node}/attempt_0/rank_{rank}.out")
-        prefix = f"[{node}:{rank}] "
-        shown = [line[len(prefix) :] for line in text.splitlines() if line.startswith(prefix)]
-        assert shown == there.splitlines()
-
-
-def ranks_files(lab: Lab) -> str:
-    """The logs of node2."""
-    return lab["node2"].sh("find ~/.runner/runs -name 'rank_*.out' -size +0", check=False)
-
-
 @pytest.mark.parametrize(
     ("answer", "state"),
     [("x\ns", "stopped"), pytest.param("", "running", marks=pytest.mark.all)],
@@ -339,17 +285,14 @@ def test_ctrl_c_while_attached_asks(
     run_id = detached("sleep=600")
     here = on_lab.at_another_machine("elsewhere")
     (here.folder / "conf").symlink_to(on_lab.conf)
-    process, near = attached_on_a_terminal(here)
-    seen = read_until(near, b"] up", 2)
-    process.send_signal(signal.SIGINT)
-    seen += read_until(near, b"Type d or s")
-    assert re.search(rf"run {run_id}, task \w+, of \S+@\S+, launched \d+ s ago".encode(), seen), (
-        seen
-    )
-    os.write(near, f"{answer}\n".encode())
-    code = process.wait(30 * PATIENCE)
-    os.close(near)
-    assert code == (130 if state == "stopped" else 0), seen
+    argv = [*RUNNER_ARGV, "attach", "--cluster", "lab", "ui=plain"]
+    with closing(Terminal(argv, here.folder, here.env)) as terminal:
+        terminal.until(r"(?s)\] up.*\] up")
+        terminal.process.send_signal(signal.SIGINT)
+        run = rf"run {run_id}, task \w+, of \S+@\S+, launched \d+ s ago"
+        terminal.until(run, "Type d or s")
+        terminal.type(f"{answer}\n")
+        assert terminal.end() == (130 if state == "stopped" else 0), terminal.shown
     listed = json.loads(on_lab("ps", "--all", "--cluster", "lab", "--json").out)["runs"]
     (row,) = [row for row in listed if row["run_id"] == run_id]
     assert row["state"] == state
@@ -373,23 +316,6 @@ def test_who_detaches_an_attached_run_lets_it_go(lab: Lab, on_lab: Launcher) -> 
     for _, record in wait_until_ended(lab, launched.run_id, NODES):
         assert "detached" in [event["kind"] for event in record]
         assert record[-1]["state"] == "succeeded"
-
-
-def attached_on_a_terminal(on_lab: Launcher) -> tuple[subprocess.Popen[bytes], int]:
-    """Join the latest run where somebody can answer; return the process and its terminal."""
-    near, far = pty.openpty()
-    argv = [sys.executable, "-m", "runner", "attach", "--cluster", "lab", "ui=plain"]
-    process = subprocess.Popen(
-        argv,
-        cwd=on_lab.folder,
-        env=on_lab.env,
-        stdin=far,
-        stdout=far,
-        stderr=far,
-        start_new_session=True,
-    )
-    os.close(far)
-    return process, near
 
 
 def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:

@@ -27,7 +27,6 @@ RUNS = "~/.runner/runs"
 
 @pytest.fixture
 def gpus(lab: Lab, tmp_path: Path) -> Iterator[HostGpus]:
-    """GPUs of the first host."""
     gpus = HostGpus(lab["node1"], tmp_path)
     yield gpus
     gpus.remove()
@@ -35,7 +34,6 @@ def gpus(lab: Lab, tmp_path: Path) -> Iterator[HostGpus]:
 
 @pytest.fixture
 def local_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalGpus:
-    """GPUs of this machine."""
     return LocalGpus(tmp_path, monkeypatch)
 
 
@@ -59,7 +57,6 @@ def on_host(lab: Lab, node: str, run_id: str) -> list[Sample]:
 
 
 def recorded(folder: Path) -> list[Sample]:
-    """The samples on record here."""
     return [*map(parse_sample, (folder / "samples.jsonl").read_bytes().splitlines())]
 
 

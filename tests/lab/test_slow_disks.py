@@ -58,15 +58,10 @@ def begin(user: Launcher) -> Begin:
         words = user.rank_overrides("print=up", "wait=/dev/shm/go", "print=done")
         controller = user.start("cluster=lab", *overrides, *words)
         controller.until_printed("] up", 2)
-        controller.until(lambda: '"hub_joined"' in _events(controller), "the hub")
+        controller.until_joined()
         return controller
 
     return start
-
-
-def _events(controller: Controller) -> str:
-    path = controller.folder / "events.jsonl"
-    return path.read_text() if path.exists() else ""
 
 
 def _ranks(host: Host) -> list[Process]:

@@ -140,36 +140,6 @@ def test_pending_job_is_shown_and_cancelled(slurm: Slurm, hpc: Launcher) -> None
     assert not slurm.sh(f"grep -rl {SECRET} .runner/runs || true")
 
 
-def test_pending_job_outlives_connections(slurm: Slurm, hpc: Launcher) -> None:
-    """One that is lost is opened again; whoever attaches to a job that waits sees its start."""
-    first = begun(hpc, "sleep=300", "detach=true", ALL_NODES, EXCLUSIVE)
-    waits = hpc.start(HPC, *hpc.rank_overrides("print=hi"), EXCLUSIVE)
-    waits.until(lambda: "is pending" in waits.err, "the job to wait")
-    follower = hpc.start("attach", "--run", waits.run_id)
-    follower.until(lambda: "is pending" in follower.err, "it to wait")
-    agents = [p.pid for p in slurm.login.processes() if f"runner {waits.run_id}" in p.cmdline]
-    assert agents
-    slurm.sh(f"kill -9 {' '.join(map(str, agents))}", user="root")
-    waits.until(lambda: "connecting to it again" in waits.err, "the loss to be noticed")
-    assert ended(hpc, "stop", first.run_id).code == 0
-    for each in (waits, follower):
-        done = each.wait()
-        assert done.code == 0, done
-        assert done.out.count("hi\n") == 2
-
-
-def test_interrupted_submission(slurm: Slurm, hpc: Launcher, steps: Path) -> None:
-    """Nothing is left of a job whose sbatch has not answered yet."""
-    text = f'out=$($SBATCH "$@"); touch {steps}/took; sleep 300; echo "$out"'
-    with slurm.wrapped_sbatch(steps, text):
-        started = hpc.start(HPC, *hpc.rank_overrides("print=hi"))
-        wait_until((steps / "took").exists, "Slurm to take the job")
-        started.send()
-        assert started.wait().code == 130
-    wait_until(lambda: not slurm.jobs(), "the job to be cancelled")
-    assert not slurm.sh("ls .runner/runs", check=False)
-
-
 SAVES = """\
 import os, signal, sys, time
 stop = []

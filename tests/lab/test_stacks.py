@@ -47,7 +47,6 @@ class Start:
         self._started: list[subprocess.Popen[str]] = []
 
     def __call__(self, code: str, *path: Path) -> tuple[int, str]:
-        """Return its pid, and what it said first."""
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
         argv = [sys.executable, "-c", code]
         process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
@@ -56,7 +55,6 @@ class Start:
         return process.pid, process.stdout.readline().strip()
 
     def close(self) -> None:
-        """Kill them."""
         for process in self._started:
             process.kill()
             process.communicate()
@@ -72,7 +70,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def told(*pids: int) -> list[Stack]:
-    """What those processes tell."""
     asked = [
         StackTarget(rank, pid, fault_dump.find_memory_file(pid)) for rank, pid in enumerate(pids)
     ]
@@ -82,7 +79,6 @@ def told(*pids: int) -> list[Stack]:
 
 
 def functions(stack: Stack) -> list[str]:
-    """Where it is, the innermost call first."""
     return [frame.function for frame in stack.frames]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lab.inspecting import guardian_and_supervisor, proven_nodes
+from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.lab.processes import Process
 from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher
@@ -42,7 +42,6 @@ def begin(on_lab: Launcher) -> Callable[..., Controller]:
 
 
 def find(lab: Lab, node: str, start: str) -> Process:
-    """The oldest process of a node whose command line begins so."""
     found = [each for each in lab[node].processes() if each.cmdline.startswith(start)]
     assert found, (start, lab[node].processes())
     return min(found, key=lambda process: process.pid)
@@ -93,16 +92,6 @@ def test_stopping_one_run_leaves_another_alone(
     assert done.out.count("] done") == 2
 
 
-def test_a_killed_supervisor_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """Its guardian kills what it left, and says so."""
-    controller = begin("daemon", "deaf")
-    lab["node2"].kill(guardian_and_supervisor(lab, "node2")[1].pid)
-    done = controller.wait()
-    assert done.code == 1, done
-    assert "its supervisor ended by signal 9" in done.err
-    assert lab.wait_idle() == {}
-
-
 @pytest.mark.all
 @pytest.mark.parametrize(
     ("victim", "named"),
@@ -145,35 +134,6 @@ def test_an_unplugged_host_is_named_and_the_others_are_stopped(
     assert "node2: could not verify that all processes ended" in done.err
     assert proven_nodes(done.err) == 1
     wait_until(lambda: not lab["node2"].processes(RANK_SCRIPT), "the end of who is cut off")
-
-
-@pytest.mark.all
-@pytest.mark.timing
-@pytest.mark.promise(4)
-def test_an_unplugged_host_is_asked_once_more_over_a_new_connection(
-    lab: Lab, begin: Callable[..., Controller]
-) -> None:
-    """That costs `connect_timeout` after the loss, not another one for the silent connection."""
-    answer_s = 20.0
-    controller = begin(overrides=(f"cluster.ssh.connect_timeout={answer_s:g}",))
-    lab["node2"].unplug()
-    controller.until(lambda: "stopping the rest" in controller.err, "the loss")
-    began = time.monotonic()
-    done = controller.wait()
-    assert done.code == 4, done
-    assert time.monotonic() - began < 1.6 * answer_s
-    assert proven_nodes(done.err) == 1
-
-
-@pytest.mark.all
-def test_a_power_cut_ends_the_run(lab: Lab, begin: Callable[..., Controller]) -> None:
-    """The lost host is named, the rest is stopped and proven."""
-    controller = begin()
-    lab["node2"].power_off()
-    done = controller.wait()
-    assert done.code == 4, done
-    assert "first failure: node2" in done.err
-    assert proven_nodes(done.err) == 1
 
 
 @pytest.mark.slow
@@ -230,18 +190,6 @@ def test_a_taken_master_port_is_retried_once(lab: Lab, on_lab: Launcher) -> None
     assert done.code == 0, done
     assert "retrying with another port" in done.err
     assert [event["kind"] for event in done.events].count("port_taken") == 1
-
-
-@pytest.mark.all
-def test_a_host_that_refuses_its_order_stops_the_others(lab: Lab, on_lab: Launcher) -> None:
-    """What could not be seen before (here, a file where the runs' folder should be): exit 3."""
-    lab["node2"].sh("mkdir ~/.odd; touch ~/.odd/runs")
-    words = on_lab.rank_overrides("deaf", "sleep=600")
-    done = on_lab("cluster=lab", GRACE, 'cluster.workdir="~/.odd"', *words)
-    assert done.code == 3, done
-    assert "first failure: node2: could not start: " in done.err
-    assert done.result["exit_code"] == 3
-    assert lab.wait_idle() == {}
 
 
 def test_a_disk_that_fills_up_ends_that_run_with_that_message(

@@ -20,13 +20,15 @@ SMALL = {"layers": 1, "heads": 2, "width": 32, "context": 32, "batch_size": 8, "
 """A model and batches that take a second."""
 
 ALPHABET = 68
+ENTROPY_OF_LETTERS = 3.333
+"""The loss of who knows how often each character of the play occurs, and nothing else, in nats."""
+
 ADDING_UP = 2e-4
 """How far losses of two numbers of ranks may be apart, since they add up in another order; they
 are printed with four decimals."""
 
 
 def flags(**more: object) -> list[str]:
-    """The command line of a small model."""
     return [f"--{name}={value}" for name, value in {**SMALL, **more}.items()]
 
 
@@ -53,20 +55,9 @@ def test_two_ranks_learn_what_one_does(tmp_path: Path) -> None:
     alone = losses(trained(1, *words))
     assert losses(trained(2, *words)) == pytest.approx(alone, abs=ADDING_UP)
     assert alone[0] == pytest.approx(math.log(ALPHABET), rel=0.02)
-    assert alone[-1] < entropy_of_letters()
+    assert alone[-1] < ENTROPY_OF_LETTERS
     text = tmp_path / "mine.txt"
     text.write_text("abcdefgh" * 100)
     mine = trained(1, *flags(steps=60, data=text, lr=0.01))
     assert losses(mine)[-1] < 0.5
     assert set(mine[-2]) <= set("abcdefgh")
-
-
-def entropy_of_letters() -> float:
-    """The loss of who knows how often each character occurs, and nothing else, in nats."""
-    import gzip  # noqa: PLC0415
-    from collections import Counter  # noqa: PLC0415
-
-    text = gzip.decompress((EXAMPLES / "as_you_like_it.txt.gz").read_bytes()).decode()
-    counts = Counter(text)
-    assert len(counts) == ALPHABET
-    return -sum(n / len(text) * math.log(n / len(text)) for n in counts.values())

@@ -12,21 +12,20 @@ from typing import Any
 import pytest
 
 import runner
-from tests.lab.by_hand import python
+from tests.lab.by_hand import TORCHRUN, python
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Launcher
 
 pytestmark = pytest.mark.tasks
 
 
+MEDDLING = str(PROGRAMS / "meddling.py")
 SCRIPT = str(Path(runner.__file__).parent / "tasks" / "collectives.py")
 Everything = tuple[str, dict[str, Any]]
 
 
-def torchrun(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Start so many ranks on this machine."""
-    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}")
-    return python(*launch, *words)
+def torchrun(ranks: int, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return python(*TORCHRUN, "--standalone", f"--nproc_per_node={ranks}", *words, **env)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +68,8 @@ def test_smoke_tells_what_it_did(everything: Everything) -> None:
 
 def test_smoke_fails_on_a_wrong_sum() -> None:
     """Once per rank in words, and in the count."""
-    corrupt = str(PROGRAMS / "corrupt.py")
-    done = torchrun(2, corrupt, "1", "all_reduce", SCRIPT, "--mode=smoke", "--seconds=0.5")
+    flags = ("--mode=smoke", "--seconds=0.5")
+    done = torchrun(2, MEDDLING, *flags, MEDDLE=f"1 all_reduce corrupt {SCRIPT}")
 
     assert done.returncode == 1, done
     told = rf"^rank 1 on {socket.gethostname()}: smoke, step 1: element 0 is \d+\.0, expected \d+"
@@ -80,11 +79,12 @@ def test_smoke_fails_on_a_wrong_sum() -> None:
 
 
 def test_pairs_name_the_slow_host(lab: Lab, on_lab: Launcher) -> None:
-    """Every link of one host is slow; four hosts, which have no copy of our code."""
-    lab["node3"].degrade_network(delay_ms=20)
+    """One host takes its time for each message."""
+    meddle = f'cluster.env.MEDDLE="2 batch_isend_irecv late {SCRIPT}"'
+    script = (f"task.script={MEDDLING}", "task.module=null", meddle)
     few = ("task.args.iters=3", "task.args.warmup=1", "task.args.pair_bytes=1M")
     plain = ("task.entry=plain", "cluster.env.OMP_NUM_THREADS=1")
-    done = on_lab("cluster=lab4", "task=collectives", "task.args.mode=pairs", *few, *plain)
+    done = on_lab("cluster=lab4", "task=collectives", "task.args.mode=pairs", *script, *few, *plain)
 
     assert done.code == 0, done
     named = re.findall(r"(\w+) is slow: [\d.]+ of the others' median", done.log("node1", 0))

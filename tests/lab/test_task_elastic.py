@@ -9,21 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.by_hand import EXAMPLES, python
+from tests.lab.by_hand import EXAMPLES
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.test_elastic import ELASTIC
 
 pytestmark = pytest.mark.tasks
-
-ELASTIC = (
-    "cluster=lab4",
-    "cluster.only=[node1,node2,node3]",
-    "rendezvous=c10d",
-    "task.nnodes='2:3'",
-    "torchrun.max_restarts=5",
-    "torchrun.rdzv_conf={last_call_timeout: 2, keep_alive_interval: 1, keep_alive_max_attempt: 3}",
-    "cluster.env.OMP_NUM_THREADS=1",
-)
 
 
 EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 10, 29, 48, 5
@@ -31,7 +22,6 @@ STEPS = EPOCHS * PER_EPOCH
 
 
 def steps(training: Controller) -> list[int]:
-    """The numbers of the steps that rank 0 told of, in order."""
     lines = re.findall(r"\] (\{.*\})$", training.out, re.MULTILINE)
     return [json.loads(line)["step"] for line in lines]
 
@@ -57,6 +47,7 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
     args = (f"epochs={EPOCHS}", f"save_every={SAVE_EVERY}", "log_every=1")
     training = on_lab.start(
         *ELASTIC,
+        "cluster.env.OMP_NUM_THREADS=1",
         "task=elastic",
         *script,
         "cluster.master=node2",
@@ -120,23 +111,3 @@ def assert_undisturbed(snapshots: list[Path], test_loss: float) -> None:
         assert snapshot["step"] == STEPS
         torch.testing.assert_close(snapshot["counts"], counts, rtol=0, atol=0)
         torch.testing.assert_close(snapshot["model"], model.state_dict(), rtol=1e-2, atol=1e-3)
-
-
-def test_a_snapshot_of_another_training_is_refused_before_a_step(tmp_path: Path) -> None:
-    """Other batches, fewer epochs: one line, exit code 2; a step that counts twice is a failure."""
-    import torch  # noqa: PLC0415
-
-    snapshot = tmp_path / "elastic.pt"
-    words = (str(EXAMPLES / "elastic.py"), f"--snapshot={snapshot}")
-    assert python(*words, "--epochs=2").returncode == 0
-    why = """ValueError("it is of step 58 with {'batch_size': 48, 'seed': 0}")"""
-    for flag in ("--batch_size=96", "--epochs=1"):
-        done = python(*words, flag)
-        line = f"elastic.py: error: --snapshot {snapshot} is of no use here: {why}\n"
-        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-    state = torch.load(snapshot)
-    state["counts"][0] += 1
-    torch.save(state, snapshot)
-    done = python(*words, "--epochs=3")
-    line = "not every step counted once; do all ranks have the same arguments?\n"
-    assert (done.returncode, done.stderr) == (1, line)

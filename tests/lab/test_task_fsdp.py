@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.by_hand import EXAMPLES, assert_same, python, torchrun
-from tests.lab.training import progress
+from tests.lab.by_hand import EXAMPLES, assert_same, progress, python, torchrun
 
 pytestmark = pytest.mark.tasks
 
@@ -27,21 +26,18 @@ class Trained:
 
     @property
     def saved(self) -> Path:
-        """The one whole checkpoint in the folder."""
         (saved,) = self.folder.iterdir()
         return saved
 
 
 @pytest.fixture(scope="module")
 def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """By two ranks."""
     folder = tmp_path_factory.mktemp("fsdp") / "new" / "state"
     done = torchrun(2, SCRIPT, *FEW, "--steps=6", f"--checkpoint={folder}")
     return Trained(progress(done.stdout, 6), folder)
 
 
 def load(folder: Path, aside: Path) -> dict[str, Any]:
-    """Read a checkpoint as a whole, by torch's own converter."""
     import torch  # noqa: PLC0415
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: PLC0415
 

@@ -25,14 +25,11 @@ RUN_OF = "world size {}, backend gloo, device cpu"
 
 
 def train(ranks: int, *flags: str) -> list[str]:
-    """Train on few images with so many ranks; return what they printed."""
     return torchrun(ranks, *FEW, *flags).stdout.splitlines()
 
 
 @dataclass
 class Epoch:
-    """What the training of one epoch printed, and its checkpoint."""
-
     lines: list[str]
     path: Path
 
@@ -45,7 +42,6 @@ def one_epoch(tmp_path_factory: pytest.TempPathFactory) -> Epoch:
 
 
 def epochs(lines: list[str]) -> list[str]:
-    """Which epochs were told of."""
     return [line.split("  ")[0] for line in lines if line.startswith("epoch ")]
 
 
@@ -66,7 +62,6 @@ def test_resumed_training_is_the_same_training(one_epoch: Epoch, tmp_path: Path)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint the safe way."""
     import torch  # noqa: PLC0415 - only the tests that run may need it
 
     state: dict[str, Any] = torch.load(path, weights_only=True)

@@ -32,10 +32,7 @@ class Training:
     """One shipped training, and how it is made quick.
 
     Attributes:
-        name: Of its task and its file.
         result: A pattern of the part of rank 0's output that is the same in every equal run.
-        args: What is set by `task.args.NAME`, and by hand as `--NAME`.
-        ranks: Per node.
         by_torchrun: Whether torchrun starts it by hand, on two hosts; else `python` does, once.
     """
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import pty
 import re
-import select
-import struct
-import subprocess
-import termios
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,76 +17,25 @@ from tests.lab.forkserver import RUNNER_ARGV
 from tests.lab.lab import Lab
 from tests.lab.launching import Launcher
 from tests.lab.slurm import begun
+from tests.lab.terminal import Terminal
 from tests.lab.waiting import wait_until
 
 THERMAL = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown
 GB = 10**9
 
 
-class View:
+class View(Terminal):
     """A `top` in a terminal of 100 by 20."""
 
     def __init__(self, launcher: Launcher, *words: str) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 20, 100, 0, 0))
-        self._theirs = theirs
-        self.modes = termios.tcgetattr(theirs)
-        self.shown = b""
-        self.process = subprocess.Popen(
-            [*RUNNER_ARGV, "top", *words],
-            cwd=launcher.folder,
-            env={**launcher.env, "TERM": "xterm"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - for Ctrl-C
-        )
+        super().__init__([*RUNNER_ARGV, "top", *words], launcher.folder, launcher.env, 20, 100)
 
-    def read(self) -> bytes:
-        """Return all that was written so far."""
-        while select.select([self._ours], [], [], 0.05)[0]:
-            self.shown += os.read(self._ours, 65536)
-        return self.shown
-
-    def until(self, *texts: str, anew: bool = False) -> None:
-        """Wait until these are shown, or, `anew`, shown once more."""
-        start = len(self.read()) if anew else 0
-
-        def is_shown() -> bool:
-            return all(text.encode() in self.read()[start:] for text in texts)
-
-        wait_until(is_shown, f"{texts}", 40, detail=lambda: self.shown[-2000:])
-
-    def press(self, keys: str) -> None:
-        """Type."""
-        os.write(self._ours, keys.encode())
-
-    def end(self) -> int:
-        """Return the exit code, once it has left the terminal as it was."""
-        wait_until(lambda: self.read() is not None and self.process.poll() is not None, "its end")
-        shown = self.read()
-        assert shown.count(ENTER.encode()) == shown.count(LEAVE.encode()) == 1
-        assert termios.tcgetattr(self._theirs) == self.modes
-        assert shown.rpartition(LEAVE.encode())[0], "and nothing but an end is said after it"
-        return self.process.returncode
-
-    def close(self) -> None:
-        """Kill it, if it is still there."""
-        self.process.kill()
-        self.process.wait()
-        os.close(self._theirs)
-        os.close(self._ours)
-
-
-@contextlib.contextmanager
-def viewing(launcher: Launcher, *words: str) -> Iterator[View]:
-    """Open a view."""
-    view = View(launcher, *words)
-    try:
-        yield view
-    finally:
-        view.close()
+    def leave(self) -> str:
+        """Return what it says once it has left the terminal as it was."""
+        assert self.end() == 0
+        assert self.shown.count(ENTER) == self.shown.count(LEAVE) == 1
+        assert self.is_as_it_was
+        return self.shown.rpartition(LEAVE)[2]
 
 
 @pytest.fixture
@@ -118,7 +60,6 @@ def running(on_lab: Launcher) -> Iterator[str]:
 
 
 def rank_pid(lab: Lab, name: str) -> int:
-    """Return a process of a rank on a host."""
     found: list[int] = []
 
     def is_there() -> bool:
@@ -183,24 +124,25 @@ def test_a_view_follows_its_hosts_and_leaves_no_trace(
     lab: Lab, on_lab: Launcher, gpus: dict[str, HostGpus]
 ) -> None:
     """A host that is unplugged, a driver that hangs; keys, and the ends of a view."""
-    with viewing(on_lab, "lab") as view:
+    with closing(View(on_lab, "lab")) as view:
         view.until("connecting", "2 of 2 hosts answer  ", "0 of 4 GPUs in use")
         gpus["node1"].set(mode="hang")
         view.until("driver did not answer")
-        view.press("s")
+        view.type("s")
         view.until("s sort: name")
-        view.press("g")
+        view.type("g")
         view.until("g nodes")
         lab["node2"].unplug()
         view.until("not answering: nothing was heard from it", "1 of 2 hosts answer")
+        start = len(view.read())
         lab["node2"].plug()
-        view.until("2 of 2 hosts answer", anew=True)
-        view.press("q")
-        assert view.end() == 0
-    with viewing(on_lab, "lab") as view:
+        view.until("2 of 2 hosts answer", start=start)
+        view.type("q")
+        view.leave()
+    with closing(View(on_lab, "lab")) as view:
         view.until("2 of 2 hosts answer")
-        view.press("\x03")
-        assert view.end() == 0
+        view.type("\x03")
+        view.leave()
     wait_until(lambda: not _agents(lab), "the end of the agents", detail=lambda: _agents(lab))
 
 
@@ -212,12 +154,10 @@ def _agents(lab: Lab) -> list[str]:
 @pytest.mark.all
 def test_a_view_of_a_run_ends_with_it(on_lab: Launcher, running: str) -> None:
     """It says so, and what to type next; later, that is all it says."""
-    with viewing(on_lab, "--run", running) as view:
+    with closing(View(on_lab, "--run", running)) as view:
         view.until(f"{running}", "3/10")
         assert on_lab("stop", "--run", running).code == 0
-        assert view.end() == 0
-        end = view.shown.rpartition(LEAVE.encode())[2].decode()
-    assert f"run {running} has ended: stopped" in end
+        assert f"run {running} has ended: stopped" in view.leave()
     again = on_lab("top", "--run", running)
     assert (again.code, again.out.split("\n")[0]) == (0, f"run {running} has ended: stopped")
     command = again.out.split("runner ", 1)[1].split()

@@ -5,49 +5,32 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import yaml
 
 from runner.cli.scaffold import FABFILE
 from tests.lab.lab import Lab
-from tests.lab.launching import ROOT, VERBS, Controller, Launcher, Result
+from tests.lab.launching import FAB, ROOT, Controller, Launcher, Result
 from tests.lab.waiting import wait_until
 
 NODES = ("node1", "node2")
-FAB = str(Path(sys.executable).with_name("fab"))
+VERBS = [
+    *("attach", "check", "clean", "compare", "config", "deploy", "exec", "explain", "export"),
+    *("init", "logs", "ps", "pull", "report", "stacks", "stop"),
+    *("top", "why"),
+]
 AWKWARD = ["a b", "$HOME", "it's", '"quoted"', "", "*", "-x", "--cluster", "k=v", "a\nb", "--", "ü"]
 
 
-def fab(user: Launcher, *words: str) -> Result:
-    """Run `fab WORDS` where the user stands."""
-    with closing(Controller([FAB, *words], user.folder, user.env)) as controller:
-        return controller.wait(60)
-
-
 def data(done: Result) -> dict[str, dict[str, object]]:
-    """What `exec --json` said of each host."""
     found: dict[str, dict[str, object]] = json.loads(done.out)
     return found
 
 
 def answer(out: str, code: int = 0, err: str = "", problem: str = "") -> dict[str, object]:
-    """What `exec --json` says of one host."""
     return {"code": code, "out": out, "err": err, "problem": problem, "dropped": False}
-
-
-def test_equal_answers_are_one_and_others_stand_apart(on_lab: Launcher) -> None:
-    """`--quiet-equal` folds by output and end, in the order of the YAML; the worst exit code."""
-    flags = ("exec", "--cluster", "lab", "--quiet-equal", "--")
-    same = on_lab(*flags, "echo", "same")
-    assert (same.code, same.out) == (0, "── node[1-2] (2) ──\nsame\n"), same
-    line = "if [ $(hostname) = node2 ]; then echo odd >&2; exit 3; fi; echo same"
-    mixed = on_lab(*flags, line)
-    assert mixed.code == 3, mixed
-    assert mixed.out == "── node1 ──\nsame\n── node2: exit 3 ──\nodd\n"
 
 
 def test_output_is_shown_as_it_comes(lab: Lab, on_lab: Launcher) -> None:
@@ -85,24 +68,15 @@ def test_several_words_are_exact(on_lab: Launcher, way: str) -> None:
     (on_lab.folder / "fabfile.py").write_text(FABFILE)
     script = "import json, sys; print(json.dumps(sys.argv[1:]))"
     words = ["exec", "--cluster", "lab", "--json", "--", "python3", "-c", script, *AWKWARD]
-    done = fab(on_lab, *words) if way == "fab" else on_lab(*words)
+    done = on_lab.fab(*words) if way == "fab" else on_lab(*words)
     assert done.code == 0, done
     assert [json.loads(str(data(done)[node]["out"])) for node in NODES] == [AWKWARD] * 2
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["runner"], "A='x y'; echo ${A#x y}z; echo $((1+2)) >&2; exit 4"),
-        (["fab", "--command"], "A='x'; echo $A | tr x z; echo $((1+2)) >&2; exit 4"),
-    ],
-    ids=["an assignment", "fab --command"],
-)
-def test_one_word_is_a_line_for_the_shell(on_lab: Launcher, words: list[str], line: str) -> None:
-    """It has variables, pipes and an exit code, wherever it stands on the command line."""
-    (on_lab.folder / "fabfile.py").write_text(FABFILE)
-    given = ["exec", "--cluster", "lab", "--json", *words[1:], line]
-    done = fab(on_lab, *given) if words[0] == "fab" else on_lab(*given)
+def test_one_word_is_a_line_for_the_shell(on_lab: Launcher) -> None:
+    """It has variables, pipes and an exit code."""
+    line = "A='x y'; echo ${A#x y}z | cat; echo $((1+2)) >&2; exit 4"
+    done = on_lab("exec", "--cluster", "lab", "--json", line)
     assert done.code == 4, done
     assert data(done) == dict.fromkeys(NODES, answer("z\n", 4, "3\n"))
 
@@ -136,29 +110,17 @@ def test_what_takes_too_long_is_killed_on_the_host(lab: Lab, on_lab: Launcher) -
     assert not [name for name in NODES if lab[name].processes("sleep\x00600")]
 
 
-@pytest.mark.parametrize(
-    ("program", "signum", "code"),
-    [
-        ([sys.executable, "-m", "runner"], signal.SIGINT, 130),
-        pytest.param([FAB], signal.SIGTERM, 143, marks=pytest.mark.all),
-    ],
-    ids=["runner INT", "fab TERM"],
-)
-def test_ctrl_c_ends_it_on_every_host(
-    lab: Lab, on_lab: Launcher, program: list[str], signum: signal.Signals, code: int
-) -> None:
-    """Exit 130 (143 for SIGTERM) without a traceback, and nothing is left, not even daemons."""
-    (on_lab.folder / "fabfile.py").write_text(FABFILE)
+def test_ctrl_c_ends_it_on_every_host(lab: Lab, on_lab: Launcher) -> None:
+    """Exit 130 without a traceback, and nothing is left, not even daemons."""
     line = "trap '' TERM INT HUP; setsid sleep 600 & sleep 600"
-    argv = [*program, "exec", "--cluster", "lab", "--", line]
-    with closing(Controller(argv, on_lab.folder, on_lab.env)) as running:
-        running.until(
-            lambda: all(len(lab[name].processes("sleep\x00600")) == 2 for name in NODES),
-            "the command on every host",
-        )
-        running.send(signum)
-        done = running.wait()
-    assert done.code == code, done
+    running = on_lab.start("exec", "--cluster", "lab", "--", line)
+    running.until(
+        lambda: all(len(lab[name].processes("sleep\x00600")) == 2 for name in NODES),
+        "the command on every host",
+    )
+    running.send()
+    done = running.wait()
+    assert done.code == 130, done
     assert "Traceback" not in done.err
     wait_until(lambda: not lab.leftovers(), "the hosts to be idle")
 
@@ -186,29 +148,6 @@ def test_a_host_out_of_reach_is_exit_3(lab: Lab, on_lab: Launcher) -> None:
     assert re.search(r"^error: node2: .*refused", done.err, re.MULTILINE), done
     for name in NODES:
         assert lab[name].sh("ls -A /tmp/ran ~/.runner 2>/dev/null || true") == ""
-
-
-def test_a_plan_is_ready_to_paste_and_writes_nothing(lab: Lab, on_lab: Launcher) -> None:
-    """One template and a line per host, the same for programs; offline it asks nobody."""
-    words = ("cluster=lab", "task=env", "run_id=one")
-    told = on_lab(*words, "dry_run=true")
-    assert told.code == 0, told
-    assert [told.out.count(f"  node_rank={rank}\n") for rank in range(3)] == [1, 1, 0]
-    assert told.out.count(f"--master_addr={lab['node1'].address} ") == 1
-    offline = on_lab(*words, "dry_run=[offline,json]", "cluster.nodes.node1.port=23")
-    assert offline.code == 0, offline
-    asked = json.loads(on_lab(*words, "dry_run=json").out)
-    assert asked["master_addr"] == lab["node1"].address
-    plan = json.loads(offline.out)
-    assert [(each["node"], each["ranks"]) for each in plan["nodes"]] == [
-        ("node1", [0]),
-        ("node2", [1]),
-    ]
-    assert (plan["run_id"], plan["task"], plan["world_size"]) == ("one", "env", 2)
-    assert (plan["rendezvous_reason"], plan["master_addr"]) == ("assumed", lab["node1"].address)
-    assert not (on_lab.folder / "runs").exists()
-    for name in NODES:
-        assert lab[name].sh("ls -A ~/.runner 2>/dev/null || true") == ""
 
 
 def test_the_configuration_composes_again(on_lab: Launcher) -> None:
@@ -246,6 +185,6 @@ def test_help_and_list_name_every_verb(launcher: Launcher) -> None:
         assert done.code == 0, done
         assert done.out.splitlines()[0] == each["help"]
     (launcher.folder / "fabfile.py").write_text(FABFILE)
-    refused = fab(launcher, "exec", "--cluster", "nope", "--", "ls")
+    refused = launcher.fab("exec", "--cluster", "nope", "--", "ls")
     assert (refused.code, refused.out) == (2, ""), refused
     assert refused.err.startswith("error: cluster=nope: there is no cluster 'nope'; ")

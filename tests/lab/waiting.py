@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -34,18 +33,10 @@ def wait_until(
     *,
     detail: Callable[[], object] | None = None,
 ) -> None:
-    """Return once `condition()` is true.
+    """Return once `condition()` is true, or raise TimedOut after `timeout` × `PATIENCE` seconds.
 
-    The pauses between two looks grow, since a look often starts a program.
-
-    Args:
-        condition: What to look at.
-        what: The name of the event, for the error.
-        timeout: In seconds, on an idle machine.
-        detail: Returns what the error shows beside the name.
-
-    Raises:
-        TimedOut: It was not true within `timeout` × `PATIENCE` seconds.
+    The pauses between two looks grow, since a look often starts a program. The error shows `what`
+    was waited for, and what `detail` returns.
     """
     deadline = time.monotonic() + timeout * PATIENCE
     pause = SHORTEST_PAUSE_S
@@ -58,7 +49,6 @@ def wait_until(
 
 
 def wait_until_idle(lab: Lab, timeout: float = 30) -> None:
-    """Wait until no process of a run is left on any host."""
     assert lab.wait_idle(timeout) == {}
 
 
@@ -74,17 +64,3 @@ def wait_until_ended(
 
     wait_until(ended, f"the end of {run_id} on every host", 40, detail=lambda: found)
     return iter(found)
-
-
-def read_until(terminal: int, text: bytes, times: int = 1) -> bytes:
-    """Read from a terminal until a text was on it that often; return all that was read."""
-    seen = b""
-
-    def shown() -> bool:
-        nonlocal seen
-        if select.select([terminal], [], [], 0.1)[0]:
-            seen += os.read(terminal, 65536)
-        return seen.count(text) >= times
-
-    wait_until(shown, f"{times} × {text!r}", 30, detail=lambda: seen)
-    return seen

@@ -11,16 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.lab.chaos import report
-from tests.lab.chaos.disasters import KINDS
+from tests.lab.chaos.kinds import KINDS
 from tests.lab.chaos.runs import USER
-from tests.lab.chaos.session import Outcome, Session, run_events
+from tests.lab.chaos.session import Outcome, Session
 from tests.lab.lab import FreezableDisk, make_lab, missing
 from tests.lab.launching import Launcher
 
@@ -58,14 +60,20 @@ def main() -> int:
         for number in range(options.jobs)
         for line in _lines(folder / f"part_{number}.jsonl")
     ]
-    session_report = report.SessionReport(outcomes, options.seed, time.time() - began, folder)
-    print(report.summary(session_report))
-    failed = any(process.problems for process in outcomes) or len(outcomes) < options.events
+    print(*_rows(outcomes), sep="\n")
+    minutes = (time.time() - began) / 60
+    took = f"{len(outcomes)} events in {minutes:.1f} min ({len(outcomes) / minutes:.0f} per minute)"
+    orphans = sum(each.orphans for each in outcomes)
+    violations = [f"{each.number:05}" for each in outcomes if each.problems]
+    found = f"{orphans} orphans, {len(violations)} violations"
+    print(f"\n{took}, seed {options.seed}: {found}")
+    if violations:
+        print(f"evidence in {folder}: {', '.join(violations)}")
+    failed = violations or len(outcomes) < options.events
     return 1 if failed or any(process.returncode for process in parts) else 0
 
 
 def run_part(options: argparse.Namespace) -> int:
-    """Run one lab's share of the events."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have the controllers ignore it
     kinds = [event_kind for event_kind in KINDS if options.only in event_kind.name]
     evidence = Path(options.evidence)
@@ -83,13 +91,44 @@ def run_part(options: argparse.Namespace) -> int:
 
         def on_outcome(outcome: Outcome) -> None:
             print(outcome.line(), *outcome.problems, sep="\n      ", flush=True)
-            print(json.dumps(outcome.as_data()), file=record, flush=True)
+            print(json.dumps(asdict(outcome)), file=record, flush=True)
 
-        run_events(session, numbers, on_outcome, kinds if options.only or options.each else [])
+        ended: list[int] = []
+        for signum in (signal.SIGINT, signal.SIGTERM):  # end early, and in order
+            signal.signal(signum, lambda *_: ended.append(1))
+        chosen = kinds if options.only or options.each else []
+        for number in numbers:
+            if not ended:
+                on_outcome(session.event(number, chosen[number % len(chosen)] if chosen else None))
         if last := session.close():
             on_outcome(last)
         launcher.close()
     return 1 if last else 0
+
+
+def _rows(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    yield "| what happened | events | outcomes | median s | max s | orphans | violations |"
+    yield "|---|--:|---|--:|--:|--:|--:|"
+    for name in sorted({each.kind for each in outcomes}):
+        own = [each for each in outcomes if each.kind == name]
+        ends = sorted({_fate(each) for each in own})
+        counted = ", ".join(f"{sum(_fate(e) == end for e in own)} {end}" for end in ends)
+        times = [each.seconds for each in own]
+        yield (
+            f"| {name} | {len(own)} | {counted} | {statistics.median(times):.1f} | "
+            f"{max(times):.1f} | {sum(e.orphans for e in own)} | "
+            f"{sum(bool(e.problems) for e in own)} |"
+        )
+
+
+def _fate(outcome: Outcome) -> str:
+    if outcome.problems:
+        return "VIOLATED"
+    if outcome.fate == "goes on":
+        return "on"
+    if outcome.code in (None, -9):
+        return "ended by itself"
+    return f"exit {outcome.code}"
 
 
 def _lines(path: Path) -> list[str]:

@@ -24,8 +24,6 @@ ENDS = ("succeeded", "failed", "stopped")
 
 
 class Fate(enum.Enum):
-    """What becomes of a run."""
-
     GOES_ON = "goes on"
     ENDS = "ends"
     EITHER = "goes on, or ends"
@@ -40,10 +38,7 @@ class Expectation:
     """What the rules say of a run after an event.
 
     Attributes:
-        fate: What becomes of it.
         codes: The exit codes its controller may end with; any documented one if empty.
-        within_s: How long it may take.
-        says: What its controller has to say.
         undo: Repairs the lab, once every controller has ended that shall.
     """
 
@@ -58,7 +53,6 @@ DOCUMENTED = frozenset({0, 1, 3, 4, 5, 129, 130, 143})
 
 
 def ends(*codes: int, **more: object) -> Expectation:
-    """Expect the end, with one of these exit codes."""
     return Expectation(Fate.ENDS, frozenset(codes), **more)  # type: ignore[arg-type]
 
 
@@ -105,7 +99,6 @@ def await_clean(
 
 
 def check_goes_on(run: Run) -> Iterator[str]:
-    """Yield what is wrong with a run that must go on."""
     code = run.controller.process.poll()
     if run.is_followed and code is not None:
         yield f"{run.name}: its controller ended with {code}:\n{run.controller_messages}"
@@ -176,7 +169,6 @@ def check_console(run: Run) -> Iterator[str]:
 
 
 def check_records(run: Run) -> Iterator[str]:
-    """Yield what is wrong with the record of a run that is over, on every host."""
     for node in run.lab.hosts:
         folder = run.folder(node)
         label = f"{run.name} on {node}"
@@ -201,7 +193,6 @@ def check_records(run: Run) -> Iterator[str]:
 
 
 def check_result(run: Run) -> Iterator[str]:
-    """Yield what is wrong with the record of the controller."""
     code = run.controller.process.returncode
     if not (run.controller_folder / "plan.json").exists():
         return  # nothing was started

@@ -1,81 +1,95 @@
-"""Events that hit processes, and what must follow from each."""
+"""Kinds of events, and what must follow from each."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tests.lab.chaos.judge import GOES_ON, Expectation, Fate, ends
-from tests.lab.chaos.runs import DISCONNECT_S, LOST_S
-from tests.lab.chaos.scene import CONT, KILL, STOP, TERM, Scene
+from tests.lab.chaos.runs import DISCONNECT_S, LOST_S, Run
+from tests.lab.chaos.scene import CONT, INT, KILL, STOP, TERM, Scene
+from tests.lab.waiting import TimedOut, wait_until
 
 UNRESPONSIVE_S = 45.0
 """The ladder gives a supervisor that hears nothing 13 s beyond its grace."""
 
+MOSTLY_KILLED = (KILL, KILL, TERM)
+
+Act = Callable[[Scene], Expectation]
+
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event.
-
-    Attributes:
-        name: What it is called in reports.
-        weight: How often it is drawn.
-        act: Does it.
-        needs_fresh_run: Whether it begins with a launch of its own.
-        needs_launcher: Whether it needs the controller that launched the victim.
-    """
+    """A kind of event, and how often it is drawn."""
 
     name: str
     weight: int
-    act: Callable[[Scene], Expectation]
+    act: Act
     needs_fresh_run: bool = False
     needs_launcher: bool = False
 
 
-KINDS: list[Kind] = []
+PROCESSES: dict[str, Callable[[Scene, str], list[int]]] = {
+    "agent": lambda scene, node: scene.victim.agent_pids(node),
+    "supervisor": lambda scene, node: [scene.victim.supervisor(node)],
+    "guardian": lambda scene, node: [scene.victim.guardian(node)],
+    "torchrun": lambda scene, node: [scene.victim.torchrun(node)],
+    "ours": lambda scene, node: [each.pid for each in scene.victim.our_processes(node)],
+    "rank": lambda scene, node: [scene.victim.pids[scene.random_rank(node)]],
+    "shim": lambda scene, node: [scene.victim.shim(node, scene.random_rank(node))],
+}
 
 
-def kind(
-    name: str, weight: int, *, needs_fresh_run: bool = False, needs_launcher: bool = False
-) -> Callable[[Callable[[Scene], Expectation]], Callable[[Scene], Expectation]]:
-    """Enter a function into the table."""
+def hits(
+    *processes: str,
+    signals: Sequence[signal.Signals] = (KILL,),
+    then: Sequence[int] = (),
+    expect: Expectation,
+) -> Act:
+    """Send a signal to processes of a node at once, and then some to the controller."""
 
-    def enter(act: Callable[[Scene], Expectation]) -> Callable[[Scene], Expectation]:
-        KINDS.append(Kind(name, weight, act, needs_fresh_run, needs_launcher))
-        return act
+    def act(scene: Scene) -> Expectation:
+        node = scene.random_node()
+        pids = [pid for name in processes for pid in PROCESSES[name](scene, node)]
+        scene.signal(node, scene.rng.choice(signals), pids, " and ".join(processes))
+        for signum in then:
+            scene.signal_controller(signum)
+        return expect
 
-    return enter
+    return act
 
 
-# Links
+def pauses(process: str, seconds: float) -> Act:
+    """Stop a process of a node for a while."""
+
+    def act(scene: Scene) -> Expectation:
+        node = scene.random_node()
+        pids = PROCESSES[process](scene, node)
+        scene.signal(node, STOP, pids, process)
+        scene.sleep(seconds)
+        scene.signal(node, CONT, pids, process)
+        return GOES_ON
+
+    return act
 
 
-@kind("agent killed", 12)
-def _agent(scene: Scene) -> Expectation:
-    signum = scene.rng.choice([KILL, KILL, TERM])
+# Connections and controllers
+
+
+def _agents(scene: Scene) -> Expectation:
+    signum = scene.rng.choice(MOSTLY_KILLED)
     for node in scene.random_nodes():
         scene.signal(node, signum, scene.victim.agent_pids(node), "its agent")
     return GOES_ON
 
 
-@kind("agent stopped for a while", 2)
-def _agent_stopped(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.pause(node, scene.victim.agent_pids(node), "its agent", LOST_S + 1)
-    return GOES_ON
-
-
-# The controller
-
-
-@kind("controller killed", 3)
 def _controller(scene: Scene) -> Expectation:
     scene.signal_controller(KILL)
     return ends(within_s=DISCONNECT_S + 20)
 
 
-@kind("controller killed, attach", 4)
 def _attach(scene: Scene) -> Expectation:
     run = scene.victim
     scene.signal_controller(KILL)
@@ -86,47 +100,41 @@ def _attach(scene: Scene) -> Expectation:
     return GOES_ON
 
 
-@kind("controller killed, stop", 3)
-def _stop_after(scene: Scene) -> Expectation:
-    scene.signal_controller(KILL)
-    return _stop_victim(scene)
-
-
-@kind("stop from elsewhere", 3)
-def _stop_beside(scene: Scene) -> Expectation:
-    _stop_victim(scene)
-    return ends(130)
-
-
 def _stop_victim(scene: Scene) -> Expectation:
-    result = scene.run_verb("stop")
+    result = scene.run_stop()
     if result.code != 0:
         raise AssertionError(f"stop ended with {result!r}")
     return ends()
 
 
-@kind("Ctrl-C", 4, needs_launcher=True)
+def _stop_after(scene: Scene) -> Expectation:
+    scene.signal_controller(KILL)
+    return _stop_victim(scene)
+
+
+def _stop_beside(scene: Scene) -> Expectation:
+    _stop_victim(scene)
+    return ends(130)
+
+
 def _interrupted(scene: Scene) -> Expectation:
-    signum = scene.rng.choice([signal.SIGINT, TERM])
+    signum = scene.rng.choice([INT, TERM])
     scene.signal_controller(signum)
     return ends(128 + signum)
 
 
-@kind("Ctrl-C twice", 2, needs_launcher=True)
 def _hurried(scene: Scene) -> Expectation:
-    scene.signal_controller(signal.SIGINT)
+    scene.signal_controller(INT)
     scene.sleep(0.02, 0.4)
-    scene.signal_controller(signal.SIGINT)
+    scene.signal_controller(INT)
     return ends(130)
 
 
-@kind("terminal closed", 1, needs_launcher=True)
 def _hung_up(scene: Scene) -> Expectation:
     scene.signal_controller(signal.SIGHUP)
     return ends(129, within_s=DISCONNECT_S + 20)
 
 
-@kind("controller stopped for a while", 2)
 def _controller_pauses(scene: Scene) -> Expectation:
     scene.signal_controller(STOP)
     scene.sleep(0.5, DISCONNECT_S / 2)
@@ -134,7 +142,6 @@ def _controller_pauses(scene: Scene) -> Expectation:
     return GOES_ON
 
 
-@kind("controller stopped for long", 1)
 def _controller_sleeps(scene: Scene) -> Expectation:
     scene.signal_controller(STOP)
     scene.sleep(1.5 * DISCONNECT_S)
@@ -142,69 +149,6 @@ def _controller_sleeps(scene: Scene) -> Expectation:
     return ends(1)
 
 
-# Supervisor and guardian
-
-
-@kind("supervisor killed", 8)
-def _supervisor(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    signum = scene.rng.choice([KILL, KILL, TERM])
-    scene.signal(node, signum, [scene.victim.supervisor(node)], "the supervisor")
-    return ends(1)
-
-
-@kind("supervisor stopped for a while", 3)
-def _supervisor_pauses(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.pause(node, [scene.victim.supervisor(node)], "the supervisor", LOST_S / 3)
-    return GOES_ON
-
-
-@kind("supervisor stopped", 1)
-def _supervisor_deaf(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.signal(node, STOP, [scene.victim.supervisor(node)], "the supervisor")
-    return ends(1, 4, within_s=UNRESPONSIVE_S)
-
-
-@kind("supervisor stopped, Ctrl-C", 1, needs_launcher=True)
-def _supervisor_deaf_to_us(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.signal(node, STOP, [scene.victim.supervisor(node)], "the supervisor")
-    scene.signal_controller(signal.SIGINT)
-    return ends(130, within_s=UNRESPONSIVE_S)
-
-
-@kind("guardian killed", 5)
-def _guardian(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.signal(node, KILL, [scene.victim.guardian(node)], "the guardian")
-    return ends(1)
-
-
-@kind("guardian asked to end", 2)
-def _guardian_asked(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.signal(node, TERM, [scene.victim.guardian(node)], "the guardian")
-    return GOES_ON
-
-
-@kind("guardian stopped for a while", 2)
-def _guardian_pauses(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.pause(node, [scene.victim.guardian(node)], "the guardian", 1)
-    return GOES_ON
-
-
-@kind("supervisor and guardian killed", 6)
-def _both(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    run = scene.victim
-    scene.signal(node, KILL, [run.supervisor(node), run.guardian(node)], "guardian and supervisor")
-    return ends(1)
-
-
-@kind("controller and guardian and supervisor killed, stop", 3)
 def _nobody_left(scene: Scene) -> Expectation:
     node = scene.random_node()
     run = scene.victim
@@ -215,92 +159,29 @@ def _nobody_left(scene: Scene) -> Expectation:
     return _stop_victim(scene)
 
 
-@kind("all of ours on a host killed", 3)
-def _all_of_ours(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    pids = [each.pid for each in scene.victim.our_processes(node)]
-    scene.signal(node, KILL, [*pids, scene.victim.torchrun(node)], "all of ours and torchrun")
-    return ends(1, 4)
-
-
-@kind("agent and supervisor killed", 3)
-def _agent_and_supervisor(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    run = scene.victim
-    scene.signal(node, KILL, [*run.agent_pids(node), run.supervisor(node)], "agent and supervisor")
-    return ends(1)
-
-
 # The program
 
 
-@kind("torchrun killed", 8)
-def _torchrun(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    signum = scene.rng.choice([KILL, KILL, TERM])
-    scene.signal(node, signum, [scene.victim.torchrun(node)], "torchrun")
-    return ends(1)
-
-
-@kind("torchrun stopped for a while", 2)
-def _torchrun_pauses(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.pause(node, [scene.victim.torchrun(node)], "torchrun", 1)
-    return GOES_ON
-
-
-@kind("torchrun stopped, Ctrl-C", 2, needs_launcher=True)
-def _torchrun_deaf(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    scene.signal(node, STOP, [scene.victim.torchrun(node)], "torchrun")
-    scene.signal_controller(signal.SIGINT)
-    return ends(130)
-
-
-@kind("rank killed", 10)
 def _rank(scene: Scene) -> Expectation:
     node = scene.random_node()
-    run, rank = scene.victim, scene.random_rank(node)
+    rank = scene.random_rank(node)
     signum = scene.rng.choice([KILL, KILL, signal.SIGSEGV])
-    scene.signal(node, signum, [run.pids[rank]], f"rank {rank}")
+    scene.signal(node, signum, [scene.victim.pids[rank]], f"rank {rank}")
     how = f"rank {rank} on {node} was killed by {signum.name}"
     return ends(1, says=f"first failure: {how}")
 
 
-@kind("ranks killed on two hosts", 3)
-def _ranks(scene: Scene) -> Expectation:
-    for node in scene.rng.sample(list(scene.lab.hosts), 2):
-        rank = scene.random_rank(node)
-        scene.signal(node, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    return ends(1)
+def _on_two_hosts(first: str) -> Act:
+    def act(scene: Scene) -> Expectation:
+        here, there = scene.rng.sample(list(scene.lab.hosts), 2)
+        pids = PROCESSES["rank"](scene, there)
+        scene.signal(here, KILL, PROCESSES[first](scene, here), first)
+        scene.signal(there, KILL, pids, "rank")
+        return ends(1)
+
+    return act
 
 
-@kind("rank's shim killed", 4)
-def _shim(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    rank = scene.random_rank(node)
-    scene.signal(node, KILL, [scene.victim.shim(node, rank)], f"the shim of rank {rank}")
-    return ends(1)
-
-
-@kind("rank stopped for a while", 2)
-def _rank_pauses(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    rank = scene.random_rank(node)
-    scene.pause(node, [scene.victim.pids[rank]], f"rank {rank}", 1)
-    return GOES_ON
-
-
-@kind("rank stopped, Ctrl-C", 2, needs_launcher=True)
-def _rank_deaf(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    rank = scene.random_rank(node)
-    scene.signal(node, STOP, [scene.victim.pids[rank]], f"rank {rank}")
-    scene.signal_controller(signal.SIGINT)
-    return ends(130)
-
-
-@kind("grandchild killed or stopped", 5)
 def _grandchild(scene: Scene) -> Expectation:
     node = scene.random_node()
     pids = scene.victim.rank_children(node)
@@ -310,43 +191,19 @@ def _grandchild(scene: Scene) -> Expectation:
     return GOES_ON
 
 
-@kind("rank killed, Ctrl-C", 2, needs_launcher=True)
-def _rank_and_user(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    rank = scene.random_rank(node)
-    scene.signal(node, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    scene.signal_controller(signal.SIGINT)
-    return ends(1, 130)
-
-
-@kind("controller killed, rank killed", 4)
 def _rank_alone(scene: Scene) -> Expectation:
-    node = scene.random_node()
-    rank = scene.random_rank(node)
     scene.signal_controller(KILL)
-    scene.signal(node, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    return ends()
-
-
-@kind("supervisor killed here, rank there", 3)
-def _here_and_there(scene: Scene) -> Expectation:
-    here, there = scene.rng.sample(list(scene.lab.hosts), 2)
-    rank = scene.random_rank(there)
-    scene.signal(here, KILL, [scene.victim.supervisor(here)], "the supervisor")
-    scene.signal(there, KILL, [scene.victim.pids[rank]], f"rank {rank}")
-    return ends(1)
+    return hits("rank", expect=ends())(scene)
 
 
 # Its beginning and its end
 
 
-@kind("the end", 4)
 def _succeeds(scene: Scene) -> Expectation:
     scene.victim.request_end()
     return ends(0)
 
 
-@kind("the end, agent killed", 3)
 def _agent_at_end(scene: Scene) -> Expectation:
     pids = {node: scene.victim.agent_pids(node) for node in scene.random_nodes()}
     scene.victim.request_end()
@@ -355,24 +212,21 @@ def _agent_at_end(scene: Scene) -> Expectation:
     return ends(0)
 
 
-@kind("the end, controller killed, attach", 3)
 def _attach_at_end(scene: Scene) -> Expectation:
     scene.victim.request_end()
     _attach(scene)
     return ends(0)
 
 
-@kind("controller ended at the start", 8, needs_fresh_run=True)
 def _start(scene: Scene) -> Expectation:
     scene.victim = scene.relaunch()
     scene.sleep(0.1, 3)
-    signum = scene.rng.choice([KILL, KILL, signal.SIGINT, TERM])
+    signum = scene.rng.choice([KILL, KILL, INT, TERM])
     scene.signal_controller(signum)
     early = -signum  # before it had a say in it
     return ends() if signum == KILL else ends(128 + signum, early)
 
 
-@kind("ours killed at the start", 5, needs_fresh_run=True)
 def _start_on_hosts(scene: Scene) -> Expectation:
     run = scene.victim = scene.relaunch()
     scene.sleep(0.5, 3)
@@ -381,3 +235,198 @@ def _start_on_hosts(scene: Scene) -> Expectation:
     if pids:
         scene.signal(node, KILL, [scene.rng.choice(pids)], "one of ours")
     return Expectation(Fate.EITHER)
+
+
+# What hits whole hosts, and so the bystander too
+
+
+def _for_both(scene: Scene, expect: Expectation) -> Expectation:
+    scene.bystander_expectation = expect
+    return expect
+
+
+def _lost_power(scene: Scene, node: str) -> None:
+    for run in (scene.victim, scene.bystander):
+        run.powerless.add(node)
+
+
+def _unplugged(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    scene.note(f"{node} unplugged")
+    scene.lab[node].unplug()
+    scene.sleep(0.3, LOST_S / 3)
+    scene.lab[node].plug()
+    return _for_both(scene, GOES_ON)
+
+
+def _isolated(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    scene.note(f"{node} unplugged")
+    scene.lab[node].unplug()
+    for run in (scene.victim, scene.bystander):
+        run.may_miss_bytes.add(node)
+    return _for_both(scene, ends(4, undo=scene.lab[node].plug))
+
+
+def _cut_off(scene: Scene) -> Expectation:
+    nodes = scene.random_nodes()
+    scene.note(f"cut off from {', '.join(nodes)}")
+    everywhere = len(nodes) == len(scene.lab.hosts)
+    with scene.lab.cut_off(*nodes):
+        scene.sleep(0.5, DISCONNECT_S / 2 if everywhere else LOST_S + 3)
+    return _for_both(scene, GOES_ON)
+
+
+def _cut_off_for_long(scene: Scene) -> Expectation:
+    scene.note("cut off from all hosts")
+    with scene.lab.cut_off():
+        scene.sleep(1.5 * DISCONNECT_S)
+    scene.bystander_expectation = GOES_ON if scene.bystander.shape.detached else ends(1)
+    return ends(1)
+
+
+def _power(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    scene.note(f"{node} off")
+    scene.lab[node].power_off()
+    _lost_power(scene, node)
+    return _for_both(scene, ends(4, undo=scene.lab[node].power_on))
+
+
+def _power_and_stop(scene: Scene) -> Expectation:
+    expect = _power(scene)
+    victim = scene.victim
+
+    def close() -> None:
+        expect.undo()
+        done = scene.run_stop()
+        assert done.code == 0, done
+        victim.may_miss_bytes |= victim.powerless
+        victim.powerless.clear()
+
+    return replace(expect, undo=close)
+
+
+def _reboot(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    scene.note(f"{node} off and on")
+    scene.lab[node].power_off()
+    _lost_power(scene, node)
+    scene.sleep(0, 1)
+    scene.lab[node].power_on()
+    return _for_both(scene, ends(1, 4))
+
+
+def _stall(scene: Scene, nodes: Sequence[str]) -> Expectation:
+    scene.note(f"the disks of {', '.join(nodes)} are frozen")
+    for node in nodes:
+        scene.lab[node].freeze_disk()
+    scene.sleep(LOST_S + 1, 2 * LOST_S)
+    for node in nodes:
+        scene.lab[node].thaw_disk()
+    return _for_both(scene, GOES_ON)
+
+
+def _stalled_and_stopped(scene: Scene) -> Expectation:
+    host = scene.lab[scene.random_node()]
+    scene.note(f"the disk of {host.name} is frozen")
+    host.freeze_disk()
+    scene.sleep(0, LOST_S)
+    scene.signal_controller(INT)
+    scene.sleep(0.5, LOST_S)
+    host.thaw_disk()
+    return ends(130)
+
+
+def _full(scene: Scene) -> Expectation:
+    node = scene.random_node()
+    host, runs = scene.lab[node], [scene.victim, scene.bystander]
+    for run in runs:
+        run.disk_was_full.add(node)
+    scene.note(f"the disk of {node} is full")
+
+    def has_ended(run: Run) -> bool:
+        return run.last_kind(node) == "ended"
+
+    host.fill_disk()
+    wait_until(lambda: any(map(has_ended, runs)), "a run to end on a full disk", 20)
+    with contextlib.suppress(TimedOut):
+        wait_until(lambda: all(map(has_ended, runs)), "the other as well", 3)
+    if not all("stopping" in run.kinds(node) for run in runs):
+        scene.note("the other run has the room that the first had set aside: full again")
+        host.fill_disk()
+        wait_until(lambda: all(map(has_ended, runs)), "the other to end too", 20)
+    return _for_both(scene, ends(1, says="No space left", undo=host.free_disk))
+
+
+DEAF = ends(1, 4, within_s=UNRESPONSIVE_S)
+DEAF_TO_US = ends(130, within_s=UNRESPONSIVE_S)
+KINDS = [
+    Kind("agent killed", 12, _agents),
+    Kind("agent stopped for a while", 2, pauses("agent", LOST_S + 1)),
+    Kind("controller killed", 3, _controller),
+    Kind("controller killed, attach", 4, _attach),
+    Kind("controller killed, stop", 3, _stop_after),
+    Kind("stop from elsewhere", 3, _stop_beside),
+    Kind("Ctrl-C", 4, _interrupted, needs_launcher=True),
+    Kind("Ctrl-C twice", 2, _hurried, needs_launcher=True),
+    Kind("terminal closed", 1, _hung_up, needs_launcher=True),
+    Kind("controller stopped for a while", 2, _controller_pauses),
+    Kind("controller stopped for long", 1, _controller_sleeps),
+    Kind("supervisor killed", 8, hits("supervisor", signals=MOSTLY_KILLED, expect=ends(1))),
+    Kind("supervisor stopped for a while", 3, pauses("supervisor", LOST_S / 3)),
+    Kind("supervisor stopped", 1, hits("supervisor", signals=[STOP], expect=DEAF)),
+    Kind(
+        "supervisor stopped, Ctrl-C",
+        1,
+        hits("supervisor", signals=[STOP], then=[INT], expect=DEAF_TO_US),
+        needs_launcher=True,
+    ),
+    Kind("guardian killed", 5, hits("guardian", expect=ends(1))),
+    Kind("guardian asked to end", 2, hits("guardian", signals=[TERM], expect=GOES_ON)),
+    Kind("guardian stopped for a while", 2, pauses("guardian", 1)),
+    Kind("supervisor and guardian killed", 6, hits("supervisor", "guardian", expect=ends(1))),
+    Kind("controller and guardian and supervisor killed, stop", 3, _nobody_left),
+    Kind("all of ours on a host killed", 3, hits("ours", "torchrun", expect=ends(1, 4))),
+    Kind("agent and supervisor killed", 3, hits("agent", "supervisor", expect=ends(1))),
+    Kind("torchrun killed", 8, hits("torchrun", signals=MOSTLY_KILLED, expect=ends(1))),
+    Kind("torchrun stopped for a while", 2, pauses("torchrun", 1)),
+    Kind(
+        "torchrun stopped, Ctrl-C",
+        2,
+        hits("torchrun", signals=[STOP], then=[INT], expect=ends(130)),
+        needs_launcher=True,
+    ),
+    Kind("rank killed", 10, _rank),
+    Kind("ranks killed on two hosts", 3, _on_two_hosts("rank")),
+    Kind("rank's shim killed", 4, hits("shim", expect=ends(1))),
+    Kind("rank stopped for a while", 2, pauses("rank", 1)),
+    Kind(
+        "rank stopped, Ctrl-C",
+        2,
+        hits("rank", signals=[STOP], then=[INT], expect=ends(130)),
+        needs_launcher=True,
+    ),
+    Kind("grandchild killed or stopped", 5, _grandchild),
+    Kind(
+        "rank killed, Ctrl-C", 2, hits("rank", then=[INT], expect=ends(1, 130)), needs_launcher=True
+    ),
+    Kind("controller killed, rank killed", 4, _rank_alone),
+    Kind("supervisor killed here, rank there", 3, _on_two_hosts("supervisor")),
+    Kind("the end", 4, _succeeds),
+    Kind("the end, agent killed", 3, _agent_at_end),
+    Kind("the end, controller killed, attach", 3, _attach_at_end),
+    Kind("controller ended at the start", 8, _start, needs_fresh_run=True),
+    Kind("ours killed at the start", 5, _start_on_hosts, needs_fresh_run=True),
+    Kind("cable out for a moment", 4, _unplugged),
+    Kind("cable out for long", 3, _isolated),
+    Kind("controller cut off for a while", 4, _cut_off),
+    Kind("controller cut off for long", 2, _cut_off_for_long),
+    Kind("power cut", 4, _power),
+    Kind("power cut, stop", 2, _power_and_stop),
+    Kind("reboot", 2, _reboot),
+    Kind("disk stalls", 6, lambda scene: _stall(scene, [scene.random_node()])),
+    Kind("all disks stall", 3, lambda scene: _stall(scene, list(scene.lab.hosts))),
+    Kind("disk stalls, Ctrl-C", 2, _stalled_and_stopped, needs_launcher=True),
+    Kind("disk full", 4, _full),
+]

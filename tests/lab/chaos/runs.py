@@ -30,15 +30,6 @@ child without environment, and on the lab's hosts only root can make one."""
 
 @dataclass(frozen=True)
 class RunShape:
-    """What kind of run it is.
-
-    Attributes:
-        per_node: Ranks on every node.
-        ignores_term: Whether the ranks ignore TERM.
-        uses_torchrun: Whether the real torchrun starts them.
-        detached: Whether its controller leaves once it runs.
-    """
-
     per_node: int = 1
     ignores_term: bool = False
     uses_torchrun: bool = False
@@ -50,7 +41,6 @@ class Run:
     """A run on all hosts of the lab.
 
     Attributes:
-        name: Its run id.
         controller: The process that launched it, or follows it now.
         is_followed: Whether a controller is to see its end.
         is_attached: Whether that joined it: its Ctrl-C leaves the run alone.
@@ -78,11 +68,9 @@ class Run:
 
     @property
     def controller_folder(self) -> Path:
-        """Its folder on the controller's side."""
         return self.controller.cwd / "runs" / self.name
 
     def ranks(self) -> Iterator[tuple[str, int]]:
-        """Every node with each of its ranks."""
         for number, node in enumerate(self.lab.hosts):
             for local in range(self.shape.per_node):
                 yield node, number * self.shape.per_node + local
@@ -96,7 +84,6 @@ class Run:
         return _bytes(self.controller_folder / "logs" / node / f"rank_{rank}.{stream}")
 
     def events(self, node: str) -> list[dict[str, Any]]:
-        """Its record on a host, as far as it can be read."""
         found = []
         for line in _bytes(self.folder(node) / "events.jsonl").splitlines():
             try:
@@ -106,39 +93,31 @@ class Run:
         return found
 
     def last_kind(self, node: str) -> str:
-        """The kind of the last event of a host."""
         return str((self.events(node) or [{"kind": ""}])[-1]["kind"])
 
     def kinds(self, node: str) -> list[str]:
-        """The kinds of the events of a host."""
         return [str(event["kind"]) for event in self.events(node)]
 
     def shim(self, node: str, rank: int) -> int:
-        """The pid of a rank's shim."""
         return int(self._start(node, rank)["shim"])
 
     def torchrun(self, node: str) -> int:
-        """The pid of torchrun."""
         found = [e for e in self.events(node) if e["kind"] == "program_started"]
         return int(found[0]["pid"])
 
     def cgroup(self, node: str) -> Cgroup:
-        """The cgroup of its program."""
         found = [e["cgroup"] for e in self.events(node) if e["kind"] == "program_started"]
         return Cgroup(str(found[0]) if found else "")
 
     def supervisor(self, node: str) -> int:
-        """The pid of a supervisor."""
         return int(json.loads(_bytes(self.folder(node) / "state.json"))["pid"])
 
     def guardian(self, node: str) -> int:
-        """The pid of a guardian."""
         own = self.supervisor(node)
         (parent,) = (p.ppid for p in self.lab[node].processes() if p.pid == own)
         return parent
 
     def agent_pids(self, node: str) -> list[int]:
-        """The pids of its agents."""
         others = {self.supervisor(node), self.guardian(node)}
         return [each.pid for each in self.our_processes(node) if each.pid not in others]
 
@@ -150,7 +129,6 @@ class Run:
 
     @property
     def process_names(self) -> list[str]:
-        """The names of its agents."""
         return [self.name, *(["attach"] if self.is_attached else [])]
 
     def rank_children(self, node: str) -> list[int]:
@@ -189,7 +167,6 @@ class Run:
 
     @property
     def controller_messages(self) -> str:
-        """What its controller said itself."""
         own = (line for line in self.controller.err.splitlines() if not line.startswith("["))
         return "\n".join(own)[-4000:]
 
@@ -200,7 +177,6 @@ class Run:
         return there and (self.shape.detached or known == len(members))
 
     def request_end(self) -> None:
-        """Have every rank end with success."""
         for host in self.lab.hosts.values():
             (_home(host) / f"stop-{self.name}").touch()
 
@@ -210,11 +186,9 @@ class Run:
         return data
 
     def log_sizes(self) -> dict[int, int]:
-        """How much every rank has written."""
         return {rank: len(self.log(node, rank, "out")) for node, rank in self.ranks()}
 
     def close(self) -> None:
-        """Forget it."""
         for each in (self.controller, *self.controllers):
             each.close()
         for host in self.lab.hosts.values():
@@ -226,7 +200,6 @@ def _home(host: Host) -> Path:
 
 
 def launch(lab: Lab, launcher: Launcher, name: str, shape: RunShape) -> Run:
-    """Start a run; `Run.await_start` waits for it."""
     words = [name, str(PAUSE_S), *(["deaf"] if shape.ignores_term else [])]
     quoted = ",".join(json.dumps(word) for word in words)
     overrides = [
@@ -246,7 +219,6 @@ def launch(lab: Lab, launcher: Launcher, name: str, shape: RunShape) -> Run:
 
 
 def descendants(processes: list[Process], roots: set[int]) -> set[int]:
-    """Return the pids of `roots` and all that descends from them."""
     family = set(roots)
     while True:
         more = {each.pid for each in processes if each.ppid in family} - family

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 
 from tests.lab.chaos.judge import GOES_ON, Expectation
 from tests.lab.chaos.runs import Run
-from tests.lab.lab import Host, Lab
+from tests.lab.lab import Lab
 from tests.lab.launching import Launcher, Result
 from tests.lab.waiting import PATIENCE
 
-KILL, TERM, STOP, CONT = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT
+KILL = signal.SIGKILL
+TERM = signal.SIGTERM
+INT = signal.SIGINT
+STOP = signal.SIGSTOP
+CONT = signal.SIGCONT
 
 
 @dataclass
@@ -22,12 +26,7 @@ class Scene:
     """One event: who is hit, and what becomes of the bystander.
 
     Attributes:
-        lab: The hosts.
-        launcher: Starts controllers, and verbs.
         rng: Decides everything that is left to chance.
-        victim: The run that is hit.
-        bystander: The other run.
-        bystander_expectation: What the rules say of the other run.
         actions: What was done, in words.
         relaunch: Starts another victim and does not wait for it.
     """
@@ -42,21 +41,15 @@ class Scene:
     relaunch: Callable[[], Run] = lambda: NotImplemented
 
     def note(self, text: str) -> None:
-        """Say what is done."""
         self.actions.append(text)
 
     def random_node(self) -> str:
-        """Choose a node."""
         return self.rng.choice(list(self.lab.hosts))
 
     def random_nodes(self) -> list[str]:
         """Choose one node, or more."""
         names = list(self.lab.hosts)
         return sorted(self.rng.sample(names, self.rng.randint(1, len(names))))
-
-    def host(self, node: str) -> Host:
-        """Return a host by name."""
-        return self.lab[node]
 
     def signal(self, node: str, signum: int, pids: Iterable[int], what: str) -> None:
         """Send a signal to processes of a node, all at once."""
@@ -67,35 +60,24 @@ class Scene:
             self.lab[node].sh(f"kill -{int(signum)} {words}", user="root", check=False)
 
     def sleep(self, least: float, most: float = 0.0) -> None:
-        """Let some time pass."""
         seconds = self.rng.uniform(least, max(least, most))
         self.note(f"{seconds:.1f} s")
         time.sleep(seconds)
 
-    def pause(self, node: str, pids: list[int], what: str, seconds: float) -> None:
-        """Stop processes for a while."""
-        self.signal(node, STOP, pids, what)
-        self.sleep(seconds)
-        self.signal(node, CONT, pids, what)
-
     def signal_controller(self, signum: int) -> None:
-        """Send a signal to the victim's controller."""
         self.note(f"{signal.Signals(signum).name} to the controller")
         self.victim.controller.send(signum)
         if signum in (KILL, signal.SIGHUP):
             self.victim.is_followed = False
             self.victim.controller.process.wait(20 * PATIENCE)
 
-    def run_verb(self, name: str, *words: str, seconds: float = 60) -> Result:
-        """Run `python -m runner NAME` for the victim to its end."""
-        self.note(name)
-        argv = (name, "--run", self.victim.name, "--cluster", "lab", *words)
-        controller = self.launcher.start(*argv)
+    def run_stop(self) -> Result:
+        self.note("stop")
+        controller = self.launcher.start("stop", "--run", self.victim.name, "--cluster", "lab")
         try:
-            return controller.wait(seconds)
+            return controller.wait(60)
         finally:
             controller.close()
 
     def random_rank(self, node: str) -> int:
-        """Choose a rank of the victim on a node."""
         return self.rng.choice([rank for at, rank in self.victim.ranks() if at == node])

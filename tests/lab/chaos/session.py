@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.lab.chaos import disasters, judge
+from tests.lab.chaos import judge
 from tests.lab.chaos.judge import Expectation, Fate
-from tests.lab.chaos.kinds import Kind
+from tests.lab.chaos.kinds import KINDS, Kind
 from tests.lab.chaos.runs import Run, RunShape, launch
 from tests.lab.chaos.scene import Scene
 from tests.lab.lab import Lab
@@ -30,14 +29,9 @@ LAST = -1
 BYSTANDER_EVENTS = 40
 """After so many events a bystander ends, and its successor comes."""
 
-ALL_KINDS = disasters.KINDS
-"""Every kind, in the order of the two files."""
-
 
 @dataclass
 class Outcome:
-    """What came of one event."""
-
     number: int
     seed: int
     kind: str
@@ -51,16 +45,11 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """Return it as one line for a person."""
         mark = "ok  " if not self.problems else "FAIL"
         code = "" if self.code is None else f" ({self.code})"
         what = f"{self.kind}: {self.actions}"
         times = f"{self.seconds:5.1f} s to the end, {self.total_s:5.1f} s in all"
         return f"{self.number:5} {mark} {self.orphans} orphans, {times}: {self.fate}{code}: {what}"
-
-    def as_data(self) -> dict[str, object]:
-        """Return it for a line of JSON."""
-        return asdict(self)
 
 
 class Session:
@@ -80,7 +69,7 @@ class Session:
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
         """Let one thing happen, and judge what follows."""
         rng = random.Random(f"{self._seed}:{number}")  # noqa: S311 (it is to be repeatable)
-        kind = chosen or rng.choices(ALL_KINDS, [each.weight for each in ALL_KINDS])[0]
+        kind = chosen or rng.choices(KINDS, [each.weight for each in KINDS])[0]
         outcome = Outcome(number, self._seed, kind.name)
         began = time.monotonic()
         runs: list[Run] = []
@@ -166,7 +155,9 @@ class Session:
         """Have a run end with success; return what is wrong with that."""
         others = [each for each in (self._victim, self._bystander) if each and each is not run]
         run.request_end()
-        return self._wait_and_check_ended(run, judge.ends(0), others)[1]
+        problems = list(judge.await_controller(run, judge.ends(0))) if run.is_followed else []
+        _, left = judge.await_clean(self._lab, others)
+        return problems + left + self._check_ended(run)
 
     @staticmethod
     def _raise_if_any(problems: list[str]) -> None:
@@ -201,7 +192,6 @@ class Session:
         self._bystander = bystander if scene.bystander_expectation.fate is Fate.GOES_ON else None
 
     def _resolve_either(self, run: Run) -> Expectation:
-        """See whether a run that was hit at its start goes on."""
         try:
             run.wait_started()
         except Exception:  # noqa: BLE001 (then it ends)
@@ -213,15 +203,7 @@ class Session:
             time.sleep(0.05)
         return judge.GOES_ON
 
-    def _wait_and_check_ended(
-        self, run: Run, expect: Expectation, others: Sequence[Run]
-    ) -> tuple[int, list[str]]:
-        problems = list(judge.await_controller(run, expect)) if run.is_followed else []
-        orphans, left = judge.await_clean(self._lab, list(others))
-        return orphans, problems + left + self._check_ended(run)
-
     def _check_ended(self, run: Run) -> list[str]:
-        """Return what is wrong with a run that is over."""
         code = run.controller.process.poll()
         own = run.is_followed and code is not None
         problems = [*judge.check_records(run), *judge.check_logs(run, whole=own and code != 3)]
@@ -258,7 +240,7 @@ class Session:
         folder = self._evidence / f"{outcome.number:05}"
         folder.mkdir(parents=True, exist_ok=True)
         table = {name: list(map(repr, h.processes())) for name, h in self._lab.hosts.items()}
-        record = {**outcome.as_data(), "processes": table}
+        record = {**asdict(outcome), "processes": table}
         (folder / "event.json").write_text(json.dumps(record, indent=1) + "\n")
         for run in runs:
             for node in self._lab.hosts:
@@ -297,19 +279,3 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(
             source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("work", "ballast")
         )
-
-
-def run_events(
-    session: Session,
-    numbers: Sequence[int],
-    report: Callable[[Outcome], None],
-    chosen: Sequence[Kind] = (),
-) -> None:
-    """Let many things happen; SIGTERM and Ctrl-C end that early, and in order."""
-    ended: list[int] = []
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda *_: ended.append(1))
-    for number in numbers:
-        if ended:
-            return
-        report(session.event(number, chosen[number % len(chosen)] if chosen else None))

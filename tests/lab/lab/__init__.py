@@ -13,9 +13,8 @@ from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
 from tests.lab.lab.lab import Lab
 from tests.lab.lab.make import LabFactory, make_lab
-from tests.lab.lab.plan import OwnName, PerHost
 from tests.lab.lab.processes import Process
-from tests.lab.lab.programs import LabError, missing
+from tests.lab.lab.programs import LabError, missing, need
 
 __all__ = [
     "LOGIN_USER",
@@ -25,9 +24,8 @@ __all__ = [
     "LabError",
     "LabFactory",
     "NetworkDisk",
-    "OwnName",
-    "PerHost",
     "Process",
     "make_lab",
     "missing",
+    "need",
 ]

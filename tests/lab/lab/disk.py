@@ -38,14 +38,12 @@ class Disk:
         self._anchor.run(f"mount -t tmpfs -o {options} lab-disk {shlex.quote(self._store)}")
 
     def freeze(self) -> None:
-        """Holds up who needs it, until `thaw`; or until this process is gone."""
         raise LabError(f"{self.lab_path} is a disk that always answers")
 
     def thaw(self) -> None:
         """Lets go on who waits for it, if it was frozen."""
 
     def fill(self) -> None:
-        """Leaves no byte free: the file system shrinks to what is in use."""
         self.full = True
         for _ in range(20):
             stat = os.statvfs(self.path)
@@ -59,7 +57,6 @@ class Disk:
         raise LabError(f"{self.lab_path} is written to faster than it can be filled")
 
     def free(self) -> None:
-        """Gives the free space back."""
         self._resize(self._size)
         self.full = False
 
@@ -88,7 +85,6 @@ class FreezableDisk(Disk):
         )
 
     def freeze(self) -> None:
-        """Holds up who writes to it."""
         path = shlex.quote(self.lab_path)
         script = f"fsfreeze -f {path}; echo frozen; read -r _ || :; fsfreeze -u {path}"
         self._freezer = subprocess.Popen(
@@ -102,13 +98,11 @@ class FreezableDisk(Disk):
             raise LabError(f"{self.lab_path} cannot be frozen")
 
     def thaw(self) -> None:
-        """Lets them go on."""
         freezer, self._freezer = self._freezer, None
         if freezer is not None:
             freezer.communicate()
 
     def fill(self) -> None:
-        """Leaves no free block."""
         self.full = True
         filler = shlex.quote(f"{self.lab_path}/.filler")
         path = shlex.quote(self.lab_path)
@@ -120,7 +114,6 @@ class FreezableDisk(Disk):
         )
 
     def free(self) -> None:
-        """Gives the free space back."""
         self._anchor.run(f"rm -f {shlex.quote(self.lab_path)}/.filler")
         self.full = False
 
@@ -145,11 +138,9 @@ class NetworkDisk(Disk):
         ).strip()
 
     def freeze(self) -> None:
-        """Stops the server."""
         self._run(f"kill -STOP {self._server}")
 
     def thaw(self) -> None:
-        """Has the server answer again."""
         self._run(f"kill -CONT {self._server}")
 
     def _run(self, script: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tests.lab.lab.plan import HostPlan
+    from tests.lab.lab.switch import Leg
 
 LOGIN_USER = "alice"
 """Whom tests log in as, unless they are about root."""
@@ -20,7 +20,6 @@ ALICE = 2001
 """Her user and group id."""
 
 SSHD_CONFIG = """\
-Port {port}
 HostKey /etc/ssh/ssh_host_ed25519_key
 AuthorizedKeysFile /etc/ssh/authorized_keys
 PidFile none
@@ -44,6 +43,28 @@ START_UP_FILES = (".bashrc", ".config/fish/config.fish")
 
 
 @dataclass(frozen=True)
+class HostPlan:
+    """What one host shall be; `make_lab` explains it.
+
+    Attributes:
+        legs: Its network interfaces; the address of the first is the host's address.
+        disk: The name of the disk with its homes.
+    """
+
+    name: str
+    legs: tuple[Leg, ...]
+    disk: str
+    is_loopback: bool
+    login_shell: str
+    rc_banner: bool
+    sshd_options: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        return self.legs[0].address
+
+
+@dataclass(frozen=True)
 class HostFiles:
     """The folder a host boots from, on the machine's disk; `inside/boot.sh` says what it holds."""
 
@@ -51,12 +72,10 @@ class HostFiles:
 
     @property
     def host_key(self) -> Path:
-        """The key its sshd shows."""
         return self.folder / "etc/ssh/ssh_host_ed25519_key"
 
     @property
     def console(self) -> Path:
-        """What booting and sshd had to say."""
         return self.folder / "console.log"
 
     def write(
@@ -67,14 +86,7 @@ class HostFiles:
         authorized_key: str,
         keep: Iterable[Path],
     ) -> None:
-        """Writes everything but the host key.
-
-        Args:
-            plan: What the host shall be.
-            addresses: Each name of the lab with its address.
-            authorized_key: May log in to every account.
-            keep: What stays visible where the host covers the machine's folders.
-        """
+        """Writes all but the host key; `keep` stays visible where the host covers folders."""
         put(self.folder / "hostname", f"{plan.name}\n")
         put(self.folder / "network", _network(plan))
         put(self.folder / "keep", "".join(f"{path}\n" for path in keep))
@@ -98,7 +110,6 @@ class HostFiles:
 
 
 def make_homes(disk: Path, plan: HostPlan) -> None:
-    """Makes the homes of a host's accounts on a new disk."""
     for user, home in HOMES.items():
         folder = disk / Path(home).name
         put(folder / ".profile", "# Read by login shells.\n")
@@ -125,7 +136,7 @@ def _sshd_config(plan: HostPlan) -> str:
     # The first value of an option counts, but of this one the last.
     options = "MaxStartups 200\n" + "".join(f"{line}\n" for line in plan.sshd_options)
     banner = "Banner /etc/ssh/banner\n" if plan.rc_banner else ""
-    return options + banner + SSHD_CONFIG.format(port=plan.port)
+    return options + banner + SSHD_CONFIG
 
 
 def _network(plan: HostPlan) -> str:
@@ -138,10 +149,9 @@ def _network(plan: HostPlan) -> str:
 
 
 def _hosts(plan: HostPlan, addresses: Mapping[str, str]) -> str:
-    own = {"address": plan.address, "loopback": "127.0.1.1", "none": ""}[plan.own_name]
-    names = {**addresses, plan.name: own}
-    entries = [f"{address} {name}\n" for name, address in names.items() if address]
-    return "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n" + "".join(entries)
+    names = {**addresses, plan.name: "127.0.1.1" if plan.is_loopback else plan.address}
+    entries = "".join(f"{address} {name}\n" for name, address in names.items())
+    return f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{entries}"
 
 
 def _machine_id(plan: HostPlan) -> str:

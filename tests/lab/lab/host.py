@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tests.lab.lab.anchor import INSIDE, LabNamespaces
 from tests.lab.lab.disk import Disk
-from tests.lab.lab.files import HOMES, LOGIN_USER, HostFiles, make_homes
-from tests.lab.lab.keys import make_keys, public
+from tests.lab.lab.files import HOMES, LOGIN_USER, HostFiles, HostPlan, make_homes
 from tests.lab.lab.processes import Process, listens, processes
 from tests.lab.lab.programs import (
     LabError,
@@ -27,12 +26,12 @@ from tests.lab.lab.switch import wait_links_up
 from tests.lab.waiting import TimedOut, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from tests.lab.lab.plan import HostPlan
     from tests.lab.lab.switch import Switch
 
 Stream = int | IO[Any] | None
+SSH_PORT = 22
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
 SSHD = ("sshd:", "sshd-auth:", "sshd-session:")
 """How the processes of a connection call themselves; the latter two from OpenSSH 9.8 on."""
@@ -50,7 +49,6 @@ class Host:
     Attributes:
         name: Its hostname.
         address: The address others find it at.
-        port: Where its sshd listens.
         home: alice's home as this process sees it, also while the host is off; root's is next to
             it. Never `resolve()` it: it leads through /proc/PID/root.
         console: The log of its boot and its sshd.
@@ -61,7 +59,6 @@ class Host:
     ) -> None:
         self.name = plan.name
         self.address = plan.address
-        self.port = plan.port
         self.home = disk.path / Path(HOMES[LOGIN_USER]).name
         self.console = files.console
         self._plan = plan
@@ -73,11 +70,8 @@ class Host:
         self._boot_process: subprocess.Popen[str] | None = None
         self._init_pid = 0
         self._is_plugged = True
-        self._is_degraded = False
-        self._original_key: Path | None = None
 
     def __repr__(self) -> str:
-        """Names it, and tells whether it is on."""
         return f"<Host {self.name} {self.address} {'on' if self.is_on else 'off'}>"
 
     # Power
@@ -109,16 +103,12 @@ class Host:
         self._init_pid = int(first_line(self._boot_process) or 0)
 
     def wait_ready(self) -> None:
-        """Returns once its sshd listens and its network carries.
-
-        Raises:
-            LabError: It died, or took more than 10 s; the text has its console log.
-        """
+        """Returns once its sshd listens and its network carries."""
         with contextlib.suppress(TimedOut):
             wait_until(
-                lambda: not self.is_on or listens(self._init_pid, self.port), "sshd to listen"
+                lambda: not self.is_on or listens(self._init_pid, SSH_PORT), "sshd to listen"
             )
-        if not self.is_on or not listens(self._init_pid, self.port):
+        if not self.is_on or not listens(self._init_pid, SSH_PORT):
             raise LabError(f"{self.name} did not boot:\n{self.console.read_text()}")
         self._wait_links_up()
 
@@ -140,7 +130,6 @@ class Host:
             return
         self._boot_process.wait()
         self._boot_process = None
-        self._is_degraded = False
         self._switch.disconnect(self.name, self._legs)
 
     def reap(self) -> None:
@@ -157,7 +146,6 @@ class Host:
         self._is_plugged = False
 
     def plug(self) -> None:
-        """Plugs its network cables in again, and returns when they carry."""
         self._switch.set_links(self._legs, up=True)
         self._is_plugged = True
         self._wait_links_up()
@@ -167,21 +155,6 @@ class Host:
         ours = [network / leg.interface for leg in self._legs]
         wait_links_up([*ours, *(self._switch.interface(leg.port) for leg in self._legs)])
 
-    def degrade_network(self, delay_ms: float = 0, loss_pct: float = 0.0) -> None:
-        """Delays all that it sends, and loses some, as `tc netem` on its interfaces would.
-
-        So a round trip takes `delay_ms` longer. Frames on their way at this moment may be lost.
-        """
-        self._is_degraded = True
-        for leg in self._legs:
-            self._switch.degrade(leg, delay_ms, loss_pct)
-
-    def restore_network(self) -> None:
-        """Makes its network fast and reliable again."""
-        for leg in self._legs:
-            self._switch.restore(leg)
-        self._is_degraded = False
-
     # Disk
 
     def fill_disk(self) -> None:
@@ -189,19 +162,15 @@ class Host:
         self._disk.fill()
 
     def free_disk(self) -> None:
-        """Gives the free space back."""
         self._disk.free()
 
     def freeze_disk(self) -> None:
-        """Holds up who needs the disk with its homes, in the kernel, if it is of such a kind."""
         self._disk.freeze()
 
     def thaw_disk(self) -> None:
-        """Lets them go on."""
         self._disk.thaw()
 
     def reset_homes(self) -> None:
-        """Gives its accounts the homes they had at first, whatever has been put into them."""
         for home in HOMES.values():
             for path in (self._disk.path / Path(home).name).iterdir():
                 _remove(path)
@@ -210,21 +179,13 @@ class Host:
     def write(
         self, path: str, text: str, mode: int | None = None, *, user: str = LOGIN_USER
     ) -> None:
-        """Writes a file, in the host's view, and the folders it needs.
-
-        Args:
-            path: Absolute, or relative to the user's home (also as "~/...").
-            text: What to write.
-            mode: Its permissions, if not the usual.
-            user: Who writes it, and owns it if it is new.
-        """
+        """Writes a file and the folders it needs; a path is absolute, or below the user's home."""
         quoted_path = shlex.quote(path.removeprefix("~/"))
         chmod = "" if mode is None else f"chmod {mode:o} {quoted_path}"
         script = f'mkdir -p "$(dirname {quoted_path})" && cat > {quoted_path}\n{chmod}'
         self.sh(f"set -e\n{script}", user=user, stdin=text)
 
     def read(self, path: str, *, user: str = LOGIN_USER) -> str:
-        """Returns the text of a file, in the host's view; see `write` for its path."""
         return self.sh(f"cat {shlex.quote(path.removeprefix('~/'))}", user=user)
 
     # Processes
@@ -253,6 +214,15 @@ class Host:
             kind=NamespacedProcess,
             description=description,
         )
+
+    @contextlib.contextmanager
+    def changed(self, do: str, undo: str) -> Iterator[None]:
+        """Let root do something on it, until it is undone."""
+        self.sh(do, user="root")
+        try:
+            yield
+        finally:
+            self.sh(undo, user="root")
 
     def popen(
         self,
@@ -290,12 +260,7 @@ class Host:
             return []
         return list(processes(Path(f"/proc/{self._init_pid}/root/proc"), tag))
 
-    def pids(self) -> set[int]:
-        """Returns the PIDs of all its processes, as the host itself sees them; 1 is its sshd."""
-        return {process.pid for process in self.processes()}
-
     def kill(self, pid: int, sig: int = signal.SIGKILL) -> None:
-        """Sends a signal to a process by the PID the host knows it by."""
         # The first process takes all others of the host with it, also the one that sends this.
         self.sh(f"kill -{int(sig)} {pid}", user="root", check=pid != 1)
 
@@ -313,42 +278,12 @@ class Host:
         """Kills all that runs on it but its sshd; open connections die with it."""
 
         def only_sshd() -> bool:
-            if self.pids() <= {1}:
+            if {process.pid for process in self.processes()} <= {1}:
                 return True
             self.sh("kill -KILL -1", user="root", check=False)  # the last may end by itself
             return False
 
         wait_until(only_sshd, f"{self.name} to be rid of its processes")
-
-    # Identity
-
-    def change_host_key(self) -> None:
-        """Gives its sshd a new host key, which is in nobody's known_hosts."""
-        key = self._files.host_key
-        if self._original_key is None:
-            self._original_key = self._files.folder / "first_host_key"
-            _move_key(key, self._original_key)
-        else:
-            key.unlink()
-        make_keys([key])
-        self._reload_host_key()
-
-    def restore_host_key(self) -> None:
-        """Gives its sshd the host key back that the lab's known_hosts has."""
-        if self._original_key is not None:
-            _move_key(self._original_key, self._files.host_key)
-            self._original_key = None
-            self._reload_host_key()
-
-    def _reload_host_key(self) -> None:
-        if not self.is_on:
-            return
-        os.kill(self._init_pid, signal.SIGHUP)
-        scan = f"ssh-keyscan -t ed25519 -p {self.port} {self.address} 2>/dev/null"
-        wanted = public(self._files.host_key)
-        wait_until(
-            lambda: wanted in self.sh(scan, check=False), f"{self.name} to show its new host key"
-        )
 
     # Repair
 
@@ -360,12 +295,9 @@ class Host:
         self.power_on()
         if not self._is_plugged:
             self.plug()
-        if self._is_degraded:
-            self.restore_network()
         self.thaw_disk()
         if self._disk.full:
             self.free_disk()
-        self.restore_host_key()
         for path in Path(f"/proc/{self._init_pid}/root/dev/shm").iterdir():
             _remove(path)
 
@@ -375,8 +307,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-
-
-def _move_key(source: Path, target: Path) -> None:
-    for half in ("", ".pub"):
-        shutil.move(f"{source}{half}", f"{target}{half}")

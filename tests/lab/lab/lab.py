@@ -34,7 +34,6 @@ class Lab:
         hosts: The hosts, in order.
         address: The controller's address.
         key: The private key that opens every account of every host.
-        wrong_key: A private key that opens none.
         known_hosts: A file with every host's key, by name and by address.
     """
 
@@ -44,16 +43,13 @@ class Lab:
         self.hosts = dict(hosts)
         self.address = address
         self.key = folder / "key"
-        self.wrong_key = folder / "wrong_key"
         self.known_hosts = folder / "known_hosts"
         self._cleanup = cleanup
 
     def __getitem__(self, name: str) -> Host:
-        """Returns a host by name."""
         return self.hosts[name]
 
     def __enter__(self) -> Self:
-        """Returns itself; the end of the `with` block closes it."""
         return self
 
     def __exit__(
@@ -65,15 +61,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Removes the lab and all that runs in it. Harmless if done already."""
         self._cleanup.close()
-
-    @property
-    def uplink(self) -> str:
-        """The name of the controller's interface to the hosts."""
-        host = next(iter(self.hosts.values()))
-        route = run(["ip", "-json", "route", "get", host.address])
-        return str(json.loads(route)[0]["dev"])
 
     def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
         """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.
@@ -87,7 +75,7 @@ class Lab:
         cluster: dict[str, Any] = {
             "defaults": ["base"],
             "transport": "ssh",
-            "nodes": {host.name: _node(host) for host in chosen},
+            "nodes": {host.name: {"host": host.address} for host in chosen},
             "ssh": {
                 "user": LOGIN_USER,
                 "key": str(self.key),
@@ -120,7 +108,8 @@ class Lab:
         """
         chosen = [self.hosts[name] for name in names or self.hosts]
         dead_neighbour = "lladdr 02:00:00:00:0b:ad nud permanent dev"
-        uplink = self.uplink
+        route = run(["ip", "-json", "route", "get", chosen[0].address])
+        uplink = json.loads(route)[0]["dev"]
         for host in chosen:
             run(["sh", "-c", f"ip neigh replace {host.address} {dead_neighbour} {uplink}"])
             host.sh(f"ip neigh replace {self.address} {dead_neighbour} eth0", user="root")
@@ -155,11 +144,9 @@ class Lab:
         return self.leftovers()
 
     def crashes(self) -> dict[str, list[str]]:
-        """Returns what supervisors said when they crashed, by host."""
         return self._per_host(lambda host: host.crashes())
 
     def kill_all(self) -> None:
-        """Kills all that runs on the hosts but their sshd."""
         for host in self.hosts.values():
             host.kill_all()
 
@@ -172,10 +159,6 @@ class Lab:
         """Returns what each host has, by name; hosts with nothing are not named."""
         found = {name: query(host) for name, host in self.hosts.items()}
         return {name: items for name, items in found.items() if items}
-
-
-def _node(host: Host) -> dict[str, Any]:
-    return {"host": host.address} | ({} if host.port == 22 else {"port": host.port})
 
 
 def _overlay(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

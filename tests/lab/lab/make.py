@@ -8,23 +8,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from tests.lab.lab.anchor import LabNamespaces
 from tests.lab.lab.disk import Disk
-from tests.lab.lab.files import HostFiles, make_homes, put
+from tests.lab.lab.files import HostFiles, HostPlan, make_homes, put
 from tests.lab.lab.host import Host
-from tests.lab.lab.keys import make_keys, public
 from tests.lab.lab.lab import Lab
-from tests.lab.lab.plan import HostPlan, Layout, Options, OwnName, PerHost, plan_layout
-from tests.lab.lab.switch import Switch
-from tests.lab.lab.uplink import Uplink
+from tests.lab.lab.programs import make_keys, public
+from tests.lab.lab.switch import Leg, Switch, Uplink
 
 LabFactory = Callable[..., Lab]
 """`make_lab`, but the labs are closed at the end of the test."""
 
 REPOSITORY = Path(__file__).parents[3]
+INNER = "inner"
+"""The bridge that the controller is not on."""
+
+FIRST_HOST = 11
 
 
 def make_lab(
@@ -33,71 +34,58 @@ def make_lab(
     *,
     nets: int = 1,
     isolated: Sequence[str] = (),
-    bastion: str | None = None,
-    shared_home: bool | Sequence[str] = False,
+    shared_home: bool = False,
     home_mb: int = 512,
     disk: type[Disk] = Disk,
-    own_name: PerHost[OwnName] = "address",
-    login_shell: PerHost[str] = "/bin/bash",
-    rc_banner: PerHost[bool] = False,
-    sshd_options: PerHost[Sequence[str]] = (),
-    port: PerHost[int] = 22,
+    is_loopback: bool = False,
+    login_shell: Mapping[str, str] | None = None,
+    rc_banner: bool = False,
+    sshd_options: Sequence[str] | Mapping[str, Sequence[str]] = (),
     keep: Iterable[Path] = (),
 ) -> Lab:
     """Makes a lab and returns it once every host's sshd listens.
-
-    An option that is a mapping is meant per host; hosts it does not name have the default.
 
     Args:
         n: How many hosts, called node1, node2, ...
         names: Their names instead; then `n` does not count.
         nets: How many networks they are all on (eth0, eth1, ...). The controller is on the first.
-        isolated: The hosts that only the bastion and each other can reach.
-        bastion: The host with one more leg, to the isolated ones; unless given, the first other.
-        shared_home: Whether all hosts, or which, have one common disk for their homes, as with NFS.
+        isolated: The hosts that only each other and the first of the others, the bastion, reach.
+        shared_home: Whether all hosts have one disk for their homes, as with NFS.
         home_mb: The size of a disk.
         disk: What kind of disks they have; some kinds can be frozen.
-        own_name: What a host's /etc/hosts says of its own name: its address, as Debian 127.0.1.1
-            ("loopback"), or nothing ("none").
-        login_shell: The shell of root and alice.
+        is_loopback: Whether a host's own name is 127.0.1.1 in its /etc/hosts, as Debian has it.
+        login_shell: The shell of root and alice, by host, where it is not bash.
         rc_banner: Whether sshd shows a banner, and the shells' start-up files print text as well.
-        sshd_options: Lines for sshd_config; they win over the lab's own.
-        port: Where sshd listens.
+        sshd_options: Lines for sshd_config, by host or for all; they win over the lab's own.
         keep: Folders that the hosts must see although they are below /tmp, /home, /run or /root.
             The repository, this Python, pyenv, and what is not hidden in /root are kept anyway.
     """
     names = list(names) if names is not None else [f"node{i + 1}" for i in range(n)]
-    options = Options(port, own_name, login_shell, rc_banner, sshd_options)
-    options.check(names)
-    layout = plan_layout(names, nets, isolated, bastion)
-    sharing = names if shared_home is True else (shared_home or ())
-    disks = {name: "shared" if name in sharing else f"of-{name}" for name in names}
+    outer = {f"lan{i}": f"10.{77 + i}" for i in range(nets)}
+    bridges = outer | ({INNER: f"10.{77 + nets}"} if isolated else {})
+    bastion = next(name for name in names if name not in isolated)
 
-    def plans(subnet: int) -> list[HostPlan]:
-        return [
-            options.plan(name, layout.legs(name, number, subnet), disks[name])
-            for number, name in enumerate(names)
-        ]
+    def legs(name: str, number: int, subnet: int) -> Iterator[Leg]:
+        mine = [INNER] if name in isolated else [*outer]
+        if isolated and name == bastion:
+            mine = [*bridges]
+        for i, bridge in enumerate(mine):
+            address = f"{bridges[bridge]}.{subnet}.{FIRST_HOST + number}"
+            yield Leg(f"eth{i}", bridge, f"port{number}.{i}", address)
 
-    make_disk = partial(disk, megabytes=home_mb)
-    return _build(plans, layout, make_disk, [*_visible_paths(), *keep])
+    def plan(name: str, number: int, subnet: int) -> HostPlan:
+        by_host = sshd_options if isinstance(sshd_options, Mapping) else {name: sshd_options}
+        return HostPlan(
+            name=name,
+            legs=tuple(legs(name, number, subnet)),
+            disk="shared" if shared_home else f"of-{name}",
+            is_loopback=is_loopback,
+            login_shell=(login_shell or {}).get(name, "/bin/bash"),
+            rc_banner=rc_banner,
+            sshd_options=tuple(by_host.get(name, ())),
+        )
 
-
-def _build(
-    plans: Callable[[int], Sequence[HostPlan]],
-    layout: Layout,
-    make_disk: Callable[[LabNamespaces, str], Disk],
-    keep: Sequence[Path],
-) -> Lab:
-    """Builds a lab, or nothing: what was built so far is removed on an error.
-
-    Args:
-        plans: Returns the hosts once it is known which subnet they get.
-        layout: The networks.
-        make_disk: Makes a disk, by its name.
-        keep: What the hosts must see of the machine.
-    """
-    with ExitStack() as cleanup:
+    with ExitStack() as cleanup:  # what was built so far is removed on an error
         tag = secrets.token_hex(3)
         # Below /tmp, where inside/boot.sh expects it: the hosts hide it from view.
         folder = Path(tempfile.mkdtemp(prefix=f"lab-{tag}-", dir="/tmp"))
@@ -106,18 +94,19 @@ def _build(
         cleanup.callback(_reap_all, hosts)
         anchor = LabNamespaces(folder)
         cleanup.callback(anchor.close)
-        switch = Switch(anchor, layout.bridges)
-        cleanup.callback(switch.close)
+        switch = Switch(anchor, bridges)
         uplink = Uplink(anchor, switch, tag)
         cleanup.callback(uplink.close)
 
-        host_plans = plans(uplink.number)
-        files = _write_files(host_plans, folder, keep)
-        disks = _make_disks(host_plans, lambda name: make_disk(anchor, name))
-        for disk in disks.values():
-            cleanup.callback(disk.thaw)
-        for plan in host_plans:
-            hosts[plan.name] = Host(plan, files[plan.name], disks[plan.disk], anchor, switch)
+        plans = [plan(name, number, uplink.number) for number, name in enumerate(names)]
+        files = _write_files(plans, folder, [*_visible_paths(), *keep])
+        disks: dict[str, Disk] = {}
+        for each in plans:
+            if each.disk not in disks:
+                disks[each.disk] = disk(anchor, each.disk, home_mb)
+                cleanup.callback(disks[each.disk].thaw)
+                make_homes(disks[each.disk].path, each)
+            hosts[each.name] = Host(each, files[each.name], disks[each.disk], anchor, switch)
         for host in hosts.values():
             host.start()
         for host in hosts.values():
@@ -136,30 +125,16 @@ def _write_files(
     """Writes the keys, known_hosts, and what each host boots from."""
     files = {plan.name: HostFiles(folder / "hosts" / plan.name) for plan in plans}
     visible = list(_outermost(keep))
-    key, wrong_key = folder / "key", folder / "wrong_key"
+    key = folder / "key"
     for host_files in files.values():
         put(host_files.folder / "etc/ssh/ssh_config", "")  # makes the folder for the host key, too
-    make_keys([key, wrong_key, *(host_files.host_key for host_files in files.values())])
+    make_keys([key, *(host_files.host_key for host_files in files.values())])
     addresses = {plan.name: plan.address for plan in plans}
     for plan in plans:
         files[plan.name].write(plan, addresses=addresses, authorized_key=public(key), keep=visible)
-    lines = (f"{_known_hosts_names(plan)} {public(files[plan.name].host_key)}\n" for plan in plans)
+    lines = (f"{plan.name},{plan.address} {public(files[plan.name].host_key)}\n" for plan in plans)
     put(folder / "known_hosts", "".join(lines))
     return files
-
-
-def _make_disks(plans: Sequence[HostPlan], make_disk: Callable[[str], Disk]) -> dict[str, Disk]:
-    disks: dict[str, Disk] = {}
-    for plan in plans:
-        if plan.disk not in disks:
-            disks[plan.disk] = make_disk(plan.disk)
-            make_homes(disks[plan.disk].path, plan)
-    return disks
-
-
-def _known_hosts_names(plan: HostPlan) -> str:
-    names = (plan.name, plan.address)
-    return ",".join(names if plan.port == 22 else (f"[{name}]:{plan.port}" for name in names))
 
 
 def _visible_paths() -> Iterator[Path]:

@@ -12,13 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a host.
-
-    Attributes:
-        pid: Its PID on the host.
-        ppid: Its parent's; 0 for PID 1, and for what `Host.sh` and `Host.popen` brought in.
-        cmdline: Its arguments, joined by spaces.
-    """
+    """A process; its parent is 0 for PID 1, and for what `Host.sh` and `Host.popen` brought in."""
 
     pid: int
     ppid: int

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
+import random
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.lab.lab.anchor import INSIDE, LabNamespaces
-from tests.lab.lab.programs import LabError, NamespacedProcess, first_line
+from tests.lab.lab.anchor import LabNamespaces
+from tests.lab.lab.programs import LabError, run
 from tests.lab.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 FORWARDING = "3"
 """The state of a bridge's port that lets frames through."""
 
+BRIDGE = "lan0"
+PORT = "controller"
+
 
 @dataclass(frozen=True)
 class Leg:
-    """One network interface of a host, and its cable.
-
-    Attributes:
-        interface: Its name on the host: eth0, eth1, ...
-        bridge: The bridge its cable goes to.
-        port: The name of the cable's other end, at the switch.
-        address: Its address; all subnets are /24.
-    """
+    """A network interface of a host, and its cable to a port of the switch; subnets are /24."""
 
     interface: str
     bridge: str
@@ -51,7 +47,6 @@ class Switch:
 
     def __init__(self, anchor: LabNamespaces, bridges: Iterable[str]) -> None:
         self._anchor = anchor
-        self._relays: dict[str, NamespacedProcess] = {}
         for bridge in bridges:
             anchor.ip(f"link add name {bridge} type bridge", f"link set dev {bridge} up")
 
@@ -62,61 +57,15 @@ class Switch:
 
     def disconnect(self, host: str, legs: Sequence[Leg]) -> None:
         """Takes away what `connect` gave, as far as it is there."""
-        for leg in legs:
-            self.restore(leg)
         ports = (f"link delete dev {leg.port}" for leg in legs)
         self._anchor.ip(*ports, f"netns delete {host}", force=True)
 
     def set_links(self, legs: Sequence[Leg], *, up: bool) -> None:
-        """Pulls the cables of some legs, or plugs them in."""
         state = "up" if up else "down"
         self._anchor.ip(*(f"link set dev {leg.port} {state}" for leg in legs))
 
     def interface(self, port: str) -> Path:
-        """Returns where the kernel describes one of its interfaces."""
         return self._anchor.path(f"/run/sys/class/net/{port}")
-
-    def degrade(self, leg: Leg, delay_ms: float, loss_pct: float) -> None:
-        """Delays what comes from a leg, and loses some of it."""
-        self.restore(leg)
-        near, far = f"{leg.port}-near", f"{leg.port}-far"
-        self._anchor.ip(
-            f"link set dev {leg.port} nomaster",
-            f"link add name {near} type veth peer name {far}",
-            f"link set dev {near} up",
-            f"link set dev {far} master {leg.bridge} up",
-        )
-        program = [sys.executable, "-I", "-S", f"{INSIDE}/relay.py", leg.port, near]
-        relay = NamespacedProcess(
-            [*self._anchor.enter_command("net", "pid"), *program, str(delay_ms), str(loss_pct)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._relays[leg.port] = relay
-        if first_line(relay) != "ready":
-            raise LabError(f"the slow line of {leg.port} ended with code {relay.wait()}")
-        wait_links_up([self.interface(near), self.interface(far)])
-
-    def restore(self, leg: Leg) -> None:
-        """Takes back what `degrade` did."""
-        relay = self._relays.pop(leg.port, None)
-        if relay is None:
-            return
-        relay.kill()
-        relay.wait()
-        self._anchor.ip(
-            f"link delete dev {leg.port}-near",
-            f"link set dev {leg.port} master {leg.bridge}",
-            force=True,
-        )
-
-    def close(self) -> None:
-        """Ends the relays; the anchor's end takes away the rest."""
-        for relay in self._relays.values():
-            relay.kill()
-            relay.wait()
 
 
 def wait_links_up(interfaces: Sequence[Path]) -> None:
@@ -137,3 +86,56 @@ def _cable(leg: Leg, host: str) -> Iterator[str]:
         f" peer name {leg.interface} address {leg.mac} netns {host}"
     )
     yield f"link set dev {leg.port} master {leg.bridge} up"
+
+
+class Uplink:
+    """The controller's own leg: the only part of a lab in the machine's network namespace.
+
+    Attributes:
+        number: X of the lab's subnets 10.77.X.0/24 and up; no other lab on this machine has it.
+        address: The controller's address.
+    """
+
+    def __init__(self, anchor: LabNamespaces, switch: Switch, tag: str) -> None:
+        self._name = f"lab-{tag}"
+        cable = f"type veth peer name {PORT} netns {anchor.pid}"
+        self._ip(f"link add name {self._name} {cable}")
+        anchor.ip(f"link set dev {PORT} master {BRIDGE} up")
+        self._ip(f"link set dev {self._name} up")
+        self.number = self._reserve()
+        self.address = f"10.77.{self.number}.1"
+        wait_links_up([Path(f"/sys/class/net/{self._name}"), switch.interface(PORT)])
+
+    def close(self) -> None:
+        self._ip(f"link delete dev {self._name}")
+
+    def _reserve(self) -> int:
+        taken = list(_local_networks())
+        for number in random.sample(range(256), 256):
+            subnet = IPv4Network(f"10.77.{number}.0/24")
+            if not any(subnet.overlaps(other) for other in taken) and self._claim(subnet):
+                return number
+        raise LabError("no subnet 10.77.X.0/24 is free on this machine")
+
+    def _claim(self, subnet: IPv4Network) -> bool:
+        # Two labs may want the same subnet at once. The kernel takes the same address twice, but
+        # never the same route from `route add`: so the route decides.
+        address = f"{subnet[1]}/{subnet.prefixlen}"
+        self._ip(f"address add {address} dev {self._name} noprefixroute")
+        try:
+            self._ip(f"route add {subnet} dev {self._name} src {subnet[1]}")
+        except LabError:
+            self._ip(f"address delete {address} dev {self._name}")
+            return False
+        return True
+
+    @staticmethod
+    def _ip(command: str) -> None:
+        run(["ip", *command.split()])
+
+
+def _local_networks() -> Iterator[IPv4Network]:
+    """Yields the networks this machine is on; a far one (a VPN's 10.0.0.0/8) is no obstacle."""
+    for route in json.loads(run(["ip", "-json", "-4", "route", "show"])):
+        if route["dst"] != "default" and "gateway" not in route:
+            yield IPv4Network(route["dst"])

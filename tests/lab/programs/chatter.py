@@ -17,7 +17,6 @@ STOP = os.path.expanduser(f"~/stop-{NAME}")
 
 
 def put(descriptor: int, number: int) -> None:
-    """Write one line, whole or not at all as far as we are asked."""
     line = f"{NAME} {RANK} {number} ".encode() + WIDE
     while line:
         line = line[os.write(descriptor, line) :]

@@ -13,7 +13,6 @@ genuine_open = gzip.open
 
 @contextlib.contextmanager
 def open_few(*args: Any, **kwargs: Any) -> Iterator[Iterator[str]]:
-    """Give the first lines of the file."""
     with genuine_open(*args, **kwargs) as file:
         yield itertools.islice(file, 300)
 

@@ -20,7 +20,6 @@ CHANGES = {
     b"program_started": (b'"run_id":"liars"', b'"run_id":"other"'),
     b"rank_started": (b'"rank":1', b'"rank":9'),
 }
-CALM = ("hello", "pong", "facts")
 
 
 def escapes(frame: Frame) -> Frame:
@@ -45,11 +44,6 @@ def others(frame: Frame) -> Frame:
     return Frame(frame.kind, frame.data, payload or frame.payload)
 
 
-def mute(frame: Frame) -> "Frame | None":
-    """Answer pings, and nothing about a run."""
-    return frame if frame.kind in CALM else None
-
-
 def steals(frame: Frame) -> Frame:
     """Tell that its runs are those of node1, too."""
     listed = frame.data.get("runs", ())
@@ -57,11 +51,10 @@ def steals(frame: Frame) -> Frame:
     return Frame(frame.kind, {**frame.data, "runs": [*listed, *more]}) if more else frame
 
 
-LIES: Any = {"steals": steals, "escapes": escapes, "others": others, "mute": mute}
+LIES: Any = {"steals": steals, "escapes": escapes, "others": others}
 
 
 def main(node: str, lie: str, *words: str) -> int:
-    """Pass on what the agent answers, altered."""
     if socket.gethostname() != node:
         execv(sys.executable, [sys.executable, *words])  # noqa: S606
     out, decoder, banner = sys.stdout.buffer, FrameDecoder(), b""

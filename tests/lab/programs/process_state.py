@@ -1,7 +1,4 @@
-"""What a rank finds in its process, as a line of JSON: process_state.py [method=NAME]
-
-methods of multiprocessing: fork, spawn, forkserver, each with a DataLoader that has two workers.
-"""
+"""What a rank finds in its process, and computes there, as a line of JSON."""
 
 import importlib.util
 import json
@@ -90,8 +87,6 @@ def drawn() -> list[object]:
 
 
 def main() -> None:
-    """Tell it, then meet the other ranks, and train a step."""
-    options = dict(word.split("=") for word in sys.argv[1:])
     found = {"state": state(), "drawn": drawn()}
     torch.manual_seed(int(os.environ["RANK"]))
     found["seeded"] = [torch.rand(1).item(), torch.randn(3).tolist()]
@@ -103,9 +98,8 @@ def main() -> None:
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     found["step"] = [total.item(), model.module.weight.tolist()]
-    if "method" in options:
-        loader = DataLoader(Squares(), 4, num_workers=2, multiprocessing_context=options["method"])
-        found["loaded"] = [batch.tolist() for batch in loader]
+    loader = DataLoader(Squares(), 4, num_workers=2, multiprocessing_context="fork")
+    found["loaded"] = [batch.tolist() for batch in loader]
     dist.destroy_process_group()
     print(json.dumps(found), flush=True)
 

@@ -1,6 +1,6 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
-print=TEXT  title=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
+print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
 fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
@@ -16,10 +16,9 @@ RANK = os.environ.get("RANK", "0")
 
 
 def do(word: str) -> None:
-    """Do what one argument says."""
     name, _, value = word.partition("=")
-    if name in ("print", "title"):
-        print(value if name == "print" else f"\x1b]0;{value}\x07")
+    if name == "print":
+        print(value)
     elif name == "err":
         print(value, file=sys.stderr)
     elif name == "lines":

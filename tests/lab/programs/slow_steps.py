@@ -12,7 +12,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 def wait(*_: object) -> None:
-    """Take the time of one step."""
     if not os.path.exists(os.environ["SLOW_UNTIL"]):
         time.sleep(0.5)
 

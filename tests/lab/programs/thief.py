@@ -14,7 +14,6 @@ import time
 
 
 def main() -> None:
-    """Look for such a port, listen on it, and stay."""
     which = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     while True:
         for port in [ports[which] for ports in kept() if len(ports) > which]:

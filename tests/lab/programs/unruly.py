@@ -15,7 +15,6 @@ import time
 
 
 def note(path: str) -> None:
-    """Write down our pid."""
     with open(f"{path}.new", "w") as file:
         file.write(str(os.getpid()))
     os.rename(f"{path}.new", path)

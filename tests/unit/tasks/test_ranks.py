@@ -19,6 +19,9 @@ SCRIPTS = {
     "ddp": EXAMPLES / "ddp.py",
     "elastic": EXAMPLES / "elastic.py",
     "char_gpt": EXAMPLES / "char_gpt.py",
+    "fsdp": EXAMPLES / "fsdp.py",
+    "tensor_parallel": EXAMPLES / "tensor_parallel.py",
+    "pipeline": EXAMPLES / "pipeline.py",
     "resnet18": TASKS / "resnet18.py",
 }
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "DIST_BACKEND")

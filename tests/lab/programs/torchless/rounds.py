@@ -19,7 +19,6 @@ NODE = socket.gethostname()
 
 
 def newest(folder: Path) -> tuple[int, list[str]]:
-    """Return the number of the last round, and who takes part in it."""
     number = max((int(path.name[6:]) for path in folder.glob("round_*")), default=0)
     return number, json.loads((folder / f"round_{number}").read_text()) if number else []
 
@@ -38,7 +37,6 @@ def lead(folder: Path) -> None:
 def start(
     names: list[str], number: int, restarts: int, program: list[str]
 ) -> "subprocess.Popen[bytes]":
-    """Start the rank of this node; each node has one."""
     told = {
         "RANK": names.index(NODE),
         "LOCAL_RANK": 0,
@@ -54,7 +52,6 @@ def start(
 
 
 def stop(rank: "subprocess.Popen[bytes] | None") -> None:
-    """End a rank."""
     if rank and rank.poll() is None:
         os.killpg(rank.pid, signal.SIGTERM)
         rank.wait()

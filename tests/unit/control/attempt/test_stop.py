@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, StopSequence
+from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, FIRST_FAILURE_S, StopSequence
 from runner.core.model.spec import Node
 from runner.core.protocol.events import StopCause
 from tests.golden import builders
 
 
-def sequence(**nodes: Any) -> StopSequence:
-    """That of an attempt with these nodes."""
+def sequence(said: list[str], **nodes: Any) -> StopSequence:
+    """That of an attempt with these nodes; what is shown goes to `said`."""
     observer: Any = SimpleNamespace(
         phase=lambda *_: None,
         node_status=lambda *_: None,
         mute=lambda: None,
-        message=lambda _: None,
+        message=said.append,
         fold_names=", ".join,
     )
     event_log = cast("Any", SimpleNamespace(record_own=lambda *_: None))
@@ -31,7 +31,7 @@ def sequence(**nodes: Any) -> StopSequence:
 @pytest.fixture
 def stop() -> StopSequence:
     """That of an attempt without nodes."""
-    return sequence()
+    return sequence([])
 
 
 @pytest.mark.promise(4, 12)
@@ -63,10 +63,11 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
     """A host that is lost or ended need not have it; a silent one is waited for, not for ever."""
     states = {"a": (False, False), "b": (False, False), "c": (True, False), "d": (False, True)}
     stop = sequence(
+        [],
         **{
             name: SimpleNamespace(is_lost=is_lost, has_ended=has_ended, live_session=Session(name))
             for name, (is_lost, has_ended) in states.items()
-        }
+        },
     )
     assert stop.may_leave
     stop.begin("stop requested", cause=StopCause.USER)
@@ -85,10 +86,26 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
 def test_an_earlier_stop_confirms_no_later_one() -> None:
     """That of a user rules out a relaunch, which that of another node does not."""
     node = SimpleNamespace(is_lost=False, has_ended=False, live_session=Session("a"))
-    stop = sequence(a=node)
+    stop = sequence([], a=node)
     stop.begin("rank 3 failed")
     stop.begin("stop requested", cause=StopCause.USER)
     stop.on_command_sent("a", 1)
     assert stop.unconfirmed == ["a"]
     stop.on_command_sent("a", 2)
     assert stop.may_leave
+
+
+def test_the_reason_is_the_first_failure_though_its_report_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is shown once, when the reports of all hosts had time to arrive."""
+    said: list[str] = []
+    stop = sequence(said)
+    stop.begin("rank 1 on b exited with 4")
+    stop.name_reason(lambda: ("", None))
+    assert said == []
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + FIRST_FAILURE_S)
+    for _ in range(2):
+        stop.name_reason(lambda: ("rank 0 on a exited with 3", None))
+    assert said == ["rank 0 on a exited with 3; stopping the rest"]

@@ -13,13 +13,11 @@ import time
 
 
 def option(name: str, words: list[str]) -> int:
-    """Return the value of --NAME=NUMBER."""
     (found,) = (word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
     return int(found)
 
 
 def environment(local: int, words: list[str]) -> dict[str, str]:
-    """Return what a rank is told."""
     each, nodes = option("nproc_per_node", words), option("nnodes", words)
     rank = option("node_rank", words) * each + local
     told = {"RANK": rank, "LOCAL_RANK": local, "WORLD_SIZE": each * nodes}
@@ -32,7 +30,6 @@ def substituted(local: int, program: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """Run the ranks to their end."""
     at = sys.argv.index("--")
     words, program = sys.argv[1:at], sys.argv[at + 1 :]
     python = [] if "--no_python" in words else [sys.executable, "-u"]

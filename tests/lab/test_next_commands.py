@@ -1,10 +1,8 @@
-"""Everyday projects: hyphens in node names, two projects on one cluster, an earlier runs/."""
+"""Next commands in messages: each runs as it is printed."""
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 
 import pytest
 
@@ -77,56 +75,3 @@ def test_next_commands_of_other_verbs_run_as_printed(lab: Lab, on_lab: Launcher)
     (pull,) = next_commands(damaged.err)
     assert (damaged.code, pull.split()[0]) == (3, "pull"), damaged
     assert [on_lab(*shlex.split(words_)).code for words_ in (pull, "why")] == [0, 0]
-
-
-def test_two_projects_on_one_cluster(lab: Lab, on_lab: Launcher) -> None:
-    """Each has records of its own, and an id names, shows and ends that run and no other."""
-    other = on_lab.in_folder(on_lab.folder.parent / "other project")
-    other.folder.mkdir()
-    find = ("--cluster", "lab", "--config-dir", str(on_lab.conf))
-    words = ("cluster=lab", "detach=true", "grace_s=1")
-    first = on_lab(*words, "run_id=first", *on_lab.rank_overrides("print=first", "sleep=600"))
-    ranks = other.rank_overrides("print=second", "sleep=600")
-    second = other(*words, "run_id=second", *find[2:], *ranks)
-    assert (first.code, second.code) == (0, 0), (first, second)
-    for user, run in ((on_lab, "first"), (other, "second")):
-        records = {path.parent.resolve().name for path in user.folder.glob("runs/*/plan.json")}
-        assert records == {run}
-        assert (user.folder / "runs" / "latest").resolve().name == run
-        logs = user("logs", "--run", run, *find)
-        assert sorted(logs.out.splitlines()) == [f"[node1:0] {run}", f"[node2:1] {run}"], logs
-    stopped = on_lab("stop", "--run", "first", "--cluster", "lab")
-    assert stopped.code == 0, stopped
-    listed = json.loads(on_lab("ps", "--cluster", "lab", "--json").out)["runs"]
-    states = {row["run_id"]: row["state"] for row in listed}
-    assert states.get("second") == "running", states
-    assert "first" not in states
-    why = on_lab("why", "--run", "first")
-    assert "run first " in why.out, why
-    assert other("stop", "--run", "second", *find).code == 0
-    wait_until_idle(lab)
-
-
-@pytest.mark.all
-def test_a_runs_folder_that_was_there_before(on_lab: Launcher) -> None:
-    """Our records there are not pushed, and git shows none of them but the link `latest`."""
-
-    def git(*words: str) -> str:
-        argv = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        return subprocess.run(
-            argv, cwd=on_lab.folder, check=True, capture_output=True, text=True
-        ).stdout
-
-    events = on_lab.folder / "runs" / "tb" / "events"
-    events.parent.mkdir(parents=True)
-    events.write_text("scalars")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    words = ["cluster=lab", *on_lab.rank_overrides("print=hi")]
-    launches = [on_lab(*words) for _ in range(2)]
-    assert [done.code for done in launches] == [0, 0], launches
-    assert git("status", "--porcelain").splitlines() == ["?? runs/latest"]
-    releases = {json.loads((done.folder / "plan.json").read_text())["release"] for done in launches}
-    assert len(releases) == 1, "the record of a run changed the code"
-    assert events.read_text() == "scalars"

@@ -1,31 +1,30 @@
-"""Metrics lines of any program: on the terminal, in `metrics.jsonl` and in `ps`."""
+"""Metrics lines of any program: on the terminal, on record, in `ps`; and runs compared by them."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.waiting import wait_until, wait_until_ended
 
-MEASURED = f"task.script={PROGRAMS / 'measured.py'}"
 NODES = ("node1", "node2")
 FIELDS = ("attempt", "node", "rank", "step", "steps", "loss", "rate", "unit")
 
 
-@pytest.fixture
-def measured(tmp_path: Path) -> list[str]:
-    """Overrides: two ranks that take 3 steps, wait for `tmp_path/go`, and take 7 more."""
-    words = f'["3","{tmp_path / "go"}","10"]'
-    return ["cluster=lab", MEASURED, PLAIN_ENTRY, "task.args_style=raw", f"task.args={words}"]
+def measured(tmp_path: Path, last: str = "10") -> list[str]:
+    """Overrides: two ranks that take 3 steps, wait for `tmp_path/go`, and go on to the last."""
+    return ["cluster=lab", PLAIN_ENTRY, *program("measured.py", "3", str(tmp_path / "go"), last)]
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """The metrics on record, by rank and step."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return sorted(map(json.loads, lines), key=lambda each: (each["rank"], each["step"]))
@@ -42,11 +41,11 @@ def expected() -> list[tuple[Any, ...]]:
 
 
 def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
-    on_lab: Launcher, measured: list[str], tmp_path: Path
+    on_lab: Launcher, tmp_path: Path
 ) -> None:
     """Each line is on record once, with its rank and a time; a pipe has the lines as they are."""
     (tmp_path / "go").touch()
-    done = on_lab(*measured)
+    done = on_lab(*measured(tmp_path))
     assert done.code == 0, done
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
@@ -59,10 +58,10 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
 
 @pytest.mark.all
 def test_ps_shows_the_progress_of_a_run_nobody_follows(
-    lab: Lab, on_lab: Launcher, measured: list[str], tmp_path: Path
+    lab: Lab, on_lab: Launcher, tmp_path: Path
 ) -> None:
     """Later `why` makes its record whole: the same metrics, nothing twice after an attach."""
-    done = on_lab(*measured, "detach=true")
+    done = on_lab(*measured(tmp_path), "detach=true")
     assert done.code == 0, done
     run_id = done.folder.name
 
@@ -86,3 +85,43 @@ def test_ps_shows_the_progress_of_a_run_nobody_follows(
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
     assert on_lab("pull", "--run", run_id).code == 0
     assert records(done.folder) == kept
+
+
+def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) -> None:
+    """By what differed and what came of it: as a table, CSV, JSON and event files."""
+    (tmp_path / "go").touch()
+    ids = []
+    for last in ("5", "8"):
+        done = on_lab(*measured(tmp_path, last))
+        assert done.code == 0, done
+        ids.append(done.folder.name)
+    header, *rows = on_lab("compare").out.splitlines()
+    assert [row.split()[0] for row in rows] == ids
+    assert header.split()[:4] == ["run", "task.args", "loss", "end"]
+    assert all("NaN" in row and "succeeded" in row for row in rows)
+    listed = on_lab("compare", "--csv", "--sort=-least_loss", *ids).out
+    first, second = csv.DictReader(io.StringIO(listed))
+    assert [first["run"], second["run"]] == ids, "1/4 is more than 1/7"
+    assert (first["least_loss"], first["loss"], first["step"]) == ("0.25", "NaN", "5")
+    data = json.loads(on_lab("compare", ids[1], "--json").out)
+    assert (data[0]["exit_code"], data[0]["nodes"], data[0]["config"]) == (0, 2, {})
+    refused = on_lab("compare", "--sort", "los")
+    assert (refused.code, "did you mean loss?" in refused.err) == (2, True)
+    unknown = on_lab("compare", "0101-0101-none-zzzz")
+    assert unknown.code == 2
+    assert "pull --cluster NAME --run 0101-0101-none-zzzz" in unknown.err
+
+    for _ in range(2):  # the second replaces the first
+        assert on_lab("export", *ids, "--tensorboard", "tb").code == 0
+    steps, losses = zip(*scalars(on_lab.folder / "tb" / ids[1]), strict=True)
+    assert steps == tuple(range(1, 8))
+    assert losses == pytest.approx([1 / step for step in steps])
+    (on_lab.folder / "tb" / ids[1] / "theirs").touch()
+    foreign = on_lab("export", ids[1], "--tensorboard", "tb")
+    assert (foreign.code, "theirs" in foreign.err) == (2, True)
+
+
+def scalars(folder: Path) -> list[tuple[int, float]]:
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return [(each.step, each.value) for each in found.Scalars("loss")]
