@@ -267,8 +267,13 @@ class Supervisor:
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
         owners = self._port_reservation.release_if_listening()
-        ours = [*procfs.descendants(os.getpid()), *self._launcher.container_pids()]
-        if owners is not None and not owners.intersection(ours):
+        if owners is None:
+            return
+        in_container = self._launcher.container_pids()
+        if not owners and self.order.container and not in_container:
+            return  # of another user, who is hidden from this login
+        ours = {*procfs.descendants(os.getpid()), *in_container}
+        if ports.is_foreign(owners, ours):
             self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
 
