@@ -25,7 +25,7 @@ from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
-from runner.host.process.kill import is_proven, kill_until_gone, reap_all
+from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
@@ -214,7 +214,7 @@ class Supervisor:
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         own = subreaper.own_descendants()  # before those of our helpers, which may start others
-        helper_pids = self._helper_pids
+        helper_pids = self._helper_pids()
         return [*(pid for pid in own if pid not in helper_pids), *self._launcher.container_pids()]
 
     def _left_over(self) -> List[int]:
@@ -241,7 +241,7 @@ class Supervisor:
     def _reap(self) -> None:
         if self._launcher.is_starting:
             return  # whose child is not known yet
-        for pid, status in reap_all():
+        for pid, status in subreaper.reap_all():
             if not self._launcher.on_reaped(pid, status):
                 continue
             self._release_port_if_listening()  # first: a taken port may be why the program ended
@@ -297,6 +297,7 @@ class Supervisor:
         killed, survivors = kill_until_gone(
             *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
             all_gone=self._no_children_left,
+            helpers=self._helper_pids,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._ranks.scan_records(self._ranks.record_vanished)
@@ -304,7 +305,8 @@ class Supervisor:
         removed = removal.remove_in_child(
             self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
-        verified = is_proven(cgroup, survivors, self._no_children_left) and not removed.problem
+        verified = is_proven(cgroup, survivors, self._no_children_left, self._helper_pids())
+        verified = verified and not removed.problem
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
@@ -322,9 +324,8 @@ class Supervisor:
         return state
 
     def _no_children_left(self) -> bool:
-        return subreaper.no_children_left() or bool(self._helper_pids)
+        return subreaper.no_children_left(self._helper_pids())
 
-    @property
     def _helper_pids(self) -> Set[int]:
         return {*self._stall_monitor.child_pids, *self._peers.notifier.pids}
 
