@@ -56,7 +56,7 @@ class Supervisor:
         order = args.order
         self._files = FileWorker()
         submit = self._files.submit
-        submit(args.write_down)
+        submit(self._write_down, self._on_written_down)
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
@@ -77,9 +77,6 @@ class Supervisor:
         subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
-        pids = [self._guardian_pid, os.getpid()]
-        record = functools.partial(run_owner.try_record, args.folder, pids)
-        self._files.submit(record, self._on_owner_recorded)
         self._control_socket.open()
         self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, args.token, self._loop)
@@ -148,7 +145,16 @@ class Supervisor:
             self._job_link.on_command(message, self._ranks, self._ladder, self._stall_monitor)
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
-    def _on_owner_recorded(self, problem: str) -> None:
+    def _write_down(self) -> str:
+        """Put the attempt and its owner on record; return why that was not possible, else ""."""
+        try:
+            self._args.write_down()
+            run_owner.record(self._args.folder, [self._guardian_pid, os.getpid()])
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+        return ""
+
+    def _on_written_down(self, problem: str) -> None:
         if problem:
             self.stop(f"cannot write its record: {problem}")
             return

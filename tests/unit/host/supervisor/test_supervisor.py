@@ -243,12 +243,16 @@ def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> No
 
 
 @pytest.mark.promise(2)
-def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("problem", ["Is a directory", "No space left on device"])
+def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path, problem: str) -> None:
     """What finds no owner on record proves by that that nothing was started."""
     folder = RunPaths(str(tmp_path), tmp_path.name, str(os.getpid()))
-    blocked = partial(os.mkdir, folder.owner_file)
-    run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=blocked)
-    reason = "cannot write its record: Is a directory"
+    write_down: dict[str, Callable[[], object]] = {
+        "Is a directory": partial(os.mkdir, folder.owner_file),
+        "No space left on device": partial(Path("/dev/full").write_text, "as on a full disk"),
+    }
+    run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=write_down[problem])
+    reason = f"cannot write its record: {problem}"
     assert [event.body for event in run.events] == [
         Stopping(reason, StopCause.LOCAL),
         Ended(State.STOPPED, reason),
