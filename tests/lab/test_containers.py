@@ -538,3 +538,12 @@ def test_a_training_where_no_host_has_torch(
     assert proven_nodes(done.err) == 2, done
     marks = f"cat .runner/runs/{done.folder.name}/*/work/entry_point_ran"
     assert len(hosts["node1"].sh(marks).split()) == 1
+
+
+def test_a_login_may_not_see_who_listens_inside(on_docker: User) -> None:
+    """Root's torchrun, and nobody who has taken its port."""
+    ranks = on_docker.launcher.rank_overrides("sleep=2")
+    as_root = (*overrides(python=sys.executable), "container.user=image", "task.entry=torchrun")
+    done = on_docker.launcher("cluster=lab", "grace_s=2", *ranks, *as_root)
+    assert done.code == 0, done
+    assert not any(event["kind"] == "port_taken" for event in done.events)

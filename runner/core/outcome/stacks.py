@@ -44,6 +44,8 @@ WRAPPER_FUNCTIONS = frozenset(("wrapper", "<module>", "__call__"))
 """Functions of those files that are no collective."""
 
 
+_PACKAGE = re.compile(r".*/(site|dist)-packages/")  # as pip installs it, or Debian and Ubuntu
+_STDLIB = re.compile(r"(^|/)lib(64)?/python3\.\d+t?/(?!(site|dist)-packages/)")
 _OF_PRELOAD = re.compile(rf"/runs/[^/]+/[^/]+/(preload|{PRELOAD_PACKAGE}/\w+)\.py$")
 """The frames below the program of a forked rank."""
 
@@ -182,7 +184,7 @@ def blocking_collective(frames: Sequence[Frame]) -> str:
 
 def _is_stdlib(frame: Frame) -> bool:
     """Return whether a frame is in the standard library: ranks may wait in `threading`."""
-    return bool(re.search(r"(^|/)lib/python3\.\d+/(?!site-packages)", frame.file))
+    return bool(_STDLIB.search(frame.file))
 
 
 @dataclass(frozen=True)
@@ -297,12 +299,12 @@ def shorten_paths(stack: Stack, folders: Sequence[str]) -> Stack:
 
 
 def _shorten_path(frame: Frame, folders: Sequence[str]) -> Frame:
-    _, library, below = frame.file.rpartition("/site-packages/")
-    if library:
-        return replace(frame, file=below)
-    stdlib = re.search(r"/(lib/python3\.\d+/.*)", frame.file)
+    package = _PACKAGE.match(frame.file)
+    if package:
+        return replace(frame, file=frame.file[package.end() :])
+    stdlib = _STDLIB.search(frame.file)
     if stdlib:
-        return replace(frame, file=stdlib[1])
+        return replace(frame, file=frame.file[stdlib.start() :].lstrip("/"))
     for folder in folders:
         if frame.file.startswith(folder + "/"):
             return replace(frame, file=frame.file[len(folder) + 1 :])

@@ -10,7 +10,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths, RunPaths
 from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
-from runner.host.process.kill import kill_until_gone, reap_all
+from runner.host.process.kill import kill_until_gone
 from runner.host.storage import run_owner
 from runner.host.storage.garbage import collect_garbage, remove_left_container, remove_unbegun
 from runner.host.storage.run_folder import make_marker, read_order
@@ -47,7 +47,7 @@ class Handler(RequestHandler):
         with contextlib.suppress(OSError):  # a full disk has no room for another attempt either
             make_marker(folder.stop_marker)
         scan, cgroup = find_leftovers(folder, frame.data["run_id"], frame.data["node"])
-        killed, survivors = kill_until_gone(scan, reap_all, cgroup=cgroup)
+        killed, survivors = kill_until_gone(scan, list, cgroup=cgroup)
         lock = None if survivors else run_owner.take_over(folder)
         if lock is not None:  # it is not alive after all
             with lock:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Union
 
 from runner.core.codec import decode
 from runner.core.model.plan import Order
@@ -166,6 +166,14 @@ class Handler(RequestHandler):
         return self._run
 
 
+class PendingCommand(NamedTuple):
+    """A command that the supervisor has not taken, or only its beginning."""
+
+    line: bytes
+    on_sent: Callable[[], object]
+    unsent: bytes  # the rest of the line, on this connection
+
+
 class FollowedRun:
     """A run on this host and the connection to its supervisor.
 
@@ -193,7 +201,7 @@ class FollowedRun:
         self._next_connect = 0.0
         self._unresponsive_at: Optional[float] = None
         self._user_stop = self._term_sent = False
-        self._pending: List[Tuple[bytes, Callable[[], object]]] = []
+        self._pending: List[PendingCommand] = []
         self.ended = ended
 
     def send_command(
@@ -212,28 +220,32 @@ class FollowedRun:
             self._unresponsive_at = min(self._unresponsive_at or deadline, deadline)
         message = json.dumps({"command": command, "attempt": self._order.attempt, **fields})
         line = message.encode() + b"\n"
+        pending = PendingCommand(line, on_sent, line)
         if command != "renew_lease":
-            self._pending.append((line, on_sent))
+            self._pending.append(pending)
             self._next_connect = 0.0
+            self._flush()
         elif not self._pending:
-            self._send(line)
-        self._flush()
+            self._pending.append(pending)
+            self._flush()
+            if pending in self._pending:
+                self._pending.clear()
 
     def _flush(self) -> None:
-        while self._pending and self._send(self._pending[0][0]):
-            _, on_sent = self._pending.pop(0)
-            on_sent()
-
-    def _send(self, line: bytes) -> bool:
-        if self._socket is None:
-            return False
-        try:
-            return self._socket.send(line) == len(line)
-        except BlockingIOError:
-            return False  # its buffer is full: it is stopped, or stuck
-        except OSError:
-            self._socket = None
-            return False
+        while self._pending and self._socket is not None:
+            first = self._pending[0]
+            try:
+                sent = self._socket.send(first.unsent)
+            except BlockingIOError:
+                return  # its buffer is full: it is stopped, or stuck
+            except OSError:
+                self._socket = None
+                return
+            if sent < len(first.unsent):
+                self._pending[0] = first._replace(unsent=first.unsent[sent:])
+            else:
+                self._pending.pop(0)
+                first.on_sent()
 
     def check_ended(self) -> None:
         """Notice the end of the supervisor; if there is no end on record, record it."""
@@ -295,6 +307,7 @@ class FollowedRun:
         if force or now >= self._next_connect:
             self._next_connect = now + (RECONNECT_PENDING_S if self._pending else RECONNECT_S)
             self._socket = self._run_socket.connect()
+            self._pending = [each._replace(unsent=each.line) for each in self._pending]
             self._flush()
 
     def _kill_unresponsive(self) -> None:

@@ -299,6 +299,7 @@ def main(code: HostCode) -> NoReturn:
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it hides how children end
     descriptor_limit.raise_to_hard()
     AgentServer(in_fd, out_fd, code).serve()
     sys.exit(0)

@@ -6,6 +6,7 @@ The survey of the run's folders (workdir, project, script and release) is made i
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from dataclasses import replace
@@ -220,6 +221,13 @@ def absolute(path: str, home: str) -> str:
 
 def _start_survey(request: FactsRequest, facts: Facts) -> BoundedChild:
     """Look at the folders of a run in a child: any of them may be on a dead network disk."""
+    needed = {
+        "runner.host.storage.task_store": request.tasks_hash,
+        "runner.host.storage.release_store": request.release,
+        "runner.host.facts.machine": request.find_users or request.thorough,
+    }
+    for name in filter(needed.get, needed):
+        importlib.import_module(name)
     return BoundedChild(lambda: _survey(request, facts.home, facts.tmp), request.tool_timeout_s)
 
 

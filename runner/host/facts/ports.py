@@ -94,6 +94,17 @@ def socket_owners(inodes: Iterable[int], pids: Iterable[int], root: str = "/") -
     return {pid for pid in pids if wanted and wanted & {t for _, t in procfs.fd_links(pid, root)}}
 
 
+def is_foreign(owners: Set[int], ours: Set[int], root: str = "/") -> bool:
+    """Return whether a listener is none of `ours`.
+
+    A hidden one, without `owners`, may be one of ours that hides its descriptors from its own user:
+    a program with capabilities does.
+    """
+    if owners:
+        return owners.isdisjoint(ours)
+    return all(any(procfs.fd_links(pid, root)) for pid in ours)
+
+
 class PortReservation:
     """A port that is reserved for a program until some process listens there."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
@@ -26,7 +27,8 @@ def has_driver() -> bool:
 
 
 def start(limit_s: float, *, health: bool = False) -> bounded_child.BoundedChild:
-    """Query the driver in a child."""
+    """Query the driver in a child, which a driver may hang or crash."""
+    importlib.import_module("runner.host.gpu.health")
     return bounded_child.BoundedChild(lambda: _query(health), limit_s)
 
 
@@ -52,8 +54,7 @@ def result(child: Optional[bounded_child.BoundedChild]) -> Dict[str, Any]:
 
 
 def _query(with_health: bool) -> None:
-    # Imported in the child only: ctypes is slow to load, and a driver may hang or crash us.
-    from runner.host.gpu import health, nvml  # noqa: PLC0415
+    from runner.host.gpu import health, nvml  # noqa: PLC0415 (most hosts of a verb do without)
 
     if with_health:  # before NVML: if the driver hangs, the kernel's log may say why
         bounded_child.report_facts(xids=encode(health.read_xids()))

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import AbstractSet, Any, Callable, Dict, Generator, NoReturn, Optional, Sequence, Tuple
 
-from runner.host.process import procfs
+from runner.host.process import procfs, subreaper
 
 REPORT_FD = 100  # the descriptor on which a child reports, apart from what it or others print
 MAX_OUTPUT = 8 << 10  # bytes of a child's output that are kept, from its end
@@ -36,7 +36,11 @@ class BoundedChild:
     """
 
     def __init__(self, body: Callable[[], object], limit_s: float) -> None:
-        """Run `body` in a child; it may also replace itself by a program (exec)."""
+        """Run `body` in a child; it may also replace itself by a program (exec).
+
+        Import before what it needs: it would wait for ever for a module that another thread was
+        importing at the fork.
+        """
         self.output = b""
         self.raw_report = b""
         self.code: Optional[int] = None
@@ -69,14 +73,17 @@ class BoundedChild:
         """End it and its process group; harmless once it has ended."""
         if self.code is not None:
             return
-        for send in (os.killpg, os.kill):  # before its setsid the group does not exist
-            with suppress(OSError):
-                send(self.pid, signal.SIGKILL)
+        code = subreaper.exit_code(self.pid)
+        if code is None:
+            for send in (os.killpg, os.kill):  # before its setsid the group does not exist
+                with suppress(OSError):
+                    send(self.pid, signal.SIGKILL)
         for _ in range(20):  # one that hangs in the kernel is not waited for
-            if self._try_reap():
+            if code is not None:
                 break
             time.sleep(0.005)
-        self._close(-signal.SIGKILL)
+            code = subreaper.exit_code(self.pid)
+        self._close(-signal.SIGKILL if code is None else code)
 
     def kill_group(self) -> None:
         """End what it left running in its process group."""
@@ -95,10 +102,11 @@ class BoundedChild:
             return
         for pipe in self.pipes:
             self._read(pipe)
-        if self._try_reap():
+        code = subreaper.exit_code(self.pid)
+        if code is not None:
             for pipe in self.pipes * (_PIPE_BYTES // _READ_BYTES):  # the rest of their content
                 self._read(pipe)
-            self._close(self._status)
+            self._close(code)
         elif time.monotonic() - self._began > self.limit_s:
             self.timed_out = True
             self.kill()
@@ -117,15 +125,6 @@ class BoundedChild:
         if not chunk:
             os.close(pipe)
             self.pipes = tuple(other for other in self.pipes if other != pipe)
-
-    def _try_reap(self) -> bool:
-        try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:  # SIGCHLD is ignored here: its status is unknown
-            self._status = 0
-            return True
-        self._status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        return pid != 0
 
     def _close(self, code: int) -> None:
         for pipe in self.pipes:
@@ -178,7 +177,7 @@ def _fork(body: Callable[[], object], limit_s: float) -> Tuple[int, int, int]:
     output_fd, output_write_fd = os.pipe()
     report_fd, report_write_fd = os.pipe()
     try:
-        pid = os.fork()
+        pid = subreaper.fork()
     except OSError:
         os.close(output_fd)
         os.close(report_fd)

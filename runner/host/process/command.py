@@ -15,7 +15,8 @@ from typing import Any, Callable, Dict, List, NoReturn, Tuple
 from runner.core.protocol.timing import KILL_TIMEOUT_S
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop
-from runner.host.process.kill import kill_until_gone, reap_all
+from runner.host.process.kill import kill_until_gone
+from runner.host.process.subreaper import reap_all
 
 READ_BYTES = 64 << 10
 POLL_INTERVAL_S = 0.05

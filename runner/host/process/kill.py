@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import AbstractSet, Callable, List, Set, Tuple
@@ -22,6 +21,7 @@ def kill_until_gone(
     shims: AbstractSet[int] = _NO_PIDS,
     cgroup: Cgroup = _NO_CGROUP,
     all_gone: Callable[[], bool] = lambda: True,
+    helpers: Callable[[], AbstractSet[int]] = frozenset,
     is_disk_stalled: Callable[[], bool] = lambda: False,
 ) -> Tuple[Set[int], Tuple[int, ...]]:
     """Send SIGKILL until `list_alive` is empty twice in a row, and `all_gone` says so too.
@@ -32,6 +32,7 @@ def kill_until_gone(
         shims: Killed a moment later: they end with their rank, and record how it ended.
         cgroup: Whatever is in it is killed as well.
         all_gone: Proves that none evades by forking fast: `no_children_left` of a subreaper.
+        helpers: Children of ours that are not to end.
         is_disk_stalled: Whether processes may outlive SIGKILL only since they wait for a disk;
             that time does not count.
 
@@ -47,8 +48,8 @@ def kill_until_gone(
         remaining = list(dict.fromkeys([*list_alive(), *cgroup.pids()]))
         is_clear = not remaining and all_gone()
         if not remaining and not is_clear:  # it forks and ends faster than we scan
-            previous, unreaped = unreaped, subreaper.child_pids()
-            remaining = subreaper.living_children()
+            previous, unreaped = unreaped, _children_except(helpers())
+            remaining = [pid for pid in subreaper.living_children() if pid in unreaped]
             # Or only zombies held by a tracer remain; nothing can fork any more.
             is_clear = bool(unreaped and not remaining) and (
                 unreaped == previous or time.monotonic() - started_at > KILL_TIMEOUT_S
@@ -70,29 +71,20 @@ def kill_until_gone(
 
 
 def is_proven(
-    cgroup: Cgroup, survivors: Tuple[int, ...], all_gone: Callable[[], bool] = lambda: True
+    cgroup: Cgroup,
+    survivors: Tuple[int, ...],
+    all_gone: Callable[[], bool] = lambda: True,
+    helpers: AbstractSet[int] = _NO_PIDS,
 ) -> bool:
-    """Return whether it is proven that nothing is left but the `survivors`.
+    """Return whether it is proven that nothing is left but the `survivors` and our `helpers`.
 
     The cgroup tells, if there is one; else `all_gone`, or the kernel's list of our children, all
     of them zombies. Some kernels have no such list, and /proc may hide a child as well.
     """
     if survivors:
         return True
-    return cgroup.wait_empty() if cgroup.path else all_gone() or bool(subreaper.child_pids())
+    return cgroup.wait_empty() if cgroup.path else all_gone() or bool(_children_except(helpers))
 
 
-def reap_all() -> List[Tuple[int, int]]:
-    """Reap every child that ended; return their pids and wait statuses.
-
-    The only place on a host that waits for children: two would take each other's results.
-    """
-    reaped: List[Tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return reaped
-        if pid == 0:
-            return reaped
-        reaped.append((pid, status))
+def _children_except(helpers: AbstractSet[int]) -> List[int]:
+    return [pid for pid in subreaper.child_pids() if pid not in helpers]

@@ -6,6 +6,9 @@ import os
 
 from runner.host.process import procfs
 
+INITIAL = 0xEFFFFFFC
+"""The namespace of the machine itself, in which the kernel's log names processes."""
+
 
 def namespace_of(pid: object = "self") -> int:
     """Return the inode of the PID namespace of a process, 0 if that cannot be seen."""

@@ -1,15 +1,20 @@
-"""Subreaper: the parent of all that a run started, and the kernel's word about its children."""
+"""Subreaper: the parent of all that a run started, how its children end, and whether any is left.
+
+A process reaps by `reap_all` in one thread, or does not: an agent, which adopts nobody, does not.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from typing import List
+from typing import AbstractSet, Dict, List, Optional, Tuple
 
 from runner.host.process.procfs import descendants, stat_fields
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+
+_awaited: Dict[int, Optional[int]] = {}  # wait statuses of the children of `fork`
 
 
 def become_subreaper() -> None:
@@ -22,16 +27,52 @@ def die_with_parent(signum: int) -> None:
     _prctl(PR_SET_PDEATHSIG, int(signum))
 
 
-def no_children_left() -> bool:
+def fork() -> int:
+    """Fork; `exit_code` tells in the parent how the child ends, whoever reaps it."""
+    pid = os.fork()
+    if pid:
+        _awaited[pid] = None
+    return pid
+
+
+def exit_code(pid: int) -> Optional[int]:
+    """Return, once, the exit code of a child of `fork`, or minus its signal; None while it runs."""
+    status = _awaited[pid]
+    if status is None:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if not ended_pid:
+            return None
+    del _awaited[pid]
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def reap_all() -> List[Tuple[int, int]]:
+    """Reap every child that ended; return their pids and wait statuses."""
+    reaped: List[Tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return reaped
+        if pid == 0:
+            return reaped
+        if pid in _awaited:
+            _awaited[pid] = status
+        reaped.append((pid, status))
+
+
+def no_children_left(helpers: AbstractSet[int] = frozenset()) -> bool:
     """Return whether we have no child, alive or zombie: for a subreaper, no descendant.
 
-    Unlike a scan of /proc it cannot miss a process that forks and ends between two scans.
+    Unlike a scan of /proc it cannot miss a process that forks and ends between two scans. Our
+    `helpers` do not count, where the kernel lists our children.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return True
-    return False
+    children = child_pids()
+    return bool(children) and helpers >= {*children}
 
 
 def child_pids() -> List[int]:

@@ -34,6 +34,7 @@ class WorkerProcess:
         """Fork a process that calls `answer` whenever it is asked; it has `limit_s` for each."""
         self.pid, self.problem, self.is_late = 0, "", False
         self._limit_s, self._asked_at = limit_s, 0.0
+        self._code: Optional[int] = None
         self._received: Optional[bytes] = None  # None unless an answer is awaited
         self._ask_fd = self._answer_fd = -1
         try:
@@ -104,29 +105,23 @@ class WorkerProcess:
         self.problem = reason or self._exit_text()
 
     def _is_gone(self) -> bool:
-        """Reap it if it has ended; others may reap it before."""
-        if not self.pid:
-            return True
-        try:
-            pid, self._status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:
-            pid = self.pid
-        if pid:
-            self.pid = 0
-        return pid != 0
+        if self.pid:
+            self._code = subreaper.exit_code(self.pid)
+            if self._code is not None:
+                self.pid = 0
+        return not self.pid
 
     def _exit_text(self) -> str:
-        signum = os.WTERMSIG(self._status)
-        return f"was ended by signal {signum}" if signum else "ended"
+        return f"was ended by signal {-self._code}" if self._code else "ended"
 
     def _fork(self, answer: Callable[[], bytes]) -> None:
-        self._status, parent_pid = 0, os.getpid()
+        parent_pid = os.getpid()
         ask_read_fd, ask_fd = os.pipe()
         theirs, ours = [ask_read_fd], [ask_fd]
         try:
             answer_fd, answer_write_fd = os.pipe()
             theirs, ours = [*theirs, answer_write_fd], [*ours, answer_fd]
-            self.pid = os.fork()
+            self.pid = subreaper.fork()
             if self.pid == 0:
                 _run_child(answer, ask_read_fd, answer_write_fd, parent_pid, self._limit_s)
         except OSError:

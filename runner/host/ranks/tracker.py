@@ -23,14 +23,15 @@ from runner.core.text import describe_exit, format_size
 from runner.host.process import procfs
 from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
+from runner.host.process.pid_namespace import INITIAL, namespace_of
 from runner.host.storage.run_folder import BALLAST, EventLog, read_rank_records
 
 TAIL_BYTES = 64 << 10  # at the end of a log, in which the final exception is searched
 MAX_EXCEPTION_AGE_S = 60.0  # of the end of a log that explains an exit
 SCAN_INTERVAL_S = 0.05
-KILL_TOLERANCE_S = 1.0
-"""The most that a kill in the kernel's log may be apart from the recorded end: the pids there may
-be those of another namespace."""
+KILL_TOLERANCE_S, SAME_PID_S = 1.0, 3600.0
+"""The most that a kill in the kernel's log may be apart from the recorded end. The log has a clock
+of its own; where its pids are those of another namespace, time is all there is."""
 
 OOM_KILL = re.compile(
     r"((?:Memory cgroup out|Out) of memory: Killed process (\d+) \([^)]*\)[^,\n]*)"
@@ -340,6 +341,12 @@ def kernel_kill_reason(pid: int, exit_record: Mapping[str, Any], log: str = proc
         for logged_at, text in procfs.read_kernel_log(log):
             match = OOM_KILL.search(text)
             apart_s = abs(logged_at - float(exit_record["mono"]))  # both times are monotonic
-            if match and (int(match[2]) == pid or apart_s < KILL_TOLERANCE_S):
+            if not match:
+                continue
+            if namespace_of() == INITIAL:
+                is_it = int(match[2]) == pid and apart_s < SAME_PID_S
+            else:
+                is_it = apart_s < KILL_TOLERANCE_S
+            if is_it:
                 message = f"was killed by the kernel: {match[1].strip()}"
     return message

@@ -51,6 +51,7 @@ def main(code: HostCode) -> NoReturn:
     """Do the work of the task that the command line names; exit with 0 once a supervisor ended."""
     descriptor_limit.raise_to_hard()
     subreaper.become_subreaper()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # as in an agent
     root, nonce = sys.argv[2:4]
     try:
         task = NodeTask(root, nonce, code.programs)

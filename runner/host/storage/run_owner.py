@@ -213,15 +213,6 @@ def record(folder: RunPaths, pids: List[int]) -> None:
     write_atomic(folder.owner_file, json.dumps(encode(owner)) + "\n")
 
 
-def try_record(folder: RunPaths, pids: List[int]) -> str:
-    """Put the owners on record; return why that was not possible, "" if it was."""
-    try:
-        record(folder, pids)
-    except OSError as error:
-        return os.strerror(error.errno or 0)
-    return ""
-
-
 def heartbeat(folder: RunPaths) -> None:
     """Show other machines that share the disk that the run is alive."""
     with contextlib.suppress(OSError):

@@ -87,9 +87,15 @@ def _guard(args: SupervisorArgs, listener: socket.socket, startup_pipe: StartupP
     if not has_ended(folder, order):
         exit_text = f"signal {status & 0x7F}" if status & 0x7F else f"exit code {status >> 8}"
         reason = f"its supervisor ended by {exit_text}"
-        gone = subreaper.no_children_left
-        own, environ = subreaper.own_descendants, args.environ
-        finalise_record(folder, order, reason, own, all_gone=gone, environ=environ)
+        finalise_record(
+            folder,
+            order,
+            reason,
+            subreaper.own_descendants,
+            reap=subreaper.reap_all,
+            all_gone=subreaper.no_children_left,
+            environ=args.environ,
+        )
     os._exit(0)
 
 

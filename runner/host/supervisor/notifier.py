@@ -97,14 +97,14 @@ class Notifier:
 
     def tell(self, notify: Notify, make_message: MakeMessage) -> None:
         """Send a message to everyone who is to be told."""
+        # Few runs need them.
+        from runner.core.notification.delivery import Place, deliver  # noqa: PLC0415
+        from runner.core.notification.message import Subject  # noqa: PLC0415
+        from runner.core.notification.target import shown  # noqa: PLC0415
+
         folder, order, environ = self._folder, self._order, self._environ
 
         def send() -> None:
-            # Imported here since few runs need them, and before our files are closed.
-            from runner.core.notification.delivery import Place, deliver  # noqa: PLC0415
-            from runner.core.notification.message import Subject  # noqa: PLC0415
-            from runner.core.notification.target import shown  # noqa: PLC0415
-
             procfs.close_fds_except({0, 1, 2})  # such as the lock of the run
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a command need not read its input
             secrets = [environ[name] for name in notify.secrets if name in environ]

@@ -18,7 +18,7 @@ from runner.core.protocol.states import State
 from runner.host.container import removal
 from runner.host.process import cgroup, procfs
 from runner.host.process.container_processes import ContainerProcesses
-from runner.host.process.kill import is_proven, kill_until_gone, reap_all
+from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.storage import run_folder, run_owner
 from runner.host.storage.run_folder import EventLog, has_ended, read_events
 
@@ -34,14 +34,15 @@ def finalise_record(
     list_alive: Callable[[], List[int]],
     *,
     verified: bool = True,
+    reap: Callable[[], object] = list,
     all_gone: Callable[[], bool] = lambda: True,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Kill what a dead supervisor left, and complete the record in its place.
 
     `verified` tells whether an empty `list_alive` proves that nothing of the run is left; an empty
-    cgroup, where the program had one, proves it too. For `all_gone` see `kill_until_gone`; engines
-    of containers are asked in `environ`.
+    cgroup, where the program had one, proves it too. For `reap` and `all_gone` see
+    `kill_until_gone`; engines of containers are asked in `environ`.
     """
     stopped_at = time.monotonic()
     cgroup_path = _last_program_start(folder, order).cgroup
@@ -52,9 +53,7 @@ def finalise_record(
         in_container = inside.scan(procfs.table()) if order.container else []
         return list(dict.fromkeys([*list_alive(), *in_container]))
 
-    killed, survivors = kill_until_gone(
-        list_all, reap_all, cgroup=program_cgroup, all_gone=all_gone
-    )
+    killed, survivors = kill_until_gone(list_all, reap, cgroup=program_cgroup, all_gone=all_gone)
     removed = removal.remove_container(order.container, environ)
     journal = EventLog(folder, order)
     journal.reopen()

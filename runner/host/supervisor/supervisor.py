@@ -25,7 +25,7 @@ from runner.host.peers.election import LeaderElection
 from runner.host.process import procfs, subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
-from runner.host.process.kill import is_proven, kill_until_gone, reap_all
+from runner.host.process.kill import is_proven, kill_until_gone
 from runner.host.ranks.tracker import RankTracker
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import EventLog, mark_unattended
@@ -56,7 +56,7 @@ class Supervisor:
         order = args.order
         self._files = FileWorker()
         submit = self._files.submit
-        submit(args.write_down)
+        submit(self._write_down, self._on_written_down)
         self._journal = journal = EventLog(args.folder, order, submit)
         self._loop = EventLoop()
         self._control_socket = ControlSocket(listener, self._loop, self._on_command)
@@ -77,9 +77,6 @@ class Supervisor:
         subreaper.become_subreaper()
         self._loop.open()
         self._loop.add_reader(self._files.wake_fd, self._files.deliver)
-        pids = [self._guardian_pid, os.getpid()]
-        record = functools.partial(run_owner.try_record, args.folder, pids)
-        self._files.submit(record, self._on_owner_recorded)
         self._control_socket.open()
         self._launcher.create_cgroup()
         self._peers.join(args.reserved_ports.hub, args.token, self._loop)
@@ -148,7 +145,16 @@ class Supervisor:
         self._peers.lease.renew(by_launch=bool(message.get("by_launch")))  # after a stop has begun
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
-    def _on_owner_recorded(self, problem: str) -> None:
+    def _write_down(self) -> str:
+        """Put the attempt and its owner on record; return why that was not possible, else ""."""
+        try:
+            self._args.write_down()
+            run_owner.record(self._args.folder, [self._guardian_pid, os.getpid()])
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+        return ""
+
+    def _on_written_down(self, problem: str) -> None:
         if problem:
             self.stop(f"cannot write its record: {problem}")
             return
@@ -213,7 +219,7 @@ class Supervisor:
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
         own = subreaper.own_descendants()  # before those of our helpers, which may start others
-        helper_pids = self._helper_pids
+        helper_pids = self._helper_pids()
         return [*(pid for pid in own if pid not in helper_pids), *self._launcher.container_pids()]
 
     def _left_over(self) -> List[int]:
@@ -240,7 +246,7 @@ class Supervisor:
     def _reap(self) -> None:
         if self._launcher.is_starting:
             return  # whose child is not known yet
-        for pid, status in reap_all():
+        for pid, status in subreaper.reap_all():
             if not self._launcher.on_reaped(pid, status):
                 continue
             self._release_port_if_listening()  # first: a taken port may be why the program ended
@@ -266,8 +272,13 @@ class Supervisor:
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
         owners = self._port_reservation.release_if_listening()
-        ours = [*procfs.descendants(os.getpid()), *self._launcher.container_pids()]
-        if owners is not None and not owners.intersection(ours):
+        if owners is None:
+            return
+        in_container = self._launcher.container_pids()
+        if not owners and self.order.container and not in_container:
+            return  # of another user, who is hidden from this login
+        ours = {*procfs.descendants(os.getpid()), *in_container}
+        if ports.is_foreign(owners, ours):
             self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
 
@@ -291,6 +302,7 @@ class Supervisor:
         killed, survivors = kill_until_gone(
             *(self._live_processes, self._keep_in_touch, self._ranks.shim_pids, cgroup),
             all_gone=self._no_children_left,
+            helpers=self._helper_pids,
             is_disk_stalled=lambda: self._files.wait_s > DISK_TIMEOUT_S,
         )
         self._ranks.scan_records(self._ranks.record_vanished)
@@ -298,7 +310,8 @@ class Supervisor:
         removed = removal.remove_in_child(
             self.order.container, self._args.environ, lambda: self._keep_in_touch(TICK_S)
         )
-        verified = is_proven(cgroup, survivors, self._no_children_left) and not removed.problem
+        verified = is_proven(cgroup, survivors, self._no_children_left, self._helper_pids())
+        verified = verified and not removed.problem
         standby_ended = self.order.is_standby and not ladder.is_stopping
         if verified and not survivors:
             self._try_relaunch()
@@ -316,9 +329,8 @@ class Supervisor:
         return state
 
     def _no_children_left(self) -> bool:
-        return subreaper.no_children_left() or bool(self._helper_pids)
+        return subreaper.no_children_left(self._helper_pids())
 
-    @property
     def _helper_pids(self) -> Set[int]:
         return {*self._stall_monitor.child_pids, *self._peers.notifier.pids}
 

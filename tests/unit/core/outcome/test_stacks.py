@@ -112,6 +112,14 @@ def test_equal_stacks_are_one_and_the_odd_comes_first() -> None:
     assert [group.collective for group in groups] == ["", "all_reduce"]
 
 
+def test_a_package_of_debians_pip_is_the_users_and_lib64_is_pythons() -> None:
+    """Whose call it is that waits."""
+    wait = "/usr/lib64/python3.9/threading.py:320:wait"
+    read = "/usr/local/lib/python3.9/dist-packages/mine/loop.py:3:read"
+    said = says(waiting(0), stack(1, wait, read, "train.py:1:main"))
+    assert "rank 1 on a, which is in wait, called in read (mine/loop.py:3) and" in said
+
+
 def test_what_is_waited_in_is_the_call_that_the_user_made() -> None:
     """Not torch's inner or wrapping ones; a gradient's reduction has no frame but autograd's."""
     inner = "torch/distributed/distributed_c10d.py:1:_wait"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,29 @@ signal.signal(signal.SIGTERM, stop)
 print(flush=True)
 signal.pause()
 """
+
+
+def test_a_full_buffer_breaks_no_command(tmp_path: Path) -> None:
+    """What it takes of a line at first is not said again."""
+    order = Order("r1", "n1", 0, str(tmp_path), ("x",), {}, "/", (0,))
+    run_socket = run_owner.RunSocket(RunPaths(str(tmp_path), "r1", "n1"))
+    listener = run_socket.take()
+    assert listener is not None
+    confirmed: list[int] = []
+    with listener:
+        run = FollowedRun(run_socket, order, run_now)
+        assert run._socket is not None
+        supervisor, _ = listener.accept()
+        for number in range(4):
+            then = functools.partial(confirmed.append, number)
+            run.send_command("stop", then, number=number, reason="x" * 200_000)
+        assert len(confirmed) < 4
+        received = b""
+        with supervisor, run._socket:
+            while len(confirmed) < 4 or not received.endswith(b"\n"):
+                received += supervisor.recv(1 << 20)
+                run._flush()
+    assert [json.loads(line)["number"] for line in received.splitlines()] == confirmed
 
 
 @pytest.mark.promise(2)

@@ -57,3 +57,12 @@ def test_a_listener_without_an_owner_counts_when_it_stays(tmp_path: Path) -> Non
     assert lookout.listener_pids([11]) is None
     assert lookout.listener_pids([11]) == set()
     assert ports.PortReservation(None, 29500, root).listener_pids([10, 11]) == {10}
+
+
+def test_a_hidden_listener_may_be_one_of_ours_that_hides_its_descriptors(tmp_path: Path) -> None:
+    """As a program with capabilities does; whoever is visible is known."""
+    root = proc(tmp_path)
+    assert ports.is_foreign(set(), {10, 11}, root)
+    assert not ports.is_foreign(set(), {10, 11, 13}, root)
+    assert not ports.is_foreign({10}, {10, 13}, root)
+    assert ports.is_foreign({12}, {10, 13}, root)

@@ -14,6 +14,7 @@ import pytest
 from runner.core.protocol.events import RankExited
 from runner.core.protocol.paths import RunPaths
 from runner.host.process.file_worker import Handler, Job
+from runner.host.process.pid_namespace import INITIAL
 from runner.host.ranks import tracker
 from runner.host.storage.run_folder import EventLog, read_events
 from tests.golden.builders import plan
@@ -82,16 +83,25 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.mark.parametrize(
-    ("pid", "mono", "said"),
+    ("namespace", "pid", "mono", "said"),
     [
-        (4711, 9.0, SAID),
-        (12, 2499.6, SAID),
-        (12, 2600.0, ""),
+        (INITIAL, 4711, 2530.0, SAID),
+        (INITIAL, 4711, 9000.0, ""),
+        (INITIAL, 12, 2499.6, ""),
+        (7, 12, 2499.6, SAID),
+        (7, 12, 2600.0, ""),
     ],
-    ids=["its pid", "its time", "another"],
 )
-def test_the_kernel_tells_whom_it_killed(tmp_path: Path, pid: int, mono: float, said: str) -> None:
-    """By pid; or by time, where its pids are not those that we see."""
+def test_the_kernel_tells_whom_it_killed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    namespace: int,
+    pid: int,
+    mono: float,
+    said: str,
+) -> None:
+    """By pid, unless that had another process then; by time where its pids are not those we see."""
+    monkeypatch.setattr(tracker, "namespace_of", lambda: namespace)
     log = tmp_path / "kmsg"
     log.write_text(LOG)
     assert (

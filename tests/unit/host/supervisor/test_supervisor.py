@@ -27,6 +27,8 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.states import State
 from runner.host.facts import ports
 from runner.host.process import subreaper
+from runner.host.process.bounded_child import BoundedChild
+from runner.host.process.cgroup import Cgroup
 from runner.host.process.event_loop import EventLoop, run_steps
 from runner.host.process.file_worker import FileWorker, Handler, Job
 from runner.host.storage import run_folder
@@ -241,13 +243,58 @@ def test_a_stop_is_heard_while_the_attempt_is_written_down(tmp_path: Path) -> No
 
 
 @pytest.mark.promise(2)
-def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("problem", ["Is a directory", "No space left on device"])
+def test_nothing_starts_before_its_owner_is_on_record(tmp_path: Path, problem: str) -> None:
     """What finds no owner on record proves by that that nothing was started."""
     folder = RunPaths(str(tmp_path), tmp_path.name, str(os.getpid()))
-    blocked = partial(os.mkdir, folder.owner_file)
-    run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=blocked)
-    reason = "cannot write its record: Is a directory"
+    write_down: dict[str, Callable[[], object]] = {
+        "Is a directory": partial(os.mkdir, folder.owner_file),
+        "No space left on device": partial(Path("/dev/full").write_text, "as on a full disk"),
+    }
+    run = Supervised(tmp_path, "exit 7", lambda _: False, write_down=write_down[problem])
+    reason = f"cannot write its record: {problem}"
     assert [event.body for event in run.events] == [
         Stopping(reason, StopCause.LOCAL),
         Ended(State.STOPPED, reason),
     ]
+
+
+def test_a_helper_that_the_loop_reaped_tells_how_it_ended(tmp_path: Path) -> None:
+    """Also where it is to be killed: its number may be another's by then."""
+    helpers: list[BoundedChild] = []
+    told = tmp_path / "told"
+
+    def script(supervisor: Supervisor) -> bool:
+        if helpers:
+            seen, killed = helpers
+            seen.advance()
+            killed.kill()
+            told.write_text(f"{seen.code} {killed.code}")
+        elif supervisor._launcher.is_running:
+            for signum in (signal.SIGKILL, signal.SIGTERM):
+                helpers.append(BoundedChild(partial(signal.raise_signal, signum), 60.0))
+                os.waitid(os.P_PID, helpers[-1].pid, os.WEXITED | os.WNOWAIT)
+        return False
+
+    Supervised(tmp_path, f"until [ -e {told} ]; do sleep 0.01; done", script)
+    assert told.read_text() == "-9 -15"
+
+
+@pytest.mark.promise(2)
+def test_a_helper_does_not_stand_for_what_no_scan_has_seen(tmp_path: Path) -> None:
+    """The kernel's list of our children proves that nothing is left but the helper."""
+    helpers: list[BoundedChild] = []
+
+    def script(supervisor: Supervisor) -> bool:
+        if not helpers:
+            vars(supervisor)["_live_processes"] = list
+            supervisor._launcher.cgroup.remove()
+            supervisor._launcher.cgroup = Cgroup()
+            helpers.append(BoundedChild(partial(time.sleep, 60), 60.0))
+            supervisor._peers.notifier._children.append(helpers[0])
+        elif supervisor._journal.state.is_terminal:
+            helpers[0].kill()
+        return False
+
+    run = Supervised(tmp_path, "setsid sleep 600 &", script)
+    assert run.events[-1].body == Ended(State.SUCCEEDED, killed=1)

@@ -1,0 +1,30 @@
+"""Bounded children of a process with threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+QUERY = "from runner.host.gpu import query; query.start(9.0, health=True).kill()"
+SURVEY = """
+from runner.core.model.facts import FactsRequest
+from runner.host.facts import collect
+request = FactsRequest("n1", tasks_hash="a", release="b", find_users=True)
+collect._start_survey(request, collect._static_facts(request)).kill()
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "modules"),
+    [
+        (QUERY, {"runner.host.gpu.health", "runner.host.gpu.nvml"}),
+        (SURVEY, {"runner.host.storage.release_store", "runner.host.storage.task_store"}),
+    ],
+)
+def test_what_a_child_needs_is_imported_before_the_fork(start: str, modules: set[str]) -> None:
+    """There, the lock of a module that another thread was importing is never released."""
+    code = f"{start}\nimport sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert modules <= {*done.stdout.split()}
