@@ -10,10 +10,9 @@ import importlib
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import itemgetter
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, Gpu
 from runner.core.model.network_probe import NetworkProbe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -11,7 +12,6 @@ import yaml
 from runner.cli.host_list import Nodes, check_user, input_error, parse_hosts, read_hostfile
 from runner.config.overrides import names_file
 from runner.config.search_path import conf_folders, shipped_folder
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import expand_home, this_program
 from runner.core.text import join_some

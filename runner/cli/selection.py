@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from runner.config.overrides import chosen_file, hydra_value, override_key
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import SWEEP_FILE
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import LaunchRequest, Node, Spec

@@ -12,11 +12,11 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.cli import commands
 from runner.cli.selection import Selection
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, RunnerError
 from runner.ui.output import show
 from runner.ui.problems import render_problems

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config import rerun
 from runner.config.schema import GROUPS
 from runner.config.search_path import ConfigFiles, display_path
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -19,7 +19,6 @@ from runner.config.overrides import meaning_of
 from runner.config.schema import GROUPS
 from runner.config.search_path import KeyPath, Sources, display_path, key_lines_of
 from runner.config.validation import suggest, unknown_key
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
 

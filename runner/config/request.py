@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +21,6 @@ from runner.config.search_path import ConfigFiles
 from runner.config.spec_builder import build_spec
 from runner.config.task import append_arguments, new_run_id, program_name
 from runner.config.validation import SpecInputs
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.spec import LaunchRequest, SweepPlace
 from runner.core.shell import this_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,6 @@ from runner.control.record.file_names import (
 )
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.codec import decode
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.release import CodeRef
 from runner.core.model.spec import RecordedCode, Spec, are_local

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -26,7 +27,6 @@ from hydra.version import VersionBase
 from runner.config.hydra_settings import register
 from runner.config.overrides import override_key
 from runner.config.schema import GROUPS, SECTIONS
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import expand_home
 

@@ -9,11 +9,11 @@ import math
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.gone import KEYS
 from runner.control.record.run_index import LATEST
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import MAX_PORT
 from runner.core.model.spec import USUAL_PRELOAD, PortRange

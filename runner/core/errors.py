@@ -13,9 +13,8 @@ A run that was started ends with a `Verdict`, which has its own exit code.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Sequence
-
-from runner.core.dataclass import dataclass
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this one are those of signals."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.code.code_store import STORE, CodeStore
@@ -12,7 +13,6 @@ from runner.control.record import run_index
 from runner.control.record.file_names import PLAN_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.codec import decode
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 
 UNREFERENCED_AGE_S = 3600.0

@@ -7,6 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Collection, Container
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
@@ -14,7 +15,6 @@ from runner.control.record import samples_record
 from runner.control.record.download import pull
 from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
-from runner.core.dataclass import dataclass
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +22,6 @@ from runner.control.code.source import ShippedTasks
 from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import BoundedInbox, Connector, HostSession, Inbox
 from runner.core.codec import encode
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order, Plan

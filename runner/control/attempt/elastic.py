@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from runner.control.attempt.node import AttemptNode
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.outcome.membership import Membership, Memberships, nodes_after_loss
 from runner.core.planning.build_plan import FoldNames

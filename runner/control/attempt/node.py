@@ -8,12 +8,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from runner.control.rpc.facts import MAX_CONCURRENT_LOGINS
 from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import Connector, HostSession, Inbox
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady
 from runner.core.model.plan import NodePlan
 from runner.core.model.spec import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from runner.core.dataclass import dataclass
 from runner.core.planning.build_plan import FoldNames
 from runner.core.protocol.events import Event, EventBody, TimedEvent
 

@@ -15,11 +15,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from runner.control.atomic_file import replace_file
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem, RunnerError, reason_of
 from runner.core.model.release import File, Manifest, release_hash, unique_contents
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runner.control.rpc.session import HostSession
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 
 

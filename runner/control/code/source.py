@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import runner
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSource
 from runner.control.code.snapshot import Snapshot
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, release_hash, tasks_digest

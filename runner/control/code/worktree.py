@@ -12,12 +12,11 @@ import shlex
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from runner.control.code.code_store import STORE
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem
 from runner.core.protocol.paths import EVENTS_FILE
 

@@ -7,12 +7,11 @@ environment or secrets; no variable, folder or file of the user is needed to rea
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE
 from runner.core.codec import decode
-from runner.core.dataclass import dataclass
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
 from runner.core.shell import expand_home

@@ -12,13 +12,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.control.record.destination import DownloadFolder, FileDownload, plan_downloads
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import parse_json
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.results import PullResult
 from runner.core.protocol.frames import Frame, decompress

@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.core.codec import decode, encode, parse_json
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from runner.control.rpc.log_tail import MAX_EVENTS_BYTES, LogFile, is_own_event
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.plan import NodePlan
 from runner.core.protocol.events import RankExited, RankStarted, parse

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from runner.control.rpc.session import HostSession
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.events import Event, RankExited, RankStarted, parse
 from runner.core.protocol.frames import Frame, FrameError

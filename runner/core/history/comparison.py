@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.history.run_data import RunData, flat_config
 
 ARGUMENTS = "task.args"

@@ -5,10 +5,9 @@ Times are in seconds since 1970, by the clocks of those who wrote them.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import bounded, parsed_by
-from runner.core.dataclass import dataclass
 from runner.core.model.container import ContainerFacts, ContainerProbe
 from runner.core.model.hardware import Driver, GpuHealth, System, TopProcess, Xid
 from runner.core.protocol.paths import USUAL_WORKDIR

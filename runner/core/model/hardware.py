@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Optional, Tuple
-
-from runner.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

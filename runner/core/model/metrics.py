@@ -10,11 +10,10 @@ import functools
 import json
 import math
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Pattern, Tuple, Union
 
 from runner.core.codec import bounded, matching, parse_json
-from runner.core.dataclass import dataclass
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import RANK
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.facts import Endpoint
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
 from runner.core.codec import abbreviate, bounded, parsed_by
-from runner.core.dataclass import dataclass
 from runner.core.model.container import Container
 from runner.core.model.facts import MAX_PORT, PORT
 from runner.core.protocol.events import COUNT

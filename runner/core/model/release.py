@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Tuple
-
-from runner.core.dataclass import dataclass
 
 HASH_LENGTH = 16
 

@@ -5,11 +5,10 @@ A host may be compromised: what has another shape is refused.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import PORT, Facts
 from runner.core.model.network_probe import HostProbe

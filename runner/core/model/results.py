@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Set, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
 from runner.core.protocol.states import State

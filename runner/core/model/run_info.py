@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.metrics import RankProgress
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME

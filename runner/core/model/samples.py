@@ -6,11 +6,10 @@ A supervisor takes one every few seconds while a run is on, and appends it to `s
 from __future__ import annotations
 
 import json
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Optional, Tuple
 
 from runner.core.codec import bounded, decode, encode, parse_json
-from runner.core.dataclass import dataclass
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME
 

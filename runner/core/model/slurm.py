@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
-
-from runner.core.dataclass import dataclass
 
 LOGIN = "login"
 """The name of the login node."""

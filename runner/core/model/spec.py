@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from runner.core import shell
-from runner.core.dataclass import dataclass
 from runner.core.model.container import ContainerSpec
 from runner.core.model.plan import DebugRank
 from runner.core.model.release import CodeRef

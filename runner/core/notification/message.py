@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, Optional, Tuple
 
 from runner.core.codec import encode
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Notify
 from runner.core.model.results import Failure
 from runner.core.notification.target import hide

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks

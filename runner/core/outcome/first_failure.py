@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, RankResult
 from runner.core.outcome.known_failures import is_secondary_error

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import dataclass
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.shell import this_program
 
 MAX_LINE_CHARS = 2000

@@ -7,10 +7,9 @@ each has a port of its own, the store that its rank 0 opens
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Order
 from runner.core.protocol.events import RankStarted
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Plan
 from runner.core.protocol.paths import PRELOAD_PACKAGE
 from runner.core.text import format_ranges

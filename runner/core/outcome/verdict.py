@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult

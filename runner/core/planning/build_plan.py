@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.plan import NodePlan, Notify, Order, Plan

@@ -7,9 +7,9 @@ is not loopback; else at the master's address on a subnet that all nodes share; 
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Endpoint, Facts, Interface
 from runner.core.model.plan import Hub

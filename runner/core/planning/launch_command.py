@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.facts import Facts
 from runner.core.model.plan import SPAWNER
 from runner.core.model.spec import Node, Spec, Task

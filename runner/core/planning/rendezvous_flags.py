@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.spec import Spec
 from runner.core.text import bracket_ipv6
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 import json
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Dict, Optional, Tuple, Type
 
 from runner.core.codec import abbreviate, bounded, decode, encode, parse_json
-from runner.core.dataclass import dataclass
 from runner.core.protocol.paths import ATTEMPT, RANK
 from runner.core.protocol.states import State
 

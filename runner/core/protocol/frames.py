@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator
 
 from runner.core.codec import parse_json
-from runner.core.dataclass import dataclass
 
 PROTOCOL = 1
 MAGIC = b"\n\x01runner-wire\x01\n"

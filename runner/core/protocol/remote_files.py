@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from dataclasses import dataclass
 from typing import Any, FrozenSet, Iterable, List, Optional, Set, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.protocol.paths import EVENTS_FILE, SAMPLES_FILE
 
 RECORD, LOG, SAMPLES, OUTPUT = "record", "log", "samples", "output"

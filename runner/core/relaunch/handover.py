@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Collection, Dict, NamedTuple, Optional, Tuple
 
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt, RunInfo

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,7 +30,6 @@ from typing import (
 )
 
 from runner.core import descriptor_limit
-from runner.core.dataclass import dataclass
 from runner.core.model.facts import FactsRequest
 from runner.core.protocol.frames import MAGIC, PROTOCOL, Frame, FrameDecoder
 from runner.core.protocol.paths import RunPaths, validated_paths

@@ -9,11 +9,10 @@ import contextlib
 import importlib
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.dataclass import dataclass
 from runner.core.model.facts import MANAGED_ENV, Facts, FactsRequest, Interpreter
 from runner.core.model.hardware import TopProcess
 from runner.host.facts import ports, setup

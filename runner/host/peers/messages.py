@@ -5,10 +5,10 @@ An illegal one costs its sender the connection, and nobody else anything.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from runner.core.codec import decode
-from runner.core.dataclass import dataclass
 from runner.core.protocol.events import StopCause
 from runner.host.peers.connection import PeerDisconnected
 

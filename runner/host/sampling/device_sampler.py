@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import FrozenSet, Optional, Tuple
 
 from runner.core.codec import decode
-from runner.core.dataclass import dataclass
 from runner.core.model.samples import GpuSample
 from runner.host.process.worker_process import WorkerProcess
 from runner.host.sampling.device_reader import DeviceReader

@@ -16,10 +16,10 @@ import os
 import socket
 import struct
 import time
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from runner.core.codec import decode, encode
-from runner.core.dataclass import dataclass
 from runner.core.protocol.paths import RunPaths
 from runner.host.process import procfs
 from runner.host.storage.permissions import private_folder, shared_token

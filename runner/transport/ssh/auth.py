@@ -10,13 +10,13 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import paramiko
 from paramiko.agent import AgentSSH
 
-from runner.core.dataclass import dataclass
 from runner.core.model.spec import Ssh
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import SLACK_S, DeadlineTask

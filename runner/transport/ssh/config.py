@@ -13,11 +13,10 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.core import shell
-from runner.core.dataclass import dataclass
 from runner.core.model.spec import Node, Ssh
 from runner.core.shell import expand_home
 from runner.transport.ssh import config_files

@@ -6,12 +6,12 @@ import errno
 import re
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import paramiko
 
 from runner.core import shell
-from runner.core.dataclass import dataclass
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey

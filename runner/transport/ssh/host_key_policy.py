@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from runner.core.dataclass import dataclass
 from runner.transport.ssh.auth import SshContext
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.errors import FailureMessages

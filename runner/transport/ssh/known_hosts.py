@@ -13,10 +13,9 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-
-from runner.core.dataclass import dataclass
 
 SSH_PORT = 22
 

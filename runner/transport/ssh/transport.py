@@ -6,12 +6,12 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import fabric
 import paramiko
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.spec import Node, Ssh
 from runner.transport.base import Channel

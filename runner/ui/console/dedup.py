@@ -7,10 +7,8 @@ line only if that comes after all its own pending lines.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from runner.core.dataclass import dataclass
 
 HOLD_S = 0.15  # time that a line waits; a fifth of a second with the writer's interval
 FLOOD_LINES, FLOOD_BYTES = 2000, 1 << 18  # more in that time is a flood, which is shown unchanged

@@ -5,7 +5,7 @@ Pure: the caller passes the time. Work per line is done only where there are car
 
 from __future__ import annotations
 
-from runner.core.dataclass import dataclass
+from dataclasses import dataclass
 
 SHOW_PARTIAL_AFTER_S = 1.0  # time after which an unfinished line is shown
 

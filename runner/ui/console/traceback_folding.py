@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from runner.core.dataclass import dataclass
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.tracebacks import (
     MAX_EXCEPTION_CHARS,

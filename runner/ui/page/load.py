@@ -7,9 +7,9 @@ the mean of all, likewise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.core.dataclass import dataclass
 from runner.core.history.run_data import NodeLoad, RunData, Series
 from runner.core.text import printable
 from runner.ui.page.columns import relative, rounded

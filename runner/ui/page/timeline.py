@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from runner.core.dataclass import dataclass
 from runner.core.history.run_data import RunData
 from runner.core.protocol.events import (
     Ended,

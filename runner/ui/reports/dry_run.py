@@ -11,10 +11,9 @@ import itertools
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from runner.core import shell
-from runner.core.dataclass import dataclass
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
 from runner.ui.layout import align, fold_names

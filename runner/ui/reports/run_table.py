@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.core.codec import encode
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts
 from runner.core.model.metrics import RankProgress

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from runner.core.dataclass import dataclass
 from runner.core.errors import Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import Origin, PullResult, SweepRun

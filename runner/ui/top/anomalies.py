@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
-from runner.core.dataclass import dataclass
 from runner.core.model.samples import GpuSample
 from runner.core.text import format_ranges
 from runner.ui.layout import group_names

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from runner.core.codec import encode
-from runner.core.dataclass import dataclass
 from runner.core.model.samples import GpuSample, Sample
 from runner.ui.reports.run_table import Row
 

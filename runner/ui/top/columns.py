@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from runner.core.dataclass import dataclass
 from runner.ui.layout import COLUMN_GAP
 
 HEAD_STYLE = "bold"

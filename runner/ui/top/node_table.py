@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
-from runner.core.dataclass import dataclass
 from runner.core.model.samples import GpuSample, Sample
 from runner.ui.console.progress_bar import DONE, LEFT
 from runner.ui.top.anomalies import (

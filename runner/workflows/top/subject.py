@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from runner.control.attempt.stop import user_at_host
-from runner.core.dataclass import dataclass
 from runner.core.errors import NotReady, Problem
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state

@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import posixpath
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
-from runner.core.dataclass import dataclass
 from runner.core.model.container import Container, ContainerProbe, ContainerSpec, Mount
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan
