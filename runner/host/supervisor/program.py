@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from runner.core.model.plan import Order
 from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol.events import ProgramExited, ProgramStarted
 from runner.core.protocol.paths import CONTAINER_MARK, PROGRAM_LOG, STREAMS, RunPaths
+from runner.host.facts.ports import is_foreign
 from runner.host.process import cgroup, procfs, subreaper
 from runner.host.process.container_processes import ContainerProcesses
 from runner.host.process.file_worker import Submit
@@ -141,6 +142,13 @@ class LauncherProcess:
     def container_pids(self) -> List[int]:
         """Return the processes in the order's container, children first."""
         return self._container.scan(procfs.table()) if self._order.container else []
+
+    def lost_port_to(self, owners: Set[int]) -> bool:
+        """Return whether these, who listen on the reserved port, are no processes of this run."""
+        in_container = self.container_pids()
+        if not owners and self._order.container and not in_container:
+            return False  # of another user, who is hidden from this login
+        return is_foreign(owners, {*procfs.descendants(os.getpid()), *in_container})
 
     def rank_pids(self) -> List[int]:
         """Return the running rank of a program without a launcher: the child of its shim."""

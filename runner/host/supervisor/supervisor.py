@@ -22,7 +22,7 @@ from runner.core.text import describe_exit
 from runner.host.container import removal
 from runner.host.facts import ports
 from runner.host.peers.election import LeaderElection
-from runner.host.process import procfs, subreaper
+from runner.host.process import subreaper
 from runner.host.process.event_loop import EventLoop
 from runner.host.process.file_worker import FileWorker
 from runner.host.process.kill import is_proven, kill_until_gone
@@ -194,7 +194,10 @@ class Supervisor:
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
-        self._check_progress(self._peers.tick(self._stall_monitor.stalled_s))
+        stalled_s = self._peers.tick(self._stall_monitor.stalled_s)
+        self._stall_monitor.check(stalled_s, is_stopping=self._ladder.is_stopping)
+        if self._ladder.deferred_reason and not self._stall_monitor.is_dumping:
+            self.stop(self._ladder.deferred_reason, StopCause.PEER)
         if self._election is not None:
             self._election.tick()
         self._peers.check_lease()
@@ -209,12 +212,6 @@ class Supervisor:
             self._files.submit(functools.partial(run_owner.heartbeat, folder))
             self._files.submit(functools.partial(mark_unattended, folder, left_s))
         return is_due
-
-    def _check_progress(self, stalled_s: Optional[float]) -> None:
-        """Act on a stall of the whole run, and on a stop that waits for the stacks of our ranks."""
-        self._stall_monitor.check(stalled_s, is_stopping=self._ladder.is_stopping)
-        if self._ladder.deferred_reason and not self._stall_monitor.is_dumping:
-            self.stop(self._ladder.deferred_reason, StopCause.PEER)
 
     def _live_processes(self) -> List[int]:
         """Return what is alive of the run here: our descendants, except our own helpers."""
@@ -272,13 +269,7 @@ class Supervisor:
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""
         owners = self._port_reservation.release_if_listening()
-        if owners is None:
-            return
-        in_container = self._launcher.container_pids()
-        if not owners and self.order.container and not in_container:
-            return  # of another user, who is hidden from this login
-        ours = {*procfs.descendants(os.getpid()), *in_container}
-        if ports.is_foreign(owners, ours):
+        if owners is not None and self._launcher.lost_port_to(owners):
             self._journal.append(PortTaken(self.order.reserve_port, tuple(sorted(owners))))
             self.stop("the master's port was taken")
 
@@ -325,7 +316,12 @@ class Supervisor:
         cgroup.remove()
         self._wait_for_disk()
         self._peers.tell_outcome(end, self._election)
-        self._close()
+        if self._election is not None:
+            self._election.close()
+        self._control_socket.close()
+        self._loop.remove_reader(self._files.wake_fd)
+        self._files.close()
+        self._loop.close()  # another attempt may follow in this process
         return state
 
     def _no_children_left(self) -> bool:
@@ -401,12 +397,3 @@ class Supervisor:
         self._loop.wait(TICK_S)
         self._keep_house()
         return f"the supervisor on {self.order.node} must end" if self._must_end else ""
-
-    def _close(self) -> None:
-        """Leave nothing open: another attempt may follow in this process."""
-        if self._election is not None:
-            self._election.close()
-        self._control_socket.close()
-        self._loop.remove_reader(self._files.wake_fd)
-        self._files.close()
-        self._loop.close()
