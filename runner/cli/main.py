@@ -195,7 +195,7 @@ def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) 
         message = "there is nothing to confirm: it goes with rerun=RUN_ID"
         raise ConfigError([Problem("--yes", message)])
     if request.record_hosts and not yes:
-        from runner.workflows.runs.rerun import confirm_record  # noqa: PLC0415 (rarely used)
+        from runner.workflows.launch import confirm_record  # noqa: PLC0415 (rarely used)
 
         confirm_record(request)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.overrides import chosen_file, hydra_value, override_key
+from runner.config.overrides import chosen_cluster, hydra_value, override_key
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import SWEEP_FILE
@@ -42,7 +42,7 @@ class Selection:
     @property
     def names_cluster(self) -> bool:
         """Whether a cluster is chosen."""
-        return bool(self.cluster or chosen_file(self.settings, "cluster"))
+        return bool(self.cluster or chosen_cluster(self.settings))
 
     def composer(self) -> AbstractContextManager[Composer]:
         """Open the composer with these folders."""

@@ -159,9 +159,9 @@ def parse_duration(flag: str, text: str, *, allow_bare: bool = True) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
-def parse_line_count(flag: str, text: str) -> int:
-    """Return a number of lines, or raise ConfigError."""
+def parse_tail(text: str) -> int:
+    """Return the number of lines of `--tail`, or raise ConfigError."""
     if not text.isdecimal() or not int(text):
         message = f"must be a number of lines from 1, not {text!r}"
-        raise ConfigError([Problem(flag, message, f"{flag} 100")])
+        raise ConfigError([Problem("--tail", message, "--tail 100")])
     return int(text)

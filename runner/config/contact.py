@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.error_messages import resolve_to_plain
 from runner.config.hydra_settings import open_schema
-from runner.config.overrides import chosen_file, override_key
+from runner.config.overrides import chosen_cluster, override_key
 from runner.config.schema import RunnerConfig
 from runner.config.schema.cluster import ClusterConfig
 from runner.core.errors import Problem
@@ -73,7 +73,7 @@ def contact_words(words: Sequence[str], cluster: str) -> tuple[str, ...]:
         return key != "cluster" and (_is_among(key, keys) or not is_known)
 
     kept = [word for word in words if is_wanted(override_key(word))]
-    chosen = chosen_file(words, "cluster")
+    chosen = chosen_cluster(words)
     several = f"[{cluster.replace('+', ',')}]" if "+" in cluster else cluster
     repeats_record = any(override_key(word) == "rerun" for word in kept)
     flags = () if repeats_record and not chosen else ("--cluster", chosen or several)

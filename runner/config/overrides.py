@@ -67,9 +67,9 @@ def override_key(word: str) -> str:
     return str(override.key_or_group) + (f"@{override.package}" if override.package else "")
 
 
-def chosen_file(words: Sequence[str], group: str) -> str:
-    """Return what the last of the words that choose a file of a group chooses, as typed, or ""."""
-    return next((w.partition("=")[2] for w in reversed(words) if override_key(w) == group), "")
+def chosen_cluster(words: Sequence[str]) -> str:
+    """Return what the last of the words that choose a cluster chooses, as typed, or ""."""
+    return next((w.partition("=")[2] for w in reversed(words) if override_key(w) == "cluster"), "")
 
 
 def with_arguments(extra_args: Any, words: Sequence[str]) -> Any:

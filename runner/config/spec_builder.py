@@ -14,7 +14,6 @@ from runner.config import schema
 from runner.config.nodes import read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
-from runner.config.schema.notification import check_targets
 from runner.config.slurm import check_slurm, read_slurm
 from runner.config.task import check_without_torchrun, read_debug, read_task
 from runner.config.validation import SpecInputs, Validator, scalar_text, suggest
@@ -34,10 +33,13 @@ from runner.core.model.spec import (
     Task,
     Torchrun,
 )
+from runner.core.notification.target import MAX_TARGETS, MIN_HIDDEN_CHARS, target_problem
 from runner.core.planning.container.base import ENGINES, engine_of
 from runner.core.planning.container.extra import extra_problems
 from runner.core.shell import expand_home, this_program
 
+NOTIFY = "notify"
+NOTIFY_HINT = "a command that /bin/sh runs with the message as its standard input"
 ULIMITS = (
     *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc"),
     *("rss", "rtprio", "rttime", "sigpending", "stack"),
@@ -362,3 +364,22 @@ def _copy_variables(
             hint = f"export {name}=… first, or take it out of {where}"
             validator.add(where, f"{name} is not set in this shell's environment", hint)
     return {name: environ[name] for name in names if name in environ}
+
+
+def check_targets(
+    validator: Validator, targets: Sequence[str], secrets: Mapping[str, Secret]
+) -> tuple[str, ...]:
+    """Return the targets; report those that cannot be told, or would put a secret on record."""
+    if len(targets) > MAX_TARGETS:
+        validator.add(NOTIFY, f"names {len(targets)} targets; {MAX_TARGETS} are the most")
+    for index, target in enumerate(targets):
+        where = f"{NOTIFY}[{index}]" if len(targets) > 1 else NOTIFY
+        if problem := target_problem(target):
+            validator.add(where, problem, NOTIFY_HINT)
+            continue
+        for name, secret in secrets.items():
+            text = secret.reveal()
+            if len(text) >= MIN_HIDDEN_CHARS and text in target:
+                message = f"holds the value of {name}, a secret, and would be recorded"
+                validator.add(where, message, f"write ${name} in its place, in single quotes")
+    return tuple(targets)

@@ -36,13 +36,18 @@ class NetworkProber:
         reachable = endpoints.keys() - probe.missing_reasons.keys()
         replies, unanswered = self._request(reachable, "probe", request, "probed", PROBE_TIMEOUT_S)
         answering = [node.name for node in nodes if node.name in replies]
-        host_probes = {name: _about(probe, replies[name]["result"]) for name in answering}
+        host_probes = {}
+        for name in answering:
+            told: HostProbe = replies[name]["result"]
+            asked = tuple(each for each in told.results if each.target in probe.targets)
+            host_probes[name] = replace(told, results=asked)
         missing_reasons = {**probe.missing_reasons, **unanswered}
         return replace(probe, by_node=host_probes, missing_reasons=missing_reasons)
 
     def _listen(self, probe: NetworkProbe, facts: Mapping[str, Facts], token: str) -> NetworkProbe:
         """Have every node listen; return the probe with their addresses."""
-        addrs = _listen_addrs(probe)
+        endpoints = probe.endpoints.items()
+        addrs = {name: entry.address for name, entry in endpoints if entry.address}
         request = {"token": token, "addresses": addrs}
         replies, reasons = self._request(addrs, "listen", request, "listening", LISTEN_TIMEOUT_S)
         ports = {name: replies[name]["port"] for name in addrs if name in replies}
@@ -66,12 +71,3 @@ class NetworkProber:
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         replies, problems = self._broadcast(names).collect(kind, data, reply, limit_s)
         return replies, {name: problem.message for name, problem in problems.items()}
-
-
-def _about(probe: NetworkProbe, told: HostProbe) -> HostProbe:
-    """Return what a host tells of the targets it was given, without any other."""
-    return replace(told, results=tuple(r for r in told.results if r.target in probe.targets))
-
-
-def _listen_addrs(probe: NetworkProbe) -> dict[str, str]:
-    return {name: entry.address for name, entry in probe.endpoints.items() if entry.address}

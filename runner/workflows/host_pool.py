@@ -28,7 +28,7 @@ from runner.ui.layout import fold_names
 if TYPE_CHECKING:
     from runner.control.attempt.monitor import AttemptMonitor
     from runner.control.code.code_store import PushSource
-    from runner.control.code.push_target import PushTarget
+    from runner.control.code.push import PushTarget
 
 FLUSH_TIMEOUT_S = 2.0  # the last messages wait so long for a console busy with output of the ranks
 RELAUNCH_NOTICE_S = 10.0  # hosts expect a relaunch so long after each announcement in the pause

@@ -6,6 +6,7 @@ import contextlib
 import json
 import secrets
 import signal
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -42,13 +43,16 @@ from runner.core.protocol.states import AttemptState
 from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_info
 from runner.core.relaunch.next_attempt import assign_voters
 from runner.core.shell import this_program
+from runner.core.text import join_some
 from runner.ui.console.plain import open_console
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show
 from runner.ui.reports import report
 from runner.ui.reports.dry_run import render_dry_run
 from runner.ui.reports.internal_fault import reporting_faults
+from runner.ui.reports.report import render_access
 from runner.workflows.attach import follow
+from runner.workflows.confirmation import ask
 from runner.workflows.host_pool import (
     FLUSH_TIMEOUT_S,
     HostPool,
@@ -344,3 +348,22 @@ class LaunchSession:
         self._console.flush_ranks(FLUSH_TIMEOUT_S)
         self._console.verdict(report.started_again_notice(monitor.plan, self._ending.run_flags))
         return StopUnverified.exit_code
+
+
+def confirm_record(request: LaunchRequest) -> None:
+    """Show what a launch would do by the record of hosts, and ask about it.
+
+    Nothing is asked about a dry run that contacts no host.
+
+    Raises:
+        ConfigError: There is no terminal to ask on.
+        Interrupted: The answer is no.
+    """
+    if request.dry_run is DryRun.OFFLINE:
+        return
+    dry_run(replace(request, dry_run=DryRun.OFFLINE, plan_as_json=False))
+    show(render_access(request))
+    hosts = join_some(request.record_hosts)
+    action = f"launch this by the record that came from {hosts}, not from a launch here"
+    details = "what it would run is shown above"
+    ask(action, details, lambda text: show(text, file=sys.stderr), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.cli.selection import Selection
-from runner.cli.verb import parse_line_count, verb
+from runner.cli.verb import parse_tail, verb
 
 
 @verb("attach", tail="begin with this many lines of each rank; by default with the first byte")
@@ -17,7 +17,7 @@ def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
 
-    lines = parse_line_count("--tail", tail) if tail else None
+    lines = parse_tail(tail) if tail else None
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "attach") as finder:
         workflow.await_start(composed, finder)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
-from runner.cli.verb import parse_line_count, verb
+from runner.cli.verb import parse_tail, verb
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, Problem
 from runner.core.model.plan import Plan
 from runner.core.text import format_ranges
@@ -44,7 +44,7 @@ def logs(
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
 
-    start = {"tail": parse_line_count("--tail", tail)} if tail else {}
+    start = {"tail": parse_tail(tail)} if tail else {}
     pattern = _compile_pattern(grep)
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:

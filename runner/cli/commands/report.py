@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -9,9 +10,16 @@ from pathlib import Path
 
 from runner.cli.selection import Selection
 from runner.cli.verb import parse_duration, verb
+from runner.control.atomic_file import replace_file
+from runner.control.record.run_index import RUNS_FOLDER
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.protocol.paths import is_run_id
 from runner.core.text import counted, format_size
 from runner.ui.output import show
+
+REPORT_FILE = "report.html"
+MAX_NAMED = 3
+"""Beyond so many runs, the name of their report has a hash of their ids."""
 
 
 @verb(
@@ -33,7 +41,6 @@ def report(
     from runner.control.history.run_reader import read_run
     from runner.ui.page import page_data, render_page
     from runner.workflows.history.incomplete_records import note_incomplete
-    from runner.workflows.history.report_file import report_path, write_report
 
     words = run or ("",)
     every_s = max(1, round(parse_duration("--watch", watch))) if watch else 0
@@ -57,7 +64,6 @@ def _write_until_they_end(
     """Write the page again and again until its runs have ended, or until Ctrl-C."""
     from runner.control.history.run_reader import read_run
     from runner.ui.page import page_data, render_page
-    from runner.workflows.history.report_file import write_report
 
     show(f"  written again every {every_s} s until the end; Ctrl-C ends that, and no run")
     goes_on = True
@@ -97,3 +103,36 @@ def _fetched_record(selection: Selection, run: str) -> Path:
         found = FoundRun(composed, finder)
         pull_run(found)
     return found.store.folder
+
+
+def report_path(records: Sequence[Path], run_ids: Sequence[str]) -> Path:
+    """Return where the report of these runs goes: to the record of one, or beside several."""
+    if len(records) == 1:
+        return records[0] / REPORT_FILE
+    name = "-".join(run_ids)
+    if len(run_ids) > MAX_NAMED:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{len(run_ids)}-runs-{digest}"
+    here = Path.cwd() / RUNS_FOLDER
+    return (here if here.is_dir() else records[0].parent) / f"report-{name}.html"
+
+
+def write_report(path: Path, page: str, *, is_named: bool) -> int:
+    """Write a page; return its size in bytes.
+
+    Raises:
+        ConfigError: It cannot be written where the user named a file.
+        NotReady: It cannot be written in the record.
+    """
+    data = page.encode()
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(None, "it is no file")
+        replace_file(path, [data])
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}"
+        if is_named:
+            raise ConfigError([Problem("--out", message)]) from error
+        hint = "--out FILE names another place"
+        raise NotReady([Problem("report", message, hint)]) from error
+    return len(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -11,9 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.control.history.bounded_reader import MAX_TIME, Problems, decoded, read_json
+from runner.control.history.bounded_reader import (
+    MAX_TIME,
+    Problems,
+    blocks_of_lines,
+    decoded,
+    read_json,
+)
 from runner.control.history.config_reader import read_config, read_yaml
-from runner.control.history.events_reader import read_events
 from runner.control.history.line_times import with_times
 from runner.control.history.log_tails import LOG_BYTES, read_logs
 from runner.control.history.metrics_reader import MetricsHistory
@@ -33,11 +39,24 @@ from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
+from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE, is_run_id
 
 DAY_S = 86_400
 MAX_PLANS = 200
-EVENTS, METRICS, LOADS, LOGS = "events", "metrics", "loads", "logs"
+MAX_EVENTS = 20_000
+MAX_EVENTS_SIZE = 256 << 20  # bytes of the file that are read
+
+_USUAL = re.compile(
+    rb'"kind":\s?"(?:program_started|rank_started|hub_joined|program_exited|detached)"'
+    rb'|"kind":\s?"rank_exited".*?"code":\s?0\b'
+)
+"""What nobody would miss where there are too many."""
+
+EVENTS = "events"
+METRICS = "metrics"
+LOADS = "loads"
+LOGS = "logs"
 ALL_PARTS = frozenset({EVENTS, METRICS, LOADS, LOGS})
 """The parts of a record that may be large."""
 
@@ -181,3 +200,42 @@ def _sweep_id(folder: Path, problems: Problems) -> str:
     data = read_json(folder / SWEEP_FILE, problems, optional=True)
     sweep = data.get("sweep") if isinstance(data, dict) else None
     return sweep if isinstance(sweep, str) else ""
+
+
+def read_events(
+    folder: Path, problems: Problems, limit: int = MAX_EVENTS
+) -> tuple[tuple[Event, ...], int]:
+    """Return the events by time, the first and last of too many, and how many there are."""
+    important: list[bytes] = []
+    usual: list[bytes] = []
+    count = 0
+    for block in blocks_of_lines(folder / EVENTS_FILE, MAX_EVENTS_SIZE, problems):
+        for line in filter(None, block.splitlines()):
+            kind = usual if _USUAL.search(line, 0, 1000) else important
+            count += bool(line.strip())
+            kind.append(line)
+            if len(kind) > 2 * limit:
+                _keep_ends(kind, limit)
+    _keep_ends(important, limit)
+    _keep_ends(usual, limit - len(important))
+    kept = important + usual
+    events = []
+    bad = 0
+    for line in kept:
+        with contextlib.suppress(ValueError, RecursionError):
+            events.append(parse(line.decode(errors="replace")))
+            continue
+        bad += 1
+    if bad:
+        problems.add(EVENTS_FILE, f"{bad:,} lines are no events")
+    if count > len(kept):
+        problems.add(EVENTS_FILE, f"{len(kept):,} of {count:,} events are read")
+    return tuple(sorted(events, key=lambda event: event.wall)), count - bad
+
+
+def _keep_ends(lines: list[bytes], limit: int) -> None:
+    """Remove lines from the middle, if there are too many."""
+    excess = len(lines) - limit
+    if excess > 0:
+        first = limit // 2
+        del lines[first : first + excess]

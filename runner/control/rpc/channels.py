@@ -7,38 +7,31 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from runner.core.protocol.frames import Frame, FrameError
 
+if TYPE_CHECKING:
+    from runner.control.rpc.session import HostSession
+
 MAX_UNREAD = 64 << 20
 """Bytes kept for a channel: its agent is never asked for so many that are not in the inbox yet."""
-
-
-class LoginSession(Protocol):
-    """The session that carries the channels."""
-
-    def request(self, kind: str, data: dict[str, int], payload: bytes = b"") -> int:
-        """Queue a request."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the connection has ended."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class JobChannel:
     """A `Channel` to the agent of one node."""
 
     def __init__(
-        self, session: LoginSession, number: int, forget: Callable[[int], object] = id
+        self, session: HostSession, number: int, forget: Callable[[int], object] = id
     ) -> None:
-        self._session, self._number, self._forget = session, number, forget
+        self._session = session
+        self._number = number
+        self._forget = forget
         self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._unread, self._lock = 0, threading.Lock()  # in memory
-        self._has_ended = self.is_flooded = False
+        self._unread = 0  # bytes in memory
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self.is_flooded = False
 
     def put(self, data: bytes) -> None:
         """Take bytes from the agent; b"" is its end."""
@@ -79,8 +72,9 @@ class JobChannel:
 class ChannelHub:
     """The channels over one session; `next_frame` waits for its next frame."""
 
-    def __init__(self, session: LoginSession, next_frame: Callable[[], Frame]) -> None:
-        self._session, self._next_frame = session, next_frame
+    def __init__(self, session: HostSession, next_frame: Callable[[], Frame]) -> None:
+        self._session = session
+        self._next_frame = next_frame
         self._channels: dict[int, JobChannel] = {}
         self._numbers = itertools.count(1)
         self._has_ended = False

@@ -190,11 +190,9 @@ class WaitLoop:
 class Broadcast(WaitLoop):
     """A request to every host, which carries the host's own name as `node`."""
 
-    def all(
-        self, kind: str, data: Mapping[str, Any], reply_kind: str, payload: bytes = b""
-    ) -> dict[str, dict[str, Any]]:
+    def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
         """Return the replies of kind `reply_kind`, by node; raise NotReady if one is missing."""
-        replies, problems = self.collect(kind, data, reply_kind, payload=payload)
+        replies, problems = self.collect(kind, data, reply_kind)
         if problems:
             raise NotReady(list(problems.values()))
         return replies
@@ -213,8 +211,10 @@ class Broadcast(WaitLoop):
         """
         self._replies: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, Problem] = {}
-        self._action, self._reply_kind = kind.replace("_", " "), reply_kind
-        self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
+        self._action = kind.replace("_", " ")
+        self._reply_kind = reply_kind
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
         for name, session in self.sessions.items():
             session.request(kind, {**data, "node": name}, payload)
             self._show(name, "working")

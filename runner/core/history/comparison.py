@@ -74,7 +74,9 @@ def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], 
     The arguments of the task come first. A key that is null in one run and not set in another one
     does not differ, and a run whose configuration is unknown differs in nothing.
     """
-    flats = [_flat(run.config) for run in runs]
+    flats = [
+        {key: value_text(value) for key, value in flat_config(run.config).items()} for run in runs
+    ]
     known = [flat for flat in flats if flat]
     keys = dict.fromkeys(key for flat in known for key in flat if _has_effect(key))
     differing: Dict[str, Tuple[Optional[str], ...]] = {}
@@ -82,10 +84,6 @@ def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], 
         if len({flat.get(key, NOTHING) for flat in known}) > 1:
             differing[key] = tuple(flat.get(key) for flat in flats)
     return differing
-
-
-def _flat(config: Mapping[str, Any]) -> Dict[str, str]:
-    return {key: value_text(value) for key, value in flat_config(config).items()}
 
 
 def _has_effect(key: str) -> bool:
@@ -104,11 +102,9 @@ def value_text(value: Any) -> str:
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {value_text(item)}' for key, item in value.items())}}}"
-    return f"{value:g}" if isinstance(value, float) and value == _shortened(value) else str(value)
-
-
-def _shortened(value: float) -> float:
-    return float(f"{value:g}")
+    if isinstance(value, float) and value == float(f"{value:g}"):
+        return f"{value:g}"
+    return str(value)
 
 
 def code_text(run: RunData) -> str:

@@ -71,11 +71,6 @@ class HostRunStatus:
         """Whether processes of it may still run there."""
         return self.alive or self.state not in TERMINAL_STATES or self.state is State.STUCK
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether it waits for a job that has not started, perhaps again."""
-        return self.job is not None and self.job.is_queued
-
 
 TERMINAL_STATES = (State.SUCCEEDED, State.FAILED, State.STOPPED, State.STUCK, None)
 

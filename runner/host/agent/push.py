@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from typing import List, Optional
+from typing import Optional
 
 from runner.core.protocol.frames import Frame
 from runner.host.agent.server import RequestHandler, one_step
@@ -50,7 +50,9 @@ class Handler(RequestHandler):
             yield from release_store.prune(workdir, int(frame.data["keep"]), writer.name)
         if writer.space_error:
             raise OSError(errno.ENOSPC, writer.space_error, workdir)
-        self.context.answer(frame, "missing", missing=_indices(writer))
+        indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
+        missing = [indices[file.path] for file in writer.missing]
+        self.context.answer(frame, "missing", missing=missing)
 
     def on_chunk(self, frame: Frame) -> Steps:
         """Take the next bytes of the stream of missing files."""
@@ -112,9 +114,3 @@ class Handler(RequestHandler):
                 yield from self._writer.abort()
                 self._writer = None
             raise
-
-
-def _indices(writer: ReleaseWriter) -> List[int]:
-    """Return the indices of the missing files in the manifest."""
-    indices = {file.path: index for index, file in enumerate(writer.manifest.files)}
-    return [indices[file.path] for file in writer.missing]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.core.history.run_data import RunData
+from runner.core.model.plan import Plan
+from runner.core.outcome.first_failure import node_stops, stop_before
 from runner.core.protocol.events import (
     Ended,
     Event,
@@ -15,12 +18,12 @@ from runner.core.protocol.events import (
     ProgramStarted,
     RankExited,
     RankStarted,
+    Stopping,
 )
 from runner.core.protocol.states import State
 from runner.core.text import counted, printable
 from runner.ui.page.columns import Number, relative
 from runner.ui.page.event_texts import KIND_NAMES, event_level, event_rank, event_text
-from runner.ui.page.terminated_exits import EventKey, event_key, terminated_exits
 
 MAX_TEXT = 400  # characters of an event
 
@@ -30,6 +33,9 @@ ON, SUCCEEDED, FAILED, STOPPED, UNSEEN = range(5)
 CONTROLLER = "controller"
 _STATES = {State.SUCCEEDED: SUCCEEDED, State.FAILED: FAILED, State.STUCK: FAILED}
 NODE_BAR = -1  # in place of a rank
+
+EventKey = tuple[str, int, int]
+"""The node, the attempt and the number of an event."""
 
 
 @dataclass(frozen=True)
@@ -188,3 +194,45 @@ def _attempts(run: RunData, origin: float, end: float) -> list[dict[str, Any]]:
         times = {"from": relative(start, origin), "to": relative(max(start, to), origin)}
         attempts.append({"number": number, "text": text, **times})
     return attempts
+
+
+def event_key(event: Event) -> EventKey:
+    """Return what no other event of a run has."""
+    return event.node, event.attempt, event.seq
+
+
+def terminated_exits(events: Sequence[Event], plans: Iterable[Plan]) -> set[EventKey]:
+    """Return the exits that are no failure: they followed a stop, or the end of a rank beside them.
+
+    What exits in any way after a stop that came from elsewhere did not fail; a stop that is itself
+    a failure ends by a signal. Torch terminates the ranks beside one that failed, and where it
+    restarts them, those of a membership that ended.
+    """
+    followed, any_stop = node_stops(events), _first_stops(events)
+    restarted = {plan.attempt for plan in plans if plan.restarts_ranks}
+    failed: set[tuple[str, int]] = set()
+    found: set[EventKey] = set()
+    for event in events:
+        body, place = event.body, (event.node, event.attempt)
+        if not isinstance(body, (RankExited, ProgramExited)) or body.code == 0:
+            continue
+        is_rank = isinstance(body, RankExited)
+        is_terminated = is_rank and body.signal == signal.SIGTERM
+        is_ours = body.signal in (signal.SIGTERM, signal.SIGKILL)
+        was_stopped = stop_before(event, followed) is not None
+        was_stopped |= is_ours and event.mono >= any_stop.get(place, float("inf"))
+        was_stopped |= is_terminated and (place in failed or event.attempt in restarted)
+        if was_stopped and (is_rank or place not in failed):
+            found.add(event_key(event))
+        elif is_rank:
+            failed.add(place)
+    return found
+
+
+def _first_stops(events: Iterable[Event]) -> dict[tuple[str, int], float]:
+    """Return when each node began to stop, for any cause, by its own clock."""
+    stops: dict[tuple[str, int], float] = {}
+    for event in events:
+        if isinstance(event.body, Stopping):
+            stops.setdefault((event.node, event.attempt), event.mono)
+    return stops

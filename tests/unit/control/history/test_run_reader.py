@@ -13,8 +13,7 @@ import pytest
 from runner.control.history import samples_reader
 from runner.control.history.bounded_reader import BLOCK, MAX_LINE, Problems, blocks_of_lines
 from runner.control.history.config_reader import read_config
-from runner.control.history.events_reader import read_events
-from runner.control.history.run_reader import read_run
+from runner.control.history.run_reader import read_events, read_run
 from runner.control.record.run_store import RunStore
 from runner.core.history.run_data import Metric, RunData
 from runner.core.model.results import Failure
