@@ -93,7 +93,6 @@ def load(node: str, start: float, end: float) -> NodeLoad:
     gpus = tuple(
         GpuLoad(
             index,
-            "NVIDIA A100",
             {"utilization": series(90 - 30 * index, 8), "power_w": series(320, 40)},
             ((start + 50, start + 90, "power"),) if index == 0 else (),
         )

@@ -46,7 +46,7 @@ def gpus(context: CheckContext) -> Iterator[Finding]:
         yield ok(node.name, f"{len(used)} {names}" if used else none_text)
         for gpu in used:
             if gpu.processes:
-                users = ", ".join(map(_process_text, gpu.processes))
+                users = ", ".join(_process_text(process) for process in gpu.processes)
                 hint = f"wait, ask the user, or choose other GPUs: cluster.nodes.{node.name}.gpus"
                 yield warning(node.name, f"GPU {gpu.index} is in use: {users}", hint)
     if len(models) > 1:

@@ -63,7 +63,8 @@ def logs(
         if not code and not follow:
             if not rank_logs.has_output:
                 chosen = select(found.plan) if rank or node else ()
-                told = nothing_written(chosen, node)
+                told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
+                told += f" on {node}" if node else ""
                 console.message(f"run {found.plan.run_id}: {told}")
             elif grep and not grep_filter.has_match:
                 console.message(f"run {found.plan.run_id}: no line matches")
@@ -72,12 +73,6 @@ def logs(
             deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: signal_pending(inbox)
         )
     return code
-
-
-def nothing_written(chosen: Sequence[int], node: str) -> str:
-    """Return that these ranks wrote nothing, or that nothing was written if none were chosen."""
-    told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
-    return told + (f" on {node}" if node else "")
 
 
 def _compile_pattern(grep: str) -> re.Pattern[bytes]:

@@ -30,7 +30,8 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
 
     composed = selection.contact_for_run(run)
     store = RunStore(composed.run_dir)
-    if not _is_whole(store):
+    is_whole = store.has_result and not store.has_unproven_end and _has_logs(store)
+    if not is_whole:  # `stop` fetches no logs
         store = _ask_hosts(composed, store)
     if json_:
         show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))
@@ -45,11 +46,6 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     for text in store.failed_notifications():
         note(text)
     return 0
-
-
-def _is_whole(store: RunStore) -> bool:
-    """Return whether the end is on record, proven, and with logs: `stop` fetches none."""
-    return store.has_result and not store.has_unproven_end and _has_logs(store)
 
 
 def _has_logs(store: RunStore) -> bool:

@@ -148,14 +148,11 @@ class _GpuHistory:
     """The samples of one GPU."""
 
     def __init__(self, max_points: int) -> None:
-        self.name = ""
         self.figures = _Figures(GPU_BOUNDS, max_points)
         self._spans: list[tuple[float, float, str]] = []
 
     def take(self, wall: float, gpu: Mapping[str, Any]) -> None:
         """Take a sample."""
-        if isinstance(gpu.get("name"), str):
-            self.name = gpu["name"][:MAX_NAME]
         self.figures.take(wall, gpu)
         given = gpu.get("throttled")
         why = ", ".join(map(str, given))[:MAX_NAME] if isinstance(given, list) else ""
@@ -167,7 +164,7 @@ class _GpuHistory:
 
     def build(self, index: int, last: float) -> GpuLoad:
         spans = tuple((begin, min(end, last), why) for begin, end, why in self._spans)
-        return GpuLoad(index, self.name, self.figures.build(), spans)
+        return GpuLoad(index, self.figures.build(), spans)
 
 
 class _NodeHistory:

@@ -68,7 +68,10 @@ def agreed_record(records: Mapping[str, HostRecord], *, per_host: bool) -> HostR
     best = max(records.values(), key=lambda record: (record.plan.attempt, len(record.plan.nodes)))
     deviants = _deviants(records, best.plan.attempt)
     if deviants and not per_host:
-        raise NotReady([_disagreement(name, best.plan.run_id) for name in deviants])
+        run_id = best.plan.run_id
+        message = f"its record of {run_id} is not the one that other hosts have"
+        hint = f"one of them was changed: compare runs/{run_id}/*/{{config.yaml,plan.json}} there"
+        raise NotReady([Problem(name, message, hint) for name in deviants])
     if not deviants:
         return best
     own = {
@@ -106,12 +109,6 @@ def _minority(digests: Mapping[str, str]) -> list[str]:
     counts = Counter(digests.values()).most_common(2)
     is_tie = len(counts) > 1 and counts[0][1] == counts[1][1]
     return [name for name, digest in digests.items() if is_tie or digest != counts[0][0]]
-
-
-def _disagreement(name: str, run_id: str) -> Problem:
-    message = f"its record of {run_id} is not the one that other hosts have"
-    hint = f"one of them was changed: compare runs/{run_id}/*/{{config.yaml,plan.json}} there"
-    return Problem(name, message, hint)
 
 
 def merge_statuses(

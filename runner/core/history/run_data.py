@@ -55,7 +55,6 @@ class GpuLoad:
     """The samples of one GPU; series by the name of the field of `GpuSample`."""
 
     index: int
-    name: str = ""
     series: Mapping[str, Series] = field(default_factory=dict)
     throttled: Tuple[Tuple[float, float, str], ...] = ()  # from, to, why
 

@@ -95,7 +95,6 @@ class Order:
     metrics: Tuple[str, ...] = ()  # files below `cwd` that grow; if there are any, only they count
     progress_pattern: str = ""  # of the program's own lines
     sample_s: float = 0.0  # between two samples of the host's load; 0 for never
-    stacks: bool = False  # whether ranks are prepared to dump their Python stacks
     path_folder: str = ""  # put first on the PATH of the program, "" for none
     launcher: str = "torchrun"  # starts the ranks, forwards TERM; "" if `argv` is the one rank
     nproc: int = 0  # ranks that it starts here
@@ -162,7 +161,6 @@ class Plan:
     notes: Tuple[str, ...] = ()  # decisions that the user should read
     min_nodes: int = 0  # of an elastic run, 0 for any other
     max_nodes: int = 0
-    debug: Optional[DebugRank] = None
 
     @functools.cached_property
     def torch_assigns_ranks(self) -> bool:

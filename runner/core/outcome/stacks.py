@@ -240,7 +240,9 @@ def group_by_stack(
     Paths below the working folders of ranks, on any host, are shortened.
     """
     groups = group_equal(
-        shorten_paths(stack, folders) for stacks in stacks_by_node.values() for stack in stacks
+        replace(stack, frames=tuple(_shorten_path(frame, folders) for frame in stack.frames))
+        for stacks in stacks_by_node.values()
+        for stack in stacks
     )
     grouped_ranks = {rank for group in groups for rank in group.ranks}
     unknown = tuple(rank for rank, node in node_of_rank.items() if node not in stacks_by_node)
@@ -290,11 +292,6 @@ def _describe_missing(report: StackReport) -> Iterator[str]:
         yield f"{with_nodes(report.ended, report.node_of_rank)}, {clause} ended"
     if report.unknown:
         yield f"{with_nodes(report.unknown, report.node_of_rank)}, which sent no stacks"
-
-
-def shorten_paths(stack: Stack, folders: Sequence[str]) -> Stack:
-    """Return a stack with paths relative to one of `folders`, or to the installed packages."""
-    return replace(stack, frames=tuple(_shorten_path(frame, folders) for frame in stack.frames))
 
 
 def _shorten_path(frame: Frame, folders: Sequence[str]) -> Frame:

@@ -108,7 +108,6 @@ def build_plan(
         notes=tuple(_notes(attempt_plan, facts, without_cuda, fold_names)),
         min_nodes=spec.min_nodes or 0,
         max_nodes=(spec.max_nodes or len(spec.nodes)) if spec.min_nodes else 0,
-        debug=spec.debug,
     )
 
 
@@ -238,7 +237,6 @@ def _order(
         metrics=spec.metrics,
         progress_pattern=spec.progress_pattern,
         sample_s=spec.sample_s,
-        stacks=spec.stacks,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],
         notify=notify_part(spec) if node == spec.nodes[0] else None,

@@ -102,7 +102,8 @@ class WorkerProcess:
             if self._is_gone():
                 break
             time.sleep(_KILL_PAUSE_S)
-        self.problem = reason or self._exit_text()
+        ended = f"was ended by signal {-self._code}" if self._code else "ended"
+        self.problem = reason or ended
 
     def _is_gone(self) -> bool:
         if self.pid:
@@ -110,9 +111,6 @@ class WorkerProcess:
             if self._code is not None:
                 self.pid = 0
         return not self.pid
-
-    def _exit_text(self) -> str:
-        return f"was ended by signal {-self._code}" if self._code else "ended"
 
     def _fork(self, answer: Callable[[], bytes]) -> None:
         parent_pid = os.getpid()

@@ -26,7 +26,8 @@ def render_page(data: Mapping[str, Any], refresh_s: int = 0) -> str:
     refresh = [f'<meta http-equiv="refresh" content="{refresh_s}">'] if refresh_s else []
     styles = [_asset("vendor/uplot/uPlot.min.css"), _asset("assets/page.css")]
     library = _asset("vendor/uplot/uPlot.iife.min.js")
-    own = "\n".join(["(() => {", '"use strict";', *map(_own_script, SCRIPTS), "})();"])
+    own_scripts = [_asset(f"assets/{name}") for name in SCRIPTS]
+    own = "\n".join(["(() => {", '"use strict";', *own_scripts, "})();"])
     scripts = [library, own]
     policy = _policy(styles, scripts)
     return "\n".join(
@@ -79,10 +80,6 @@ def _policy(styles: list[str], scripts: list[str]) -> str:
 def _hash_source(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _own_script(name: str) -> str:
-    return _asset(f"assets/{name}")
 
 
 def _asset(path: str) -> str:

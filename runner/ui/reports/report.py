@@ -72,7 +72,10 @@ def attempt_header(plan: Plan) -> str:
 
 
 def _node_lines(plan: Plan) -> list[str]:
-    groups = _group_neighbours(plan.nodes)
+    groups = [  # neighbours that differ only in name and ranks
+        list(group)
+        for _, group in itertools.groupby(plan.nodes, attrgetter("nproc", "gpus", "interface"))
+    ]
     return align([(fold_names(each.node for each in group), _node_text(group)) for group in groups])
 
 
@@ -369,12 +372,6 @@ def _unverified_lines(
     if limits:
         lines.append(f"    if {up} the ranks there {' or '.join(limits)}")
     return [*lines, f"    when {them} answer{'s' * (len(names) == 1)} again: {retry_command}"]
-
-
-def _group_neighbours(node_plans: Sequence[NodePlan]) -> list[list[NodePlan]]:
-    """Group neighbours that differ only in name and ranks."""
-    groups = itertools.groupby(node_plans, key=attrgetter("nproc", "gpus", "interface"))
-    return [list(group) for _, group in groups]
 
 
 def _node_text(group: Sequence[NodePlan]) -> str:

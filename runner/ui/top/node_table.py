@@ -118,7 +118,10 @@ def _columns(rows: Sequence[NodeRow], width: int, *, ascii_only: bool) -> list[C
         return Column(header, cells(cell), priority, is_number=True)
 
     def host(header: str, cell: Callable[[Sample], str], priority: int) -> Column:
-        return number(header, lambda row: _of_host(row, cell), priority)
+        def of_host(row: NodeRow) -> str:  # of several rows, the first one has it
+            return cell(row.node.sample) if row.node.sample and row.is_first else ""
+
+        return number(header, of_host, priority)
 
     def load(row: NodeRow) -> Text:
         bar = _gpu_bar if row.is_gpu else _levels
@@ -130,7 +133,7 @@ def _columns(rows: Sequence[NodeRow], width: int, *, ascii_only: bool) -> list[C
         Column("NODE", names, 0, least=8),
         *([number("GPU", _gpu_index, 1)] if is_by_gpu else []),
         Column("LOAD" if is_by_gpu else "GPUS", cells(load), 1),
-        number("USE", _use, 2),
+        number("USE", lambda row: _percent(mean_utilization(row.gpus)), 2),
         number("GPU MEM", _gpu_memory, 5),
         number("POWER", _power, 8),
         number("TEMP", _temperature, 6),
@@ -141,11 +144,6 @@ def _columns(rows: Sequence[NodeRow], width: int, *, ascii_only: bool) -> list[C
         Column("WHO", cells(_who), 4, least=10, good=max(12, width // 5)),
         Column("NOTE", cells(_note), 3, least=12, good=max(14, width // 3)),
     ]
-
-
-def _of_host(row: NodeRow, cell: Callable[[Sample], str]) -> str:
-    """Return a cell about the host; of several rows, the first one has it."""
-    return cell(row.node.sample) if row.node.sample and row.is_first else ""
 
 
 def _gpu_index(row: NodeRow) -> str:
@@ -196,10 +194,6 @@ def _use_style(gpu: GpuSample) -> str:
         return QUIET
     percent = gpu.utilization or 0
     return "green" if percent >= BUSY_PERCENT else "cyan" if percent >= HALF_PERCENT else WARNING
-
-
-def _use(row: NodeRow) -> str:
-    return _percent(mean_utilization(row.gpus))
 
 
 def _percent(value: float | None) -> str:

@@ -12,7 +12,7 @@ import signal
 import sys
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -171,7 +171,9 @@ class Terminal:
         wait_s = ESCAPE_S if self._keys.is_inside else timeout_s
         readable, _, _ = select.select([IN, self._wake[0]], [], [], max(0.0, wait_s))
         if self._wake[0] in readable:
-            self._drain_wake()
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._wake[0], 64):
+                    pass
         if self._is_suspending:
             self._suspend()
         if IN not in readable:
@@ -191,11 +193,6 @@ class Terminal:
             self.signum = signum
         with contextlib.suppress(OSError):  # it is full: the reader wakes up anyway
             os.write(self._wake[1], b"\0")
-
-    def _drain_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake[0], 64):
-                pass
 
     def _suspend(self) -> None:
         """Stop, as Ctrl-Z asks; go on in the foreground where `fg` says so."""
@@ -226,7 +223,8 @@ class Terminal:
         A signal cuts it short, unless it `is_last`.
         """
         data = text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
-        for piece in _pieces(data):
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
             deadline = time.monotonic() + WRITE_S
             while not select.select([], [OUT], [], 0.1)[1]:
                 if (self.signum and not is_last) or time.monotonic() > deadline:
@@ -237,8 +235,3 @@ class Terminal:
                 self.signum = self.signum or signal.SIGHUP
                 return False
         return True
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    for start in range(0, len(data), PIECE):
-        yield data[start : start + PIECE]

@@ -35,16 +35,11 @@ def note_damaged(runs: Sequence[RunSummary]) -> None:
 def no_figures(runs: Sequence[RunData]) -> NotReady:
     """Return the error where runs have neither metrics nor samples on record."""
     if unended := [run.run_id for run in runs if run.verdict is None]:
-        return _nothing_here(unended)
+        message = f"nothing of what {join_some(unended, MAX_NAMED)} printed is here yet"
+        return NotReady([Problem("export", message, "\n".join(_pull_commands(unended)))])
     which = runs[0].run_id if len(runs) == 1 else counted(len(runs), "run")
     hint = f'a program makes them with lines such as {{"step": 1, "loss": 0.5}}: {PAGE}'
     return NotReady([Problem("export", f"{which} {NO_FIGURES}", hint)])
-
-
-def _nothing_here(run_ids: Sequence[str]) -> NotReady:
-    """Return the error where runs whose end is not on record have nothing on record besides."""
-    message = f"nothing of what {join_some(run_ids, MAX_NAMED)} printed is here yet"
-    return NotReady([Problem("export", message, "\n".join(_pull_commands(run_ids)))])
 
 
 def _pull_commands(run_ids: Sequence[str]) -> list[str]:

@@ -185,12 +185,10 @@ def mount_text(mount: Mount) -> str:
     """Return the value of `--mount`, which is a record of CSV; a missing source is an error."""
     fields = ["type=bind", f"src={mount.source}", f"dst={mount.target}"]
     fields += ["readonly"] if mount.read_only else []
-    return ",".join(csv_field(field) for field in fields)
-
-
-def csv_field(text: str) -> str:
-    """Return a field of CSV, in quotes where it needs them."""
-    return '"' + text.replace('"', '""') + '"' if {*text} & {*',"\n'} else text
+    for index, text in enumerate(fields):
+        if {*text} & {*',"\n'}:
+            fields[index] = '"' + text.replace('"', '""') + '"'
+    return ",".join(fields)
 
 
 def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
