@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.checks.base import CheckContext, check, error, most_common, ok, warning
 from runner.core.model.facts import Interpreter
 from runner.core.model.results import Finding, Level
-from runner.core.planning.readiness import NCCL_PACKAGES, needs_python, without_torch
+from runner.core.planning.readiness import needs_python, without_torch
 
 
 @check(30, at_launch=True)
@@ -90,14 +90,13 @@ def torch(context: CheckContext) -> Iterator[Finding]:
 
 def _versions(info: Interpreter) -> dict[str, str]:
     """Return the versions that have to be equal; "" for an unknown one."""
-    nccl = (info.packages or {}).get(_nccl_distribution(info), "")
+    nccl = info.nccl.get(_nccl_distribution(info), "")
     return {"torch": info.torch, "CUDA": info.torch_cuda, "NCCL": nccl}
 
 
 def _nccl_distribution(info: Interpreter) -> str:
     """Return the distribution that holds NCCL; "" for none or several."""
-    names = [name for name in NCCL_PACKAGES if name in (info.packages or {})]
-    return names[0] if len(names) == 1 else ""
+    return next(iter(info.nccl)) if len(info.nccl) == 1 else ""
 
 
 def _versions_text(parts: Mapping[str, str]) -> str:

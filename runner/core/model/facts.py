@@ -71,7 +71,6 @@ class FactsRequest:
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one
     container: Optional[ContainerProbe] = None  # the interpreter is then that of its image
     mounts: Tuple[str, ...] = ()  # sources of mounts, which have to be there
-    packages: Tuple[str, ...] = ()  # normalised names to look for in the task's interpreter
     find_users: bool = False  # who else has processes there
     thorough: bool = False
     """Whether to do what no launch waits for: query the health of the GPUs and the load of the
@@ -149,7 +148,7 @@ class Interpreter:
     torch_cuda: str = ""  # the CUDA runtime it is built for ("12.8"), "" for none
     error: str = ""
     prefix: str = ""  # `sys.prefix`, links resolved: those that share it share their packages
-    packages: Optional[Dict[str, str]] = None  # versions of those asked for, "" of a bare module
+    nccl: Dict[str, str] = field(default_factory=dict)  # versions of the distributions that hold it
 
 
 @dataclass(frozen=True)

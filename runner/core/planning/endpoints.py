@@ -31,11 +31,6 @@ class AttemptEndpoints:
     route: str  # an address by which routing tables find the master
     local_addrs: Mapping[str, str]  # at which others reach the ranks of each node
     hub: Optional[Hub]  # None for a single node
-    etcd_endpoint: str  # HOST:PORT of etcd, "" for none
-
-    def reserved_port(self, node: Node, spec: Spec) -> int:
-        """Return the port that a node reserves until a process of the run listens on it."""
-        return self.port if node is spec.master else 0
 
 
 def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints:
@@ -47,8 +42,7 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
     addr, reason, route = training_address(spec, spec.nodes, facts)
     master_facts = facts[spec.master.name]
     local_addrs = _local_addrs(spec, facts)
-    etcd_endpoint = spec.rendezvous.endpoint
-    if etcd_endpoint:
+    if spec.rendezvous.endpoint:
         reason = "rendezvous.endpoint"
     return AttemptEndpoints(
         addr=addr,
@@ -57,7 +51,6 @@ def choose_endpoints(spec: Spec, facts: Mapping[str, Facts]) -> AttemptEndpoints
         route=route,
         local_addrs=local_addrs,
         hub=_choose_hub(spec, addr if is_numeric(addr) else route or addr, master_facts.hub_port),
-        etcd_endpoint=etcd_endpoint,
     )
 
 

@@ -24,9 +24,6 @@ TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another
 MIN_DISK_BYTES = 32 << 20
 """The least free space in which records and the first log lines fit."""
 
-NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-"""The distributions that contain torch's NCCL, one per CUDA runtime."""
-
 
 WORKDIR_HINTS = {
     "above": (
@@ -70,7 +67,6 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         port_first=ports.first if needs_ports else 0,
         port_last=ports.last if needs_ports else 0,
         python_path=spec.env_of(node).get("PYTHONPATH", ""),
-        packages=NCCL_PACKAGES,
         find_users=bool(store_risk(spec)),
     )
 

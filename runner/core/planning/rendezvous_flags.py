@@ -35,7 +35,6 @@ class NodePosition:
     addr: str  # the master's
     port: int  # there
     local_addr: str = ""  # at which others reach its ranks
-    etcd_endpoint: str = ""  # HOST:PORT, if the nodes meet there
     attempt: int = 0  # the run's n-th start
     first_rank: int = 0  # on this node, where the plan assigns the ranks
     world_size: int = 1
@@ -116,7 +115,7 @@ def _c10d(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
 
 def _etcd(spec: Spec, position: NodePosition) -> Tuple[str, ...]:
     """Use an etcd that somebody keeps running."""
-    return _dynamic(spec, position, position.etcd_endpoint)
+    return _dynamic(spec, position, spec.rendezvous.endpoint)
 
 
 def _dynamic(

@@ -113,11 +113,10 @@ def _launch_facts(
     python = request.python  # a bare name is looked up on the PATH
     python = absolute(python, facts.home) if python.startswith("~/") else python
     path_env = {"PYTHONPATH": request.python_path} if request.python_path else {}
-    limit_s, packages = request.tool_timeout_s, request.packages
     inside: Dict[str, Any] = {}
     if request.container is None:
         children["python"] = interpreter.start(
-            *(python, {**environ, **path_env}, facts.project, limit_s, packages)
+            python, {**environ, **path_env}, facts.project, request.tool_timeout_s
         )
     else:
         inside = yield from _container_facts(request, facts, environ, children)
@@ -161,7 +160,7 @@ def _container_facts(
     trial = container.Trial(request.container, facts, environ)
     argv = trial.argv(has_gpus=query.has_driver())
     child = children["python"] = interpreter.start_in_container(
-        *(argv, python, {**outside, **path_env}, request.container.run_timeout_s, request.packages)
+        argv, python, {**outside, **path_env}, request.container.run_timeout_s
     )
     try:
         yield from wait_all([child], also_read=[*children.values()])

@@ -1,4 +1,4 @@
-"""Interpreter probe: path, version, torch and packages of the task's Python, importing none.
+"""Interpreter probe: path, version, torch and NCCL of the task's Python, importing none.
 
 Checks also ask the login shell for the interpreter of that name: an SSH command does not run in one
 and reads no profile, so the two may differ.
@@ -25,11 +25,10 @@ _MARK = "\x02runner-python\x03"
 _INSIDE_MARK = "\x02runner-inside\x03"
 _LOGIN_MARK = "runner-login:"
 
-# This runs on any Python from 2.7. It answers between marks, since sites print banners. It finds
-# distributions by the names of their folders: reading all metadata takes ten times as long.
+# This runs on any Python from 2.7. It answers between marks, since sites print banners.
 _PROBE_PROGRAM = """
 import json, os, re, sys
-answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": ""}
+answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": "", "nccl": {}}
 try:
     answer["prefix"] = os.path.realpath(sys.prefix)
     from importlib.util import find_spec
@@ -39,38 +38,12 @@ try:
             answer["torch"] = file.read()
 except Exception:
     pass
-
-def plain(name):
-    return re.sub("[-_.]+", "-", name).lower()
-
-def version_in(folder, entry, version):
-    for name in ("METADATA", "PKG-INFO", "EGG-INFO/PKG-INFO", ""):
-        path = os.path.join(folder, entry, name) if name else os.path.join(folder, entry)
-        if os.path.isfile(path):
-            if version:
-                return version
-            with open(path, "rb") as file:
-                found = re.search(b"(?m)^Version: *([^\\s]+)", file.read(65536))
-            return found and found.group(1).decode()
-
-def look(wanted):
-    packages = {}
-    kinds = re.compile("([A-Za-z0-9].*?)(?:-([0-9][^-]*))?(?:-py[0-9.]+.*)?[.](dist|egg)(-info)?$")
-    for folder in filter(None, sys.path):
-        above, own = os.path.split(folder)
-        names = [(folder, each) for each in os.listdir(folder)] if os.path.isdir(folder) else []
-        for place, entry in [(above, own)] * own.endswith(".egg") + names:
-            kind = kinds.match(entry)
-            name = plain(kind.group(1) if kind else entry.partition(".")[0])
-            if name in wanted and not packages.get(name):
-                version = kind and version_in(place, entry, kind.group(2))
-                if version or not kind:
-                    packages[name] = version or ""
-    answer["packages"] = packages
-
 try:
-    if sys.argv[1:]:
-        look(set(sys.argv[1:]))
+    for folder in filter(os.path.isdir, sys.path):
+        for entry in os.listdir(folder):
+            found = re.match("nvidia_nccl_(cu[0-9]+)-([^-]+)[.]dist-info$", entry)
+            if found:
+                answer["nccl"].setdefault("nvidia-nccl-" + found.group(1), found.group(2))
 except Exception:
     pass
 os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
@@ -94,14 +67,9 @@ os.write(1, ("MARK" + json.dumps(inside)).encode())
 """.replace("MARK", '" "'.join(_INSIDE_MARK))
 
 
-def start(
-    python: str, environ: Dict[str, str], folder: str, limit_s: float, packages: Sequence[str] = ()
-) -> BoundedChild:
-    """Probe `python` in `environ` and in `folder`, if that exists.
-
-    `packages` are the distributions and modules to look for, by normalised name.
-    """
-    return BoundedChild(lambda: _exec_probe(python, environ, folder, packages), limit_s)
+def start(python: str, environ: Dict[str, str], folder: str, limit_s: float) -> BoundedChild:
+    """Probe `python` in `environ` and in `folder`, if that exists."""
+    return BoundedChild(lambda: _exec_probe(python, environ, folder), limit_s)
 
 
 def start_in_container(
@@ -109,14 +77,13 @@ def start_in_container(
     python: str,
     environ: Dict[str, str],
     limit_s: float,
-    packages: Sequence[str] = (),
 ) -> BoundedChild:
     """Probe `python` in a new container, which the command `run` makes of the words after it."""
 
     def exec_probe() -> None:
         bounded_child.report_facts(doing=f"starting {python} in a container", path=python)
         program = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s))) + _PROBE_PROGRAM
-        argv = [*run, python, "-B", "-c", program, *packages]
+        argv = [*run, python, "-B", "-c", program]
         os.execvpe(argv[0], argv, environ)
 
     return BoundedChild(exec_probe, limit_s)
@@ -159,11 +126,15 @@ def parse_answer(answer: Dict[str, Any]) -> Interpreter:
         oldest = ".".join(map(str, MIN_VERSION))
         return Interpreter(error=f"{executable} is Python {version}, older than {oldest}")
     text = answer["torch"]
-    torch, cuda = _assigned_string("__version__", text), _assigned_string("cuda", text)
+    torch = _assigned_string("__version__", text)
+    cuda = _assigned_string("cuda", text)
     return Interpreter(
-        *(executable, version, torch, cuda),
+        executable=executable,
+        version=version,
+        torch=torch,
+        torch_cuda=cuda,
         prefix=answer.get("prefix", ""),
-        packages=answer.get("packages"),
+        nccl=answer.get("nccl", {}),
     )
 
 
@@ -173,7 +144,7 @@ def _assigned_string(name: str, text: str) -> str:
     return match.group(1) if match else ""
 
 
-def _exec_probe(python: str, environ: Dict[str, str], folder: str, packages: Sequence[str]) -> None:
+def _exec_probe(python: str, environ: Dict[str, str], folder: str) -> None:
     report = bounded_child.report_facts
     if folder:
         report(doing=f"entering {folder}")
@@ -185,7 +156,7 @@ def _exec_probe(python: str, environ: Dict[str, str], folder: str, packages: Seq
         return
     report(doing=f"starting {path}", path=path)
     try:
-        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM, *packages], environ)
+        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM], environ)
     except OSError as failure:
         is_gone = isinstance(failure, FileNotFoundError)
         reason = "the interpreter it names is not there" if is_gone else failure.strerror

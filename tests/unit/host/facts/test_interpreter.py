@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from runner.core.model.container import InsideFacts
 from runner.host.facts import interpreter
@@ -20,11 +21,13 @@ def ended(*run: str) -> BoundedChild:
     return child
 
 
-def test_one_probe_finds_interpreter_and_place() -> None:
+def test_one_probe_finds_interpreter_and_place(tmp_path: Path) -> None:
     """Here it is this machine that it runs on."""
-    child = ended("/usr/bin/env")
+    (tmp_path / "nvidia_nccl_cu99-2.27.3.dist-info").mkdir()
+    child = ended("/usr/bin/env", f"PYTHONPATH={tmp_path}")
     found, inside = interpreter.result(child, "python"), interpreter.inside_facts(child)
     assert found.executable == sys.executable
+    assert found.nccl["nvidia-nccl-cu99"] == "2.27.3"
     assert inside.gpus >= 0
     assert inside.shm_bytes > 0
 
