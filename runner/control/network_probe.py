@@ -22,7 +22,8 @@ class NetworkProber:
     """Probes the network between hosts whose facts are known."""
 
     def __init__(self, spec: Spec, broadcast: Callable[[Collection[str]], Broadcast]) -> None:
-        self._spec, self._broadcast = spec, broadcast
+        self._spec = spec
+        self._broadcast = broadcast
 
     def run(self, nodes: tuple[Node, ...], facts: Mapping[str, Facts]) -> NetworkProbe | None:
         """Return what the ready nodes found, the master first; None if nothing is to be probed."""

@@ -45,7 +45,9 @@ class HostPool:
     """
 
     def __init__(self, spec: Spec, console: Console, inbox: Inbox) -> None:
-        self.spec, self.console, self.inbox = spec, console, inbox
+        self.spec = spec
+        self.console = console
+        self.inbox = inbox
         self.connector = Connector(spec, console.message)
         self.sessions: dict[str, HostSession] = {}
 

@@ -130,7 +130,9 @@ class LaunchSession:
         store: RunStore,
         inbox: Inbox,
     ) -> None:
-        self._request, self._source, self._store = request, source, store
+        self._request = request
+        self._source = source
+        self._store = store
         self._past_attempts: tuple[PastAttempt, ...] = ()
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent

@@ -247,7 +247,8 @@ class StreamGroup:
     """Hosts that lack the same contents, and so get the same chunks."""
 
     def __init__(self, missing_digests: frozenset[str], targets: list[PushTarget]) -> None:
-        self.missing_digests, self.targets = missing_digests, targets
+        self.missing_digests = missing_digests
+        self.targets = targets
         self.total = 0  # bytes
         self._buffer = bytearray()
 

@@ -110,7 +110,8 @@ class _Figures:
     """Series of figures by their names."""
 
     def __init__(self, bounds: Bounds, max_points: int) -> None:
-        self._bounds, self._max_points = bounds, max_points
+        self._bounds = bounds
+        self._max_points = max_points
         self._waiting: dict[str, tuple[list[float], list[float]]] = {}
         self._series: dict[str, SeriesBuilder] = {}
 
@@ -174,7 +175,8 @@ class _NodeHistory:
         self._max_points = max_points
         self._figures = _Figures(NODE_BOUNDS, max_points)
         self._gpus: dict[int, _GpuHistory] = {}
-        self._error, self._last = "", -math.inf
+        self._error = ""
+        self._last = -math.inf
 
     def take(self, wall: float, sample: Mapping[str, Any]) -> None:
         """Take a sample."""

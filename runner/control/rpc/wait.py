@@ -45,7 +45,10 @@ class WaitLoop:
         lost_s: float = math.inf,
         show: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        self.sessions, self.inbox, self.lost_s, self._show = sessions, inbox, lost_s, show
+        self.sessions = sessions
+        self.inbox = inbox
+        self.lost_s = lost_s
+        self._show = show
         self._answered_at: dict[str, float] = {}
         self._disk_wait_s: dict[str, float] = {}  # as reported
         self._worked_at: dict[str, float] = {}  # when a host reported progress, or was sent a lot

@@ -124,10 +124,6 @@ class Rendezvous:
         """Whether the ranks meet at a store on the master."""
         return self.backend in ("static", "c10d")
 
-    def reserves_port(self, node: str, master: str) -> bool:
-        """Return whether `node` reserves a port for the store of the ranks."""
-        return self.uses_master_store and node == master
-
     @property
     def uses_etcd(self) -> bool:
         """Whether the nodes meet at etcd."""

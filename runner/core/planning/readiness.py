@@ -40,15 +40,15 @@ WORKDIR_HINTS = {
 
 def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     """Return what a launch asks a node."""
-    task, rendezvous, ports = spec.task, spec.rendezvous, spec.master_port
+    task = spec.task
+    ports = spec.master_port
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
     is_master = node is spec.master
-    reserves_port = rendezvous.reserves_port(node.name, spec.master.name)
     is_voter = spec.relaunch.max > 0
     has_peers = len(spec.nodes) + len(spec.spares) > 1
-    needs_ports = is_master or reserves_port or is_voter
+    needs_ports = is_master or is_voter
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
@@ -61,7 +61,7 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
         workdir=spec.workdir,
         tasks_hash=code.tasks_hash,
         release=code.release,
-        reserve_port=reserves_port,
+        reserve_port=is_master and spec.rendezvous.uses_master_store,
         reserve_hub_port=is_master and has_peers,
         reserve_vote_port=is_voter and has_peers,
         port_first=ports.first if needs_ports else 0,
@@ -239,7 +239,8 @@ def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
 
 def _network_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
     yield from interface_problems(node, facts)
-    if spec.rendezvous.reserves_port(node.name, spec.master.name) and not facts.reserved_port:
+    is_master = node.name == spec.master.name
+    if is_master and spec.rendezvous.uses_master_store and not facts.reserved_port:
         hint = "set cluster.master_port to another port, a range such as 29500-29600, or auto"
         yield Problem(node.name, f"cluster.master_port: {facts.port_error}", hint)
 

@@ -32,8 +32,11 @@ class WorkerProcess:
 
     def __init__(self, answer: Callable[[], bytes], limit_s: float) -> None:
         """Fork a process that calls `answer` whenever it is asked; it has `limit_s` for each."""
-        self.pid, self.problem, self.is_late = 0, "", False
-        self._limit_s, self._asked_at = limit_s, 0.0
+        self.pid = 0
+        self.problem = ""
+        self.is_late = False
+        self._limit_s = limit_s
+        self._asked_at = 0.0
         self._code: Optional[int] = None
         self._received: Optional[bytes] = None  # None unless an answer is awaited
         self._ask_fd = self._answer_fd = -1
@@ -58,7 +61,8 @@ class WorkerProcess:
         """Ask, unless an answer is awaited."""
         if self.problem or self.is_asked:
             return
-        self._received, self._asked_at = b"", time.monotonic()
+        self._received = b""
+        self._asked_at = time.monotonic()
         try:
             os.write(self._ask_fd, _ASK)
         except OSError:  # it has ended
@@ -131,7 +135,8 @@ class WorkerProcess:
                 os.close(descriptor)
         for descriptor in ours:
             os.set_blocking(descriptor, False)
-        self._ask_fd, self._answer_fd = ask_fd, answer_fd
+        self._ask_fd = ask_fd
+        self._answer_fd = answer_fd
 
 
 def _run_child(

@@ -152,7 +152,8 @@ class Terminal:
             columns = lines = 0
         size = max(MIN_COLUMNS, columns or 80), max(MIN_LINES, lines or 24)
         if size != self._size:
-            self._size, self._drawn = size, []
+            self._size = size
+            self._drawn = []
         return size
 
     def draw(self, lines: Sequence[str]) -> None:
