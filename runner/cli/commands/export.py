@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 from runner.cli.verb import verb
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.shell import line
 from runner.core.text import counted
 from runner.ui.output import note, show
@@ -21,7 +23,6 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
 
     Without a RUN, it is the latest one. A repeated export replaces the one before.
     """
-    from runner.cli.extras import missing_extra
     from runner.control.history.named_runs import named_records
     from runner.workflows.history.incomplete_records import NO_FIGURES, note_incomplete
     from runner.workflows.history.tensorboard_export import export_runs
@@ -32,7 +33,11 @@ def export(run: tuple[str, ...] = (), tensorboard: str = "") -> int:
     try:
         exports = export_runs(records, Path(tensorboard))
     except ImportError as error:
-        raise missing_extra("--tensorboard", "tensorboard") from error
+        argv = [sys.executable, "-m", "pip", "install", "tensorboard"]
+        if importlib.util.find_spec("pip") is None:  # as in an environment that uv made
+            argv = ["uv", "pip", "install", "--python", sys.executable, "tensorboard"]
+        message = "tensorboard is not installed here"
+        raise NotReady([Problem("--tensorboard", message, line(argv))]) from error
     for each in exports:
         if each.scalars:
             show(f"{Path(tensorboard, each.run_id)}: {counted(each.scalars, 'scalar')}")
