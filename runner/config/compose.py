@@ -27,7 +27,7 @@ from runner.config.overrides import hydra_value, override_key, parse_overrides, 
 from runner.config.primary import HydraInput
 from runner.config.request import FailedRun, RequestBuilder, as_sweep, as_typed
 from runner.config.schema import GROUPS
-from runner.config.search_path import ConfigFiles, conf_folders, hydra_session, shipped_folder
+from runner.config.search_path import ConfigFiles, conf_folders, hydra_session
 from runner.config.task import append_arguments, new_run_id
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem, is_output_error
@@ -53,7 +53,7 @@ def open_composer(
 
     The program gets `arguments` after its own. For launches somebody has to say what to run.
     """
-    folders = [shipped_folder()] if shipped_only else conf_folders(config_dirs)
+    folders = conf_folders(config_dirs)[-1:] if shipped_only else conf_folders(config_dirs)
     with hydra_session(folders, primary.SHIPPED) as hydra:
         yield Composer(hydra, ConfigFiles(folders), arguments, for_launches=for_launches)
 

@@ -35,6 +35,8 @@ ROOTS = [*(option.name for option in dataclasses.fields(RunnerConfig)), "hydra"]
 ENV_KEY = re.compile(r"(?:task|cluster|cluster\.nodes\.[^.]+)\.env\.")
 """A variable of an environment, which takes no list."""
 
+ENV_COPY = "hydra.job.env_copy"
+
 
 def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
     """Return the problem of a value that cannot be resolved."""
@@ -346,6 +348,10 @@ def _other_error(error: Exception, files: ConfigFiles, overrides: Sequence[str])
     """Return the message of Hydra: its first line, and the rest as the hint."""
     if isinstance(error, OmegaConfBaseException):
         return unresolved_problem(str(error.full_key or "configuration"), error)
+    env_copy = files.locate_key(ENV_COPY, ["runner"])
+    if type(error) is KeyError and env_copy != ENV_COPY:  # Hydra looks names up in it
+        message = f"{error.args[0]} is not set in this shell's environment"
+        return Problem(env_copy, message, "cluster.pass_env=[NAME] copies variables to the ranks")
     text = str(error).strip() or type(error).__name__
     first, _, rest = text.partition("\n")
     if match := re.fullmatch(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'.*", first):

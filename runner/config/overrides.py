@@ -22,8 +22,11 @@ HOME_PATH = re.compile(r"([^\s=]+=)(~[\w.-]*(?:/[^\s'\"\\\[\]{}(),=]*)?)")
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word is meant as an override, such as KEY=VALUE or ~KEY, legal or not."""
-    return re.match(r"[~+]|[^-\s=][^\s=]*=", word) is not None
+    """Return whether a word is meant as an override, such as KEY=VALUE or ~KEY, legal or not.
+
+    `~user/x` is a path.
+    """
+    return re.match(r"\+|~[^/=]*(=|$)|[^-\s=][^\s=]*=", word) is not None
 
 
 def names_file(word: str) -> bool:

@@ -23,6 +23,7 @@ from runner.config.validation import suggest
 from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
+    CONTACT_FILE,
     ORIGIN_FILE,
     PLAN_FILE,
     RESULT_FILE,
@@ -220,8 +221,8 @@ def _launch_time(folder: Path) -> float | None:
 def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
     """Return the hosts that a record came from; none if a launch made it."""
     file = folder / ORIGIN_FILE
-    if not file.exists():
-        return ()
+    if not file.exists():  # what `pull` puts below `hosts` has neither file
+        return () if (folder / CONTACT_FILE).exists() else ("a host",)
     try:
         return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))["hosts"])) or ("a host",)
     except (OSError, ValueError, KeyError, TypeError):

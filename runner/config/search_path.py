@@ -27,7 +27,7 @@ from hydra.version import VersionBase
 from runner.config.hydra_settings import register
 from runner.config.overrides import override_key
 from runner.config.schema import GROUPS, SECTIONS
-from runner.core.errors import ConfigError, Problem
+from runner.core.errors import NO_FOLDER, ConfigError, Problem
 from runner.core.shell import expand_home
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def conf_folders(extra: Sequence[str]) -> list[Path]:
     try:
         cwd = Path.cwd()
     except OSError as error:
-        problem = Problem("", f"the working directory is not there: {error.strerror}")
-        raise ConfigError([problem]) from error
+        raise ConfigError([NO_FOLDER]) from error
     folders = [cwd / expand_home(name) for name in extra]
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing:

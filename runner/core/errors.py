@@ -37,6 +37,9 @@ class Problem:
         return "\n".join(lines)
 
 
+NO_FOLDER = Problem("", "the working directory is not there any more", "cd to one that is there")
+
+
 def reason_of(error: Exception) -> str:
     """Return what went wrong, without the file that it happened to."""
     return getattr(error, "strerror", None) or str(error)

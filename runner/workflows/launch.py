@@ -133,6 +133,7 @@ class LaunchSession:
         self._request = request
         self._source = source
         self._store = store
+        self._here = str(Path.cwd())  # which may be removed before the end
         self._past_attempts: tuple[PastAttempt, ...] = ()
         self._keeper: CodeKeeper | None = None
         self._monitor: AttemptMonitor | None = None  # once orders are sent
@@ -180,7 +181,8 @@ class LaunchSession:
         self._pool.close()
 
     def _run_attempts(self, plan: Plan, facts: dict[str, Facts]) -> int:
-        started_at, here = time.monotonic(), str(Path.cwd())
+        started_at = time.monotonic()
+        here = self._here
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         attempt = self._orders(plan, facts)
         with self._writing_record():
@@ -189,7 +191,7 @@ class LaunchSession:
         self._keeper = self._source.keep(CodeStore(Path(here, run_index.RUNS_FOLDER, STORE)))
         relauncher = Relauncher(self._pool, self._preparation)
         notifier = self._notifier = LaunchNotifier(
-            self._pool.spec, self._store, self._console.message, self._ending.run_flags
+            self._pool.spec, self._store, self._console.message, self._ending.run_flags, here
         )
         monitor, verdict = self._run_attempt(attempt, facts)
         cut_short = False

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from runner.control.record.run_store import RunStore
@@ -39,7 +38,7 @@ class LaunchNotifier:
     """
 
     def __init__(
-        self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str
+        self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str, cwd: str
     ) -> None:
         self._spec, self._store, self._say, self._run_flags = spec, store, say, run_flags
         self._threads: list[threading.Thread] = []
@@ -50,7 +49,7 @@ class LaunchNotifier:
         self._hub = ""
         self._is_stalled = self._hosts_tell = self._teller_ended = False
         self._began_at = time.monotonic()
-        self._cwd = str(Path.cwd())  # which may be gone at the end
+        self._cwd = cwd
 
     def begin(self, plan: Plan) -> None:
         """Tell of this attempt from now on."""

@@ -276,7 +276,8 @@ def test_a_working_directory_that_is_gone(here: Here, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    said = here("task=mine")
+    said = [here(line) for line in ("task=mine", "--help", "ps", "compare 0314")]
     os.chdir(here.folder)
-    wanted = "error: the working directory is not there: No such file or directory\n"
-    assert (said.code, said.err) == (2, wanted)
+    error = "error: the working directory is not there any more"
+    wanted = f"{error}\n    cd to one that is there\n"
+    assert {(each.code, each.err) for each in said} == {(2, wanted)}

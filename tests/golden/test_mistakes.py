@@ -103,6 +103,7 @@ PRIMARIES = [
     "los_s: 1\ndefaults: [task: mine]\n",
     "lost_s: x\n",
     "hydra: {run: {dir: /tmp/x}, job: {chdir: true, env_set: {A: b}}, callbacks: {c: {}}}\n",
+    "hydra: {job: {env_copy: [NOPE]}}\n",
     "defaults: [{cluster: ill}, {task: ill}]\nlost_s: soon\n",
 ]
 

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) 
         task=composed.spec.task.name,
         **dataclasses.asdict(code),
     )
+    (run / "contact.json").write_text("{}")
     (run / "plan.json").write_text(json.dumps(encode(planned)))
     (run / "result.json").write_text(json.dumps({"began": 1700000000.5}))
     (folder / "latest").unlink(missing_ok=True)
@@ -274,6 +276,9 @@ def test_record_of_hosts_is_confirmed(
     request = replace(first, record_hosts=hosts)
     _confirm_record(request, words, yes=True)
     _confirm_record(replace(request, dry_run=DryRun.OFFLINE), words, yes=False)
+    shutil.copytree("runs/first", "runs/first/hosts/gpu01", ignore=lambda *_: ["contact.json"])
+    (Path("runs/first/hosts/gpu01") / "origin.json").unlink()
+    assert find_record("runs/first/hosts/gpu01", Path.cwd()).hosts == ("a host",)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(ConfigError) as refused:
         _confirm_record(request, words, yes=False)

@@ -269,3 +269,13 @@ def test_an_id_alone_is_no_record_of_a_run(on_lab: Launcher) -> None:
     assert "run base succeeded" in on_lab("why", "base").out
     (row,) = json.loads(on_lab("ps", "--all", *at, "--json").out)["runs"]
     assert row["state"] == "stopped"
+
+
+def test_a_launch_goes_on_without_the_folder_it_was_typed_in(
+    on_lab: Launcher, tmp_path: Path
+) -> None:
+    """Removed before the run begins; what it needs of its own is elsewhere."""
+    laptop = on_lab.at_another_machine("laptop")
+    words = ("cluster=local", "cluster.project=/", "task.command=pwd", f"run_dir={tmp_path}/run")
+    done = laptop(*words, f"cluster.setup=['rm -rf {laptop.folder}']")
+    assert done.code == 0, done

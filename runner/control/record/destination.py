@@ -120,6 +120,7 @@ class DownloadFolder:
             os.ftruncate(descriptor, source.size)
             os.fchmod(descriptor, source.mode)
             os.utime(descriptor, ns=(source.mtime_ns, source.mtime_ns))
+            os.fsync(descriptor)  # else a power cut may leave its size and time without its data
         finally:
             os.close(descriptor)
         os.rename(partial[-1], name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)

@@ -120,8 +120,8 @@ def register(run_id: str, folder: Path) -> None:
 
 def set_latest(folder: Path) -> None:
     """Point `runs/latest` of the working folder to a record, as far as the folder allows."""
-    runs = Path.cwd() / RUNS_FOLDER
     with contextlib.suppress(OSError):
+        runs = Path.cwd() / RUNS_FOLDER
         if not runs.exists():
             runs.mkdir(mode=0o700)
             ignore_folder(runs)

@@ -121,7 +121,7 @@ class HubServer(ConnectedGroup):
     def __init__(self, listener: socket.socket, *args: Any) -> None:
         super().__init__(*args)
         self._started_at = time.monotonic()
-        self._pending_count = self._hub.member_count
+        self._met: Set[str] = set()  # members that have joined, or that the run does without
         self._required_pending = {*self._hub.required_members}
         heard = LastHeard(self._started_at, self._started_at)
         self._heartbeat = heartbeat(heard, detached=False, stalled_s=0.0)
@@ -170,7 +170,7 @@ class HubServer(ConnectedGroup):
 
     def _run_stalled_s(self, now: float, local_stalled_s: float) -> Optional[float]:
         """Return for how long no rank has made progress; None while a member is away."""
-        if self._pending_count > 0 or self._disconnected.keys() - set(self._hub.spares):
+        if self._is_one_pending or self._disconnected.keys() - set(self._hub.spares):
             return None
         return min(local_stalled_s, now - max(self._last_progress.values(), default=0.0))
 
@@ -207,12 +207,21 @@ class HubServer(ConnectedGroup):
         """Whether every member that starts without a controller has been told to stop."""
         return not (self._stop_message and self._required_pending)
 
+    def await_no_longer(self, name: str) -> None:
+        """Wait for this node no longer: it has joined, or the run goes on without it."""
+        if name not in self._hub.spares:
+            self._met.add(name)
+
     @property
     def is_awaited(self) -> bool:
         """Whether a member still takes part, or may be about to join."""
         late = time.monotonic() - self._started_at > HUB_TIMEOUT_S
         members = {*self._members, *self._disconnected}.difference(self._hub.spares)
-        return bool(members) or (self._pending_count > 0 and not late)
+        return bool(members) or (self._is_one_pending and not late)
+
+    @property
+    def _is_one_pending(self) -> bool:
+        return len(self._met) < self._hub.member_count
 
     def shut_down(self) -> None:
         """Say goodbye, and let the members read it."""
@@ -250,8 +259,8 @@ class HubServer(ConnectedGroup):
         if previous is not None:
             self._reconnected = (self._reconnected - {previous}) | {peer}
             self._drop(previous)
-        elif self._disconnected.pop(peer.name, None) is None and peer.name not in self._hub.spares:
-            self._pending_count -= 1
+        self._disconnected.pop(peer.name, None)
+        self.await_no_longer(peer.name)
         self._members[peer.name] = peer
         peer.send(**self._heartbeat)  # at once: now it knows that it has joined
         if self._stop_message:

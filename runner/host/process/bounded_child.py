@@ -87,7 +87,8 @@ class BoundedChild:
 
     def kill_group(self) -> None:
         """End what it left running in its process group."""
-        if self.code is not None and self.pid:
+        # While a group has members, no new process gets its number.
+        if self.code is not None and self.pid and not os.path.exists(f"/proc/{self.pid}"):
             with suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
 

@@ -117,6 +117,8 @@ class PeerExchange(PeerObserver):
         if self._ladder.is_stopping:
             return
         self.lost_nodes.add(peer)
+        if isinstance(self.group, HubServer):
+            self.group.await_no_longer(peer)
         silence_s = time.monotonic() - last_seen
         left = events.PeerDeparted(peer, reason, node_count, silence_s=silence_s)
         self._journal.append(left, mono=last_seen)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from runner import __version__
 from runner.core.errors import (
+    NO_FOLDER,
     ConfigError,
     InternalFault,
     OutputLost,
@@ -33,6 +34,8 @@ def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -
         return OutputLost([Problem("", f"cannot write to standard output: {reason}", hint)])
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and not folder:
         return ConfigError([Problem(str(error.filename), "this name of a file is too long")])
+    if isinstance(error, FileNotFoundError) and not folder and not error.filename:  # getcwd(3)
+        return ConfigError([NO_FOLDER])
     kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
     where = _write_traceback(error, folder)
     message = f"a fault of the runner itself ({kind}); its traceback is in {where}"

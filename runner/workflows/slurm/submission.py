@@ -112,6 +112,7 @@ class Submission:
         self._request, self._source, self._store, self._pool = request, source, store, pool
         self._console, self._login = pool.console, request.spec.nodes[0].name
         self._nonce = secrets.token_hex(16)
+        self._here = str(Path.cwd())  # which may be removed meanwhile
 
     def script(self) -> str:
         """Return the script that would be submitted."""
@@ -154,7 +155,7 @@ class Submission:
         by_node = {self._login: facts}
         if snapshot := self._source.snapshot_if_needed(by_node):
             self._pool.push(snapshot, by_node)
-        here = str(Path.cwd())
+        here = self._here
         self._request = replace(self._request, launched_at=time.time(), launched_from=here)
         self._create_record()
         job_id = self._submit_job(facts)

@@ -99,7 +99,7 @@ def test_an_override_is_one_in_verbs_as_in_launches() -> None:
     for word in ("a=1", "cluster.nodes.my-box.host=10.0.0.5", "~cluster", "++a=b c", "task@x=y"):
         assert is_override(word)
         assert values("config", word, "--set", "b=2")["set_"] == ["b=2", word]
-    for word in ("latest", "train.py", "echo a=b", "-x=1", "--set=a=1"):
+    for word in ("latest", "train.py", "echo a=b", "-x=1", "--set=a=1", "~user/x"):
         assert not is_override(word)
     given = values("exec", "A=1 env", "cluster.setup=[a b]")
     assert (given["set_"], given["command"]) == (["cluster.setup=[a b]"], "A=1 env")

@@ -10,7 +10,7 @@ from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.slurm import UNSEEN, JobStatus
 from runner.core.protocol.frames import Frame
-from runner.core.protocol.paths import JobPaths
+from runner.core.protocol.paths import JobPaths, is_run_id
 from runner.host.agent.server import RequestHandler
 from runner.host.process import procfs
 from runner.host.process.event_loop import Steps, pause, run_steps
@@ -39,7 +39,7 @@ class Handler(RequestHandler):
     def on_submit(self, frame: Frame) -> Steps:
         """Write what the job needs into the folder of its run, and submit it."""
         data, workdir = frame.data, self.context.workdir
-        paths = JobPaths(workdir, data["run_id"])
+        paths = self._paths(frame)
         if os.path.lexists(paths.run):
             raise ValueError(f"there is a run {data['run_id']} in {workdir} already")
         if program := commands.missing_program():
@@ -71,7 +71,7 @@ class Handler(RequestHandler):
 
         A job that can never start is cancelled: Slurm would keep it for ever.
         """
-        paths = JobPaths(self.context.workdir, frame.data["run_id"])
+        paths = self._paths(frame)
         found = yield from job.status(paths)
         problems, attempt, ready = _orders(paths, is_over=found.has_ended)
         deadline = time.monotonic() + shared_files.LAG_S
@@ -98,11 +98,17 @@ class Handler(RequestHandler):
 
     def on_cancel_job(self, frame: Frame) -> Steps:
         """End a job, and answer once nothing of it is left; refuse if that cannot be told."""
-        paths = JobPaths(self.context.workdir, frame.data["run_id"])
+        paths = self._paths(frame)
         if problem := (yield from job.cancel(paths)):
             raise ValueError(problem)
         _, _, has_begun = _orders(paths, is_over=True)
         self.context.answer(frame, "job_cancelled", has_begun=has_begun)
+
+    def _paths(self, frame: Frame) -> JobPaths:
+        run_id = frame.data["run_id"]
+        if not is_run_id(run_id):
+            raise ValueError(f"{run_id!r} is no run")
+        return JobPaths(self.context.workdir, run_id)
 
 
 def has_begun(ended: JobStatus) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -142,6 +143,15 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     told = pulled(elsewhere, rows, {"c": b"bad", "attempt_0/rank_0.out": b"bad"})
     assert told.failed_count == 2
     assert everything(outside) == set()
+
+
+@pytest.mark.promise(5)
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, synced_before_rename: Callable[[Path], bool]
+) -> None:
+    """Else a power cut may leave one of its size and time, which is not fetched again."""
+    pulled(tmp_path / "run", [row("c", 3)], {"c": b"yes"})
+    assert synced_before_rename(tmp_path / "run/outputs/gpu1/c")
 
 
 def test_more_than_was_asked_for_is_not_taken(tmp_path: Path) -> None:

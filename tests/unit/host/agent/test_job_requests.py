@@ -54,6 +54,15 @@ def test_nothing_is_left_of_a_job_that_is_not_submitted(
     assert [*(tmp_path / "runs").iterdir()] == []
 
 
+@pytest.mark.parametrize("kind", ["submit", "job", "cancel_job"])
+def test_a_run_id_that_is_no_name_is_refused(kind: str) -> None:
+    """Paths are made from it."""
+    context = cast("AgentContext", SimpleNamespace(workdir="/w"))
+    steps = getattr(requests.Handler(context), f"on_{kind}")(Frame(kind, {"run_id": "../x"}))
+    with pytest.raises(ValueError, match="'../x' is no run"):
+        run_steps(steps)
+
+
 def test_the_secrets_of_a_job_that_is_over_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from runner.host.process.bounded_child import BoundedChild, wait_all
 
 QUERY = "from runner.host.gpu import query; query.start(9.0, health=True).kill()"
 SURVEY = """
@@ -28,3 +31,15 @@ def test_what_a_child_needs_is_imported_before_the_fork(start: str, modules: set
     code = f"{start}\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert modules <= {*done.stdout.split()}
+
+
+def test_a_process_that_has_the_number_of_a_group_again_is_spared() -> None:
+    """The group was empty then."""
+    child = BoundedChild(lambda: None, 9.0)
+    for _ in wait_all([child]):
+        pass
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        child.pid = other.pid
+        child.kill_group()
+        other.terminate()
+    assert other.returncode == -signal.SIGTERM

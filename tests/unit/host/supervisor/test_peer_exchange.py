@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from runner.core.model.plan import Order
+from runner.core.model.plan import Hub, Order
 from runner.core.protocol.paths import RunPaths
 from runner.host.facts.ports import NO_PORTS
 from runner.host.peers.messages import LastHeard
+from runner.host.process.event_loop import EventLoop
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import SupervisorArgs
 from runner.host.supervisor.peer_exchange import ControllerLease, PeerExchange
@@ -90,3 +94,21 @@ def test_a_controller_is_not_missed_right_after_a_pause_of_our_own(
     now += 1
     exchange.check_lease()
     assert stopped == ["no controller was attached for 10 s (disconnect_s)"]
+
+
+def test_a_stall_is_seen_without_a_node_that_never_came() -> None:
+    """Once the controller says that the run goes on without it."""
+    hub = Hub("b", "127.0.0.1", 1, member_count=1, min_nodes=1)
+    exchange = PeerExchange(
+        SupervisorArgs(RunPaths("/w", "run", "b"), replace(order(0.0), hub=hub), {}, NO_PORTS, b""),
+        cast("EventLog", Journal()),
+        cast("StopLadder", SimpleNamespace(is_stopping=False)),
+        lambda *_: None,
+        lambda _: None,
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        exchange.join(listener, b"token", EventLoop())
+        assert exchange.tick(7.0) is None
+        exchange.on_peer_departed("c", "its order was refused", time.monotonic(), 1)
+        assert exchange.tick(7.0) == 7.0
+        exchange.leave()
