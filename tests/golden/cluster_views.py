@@ -82,5 +82,4 @@ def runs(count: int = 12) -> tuple[Row, ...]:
 
 
 def view() -> ClusterView:
-    """Return all of these nodes and runs."""
     return ClusterView("lab", WALL, tuple(nodes().values()), runs())

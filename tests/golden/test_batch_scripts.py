@@ -38,7 +38,6 @@ EVERY_OPTION = SlurmSpec(
 def in_slurm(
     slurm: SlurmSpec, login: Node = LOGIN, task: Task = SCRIPT, min_nodes: int | None = None
 ) -> Spec:
-    """A run of a task in such a job."""
     return spec(login, task=task, slurm=slurm, min_nodes=min_nodes)
 
 
@@ -60,7 +59,6 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 
 def script(name: str, workdir: str = "/home/ada/.runner") -> str:
-    """The script of a case."""
     return batch_script(CASES[name], workdir, "python3 -I -X utf8 -c BOOT", "0f1e2d3c", "ab" * 32)
 
 

@@ -91,7 +91,6 @@ def of_nodes(plan: Plan) -> dict[str, str]:
 
 
 def planned(host: Host, *, task: Task, **others: Any) -> Plan:
-    """A plan on that host."""
     return build_plan(
         spec(Node("gpu1", "10.0.0.1"), task=task, **others),
         {"gpu1": host.facts("gpu1", "eth0 10.0.0.1/24", gpu_count=2)},

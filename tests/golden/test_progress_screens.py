@@ -26,13 +26,11 @@ class Passing:
         self.now = UPTIME_S
 
     def monotonic(self) -> float:
-        """Return it."""
         return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Passing:
-    """That of the bar."""
     made = Passing()
     monkeypatch.setattr(live, "time", made)
     return made
@@ -40,7 +38,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Passing:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Where the console is shown."""
     made = Terminal()
     monkeypatch.setattr(plain, "OUT", made.other)
     monkeypatch.setattr(plain, "ERR", made.theirs)
@@ -51,7 +48,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def following(pattern: str = "") -> LiveConsole:
-    """Return the console of a run on both nodes."""
     shown = LiveConsole(None, NODES)
     shown.phase("running")
     for node in NODES:

@@ -193,7 +193,6 @@ def _import_runner() -> None:
 
 
 def _become_controller(argv: list[str], cwd: str, env: dict[str, str]) -> None:
-    """Take the place of `python -m runner`."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -36,7 +36,6 @@ def python(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with a task of theirs."""
     folder = tmp_path / "project"
     task = folder / "conf" / "task" / "mine.yaml"
     task.parent.mkdir(parents=True)

@@ -51,7 +51,6 @@ class User:
         lab.write_cluster(launcher.conf, ssh={"user": login})
 
     def run(self, *words: str) -> Result:
-        """Launch in containers, to the end."""
         return self.launcher("cluster=lab", "grace_s=2", *self.words, *words)
 
     def run_ranks(self, words: str, *more: str) -> Result:
@@ -76,7 +75,6 @@ class User:
         ]
 
     def left(self) -> dict[str, list[str]]:
-        """The containers on each host."""
         return {name: engine.containers() for name, engine in self.engine_of.items()}
 
 
@@ -88,7 +86,6 @@ def skip_if(reason: str) -> None:
 
 @pytest.fixture(scope="module")
 def hosts(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Two hosts."""
     with lab_factory_for_session(n=2) as lab:
         yield lab
     podman.remove_left_cgroups()
@@ -119,7 +116,6 @@ def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iter
 
 @pytest.fixture(scope="module")
 def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> PodmanOfLogin:
-    """The podman of each login on each host."""
     return PodmanOfLogin(hosts, tmp_path_factory.mktemp("podman"))
 
 
@@ -136,7 +132,6 @@ class PodmanOfLogin:
         self._made: dict[str, dict[str, Podman]] = {}
 
     def of(self, login: str) -> dict[str, Podman]:
-        """Those of a login, by host."""
         hosts = self._lab.hosts.values()
         if login not in self._made:
             for host in hosts if login != "root" else ():
@@ -165,7 +160,6 @@ def user_of_podman(
 
 
 def of_runs(lab: Lab) -> list[str]:
-    """The processes of runs on all hosts."""
     found = (host.processes("RUNNER_RUN_ID") for host in lab.hosts.values())
     return [each.cmdline for processes in found for each in processes]
 
@@ -174,7 +168,6 @@ def of_runs(lab: Lab) -> list[str]:
 def user(
     request: pytest.FixtureRequest, kind: str, hosts: Lab, launcher: Launcher
 ) -> Iterator[User]:
-    """Who launches on the engine of the test."""
     if kind == ON_DOCKER:
         yield request.getfixturevalue("on_docker")
         return
@@ -260,7 +253,6 @@ def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) 
 
 
 def find_victim(lab: Lab, host: Host, victim: str) -> Process:
-    """The process of a host that is to be killed."""
     texts = {"client": "container_client.py", "client of the engine": " start --attach"}
     if victim == "agent":
         return agent_of(lab, host.name)

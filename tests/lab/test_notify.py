@@ -25,12 +25,10 @@ def command(folder: Path) -> str:
 
 
 def notify(*targets: str) -> str:
-    """The override for these targets."""
     return f"notify={json.dumps(targets)}"
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
-    """What was told so far."""
     texts = (path.read_text() for path in sorted(folder.glob("told.*")))
     found: list[dict[str, Any]] = []
     for text in texts:
@@ -46,7 +44,6 @@ def events_told(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def failure_of(message: dict[str, Any]) -> tuple[str, int, str]:
-    """The first failure in a message."""
     failure = message["first_failure"]
     return failure["node"], failure["rank"], failure["reason"]
 

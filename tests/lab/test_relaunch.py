@@ -62,7 +62,6 @@ def whole(steps: Path) -> None:
 
 
 def nodes_of(steps: Path, attempt: int) -> list[str]:
-    """Where each rank was in an attempt."""
     return [
         next(node for _, number, node in counted(steps, rank) if number == attempt)
         for rank in range(2)
@@ -70,7 +69,6 @@ def nodes_of(steps: Path, attempt: int) -> list[str]:
 
 
 def past(done: Result) -> list[dict[str, object]]:
-    """The attempts before the last one, as they are on record."""
     found: list[dict[str, object]] = done.result["past_attempts"]
     return found
 

@@ -57,14 +57,11 @@ def detached(begin: Callable[..., Controller]) -> Callable[..., tuple[str, str]]
 
 
 def counted(steps: Path, rank: int) -> list[list[str]]:
-    """What a rank has counted: the step, the attempt, the node."""
     path = steps / f"rank_{rank}"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def until_counted(steps: Path, rank: int, attempt: str) -> None:
-    """Wait until a rank has counted in an attempt."""
-
     def has() -> bool:
         return any(line[1] == attempt for line in counted(steps, rank))
 
@@ -72,7 +69,6 @@ def until_counted(steps: Path, rank: int, attempt: str) -> None:
 
 
 def kinds(lab: Lab, run_id: str, node: str) -> list[str]:
-    """What happened on a node."""
     record = dict(events_by_node(lab, run_id, [node]))[node]
     return [f"{event['attempt']}:{event['kind']}" for event in record]
 

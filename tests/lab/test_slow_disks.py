@@ -34,7 +34,6 @@ Begin = Callable[..., Controller]
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def disks(request: pytest.FixtureRequest, lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Two hosts whose disks can be frozen."""
     with lab_factory_for_session(n=2, disk=KINDS[request.param]) as lab:
         yield lab
 

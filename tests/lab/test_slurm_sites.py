@@ -45,7 +45,6 @@ def accounted(
 
 @pytest.fixture
 def spender(accounted: Slurm, launcher: Launcher) -> Iterator[Launcher]:
-    """A user of that."""
     accounted.write_cluster(launcher.conf)
     yield launcher
     accounted.clear()

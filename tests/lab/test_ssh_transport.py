@@ -105,7 +105,6 @@ class Sshd:
         return mine
 
     def signal_sessions(self, number: signal.Signals) -> None:
-        """Send a signal to all of them."""
         for pid in self.sessions():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -179,7 +178,6 @@ def make_key(path: Path, *options: str) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """Return what OpenSSH calls a key."""
     argv = ["ssh-keygen", "-lf", f"{path}.pub"]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()[1]
 
@@ -361,7 +359,6 @@ def test_agent_opens_an_encrypted_key(place: Place, monkeypatch: pytest.MonkeyPa
 
 @contextlib.contextmanager
 def agent(place: Place, monkeypatch: pytest.MonkeyPatch, *keys: Path) -> Iterator[None]:
-    """Run an ssh agent that holds some keys."""
     path = place.folder / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:

@@ -29,11 +29,9 @@ class Made:
 
     @property
     def name(self) -> str:
-        """Its hash."""
         return release_hash(self.manifest.encode())
 
     def code(self, workdir: Path) -> Path:
-        """Where its tree lies in a store."""
         return Path(release_folder(str(workdir), self.name)) / CODE_FOLDER
 
 
@@ -112,7 +110,6 @@ def left_in(workdir: Path) -> list[str]:
 
 
 def push_handler(workdir: Path, reply: Callable[..., None]) -> push.Handler:
-    """The host's end of a push into a store."""
     return push.Handler(
         AgentContext(reply, lambda: True, repr, HostCode({}), followed_workdir=str(workdir))
     )

@@ -22,8 +22,6 @@ Act = Callable[[Scene], Expectation]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event, and how often it is drawn."""
-
     name: str
     weight: int
     act: Act

@@ -143,7 +143,6 @@ class Host:
         self._coming.put(MAGIC + self._packed(Answer("hello", CLOCKS), None))
 
     def recv(self) -> bytes:
-        """Return the next bytes."""
         try:
             return self._coming.get(timeout=10)
         except queue.Empty:
@@ -163,11 +162,9 @@ class Host:
                 self.close()
 
     def close(self) -> None:
-        """Leave."""
         self._coming.put(b"")
 
     def abandon(self) -> None:
-        """End it with its connection."""
         self.close()
 
     def _packed(self, answer: Answer, request_id: int | None) -> bytes:
@@ -219,7 +216,6 @@ class OneVisit(Connector):
         self._left = {HONEST: Host(None, leaves=leaves), LIAR: Host(chance, leaves=leaves)}
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
-        """Return the session to a node."""
         if node.name not in self._left:
             raise NotReady([Problem(node.name, "it is gone")])
         return HostSession(node, self._left.pop(node.name), inbox)
@@ -289,7 +285,6 @@ def read(request: dict[str, Any]) -> list[Answer]:
 
 
 def runs(request: dict[str, Any]) -> list[Answer]:
-    """List one run."""
     status = HostRunStatus(
         *(INFO, "ada", State.RUNNING, True, 1.7e9),
         node=request["node"],
@@ -304,13 +299,11 @@ def runs(request: dict[str, Any]) -> list[Answer]:
 
 
 def record(_: dict[str, Any]) -> list[Answer]:
-    """Send the record of a run."""
     texts = {"plan": json.dumps(encode(PLAN)), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
     return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
 
 
 def inventory(_: dict[str, Any]) -> list[Answer]:
-    """List files of each kind."""
     rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
     rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
     rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600, None]]
@@ -457,7 +450,6 @@ class Pool(HostPool):
         self.folder = folder
 
     def connect(self) -> None:
-        """Connect both hosts."""
         self.sessions = {each.name: self.connector.open(each, self.inbox) for each in NODES}
 
 
@@ -531,7 +523,6 @@ def listing_of_a_liar(pool: Pool) -> None:
 
 
 def files_of_a_liar(pool: Pool) -> None:
-    """Pull."""
     pool.connect()
     pulled = pull(pool.sessions, pool.inbox, RUN_ID, pool.folder, lost_s=5, show=lambda *_: None)
     shown(tables.render_pull(pulled, "runs/x"))
@@ -563,7 +554,6 @@ def answers_of_a_liar(pool: Pool) -> None:
 
 
 def command_of_a_liar(pool: Pool) -> None:
-    """Run a command."""
     pool.connect()
     command = RemoteCommand(pool.sessions, pool.inbox, 5.0)
     command.run(["cat"], 5.0)

@@ -25,12 +25,10 @@ def train(tmp_path: Path) -> Spec:
 
 
 def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
-    """What becomes of recorded code."""
     return RerunCode(RecordedCode("first", code, (here / "runs",)), train, here, here / "runs")
 
 
 def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
-    """Why nothing can be started."""
     with pytest.raises(NotReady) as caught:
         made.snapshot_if_needed(told)
     return str(caught.value)

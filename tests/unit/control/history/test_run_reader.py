@@ -58,7 +58,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 def metrics_line(step: int, /, **fields: Any) -> str:
-    """A line as it is on record."""
     origin = {"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out", "offset": step * 100}
     figures: dict[str, Any] = {"steps": None, "loss": None, "rate": None, "unit": "", "more": {}}
     return json.dumps({**origin, "time": BEGAN + step, "step": step, **figures, **fields}) + "\n"
@@ -71,7 +70,6 @@ def metrics(store: RunStore, *lines: str, **options: Any) -> dict[str, Metric]:
 
 
 def sample_lines(*samples: Sample) -> str:
-    """Lines of `samples.jsonl`."""
     return "".join(sample.to_line() for sample in samples)
 
 

@@ -25,12 +25,10 @@ def store(tmp_path: Path) -> RunStore:
 
 
 def records(store: RunStore) -> list[dict[str, Any]]:
-    """What is on record."""
     return [json.loads(line) for line in (store.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def write(store: RunStore, name: str, data: bytes, node: str = "gpu1") -> None:
-    """Put down a log, as far as it is there."""
     path = store.logs / node / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

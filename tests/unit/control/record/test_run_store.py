@@ -44,7 +44,6 @@ def store(tmp_path: Path) -> RunStore:
 
 
 def created(folder: Path) -> RunStore:
-    """The record of a run in that folder."""
     store = RunStore(folder)
     store.reserve()
     store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")))
@@ -52,7 +51,6 @@ def created(folder: Path) -> RunStore:
 
 
 def names(folder: Path) -> set[str]:
-    """Everything in a folder."""
     return {path.name for path in folder.iterdir()}
 
 

@@ -118,7 +118,6 @@ def test_setup_that_exits_ends_the_boot_at_once(tmp_path: Path, setup: tuple[str
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs."""
     with contextlib.suppress(FileNotFoundError):
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False
@@ -152,7 +151,6 @@ def test_setup_that_hangs_ends_at_its_limit(
 
 
 def a_spec(**fields: Any) -> Spec:
-    """Return a specification of one node."""
     node = Node("gpu1", "gpu1")
     return Spec("0102-0304-x-abcd", "lab", (node,), Task("t", "command", "true"), **fields)
 

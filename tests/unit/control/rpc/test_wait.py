@@ -27,15 +27,12 @@ class FakeSession:
         self.rejected = ""
 
     def request(self, kind: str) -> None:
-        """Take a request."""
         self.requests.append(kind)
 
     def reject(self, error: Exception) -> None:
-        """End it, for something odd."""
         self.closed, self.rejected = True, str(error)
 
     def close(self) -> None:
-        """End it."""
         self.closed = self.closed_locally = True
 
 
@@ -50,7 +47,6 @@ class Recorder(WaitLoop):
         self.deadlines: dict[str, float] = {}
 
     def put(self, name: str, kind: str, **data: object) -> None:
-        """Receive a frame of a host."""
         self.inbox.put((self.sessions[name], Frame(kind, data)))
 
     def _pending(self) -> set[str]:
@@ -127,7 +123,6 @@ class Wire:
         self._inbox, self._answers = inbox, answers
 
     def close(self) -> None:
-        """End it."""
         self.closed = self.closed_locally = True
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> None:

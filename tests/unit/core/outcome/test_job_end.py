@@ -41,7 +41,6 @@ def told(at: float, state: str, node: str = "a") -> list[TimedEvent]:
 
 
 def reason(made: Verdict) -> str:
-    """Return the reason of the first failure."""
     assert made.first_failure is not None
     return made.first_failure.reason
 

@@ -64,7 +64,6 @@ class Job:
         return script
 
     def close(self) -> None:
-        """End whatever a test has left."""
         for script in self._scripts:
             self.end(script)
 
@@ -82,7 +81,6 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """One of all defaults."""
     made = Job(tmp_path)
     yield made
     made.close()

@@ -19,7 +19,6 @@ from runner.core.protocol.states import State
 
 
 def event(body: EventBody) -> Event:
-    """An event with that body."""
     return Event("0102-0304-x-abcd", "gpu1", 1, 17, 1700000000.25, 12.5, body)
 
 

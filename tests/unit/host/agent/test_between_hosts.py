@@ -26,7 +26,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:
-    """A socket that listens, at any port."""
     made = socket.create_server((address, 0))
     made.setblocking(False)
     return made

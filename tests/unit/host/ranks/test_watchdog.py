@@ -52,11 +52,9 @@ class Noted:
         self.now = 1000.0
 
     def append(self, body: Any) -> None:
-        """Keep what happened."""
         self.bodies.append(body)
 
     def monotonic(self) -> float:
-        """The time."""
         return self.now
 
 

@@ -20,7 +20,6 @@ def top(tmp_path: Path) -> Path:
 
 
 def exposed(workdir: Path | str) -> str:
-    """What is wrong with it, and where."""
     exposure = find_exposure(str(workdir))
     return f"{exposure} ({exposure.place})" if exposure else ""
 

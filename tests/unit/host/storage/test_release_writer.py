@@ -167,7 +167,6 @@ class Talk:
         self.told.append((kind, data))
 
     def ask(self, what: Callable[[Frame], Any], payload: bytes = b"", **data: Any) -> None:
-        """Hand it a request."""
         self._number += 1
         for _ in what(Frame("x", {"id": self._number, **data}, payload)) or ():
             pass

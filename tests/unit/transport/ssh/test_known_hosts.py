@@ -46,11 +46,9 @@ class Files:
         self.known = KnownHosts(on_note=self.notes.append)
 
     def judge(self, host: str, key: HostKey, port: int = 22, alias: str = "") -> KeyCheck:
-        """Judge a key by this one file."""
         return self.known.check(lookup_names(host, port, alias), key, [str(self.path)])
 
     def standing(self, host: str, key: HostKey = OLD, port: int = 22, alias: str = "") -> str:
-        """Return the name of the standing."""
         return self.judge(host, key, port, alias).status.name
 
 

@@ -15,19 +15,16 @@ class Clock:
     now = 100.0
 
     def __call__(self) -> float:
-        """Return it."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """At rest."""
     return Clock()
 
 
 @pytest.fixture
 def area(clock: Clock) -> StatusArea:
-    """Of eight nodes, without colour."""
     return StatusArea(NODES, colour=False, clock=clock)
 
 
