@@ -50,20 +50,6 @@ def test_composing_imports_nothing_heavy(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
-def test_help_and_a_mistake_leave_nothing_behind(folder: Path) -> None:
-    """Help has the groups as they are here; a mistake is one message, exit 2, no traceback."""
-    before = set(folder.rglob("*"))
-    done = python(folder, "-m", "runner", "task=mine", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Starts a PyTorch job on every machine of a cluster")
-    assert "cluster: base, lab3, local\n" in done.stdout
-    done = python(folder, "-m", "runner", "task=mine", "cluster.backnd=gloo")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: cluster.backnd: there is no such key; near it: backend\n")
-    assert done.stderr.endswith("\n    did you mean cluster.backend?\n")
-    assert set(folder.rglob("*")) == before
-
-
 @pytest.mark.all
 def test_a_terminal_without_unicode_gets_escapes(folder: Path) -> None:
     """What it prints is shown as far as that terminal can; output of programs stays as it is."""

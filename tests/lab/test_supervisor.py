@@ -60,13 +60,6 @@ def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: RunStarter) -> None:
-    """A segmentation fault is a segmentation fault, not an exit code."""
-    run = start("kill=11", ranks=1)
-    run.wait_ended()
-    assert [(b.code, b.signal) for b in run.bodies(RankExited)] == [(None, signal.SIGSEGV)]
-
-
 def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     """It is said again once the supervisor listens: ranks are asked to end, and not killed."""
     run = start("sleep=600", grace_s=600, start_as="stopped")
