@@ -63,7 +63,6 @@ def screen_with(terminal: Terminal, text: str) -> str:
 
 
 def end(shown: LiveConsole, terminal: Terminal) -> str:
-    """Return the screen after the end of a run that succeeded."""
     shown.flush_ranks(PATIENCE_S)
     shown.verdict("run 1-a succeeded after 2 m 24 s")
     shown.close()

@@ -40,7 +40,6 @@ FILES = {
 
 
 def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) -> None:
-    """Write what a launch would have on record, and `latest`."""
     run = folder / composed.spec.run_id
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(composed.config_yaml)

@@ -129,7 +129,6 @@ class ForkServer:
         return ForkedController(connection, pid, argv)
 
     def close(self) -> None:
-        """End the server; controllers that still run are not touched."""
         os.close(self._life_line)
         self._process.wait()
         assert self._process.stdout

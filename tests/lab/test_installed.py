@@ -67,8 +67,6 @@ class Built:
 
 @dataclass(frozen=True)
 class Installed:
-    """A user with an environment of their own, who stands in a project of their own."""
-
     site: Path
     env: dict[str, str]
     folder: Path

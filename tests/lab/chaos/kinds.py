@@ -60,8 +60,6 @@ def hits(
 
 
 def pauses(process: str, seconds: float) -> Act:
-    """Stop a process of a node for a while."""
-
     def act(scene: Scene) -> Expectation:
         node = scene.random_node()
         pids = PROCESSES[process](scene, node)

@@ -90,7 +90,6 @@ class Scene:
             connection.backoff = Backoff("no route", last_heard, tries=9)
 
     def settled(self, *names: str) -> None:
-        """Let nodes end, with all their logs read."""
         for name in names:
             self.nodes[name].move_to(NodeState.ENDED)
             self.nodes[name].finish()

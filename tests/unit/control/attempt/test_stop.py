@@ -16,7 +16,6 @@ from tests.golden import builders
 
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
-    """That of an attempt with these nodes; what is shown goes to `said`."""
     observer: Any = SimpleNamespace(
         phase=lambda *_: None,
         node_status=lambda *_: None,

@@ -68,7 +68,6 @@ class Host(HostSession):
         return len(self.asked)
 
     def send(self, *parts: bytes) -> None:
-        """Queue a piece, or the offer."""
         (frame,) = FrameDecoder().feed(b"".join(parts))
         payload = parts[-1]
         if frame.kind != "chunk":
@@ -146,8 +145,6 @@ class Read(Snapshot):
 
 
 class Push:
-    """A push to some hosts."""
-
     def __init__(self, folder: Path, made: Made) -> None:
         self.folder, self.made = folder, made
         self.inbox = Turns()
@@ -155,7 +152,6 @@ class Push:
         self.states: dict[str, list[str]] = {}
 
     def host(self, name: str, disk: str = "") -> Host:
-        """One more host, with a disk of its own or that one."""
         host = Host(name, self.folder / (disk or name), self.inbox)
         self.inbox.hosts.append(host)
         return host

@@ -19,7 +19,6 @@ HELD = {name: replace(facts(name), has_release=name != "gpu2") for name in ("gpu
 
 @pytest.fixture
 def train(tmp_path: Path) -> Spec:
-    """A run that pushes a folder with one script in it."""
     (tmp_path / "train.py").write_text("print(1)")
     return spec(deploy=Deploy(enabled=True))
 

@@ -64,7 +64,6 @@ def metrics_line(step: int, /, **fields: Any) -> str:
 
 
 def metrics(store: RunStore, *lines: str, **options: Any) -> dict[str, Metric]:
-    """The metrics that are read of these lines, by name."""
     (store.folder / "metrics.jsonl").write_text("".join(lines))
     return {metric.name: metric for metric in read_run(store.folder, **options).metrics}
 

@@ -35,7 +35,6 @@ class Host:
         self._held: list[Frame] = []
 
     def request(self, kind: str, data: dict[str, Any] | None = None) -> int:
-        """Answer at once, pieces four at a time."""
         number = len(self.asked) + 1
         self.asked.append({"kind": kind, **(data or {})})
         if kind == "inventory":

@@ -20,7 +20,6 @@ LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n
 
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
-    """The record of a run whose logs are in `tmp_path`, and not locked."""
     return RunStore(tmp_path)
 
 

@@ -39,7 +39,6 @@ def working_folder(
 
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
-    """The record of a run that is about to start."""
     return created(tmp_path / "runs" / RUN_ID)
 
 

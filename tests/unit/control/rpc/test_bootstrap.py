@@ -74,7 +74,6 @@ HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 
 def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """Boot a host, in a session of its own."""
     return subprocess.Popen(
         ["sh", "-c", bootstrap.boot_command(spec, "gpu1")],
         cwd=tmp_path,
@@ -156,7 +155,6 @@ def a_spec(**fields: Any) -> Spec:
 
 
 def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the boot command, as a host would; `code` takes the place of ours."""
     words = ["sh", "-c", bootstrap.boot_command(spec, "gpu1")]
     text = "".join(f"{line}\n" for line in spec.setup).encode() + code
     env = {**os.environ, **env}

@@ -26,8 +26,6 @@ RANK_0: Key = ("rank_0", "out")
 
 
 class Asked(HostSession):
-    """A session that only remembers the reads it was asked for, by file."""
-
     def __init__(self) -> None:
         self.reads: dict[Key, dict[str, Any]] = {}
         self._last = 0

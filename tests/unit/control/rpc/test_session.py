@@ -52,8 +52,6 @@ class FakeChannel:
 
 
 class Wire:
-    """A session, its channel and its inbox."""
-
     def __init__(self) -> None:
         self.channel = FakeChannel()
         self.inbox: Inbox = BoundedInbox()

@@ -36,7 +36,6 @@ def by_slurm(node: str, at: float, *, mono: float = 0.0) -> list[TimedEvent]:
 
 
 def told(at: float, state: str, node: str = "a") -> list[TimedEvent]:
-    """What the login node asked Slurm."""
     return seen(at, node, JobEnded("7", state))
 
 

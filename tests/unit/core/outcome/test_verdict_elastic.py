@@ -34,7 +34,6 @@ OK = Ended(State.SUCCEEDED)
 
 
 def planned(least: int | None = 2, restarts: int = 3) -> Plan:
-    """A plan for a, b and c by c10d."""
     nodes = [Node(name, f"10.0.0.{at}", nproc=1) for at, name in enumerate("abc", start=1)]
     asked = spec(
         *nodes,

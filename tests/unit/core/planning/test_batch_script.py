@@ -30,8 +30,6 @@ NONCE = "0f1e2d3c"
 
 
 class Job:
-    """The folder of a job, and its script."""
-
     def __init__(self, folder: Path) -> None:
         self.out, self.paths = folder / "out", JobPaths(str(folder), RUN_ID)
         self._programs = folder / "bin"
@@ -73,7 +71,6 @@ class Job:
         return file.read_text() if file.exists() else ""
 
     def end(self, script: subprocess.Popen[str]) -> int:
-        """End the step; return the code of the job."""
         (self.out / "over").touch()
         with script:
             return script.wait()

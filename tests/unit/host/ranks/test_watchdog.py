@@ -81,7 +81,6 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 
 def dog(noted: Noted, *, stops: bool = False) -> Watchdog:
-    """A watchdog that waits 40 s."""
     order = replace(plan(1).node("a").order, stall_s=40.0, stop_on_stall=stops)
     return Watchdog(RunPaths("/w", "r", "a"), order, cast("EventLog", noted))
 

@@ -56,7 +56,6 @@ class Slurm:
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """A Slurm that nobody has asked yet."""
     made = Slurm()
     for name in ("queued_jobs", "job", "step_states", "run"):
         monkeypatch.setattr(commands, name, getattr(made, name))

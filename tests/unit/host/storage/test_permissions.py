@@ -25,7 +25,6 @@ def exposed(workdir: Path | str) -> str:
 
 
 def owned(path: Path, uid: int, mode: int) -> None:
-    """Have a folder belong to a user."""
     path.mkdir(exist_ok=True)
     path.chmod(mode)
     os.chown(path, uid, -1)

@@ -172,7 +172,6 @@ class Talk:
             pass
 
     def offer(self, made: Made) -> list[str]:
-        """Offer a release; return the paths of what it lacks."""
         self.ask(self.end.on_manifest, zlib.compress(made.manifest.encode()))
         kind, data = self.told[-1]
         assert (kind, data["id"]) == ("missing", self._number)

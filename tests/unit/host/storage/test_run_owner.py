@@ -73,7 +73,6 @@ class Host:
         return seen.alive
 
     def prove(self) -> dict[str, object]:
-        """Look for what is left of it."""
         frame = Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
         run_steps(self.keeping.on_kill_leftovers(frame))
         return self.told.pop()

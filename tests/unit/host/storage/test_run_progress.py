@@ -26,7 +26,6 @@ def folder(tmp_path: Path) -> RunPaths:
 
 
 def write(folder: RunPaths, name: str, text: str) -> None:
-    """Put down a file of the attempt."""
     Path(folder.attempt_folder(1), name).write_text(text)
 
 

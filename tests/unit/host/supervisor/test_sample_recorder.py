@@ -20,8 +20,6 @@ INTERVAL_S = 5.0
 
 
 class Ticking:
-    """A recorder on a host without devices, and its clock."""
-
     def __init__(self, folder: RunPaths, submit: Callable[..., None], **changes: Any) -> None:
         self.now = 1000.0
         self._file = Path(folder.samples(0))

@@ -21,7 +21,6 @@ from runner.transport.ssh.known_hosts import (
 
 
 def make_key(seed: str, kind: str = "ssh-ed25519") -> HostKey:
-    """Return a key that looks real; only its bytes count here."""
     return HostKey(kind, struct.pack(">I", len(kind)) + kind.encode() + seed.encode())
 
 
@@ -30,7 +29,6 @@ RSA = make_key("rsa", "ssh-rsa")
 
 
 def hashed(name: str, salt: bytes) -> str:
-    """Return `name` as HashKnownHosts writes it."""
     digest = hmac.digest(salt, name.encode(), "sha1")
     return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
 

@@ -10,8 +10,6 @@ NODES = [f"gpu{number}" for number in range(1, 9)]
 
 
 class Clock:
-    """A time that passes when told."""
-
     now = 100.0
 
     def __call__(self) -> float:
