@@ -79,13 +79,13 @@ class Lab:
         return path
 
     @contextlib.contextmanager
-    def cut_off(self) -> Iterator[None]:
-        """Loses every packet between the controller and the hosts.
+    def cut_off(self, *names: str) -> Iterator[None]:
+        """Loses every packet between the controller and those hosts (all, if none is named).
 
         They still reach each other, and their cables carry: only the neighbours' addresses are
         wrong for a while.
         """
-        chosen = [*self.hosts.values()]
+        chosen = [self.hosts[name] for name in names or self.hosts]
         dead_neighbour = "lladdr 02:00:00:00:0b:ad nud permanent dev"
         route = run(["ip", "-json", "route", "get", chosen[0].address])
         uplink = json.loads(route)[0]["dev"]
