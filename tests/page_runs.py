@@ -84,7 +84,6 @@ def metric(name: str, unit: str, spans: Iterable[tuple[int, float, float]]) -> M
 
 
 def load(node: str, start: float, end: float) -> NodeLoad:
-    """A busy node, whose second GPU is less busy."""
     times = tuple(start + n * (end - start) / 200 for n in range(200))
 
     def series(base: float, swing: float) -> Series:

@@ -38,11 +38,9 @@ class Case:
     code: CodeRef | None = None
 
     def plan(self) -> Plan:
-        """Return its plan."""
         return self._build()[0]
 
     def text(self) -> str:
-        """Return what `dry_run` shows."""
         return render_dry_run(*self._build()) + "\n"
 
     def _build(self) -> tuple[Plan, list[str]]:

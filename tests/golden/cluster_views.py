@@ -19,7 +19,6 @@ BOB = GpuUser(99, "bob", "/opt/fit", int(30e9))
 def gpu(
     index: int, utilization: int | None = 95, memory_gb: float = 40.0, **more: Any
 ) -> GpuSample:
-    """Return a GPU that works for the run."""
     fields: dict[str, Any] = {
         "users": (OURS,),
         "power_w": 650.0,
@@ -82,5 +81,4 @@ def runs(count: int = 12) -> tuple[Row, ...]:
 
 
 def view() -> ClusterView:
-    """Return all of these nodes and runs."""
     return ClusterView("lab", WALL, tuple(nodes().values()), runs())

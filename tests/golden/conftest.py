@@ -20,7 +20,6 @@ Check = Callable[[str, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that rewrites golden files."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 

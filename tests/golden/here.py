@@ -22,8 +22,6 @@ MINE = {
 
 @dataclass
 class Said:
-    """How a command line ended."""
-
     code: int
     runs: list[LaunchRequest]
     out: str
@@ -31,22 +29,18 @@ class Said:
 
     @property
     def run(self) -> LaunchRequest:
-        """The only run."""
         assert self.code == 0, self.err
         (run,) = self.runs
         return run
 
 
 class Here:
-    """A user's folder, in which they stand."""
-
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self._capsys = capsys
         self.written = {folder}
 
     def write(self, files: dict[str, str]) -> None:
-        """Write files of the user."""
         for name, text in files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

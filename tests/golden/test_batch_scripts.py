@@ -38,7 +38,6 @@ EVERY_OPTION = SlurmSpec(
 def in_slurm(
     slurm: SlurmSpec, login: Node = LOGIN, task: Task = SCRIPT, min_nodes: int | None = None
 ) -> Spec:
-    """A run of a task in such a job."""
     return spec(login, task=task, slurm=slurm, min_nodes=min_nodes)
 
 
@@ -60,12 +59,10 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 
 def script(name: str, workdir: str = "/home/ada/.runner") -> str:
-    """The script of a case."""
     return batch_script(CASES[name], workdir, "python3 -I -X utf8 -c BOOT", "0f1e2d3c", "ab" * 32)
 
 
 def options(name: str, workdir: str = "/home/ada/.runner") -> list[str]:
-    """The options of sbatch in the script of a case, as words."""
     lines = re.findall(r"^#SBATCH (.+)$", script(name, workdir), re.MULTILINE)
     words = [shlex.split(line) for line in lines]
     assert all(len(each) == 1 for each in words), lines
@@ -93,13 +90,6 @@ def test_bash_takes_the_script() -> None:
 def test_no_golden_script_outlives_its_case() -> None:
     """Each belongs to one."""
     assert {path.name for path in SCRIPTS.iterdir()} == {f"{name}.sh" for name in CASES}
-
-
-def test_what_ranks_need_is_asked_for_each_node() -> None:
-    """For each of its ranks: those that are set, else one for each GPU; a plain one is alone."""
-    assert {"--gpus-per-node=8", "--cpus-per-task=24", "--mem=48G"} <= {*options("every-option")}
-    assert {"--gpus-per-node=4", "--cpus-per-task=16"} <= {*options("entry-srun")}
-    assert {"--gpus-per-node=4", "--cpus-per-task=4", "--mem=512M"} <= {*options("entry-plain")}
 
 
 def test_words_of_a_user_stay_words() -> None:

@@ -29,7 +29,6 @@ made from both by
 
 
 def page() -> str:
-    """The whole page."""
     rows = []
     for known in FAILURE_PATTERNS:
         explained = explain((WROTE / f"{known.name}.txt").read_text().splitlines())

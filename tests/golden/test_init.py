@@ -56,19 +56,16 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 
 def composed(*words: str, cluster: str = "mine", task: str = "train") -> LaunchRequest:
-    """Compose what is in the folder."""
     with open_composer() as composer:
         return composer.compose([f"cluster={cluster}", f"task={task}", *words])
 
 
 def nodes(*hosts: str) -> tuple[Node, ...]:
-    """Return the nodes of a cluster of these hosts."""
     scaffold(hosts=" ".join(hosts), interactive=False)
     return composed().spec.nodes
 
 
 def tree(folder: Path) -> set[str]:
-    """Return all that is in a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 

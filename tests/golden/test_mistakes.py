@@ -110,7 +110,6 @@ PRIMARIES = [
 
 @pytest.fixture(autouse=True)
 def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not refused is not launched either, so that a test can fail."""
     launch = ModuleType("runner.workflows.launch")
     monkeypatch.setattr(launch, "run", lambda _: 0, raising=False)
     monkeypatch.setitem(sys.modules, "runner.workflows.launch", launch)

@@ -42,7 +42,6 @@ FILES = {
 
 @pytest.fixture
 def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
-    """What composes a user's own files, in the folder they stand in."""
     return composer_of(FILES)
 
 

@@ -44,7 +44,6 @@ class Host:
     python: Path
 
     def facts(self, node: str, interface: str, **others: Any) -> Facts:
-        """Return what a node of such a home says."""
         python = replace(TORCH, executable=str(self.python))
         workdir = str(self.home / ".runner")
         return facts(
@@ -84,14 +83,12 @@ def of_node(plan: Plan, node: str, *, assumed: tuple[str, ...] = ()) -> str:
 
 
 def of_nodes(plan: Plan) -> dict[str, str]:
-    """Return what a person would copy for each node of one template: its line, and the template."""
     title, template, _ = render_dry_run(plan).split("\n\n")
     lines = title.splitlines()[1:]
     return {line.split()[0].split("=")[1]: f"{line}\n{template}" for line in lines}
 
 
 def planned(host: Host, *, task: Task, **others: Any) -> Plan:
-    """A plan on that host."""
     return build_plan(
         spec(Node("gpu1", "10.0.0.1"), task=task, **others),
         {"gpu1": host.facts("gpu1", "eth0 10.0.0.1/24", gpu_count=2)},

@@ -26,13 +26,11 @@ class Passing:
         self.now = UPTIME_S
 
     def monotonic(self) -> float:
-        """Return it."""
         return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Passing:
-    """That of the bar."""
     made = Passing()
     monkeypatch.setattr(live, "time", made)
     return made
@@ -40,7 +38,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Passing:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Where the console is shown."""
     made = Terminal()
     monkeypatch.setattr(plain, "OUT", made.other)
     monkeypatch.setattr(plain, "ERR", made.theirs)
@@ -51,7 +48,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def following(pattern: str = "") -> LiveConsole:
-    """Return the console of a run on both nodes."""
     shown = LiveConsole(None, NODES)
     shown.phase("running")
     for node in NODES:
@@ -67,7 +63,6 @@ def screen_with(terminal: Terminal, text: str) -> str:
 
 
 def end(shown: LiveConsole, terminal: Terminal) -> str:
-    """Return the screen after the end of a run that succeeded."""
     shown.flush_ranks(PATIENCE_S)
     shown.verdict("run 1-a succeeded after 2 m 24 s")
     shown.close()

@@ -41,7 +41,6 @@ FILES = {
 
 
 def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) -> None:
-    """Write what a launch would have on record, and `latest`."""
     run = folder / composed.spec.run_id
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(composed.config_yaml)
@@ -64,7 +63,6 @@ PUSHED = CodeRef(release=RELEASE, subdirectory="exp", script="../t.py", commit=C
 
 
 def kept_code(run_id: str, code: CodeRef) -> RecordedCode:
-    """Return the code of a run on record in this folder."""
     return RecordedCode(run_id, code, (Path.cwd() / "runs",))
 
 
@@ -76,7 +74,6 @@ def nothing_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def composer(composer_of: Callable[[Mapping[str, str]], Composer]) -> Composer:
-    """What composes a user's own files, in the folder they stand in."""
     return composer_of(FILES)
 
 
@@ -86,7 +83,6 @@ COMPOSED: list[LaunchRequest] = []
 
 @pytest.fixture
 def first(composer: Composer) -> LaunchRequest:
-    """A run on record."""
     if not COMPOSED:
         words = [*WORDS, "task.args.lr=0.3", "lost_s=20", "run_id=first"]
         COMPOSED.append(composer.compose(words))

@@ -52,7 +52,6 @@ TABLES = {
 
 
 def shown(runs: Sequence[Row], width: int) -> str:
-    """Return the table."""
     return render(Table(runs, (), {}, {}), all_=True, width=width, reader="ada@laptop")
 
 

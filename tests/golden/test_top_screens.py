@@ -16,7 +16,6 @@ HEIGHT = 24
 
 @pytest.fixture(autouse=True)
 def greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The clock of a reader in Greenwich."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

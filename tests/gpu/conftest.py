@@ -24,7 +24,6 @@ def machine() -> Machine:
 
 @pytest.fixture
 def launch(machine: Machine, tmp_path: Path) -> Iterator[LocalLauncher]:
-    """Starts runs on this machine, in a folder of their own."""
     with contextlib.closing(LocalLauncher(tmp_path, len(machine.names))) as launcher:
         yield launcher
 

@@ -51,7 +51,6 @@ class Machine:
 
 @functools.cache
 def find_machine() -> Machine:
-    """Return what torch sees here, or raise NoGpuError with one line that says why not."""
     if not query.has_driver():
         raise NoGpuError("no NVIDIA GPU here: there is no NVIDIA driver")
     done = subprocess.run(

@@ -60,31 +60,6 @@ def hang() -> None:
     print(f"sum {number.item()}", flush=True)
 
 
-def sync_batch_norm() -> None:
-    """Compare outputs, gradients and statistics of this rank with those of one CPU."""
-    device = join()
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    torch.manual_seed(0)
-    rows = (3 * torch.randn(8 * dist.get_world_size(), 5) + 1).requires_grad_()
-    part = rows.detach()[mine].to(device).requires_grad_()
-    whole = nn.BatchNorm1d(5)
-    synced = nn.SyncBatchNorm(5, device=device)
-    expected, found = whole(rows), synced(part)
-    (expected**3).sum().backward()
-    (found**3).sum().backward()
-    assert rows.grad is not None
-    pairs = {
-        "outputs": (found, expected[mine]),
-        "gradients": (part.grad, rows.grad[mine]),
-        "variances": (synced.running_var, whole.running_var),
-    }
-    for name, (one, other) in pairs.items():
-        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
-        difference = (one.cpu() - other).abs().max().item()
-        print(f"{name} within {difference:.0e}", flush=True)
-    dist.destroy_process_group()
-
-
 class Squares(torch.utils.data.Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 8
@@ -118,7 +93,7 @@ def usual() -> None:
     dist.destroy_process_group()
 
 
-PROGRAMS = (devices, out_of_memory, hold, hang, sync_batch_norm, usual)
+PROGRAMS = (devices, out_of_memory, hold, hang, usual)
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()

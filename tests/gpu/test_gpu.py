@@ -198,12 +198,6 @@ def test_resnet18_in_bfloat16(launch: LocalLauncher, gpus: int, record_property:
     record_property("figure", f"{accuracy}, {progress(run)[-1]['rate']:.0f} images per second")
 
 
-def test_sync_batch_norm(launch: LocalLauncher, record_property: Figure) -> None:
-    """Outputs, gradients and statistics are those of the whole batch on one CPU."""
-    run = launch(*program("sync_batch_norm"), gpus=2)
-    record_property("figure", ", ".join(run.log("local", 0).splitlines()))
-
-
 def test_a_rank_that_runs_out_of_gpu_memory(launch: LocalLauncher, record_property: Figure) -> None:
     """The verdict names the known failure."""
     result = launch(*program("out_of_memory"), code=1).result

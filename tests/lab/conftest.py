@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +38,7 @@ def cgroups_as_found() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFactory:
+def lab_factory(tmp_path_factory: pytest.TempPathFactory) -> LabFactory:
     """Makes labs whose hosts see pytest's own temporary folder; skips where no lab can be made."""
     need(missing())
     folder = tmp_path_factory.getbasetemp()
@@ -48,21 +47,14 @@ def lab_factory_for_session(tmp_path_factory: pytest.TempPathFactory) -> LabFact
 
 
 @pytest.fixture(scope="session")
-def lab(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+def lab(lab_factory: LabFactory) -> Iterator[Lab]:
     """Four plain hosts that most tests share, and of which most launch on two.
 
     Each test finds them on, plugged in and idle, with nothing in /dev/shm, and its accounts' homes
     as on the first day.
     """
-    with lab_factory_for_session(n=4) as lab:
+    with lab_factory(n=4) as lab:
         yield lab
-
-
-@pytest.fixture
-def lab_factory(lab_factory_for_session: LabFactory) -> Iterator[LabFactory]:
-    """`make_lab`, but the labs are closed at the end of the test."""
-    with ExitStack() as labs:
-        yield lambda *args, **options: labs.enter_context(lab_factory_for_session(*args, **options))
 
 
 @pytest.fixture(autouse=True)
@@ -130,10 +122,10 @@ def start(tmp_path: Path) -> Iterator[RunStarter]:
 
 @pytest.fixture(scope="session")
 def slurm_for_session(
-    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
+    lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Slurm]:
     """A login node and four compute nodes, with one home."""
-    with slurm_lab(lab_factory_for_session, tmp_path_factory.mktemp("slurm")) as slurm:
+    with slurm_lab(lab_factory, tmp_path_factory.mktemp("slurm")) as slurm:
         yield slurm
 
 

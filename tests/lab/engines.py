@@ -61,7 +61,6 @@ class Daemon:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         if self._process is not None:
             self._process.wait(20 * PATIENCE)
         write = f"mkdir -p {FOLDER} && echo '{self._config}' >{FOLDER}/daemon.json"
@@ -75,16 +74,13 @@ class Daemon:
         wait_until(self.answers, f"docker on {self.host.name}", 30, detail=self.log)
 
     def answers(self) -> bool:
-        """Whether it does."""
         question = f"{DOCKER} ps -q >/dev/null 2>&1 && echo yes"
         return "yes" in self.host.sh(question, user="root", check=False)
 
     def log(self) -> str:
-        """What it wrote last."""
         return self.host.sh(f"tail -n 20 {FOLDER}/log", user="root", check=False)
 
     def kill(self, signum: int = 9) -> None:
-        """End it, and wait for that."""
         self.host.sh(f"kill -{signum} $(cat {FOLDER}/pid)", user="root", check=False)
         if self._process is not None:
             self._process.wait(20 * PATIENCE)
@@ -113,11 +109,9 @@ class Daemon:
         return self.host.sh(f"{DOCKER} ps {flags} --format '{{{{.Names}}}}'").split()
 
     def clear(self) -> None:
-        """Remove all containers."""
         self.host.sh(f"{DOCKER} ps -aq | xargs -r {DOCKER} rm -f", check=False)
 
     def close(self) -> None:
-        """Remove all it has, and end it."""
         if self.answers():
             self.clear()
         self.kill(15)

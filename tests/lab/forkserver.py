@@ -129,7 +129,6 @@ class ForkServer:
         return ForkedController(connection, pid, argv)
 
     def close(self) -> None:
-        """End the server; controllers that still run are not touched."""
         os.close(self._life_line)
         self._process.wait()
         assert self._process.stdout
@@ -193,7 +192,6 @@ def _import_runner() -> None:
 
 
 def _become_controller(argv: list[str], cwd: str, env: dict[str, str]) -> None:
-    """Take the place of `python -m runner`."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

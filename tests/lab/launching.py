@@ -95,7 +95,6 @@ class Controller:
 
     @property
     def run_id(self) -> str:
-        """The id of the run, as it said it."""
         found = re.search(r"^run ([a-z0-9-]+):", self.err, re.MULTILINE)
         return found[1] if found else ""
 
@@ -104,7 +103,6 @@ class Controller:
         return self.cwd / "runs" / self.run_id
 
     def send(self, signum: int = signal.SIGINT) -> None:
-        """Send a signal, as Ctrl-C does."""
         self.process.send_signal(signum)
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
@@ -125,7 +123,6 @@ class Controller:
 
     @property
     def joined(self) -> int:
-        """How many have."""
         path = self.folder / "events.jsonl"
         return path.read_text().count('"kind":"hub_joined"') if path.exists() else 0
 
@@ -207,7 +204,6 @@ class Launcher:
             return controller.wait(60)
 
     def in_folder(self, folder: Path) -> Launcher:
-        """The same user, standing in another folder."""
         other = copy.copy(self)
         other.folder = folder
         return other
@@ -225,7 +221,6 @@ class Launcher:
 
 
 def rank_overrides(*words: str, entry: str = "torchrun") -> list[str]:
-    """The overrides for ranks without torch (`programs/rank.py`) that do `words`."""
     quoted = ",".join(json.dumps(word) for word in words)
     ranks = [f"task.script={RANK_SCRIPT}", "task.args_style=raw", f"task.args=[{quoted}]"]
     return ranks if entry == "torchrun" else [*ranks, f"task.entry={entry}"]

@@ -100,7 +100,6 @@ class Podman:
         return Podman(self.host, self.login, f"env {assignment} {self._program}", self._image)
 
     def containers(self) -> list[str]:
-        """Return the names of all containers."""
         return self.sh("ps --all --format '{{.Names}}'").split()
 
 

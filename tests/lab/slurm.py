@@ -203,13 +203,11 @@ class Slurm:
         self.lab.write_cluster(conf, name, names=(), **values)
 
     def job(self, run_id: str) -> dict[str, str]:
-        """What scontrol says of the job of a run."""
         job_id = self.sh(f"cat .runner/runs/{run_id}/.slurm/job_id")
         words = self.sh(f"scontrol --oneliner show job {job_id}").split()
         return dict(word.partition("=")[::2] for word in words)
 
     def ended_job(self, run_id: str) -> dict[str, str]:
-        """The same, once its script has ended."""
         on = ("RUNNING", "COMPLETING", "PENDING")
         wait_until(lambda: self.job(run_id)["JobState"] not in on, "the job's script to end")
         return self.job(run_id)

@@ -134,7 +134,6 @@ class SupervisedRun:
         return result.stdout
 
     def send_command(self, command: str) -> None:
-        """Speak to the supervisor as a link does."""
         line = json.dumps({"command": command, "cause": "user", "reason": "told to stop"}) + "\n"
         connection = RunSocket(self.folder).connect()  # at once: some runs end soon by themselves
         assert connection is not None

@@ -17,8 +17,6 @@ from tests.lab.waiting import PATIENCE, wait_until
 
 
 class Terminal:
-    """A program in a terminal of its own."""
-
     def __init__(
         self,
         argv: Sequence[str],
@@ -69,7 +67,6 @@ class Terminal:
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether its modes are those of before."""
         return termios.tcgetattr(self._theirs) == self._modes
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ SLICE = (
     "disk stalls",
     "controller killed, attach",
     "controller killed, rank killed",
+    "controller cut off for long",
     "Ctrl-C twice",
     "supervisor killed",
     "guardian killed",
@@ -40,14 +41,12 @@ SLICE = (
 
 
 @pytest.fixture(scope="module")
-def session(
-    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Session]:
+def session(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A victim, a bystander, three hosts; what is on at the end has to end in order."""
     folder = tmp_path_factory.mktemp("chaos")
     (folder / "project").mkdir()
     launcher = Launcher(folder / "project")
-    with lab_factory_for_session(n=3, disk=FreezableDisk) as lab:
+    with lab_factory(n=3, disk=FreezableDisk) as lab:
         lab.write_cluster(launcher.conf, ssh={"user": USER})
         session = Session(lab, launcher, seed=4, evidence=folder)
         yield session

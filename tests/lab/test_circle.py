@@ -82,7 +82,6 @@ class Relay:
         return len(self._pairs)
 
     def lose(self) -> None:
-        """Pass on nothing more of the connections that are open."""
         self._lossy += self._pairs
         self._pairs = []
 
@@ -90,7 +89,6 @@ class Relay:
         self._listener.close()
 
     def pass_on(self) -> None:
-        """Carry what is there, both ways."""
         with contextlib.suppress(OSError):
             accepted, _ = self._listener.accept()
             onward = socket.create_connection(("127.0.0.1", self._target))
@@ -140,7 +138,6 @@ class Ring:
         return circle
 
     def join(self, nodes: str, **more: Any) -> None:
-        """Add these, and wait until all have met the hub."""
         for node in nodes:
             self.add(node, **more)
         self.until(lambda: all(("joined",) in self.heard[node].said for node in nodes[1:]))

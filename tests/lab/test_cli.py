@@ -36,7 +36,6 @@ def python(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder with a task of theirs."""
     folder = tmp_path / "project"
     task = folder / "conf" / "task" / "mine.yaml"
     task.parent.mkdir(parents=True)
@@ -49,20 +48,6 @@ def test_composing_imports_nothing_heavy(folder: Path) -> None:
     """No torch, no SSH, no console: `--help` and dry runs answer at once."""
     done = python(folder, "-c", PROBE.format(heavy=HEAVY), "task=mine")
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
-
-
-def test_help_and_a_mistake_leave_nothing_behind(folder: Path) -> None:
-    """Help has the groups as they are here; a mistake is one message, exit 2, no traceback."""
-    before = set(folder.rglob("*"))
-    done = python(folder, "-m", "runner", "task=mine", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Starts a PyTorch job on every machine of a cluster")
-    assert "cluster: base, lab3, local\n" in done.stdout
-    done = python(folder, "-m", "runner", "task=mine", "cluster.backnd=gloo")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: cluster.backnd: there is no such key; near it: backend\n")
-    assert done.stderr.endswith("\n    did you mean cluster.backend?\n")
-    assert set(folder.rglob("*")) == before
 
 
 @pytest.mark.all

@@ -21,7 +21,6 @@ MORE_PROGRAMS = {"fairseq_cli/train.py"}
 
 
 def write_project(folder: Path) -> None:
-    """Write the files of the page, and every program that its lines name."""
     programs = set(re.findall(r"[\w./-]+\.py", " ".join(LINES)))
     programs |= set(re.findall(r"script: (\S+)", " ".join(FILES.values())))
     for name, text in {**FILES, **dict.fromkeys(programs | MORE_PROGRAMS, "")}.items():

@@ -34,13 +34,11 @@ class Engines:
 
 
 @pytest.fixture(scope="module")
-def engines(
-    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Engines]:
+def engines(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """node2 has no `OWN_PROGRAM`; node1 has a registry that takes questions and never answers."""
     need(missing())
     image = make_image(tmp_path_factory.mktemp("docker"))
-    with lab_factory_for_session(n=4) as lab:
+    with lab_factory(n=4) as lab:
         daemons = {name: Daemon(lab[name], image, survives=False) for name in ("node1", "node2")}
         closed = Daemon(lab["node4"], image, survives=False, group="root")
         for name in ("node1", "node3", "node4"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import sys
@@ -16,11 +15,11 @@ import pytest
 from tests.lab import engines, podman
 from tests.lab.engines import DOCKER, Daemon, mounts, overrides
 from tests.lab.inspecting import agent_of, guardian_and_supervisor, proven_nodes
-from tests.lab.lab import Lab, LabFactory
+from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
 from tests.lab.lab.processes import Process
-from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
+from tests.lab.launching import Controller, Launcher, Result, program
 from tests.lab.podman import Podman
 from tests.lab.waiting import wait_until
 
@@ -51,11 +50,9 @@ class User:
         lab.write_cluster(launcher.conf, ssh={"user": login})
 
     def run(self, *words: str) -> Result:
-        """Launch in containers, to the end."""
         return self.launcher("cluster=lab", "grace_s=2", *self.words, *words)
 
     def run_ranks(self, words: str, *more: str) -> Result:
-        """Run a rank on each host that does as told, to the end."""
         return self.run(*self.launcher.rank_overrides(*words.split()), *more)
 
     def begin(self, *ranks: str, more: tuple[str, ...] = ()) -> Controller:
@@ -76,20 +73,12 @@ class User:
         ]
 
     def left(self) -> dict[str, list[str]]:
-        """The containers on each host."""
         return {name: engine.containers() for name, engine in self.engine_of.items()}
 
 
-def skip_if(reason: str) -> None:
-    """Skip for a reason; in CI a skip would look like a pass."""
-    if reason:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-
-
 @pytest.fixture(scope="module")
-def hosts(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Two hosts."""
-    with lab_factory_for_session(n=2) as lab:
+def hosts(lab_factory: LabFactory) -> Iterator[Lab]:
+    with lab_factory(n=2) as lab:
         yield lab
     podman.remove_left_cgroups()
 
@@ -97,7 +86,7 @@ def hosts(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def docker(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Daemon]]:
     """Their daemons; ranks survive these."""
-    skip_if(engines.missing())
+    need(engines.missing())
     yield from engines.daemons(hosts, tmp_path_factory.mktemp("docker"), survives=True)
 
 
@@ -119,7 +108,6 @@ def on_docker(hosts: Lab, docker: dict[str, Daemon], launcher: Launcher) -> Iter
 
 @pytest.fixture(scope="module")
 def podmans(hosts: Lab, tmp_path_factory: pytest.TempPathFactory) -> PodmanOfLogin:
-    """The podman of each login on each host."""
     return PodmanOfLogin(hosts, tmp_path_factory.mktemp("podman"))
 
 
@@ -136,7 +124,6 @@ class PodmanOfLogin:
         self._made: dict[str, dict[str, Podman]] = {}
 
     def of(self, login: str) -> dict[str, Podman]:
-        """Those of a login, by host."""
         hosts = self._lab.hosts.values()
         if login not in self._made:
             for host in hosts if login != "root" else ():
@@ -165,7 +152,6 @@ def user_of_podman(
 
 
 def of_runs(lab: Lab) -> list[str]:
-    """The processes of runs on all hosts."""
     found = (host.processes("RUNNER_RUN_ID") for host in lab.hosts.values())
     return [each.cmdline for processes in found for each in processes]
 
@@ -174,12 +160,11 @@ def of_runs(lab: Lab) -> list[str]:
 def user(
     request: pytest.FixtureRequest, kind: str, hosts: Lab, launcher: Launcher
 ) -> Iterator[User]:
-    """Who launches on the engine of the test."""
     if kind == ON_DOCKER:
         yield request.getfixturevalue("on_docker")
         return
     login = kind.rpartition(" ")[2]
-    skip_if(podman.missing(login, maps=True))
+    need(podman.missing(login, maps=True))
     podmans = request.getfixturevalue("podmans")
     with user_of_podman(podmans, hosts, launcher, login) as made:
         yield made
@@ -260,7 +245,6 @@ def test_whoever_is_killed_nothing_is_left(user: User, hosts: Lab, victim: str) 
 
 
 def find_victim(lab: Lab, host: Host, victim: str) -> Process:
-    """The process of a host that is to be killed."""
     texts = {"client": "container_client.py", "client of the engine": " start --attach"}
     if victim == "agent":
         return agent_of(lab, host.name)
@@ -370,7 +354,7 @@ def test_a_user_of_podman_without_a_range(
     hosts: Lab, podmans: PodmanOfLogin, launcher: Launcher
 ) -> None:
     """They are told how to get one; root inside is the user outside, who owns all files."""
-    skip_if(podman.missing(LOGIN_USER, maps=False))
+    need(podman.missing(LOGIN_USER, maps=False))
     with user_of_podman(podmans, hosts, launcher, LOGIN_USER) as user:
         done = user.run_ranks("env=USER", "container.user=image")
         assert done.code == 0, done
@@ -411,7 +395,7 @@ def test_no_line_is_lost_and_none_out_of_order(on_docker: User) -> None:
 def test_stacks_of_ranks_that_are_root(on_docker: User, hosts: Lab) -> None:
     """They are read through the engine, and what ranks wrote is removed with the run."""
     launcher = on_docker.launcher
-    words = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", "task.args=[wait,1]")
+    words = program("hanging.py", "wait", "1")
     inside = (*on_docker.words, "container.user=image", "task.entry=plain")
     running = launcher.start("cluster=lab", *inside, *words)
     running.until_printed("waiting")
@@ -462,7 +446,6 @@ def test_relaunched_after_a_failure_and_on_a_spare(
 ) -> None:
     """A rank fails; then the daemon of its host dies: no step is left out or done twice."""
     places = json.dumps([*mounts(), f"{steps}:{steps}"])
-    args = json.dumps([str(steps), str(STEPS), "0.1/0.05", "fail=0:5:3"])
     controller = on_docker.launcher.start(
         "cluster=lab",
         "task.nnodes=1",
@@ -470,10 +453,8 @@ def test_relaunched_after_a_failure_and_on_a_spare(
         "relaunch.backoff_s=0.5",
         "grace_s=1",
         *overrides(f"container.mounts={places}"),
-        f"task.script={PROGRAMS / 'steps.py'}",
+        *program("steps.py", str(steps), str(STEPS), "0.1/0.05", "fail=0:5:3"),
         "task.entry=plain",
-        "task.args_style=raw",
-        f"task.args={args}",
     )
     controller.until_printed("attempt 1 from")
     controller.until_printed("] step 12")

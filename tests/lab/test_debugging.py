@@ -53,7 +53,6 @@ class DebugClient:
         self._sent = 0
 
     def send(self, command: str, **arguments: Any) -> int:
-        """Ask; return the number of the request."""
         self._sent += 1
         message = {"seq": self._sent, "type": "request", "command": command}
         body = json.dumps({**message, "arguments": arguments}).encode()

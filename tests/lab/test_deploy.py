@@ -47,7 +47,6 @@ def releases(host: Host) -> list[str]:
 
 
 def whole(host: Host) -> list[str]:
-    """The names of finished releases."""
     return [name for name in releases(host) if not name.startswith(".")]
 
 
@@ -123,23 +122,6 @@ def test_ranks_see_the_tree_as_it_is_here(lab: Lab, project: Launcher, tmp_path:
     (project.folder / "frozen").chmod(0o755)
 
 
-def test_only_what_is_new_is_sent(lab: Lab, project: Launcher) -> None:
-    """A second release takes over what the first has, also under another name."""
-    big = os.urandom(300_000).hex()
-    (project.folder / "big").write_text(big)
-    first = project("deploy", "--cluster", "lab", "--json")
-    (project.folder / "big").rename(project.folder / "renamed")
-    (project.folder / "new").write_text("new")
-    second = project("deploy", "--cluster", "lab", "--json")
-    assert first.code == second.code == 0, second
-    sent = json.loads(first.out)["sent"]
-    assert min(sent.values()) > 300_000
-    for few in json.loads(second.out)["sent"].values():
-        assert 0 < few < 100_000
-    path = f"{RELEASES}/{json.loads(second.out)['release']}/code/renamed"
-    assert all(lab[node].sh(f"cat {path}") == big for node in NODES)
-
-
 def test_changed_release_is_found_and_mended(lab: Lab, project: Launcher) -> None:
     """By `check` whatever was changed, by a launch if the size is another: it runs no such code."""
     (project.folder / "value").write_text("one")
@@ -193,21 +175,6 @@ def test_a_job_and_a_deploy_leave_each_other_alone(lab: Lab, project: Launcher) 
         assert "written" not in host.sh(f"ls {RELEASES}/{used}/code")
 
 
-@pytest.mark.all
-def test_ranks_stand_where_the_user_stands(project: Launcher) -> None:
-    """In the same sub-folder of the copy, with a script given by its absolute path."""
-    below = project.folder / "exp" / "a b"
-    below.mkdir(parents=True)
-    (below / "here.txt").write_text("found")
-    (project.folder / "tool.py").write_text(
-        "import os, sys; print(open('here.txt').read(), os.getcwd(), sys.argv[0])"
-    )
-    words = ("cluster=lab", PLAIN_ENTRY, "cluster.only=[node1]")
-    done = project.in_folder(below)(*words, f"task.script={project.folder / 'tool.py'}")
-    assert done.code == 0, done
-    assert re.search(r"found /\S+/work/exp/a b \.\./\.\./tool\.py", done.out), done
-
-
 @pytest.mark.promise(13)
 def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
     lab_factory: LabFactory, launcher: Launcher
@@ -229,7 +196,6 @@ def test_a_full_disk_leaves_earlier_releases_and_no_half_one(
 
 
 def finished(host: Host) -> bool:
-    """Whether nothing unfinished lies in the store."""
     return not [name for name in releases(host) if name.endswith("new")]
 
 

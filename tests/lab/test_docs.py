@@ -77,10 +77,10 @@ def typed(line: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedP
 
 
 @pytest.fixture(scope="module")
-def gpus(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+def gpus(lab_factory: LabFactory) -> Iterator[Lab]:
     """Three hosts on which `python3` has torch, as the pages have it; its agents are stand-ins."""
     options = [f"SetEnv PATH={PATH} PYTHONPATH={TORCHLESS}"]
-    with lab_factory_for_session(names=["gpu1", "gpu2", "gpu3"], sshd_options=options) as lab:
+    with lab_factory(names=["gpu1", "gpu2", "gpu3"], sshd_options=options) as lab:
         yield lab
 
 
@@ -159,17 +159,17 @@ def missing_lines(output: str, printed: str, numbers: str = ANY_NUMBER) -> list[
 @pytest.mark.slow
 def test_the_ten_steps_are_true(lab_factory: LabFactory, tmp_path: Path) -> None:
     """Typed in a fresh checkout, in order, each with exit code 0, but for `diff`."""
-    lab = lab_factory(names=["gpu1", "gpu2"], sshd_options=[f"SetEnv PATH={PATH}"])
-    clone = checkout(tmp_path / "runner")
-    env = {**at_home(lab, tmp_path / "home"), "PYTHONPATH": str(clone)}
-    problems = []
-    for block in BLOCK.finditer((ROOT / "docs" / "ten-steps.md").read_text()):
-        printed = ""
-        for line in block["lines"].splitlines():
-            done = typed(line, clone, env)
-            printed += done.stdout
-            if done.returncode != int(line.startswith("diff ")):
-                problems.append(f"{line}\nexit code {done.returncode}\n{done.stdout}")
-        missing = missing_lines(block["output"] or "", printed)
-        problems += [f"not printed: {line}\n{printed}" for line in missing]
-    assert not problems, "\n\n".join(problems)
+    with lab_factory(names=["gpu1", "gpu2"], sshd_options=[f"SetEnv PATH={PATH}"]) as lab:
+        clone = checkout(tmp_path / "runner")
+        env = {**at_home(lab, tmp_path / "home"), "PYTHONPATH": str(clone)}
+        problems = []
+        for block in BLOCK.finditer((ROOT / "docs" / "ten-steps.md").read_text()):
+            printed = ""
+            for line in block["lines"].splitlines():
+                done = typed(line, clone, env)
+                printed += done.stdout
+                if done.returncode != int(line.startswith("diff ")):
+                    problems.append(f"{line}\nexit code {done.returncode}\n{done.stdout}")
+            missing = missing_lines(block["output"] or "", printed)
+            problems += [f"not printed: {line}\n{printed}" for line in missing]
+        assert not problems, "\n\n".join(problems)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from runner.core.codec import decode, encode
 from runner.core.model.facts import Facts, FactsRequest, GpuProcess
 from runner.core.model.hardware import Driver, GpuHealth
 from runner.host.facts import collect as collecting
-from runner.host.facts import ports, setup
+from runner.host.facts import ports
 from runner.host.facts.collect import FactsResult
 from runner.host.process import bounded_child, procfs
 from runner.host.process.event_loop import run_steps
@@ -76,10 +75,6 @@ def packed(asked: FactsRequest) -> str:
 
 def setting_up(*lines: str, **wanted: Any) -> FactsResult:
     return collect(request(setup=lines, **wanted))
-
-
-def wait_for_text(path: Path) -> None:
-    wait_until(lambda: path.exists() and path.read_text(), f"a text in {path}")
 
 
 def wait_for_end_of(pid: int) -> None:
@@ -214,7 +209,6 @@ def test_setup_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
 
 
 def fake_torch(folder: Path) -> Path:
-    """Make a torch that must not be imported."""
     package = folder / "site" / "torch"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")
@@ -436,18 +430,6 @@ def test_a_reserved_port_is_kept_for_the_store_and_its_listener_is_found(
         assert reservation.release_if_listening() == {os.getpid()}
         assert held.fileno() == -1, "it was not released"
         assert reservation.release_if_listening() is None
-
-
-def test_a_child_that_is_not_waited_for_is_ended_with_its_group(tmp_path: Path) -> None:
-    """Whatever way `collect` is left."""
-    line = f"sleep 900 & echo $! > {tmp_path}/pid; sleep 900"
-    child = setup.start([line], dict(os.environ), "", 900)
-    wait_for_text(tmp_path / "pid")
-
-    child.kill()
-
-    assert child.code == -signal.SIGKILL
-    wait_for_end_of(int((tmp_path / "pid").read_text()))
 
 
 def test_what_cannot_be_started_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,6 @@ HUB_OR_MEMBER = ["node1", pytest.param("node2", marks=pytest.mark.all)]
 
 @pytest.fixture
 def begin(on_lab: Launcher) -> Callable[..., Controller]:
-    """Start ranks that do as told, and wait until both run and are in touch with each other."""
-
     def start(*words: str, overrides: tuple[str, ...] = (), entry: str = "plain") -> Controller:
         on_lab.entry = entry
         ranks = on_lab.rank_overrides("print=up", *words, "sleep=600")

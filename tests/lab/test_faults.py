@@ -30,13 +30,11 @@ STOP_ON_STALL = ("watch.stall_s=5", "watch.action=stop")
 
 
 def only_on_node1(file: str) -> Setup:
-    """A file that the other host does not have."""
     make = f"mkdir -p {FOLDER}; touch {FOLDER}/{file}"
     return lambda lab: lab["node1"].changed(make, f"rm -rf {FOLDER}")
 
 
 def mounted(path: str, options: str, more: str = "true") -> Setup:
-    """A small file system in memory on node2."""
     mount = f"mount -t tmpfs -o {options} tmpfs {path}; {more}"
     return lambda lab: lab["node2"].changed(mount, f"umount {path}")
 
@@ -121,12 +119,6 @@ OTHERS = {
         (*RUN, *program("hanging.py", "leave", "1")),
         ("rank 1 on node2 had exited with 0 before", "take part in every collective"),
         "peer_left",
-    ),
-    "a tiny shared memory": Fault(
-        ("check", "--cluster", "lab"),
-        ("node2", "shared memory (/dev/shm) has 1 MiB free", "remount,size=16G"),
-        code=0,
-        setup=mounted("/dev/shm", "size=1M"),
     ),
     "a full folder for temporary files": Fault(
         ("check", "--cluster", "lab", "cluster.setup=['export TMPDIR=/mnt']"),

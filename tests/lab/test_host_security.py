@@ -67,9 +67,9 @@ def test_a_store_that_unpickles_is_said_where_others_could_reach_it(
 
 
 @pytest.fixture(scope="module")
-def hiding(lab_factory_for_session: LabFactory) -> Iterator[Lab]:
+def hiding(lab_factory: LabFactory) -> Iterator[Lab]:
     """A host with two set-uid programs; one becomes root for good."""
-    with lab_factory_for_session(n=1) as lab:
+    with lab_factory(n=1) as lab:
         lab["node1"].sh("mount -o remount,hidepid=2 /proc; chmod 755 /home", user="root")
         for name, copy in (("sleep", SLEEP), ("setpriv", BECOME)):
             lab["node1"].sh(f"install -m 4755 $(command -v {name}) {copy}", user="root")

@@ -43,7 +43,6 @@ with open("conf/model/small.yaml") as file:
 
 
 def run(*argv: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Run a program to its good end; return what it printed."""
     words = list(map(str, argv))
     done = subprocess.run(
         words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120 * PATIENCE, check=False
@@ -68,8 +67,6 @@ class Built:
 
 @dataclass(frozen=True)
 class Installed:
-    """A user with an environment of their own, who stands in a project of their own."""
-
     site: Path
     env: dict[str, str]
     folder: Path
@@ -105,7 +102,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and what it needs."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"

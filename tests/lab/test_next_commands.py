@@ -19,27 +19,35 @@ def test_every_next_command_runs_as_printed(lab_factory: LabFactory, launcher: L
 
     They name a node with a hyphen, whose key was typed for the launch.
     """
-    lab = lab_factory(names=["gpu-01"])
-    lab.write_cluster(launcher.conf)
-    (launcher.conf / "task").mkdir()
-    command = "[sh, -c, 'until test -e ~/go; do sleep 0.1; done']"
-    task = f"defaults: [base]\ncommand: {command}\nentry: plain\n"
-    (launcher.conf / "task" / "up.yaml").write_text(task)
-    address = f"cluster.nodes.gpu-01.host={lab['gpu-01'].address}"
-    left = launcher("cluster=lab", "task=up", "detach=true", address, "~cluster.env", "--", "a b")
-    assert left.code == 0, left
-    lab["gpu-01"].sh("touch ~/go")
-    commands = next_commands(left.err)
-    assert [words.split()[0] for words in commands] == ["attach", "logs", "stop", "pull"]
-    for mistake in ([], ["stop"], ["logs", "--run", "NO"], ["xyzzy"], ["~task.args.x", "task=up"]):
-        said = launcher(*mistake)
-        assert (said.code, "Traceback" in said.err) == (2, False), said
-        commands += next_commands(said.err)
-    assert len(commands) > 7, commands
-    for words in commands:
-        done = launcher(*shlex.split(words))
-        assert done.code == 0, (words, done)
-    wait_until_idle(lab)
+    with lab_factory(names=["gpu-01"]) as lab:
+        lab.write_cluster(launcher.conf)
+        (launcher.conf / "task").mkdir()
+        command = "[sh, -c, 'until test -e ~/go; do sleep 0.1; done']"
+        task = f"defaults: [base]\ncommand: {command}\nentry: plain\n"
+        (launcher.conf / "task" / "up.yaml").write_text(task)
+        address = f"cluster.nodes.gpu-01.host={lab['gpu-01'].address}"
+        left = launcher(
+            "cluster=lab", "task=up", "detach=true", address, "~cluster.env", "--", "a b"
+        )
+        assert left.code == 0, left
+        lab["gpu-01"].sh("touch ~/go")
+        commands = next_commands(left.err)
+        assert [words.split()[0] for words in commands] == ["attach", "logs", "stop", "pull"]
+        for mistake in (
+            [],
+            ["stop"],
+            ["logs", "--run", "NO"],
+            ["xyzzy"],
+            ["~task.args.x", "task=up"],
+        ):
+            said = launcher(*mistake)
+            assert (said.code, "Traceback" in said.err) == (2, False), said
+            commands += next_commands(said.err)
+        assert len(commands) > 7, commands
+        for words in commands:
+            done = launcher(*shlex.split(words))
+            assert done.code == 0, (words, done)
+        wait_until_idle(lab)
 
 
 @pytest.mark.all

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Launcher
+from tests.lab.launching import PLAIN_ENTRY, Launcher, program
 from tests.lab.slurm import HPC, Slurm
 from tests.lab.waiting import wait_until, wait_until_idle
 
@@ -25,12 +25,10 @@ def command(folder: Path) -> str:
 
 
 def notify(*targets: str) -> str:
-    """The override for these targets."""
     return f"notify={json.dumps(targets)}"
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
-    """What was told so far."""
     texts = (path.read_text() for path in sorted(folder.glob("told.*")))
     found: list[dict[str, Any]] = []
     for text in texts:
@@ -46,7 +44,6 @@ def events_told(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def failure_of(message: dict[str, Any]) -> tuple[str, int, str]:
-    """The first failure in a message."""
     failure = message["first_failure"]
     return failure["node"], failure["rank"], failure["reason"]
 
@@ -103,10 +100,9 @@ def test_a_run_that_nobody_watches_is_told_of_by_its_hub(
 @pytest.mark.all
 def test_a_relaunch_is_told_by_whoever_leads_it(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     """The launch, and where nobody watches the hub; then the end."""
-    fails = json.dumps([str(steps), "6", "0.1", "fail=1:3:7"])
     relaunch = ("relaunch.max=1", "relaunch.backoff_s=0.1")
-    task = (f"task.script={PROGRAMS / 'steps.py'}", PLAIN_ENTRY, "task.args_style=raw")
-    where = ("cluster=lab", "grace_s=1", notify(command(steps)), *task, f"task.args={fails}")
+    task = (*program("steps.py", str(steps), "6", "0.1", "fail=1:3:7"), PLAIN_ENTRY)
+    where = ("cluster=lab", "grace_s=1", notify(command(steps)), *task)
     done = on_lab(*where, *relaunch)
     assert done.code == 0, done
     assert "rank 1 on node2 exited with 7" in told(steps)[0]["text"]
@@ -124,8 +120,8 @@ def test_a_relaunch_is_told_by_whoever_leads_it(lab: Lab, on_lab: Launcher, step
 @pytest.mark.all
 def test_a_stall_is_told_once(lab: Lab, on_lab: Launcher, steps: Path) -> None:
     """By the launch; the end is told then, too."""
-    hanging = (f"task.script={PROGRAMS / 'hanging.py'}", "task.args_style=raw", PLAIN_ENTRY)
-    where = ("cluster=lab", *hanging, 'task.args=["wait","2"]', "watch.stall_s=5", "grace_s=1")
+    hanging = (*program("hanging.py", "wait", "2"), PLAIN_ENTRY)
+    where = ("cluster=lab", *hanging, "watch.stall_s=5", "grace_s=1")
     running = on_lab.start(*where, notify(command(steps)))
     wait_until(lambda: told(steps), "the stall", 40)
     for name in ("node1", "node2"):

@@ -41,7 +41,6 @@ def torchless(on_lab: Launcher) -> Callable[..., Controller]:
 
 
 def rank_records(lab: Lab, run: str) -> dict[int, dict[str, int]]:
-    """Return what shims have recorded of the ranks that they started, by rank."""
     folder = f".runner/runs/{run}/node1/attempt_0"
     text = lab["node1"].sh(f"cat {folder}/rank_0.start {folder}/rank_1.start", check=False)
     found = [json.loads(line + "}") for line in text.split("}") if line.strip()]

@@ -26,7 +26,6 @@ def python_command(code: str) -> str:
 
 
 def shown(done: Result, names: Mapping[str, int]) -> dict[int, dict[str, str]]:
-    """Return what each rank showed of its environment, NAME=VALUE by line."""
     return {
         rank: dict(line.partition("=")[::2] for line in done.log(node, rank).splitlines())
         for node, rank in names.items()

@@ -374,11 +374,13 @@ def test_child_without_its_first_thread_is_no_zombie(
 def test_after_a_dead_supervisor_the_guardian_proves_it(
     start: RunStarter, inside: Sequence[str]
 ) -> None:
-    """It saw all of the run, whatever became of the environment."""
+    """It saw all of the run, whatever became of the environment, and goes on with its record."""
     run = start("daemon", "deaf", "hops", wrapper=inside)
     run.wait_started()
     os.kill(run.supervisor(), signal.SIGKILL)
     ended = run.wait_ended()
 
-    assert (ended.survivors, ended.verified) == ((), True)
+    assert (ended.state, ended.survivors, ended.verified) == (State.FAILED, (), True)
+    assert "signal 9" in ended.reason
+    assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
     gone(run)

@@ -67,7 +67,6 @@ class Cluster:
         write(root / "attempt_0" / "program.err", "warned\n")
 
     def wants(self, *outputs: str) -> None:
-        """Have the plan of the run declare other outputs."""
         for node in ("gpu1", "gpu2"):
             write(self.root(node) / "plan.json", json.dumps({"outputs": outputs}))
 

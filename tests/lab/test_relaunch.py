@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.lab.counting import LOST, counted, start_counting, whole
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Controller, Launcher, Result
+from tests.lab.launching import Controller, Launcher, Result
 from tests.lab.waiting import wait_until
-
-STEPS = 30
-LOST = ("hang=0:20", "hang=1:20")
-"""No rank comes to its end before its attempt is known to be lost."""
 
 
 @pytest.fixture
@@ -24,45 +21,13 @@ def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
     """Start two ranks that count steps, with node3 as a spare; `when` is of `steps.py`."""
 
     def start(*overrides: str, when: tuple[str, ...] = (), spare: bool = True) -> Controller:
-        nodes = "node1,node2,node3" if spare else "node1,node2"
-        words = [str(steps), str(STEPS), "0.1/0.03", *when]
-        return on_lab.start(
-            "cluster=lab4",
-            f"cluster.only=[{nodes}]",
-            "task.nnodes=2",
-            "relaunch.max=2",
-            "relaunch.backoff_s=0.5",
-            "grace_s=1",
-            f"task.script={PROGRAMS / 'steps.py'}",
-            "task.args_style=raw",
-            f"task.args={json.dumps(words)}",
-            "task.entry=plain",
-            *overrides,
-        )
+        nodes = () if spare else ("cluster.only=[node1,node2]",)
+        return start_counting(on_lab, steps, "0.1/0.03", when, (*nodes, *overrides))
 
     return start
 
 
-def counted(steps: Path, rank: int) -> list[tuple[int, int, str]]:
-    """What a rank did: each step, in which attempt, on which node.
-
-    A rank that was stopped before its first step did nothing.
-    """
-    path = steps / f"rank_{rank}"
-    if not path.exists():
-        return []
-    rows = [line.split() for line in path.read_text().splitlines()]
-    return [(int(step), int(attempt), node) for step, attempt, node in rows]
-
-
-def whole(steps: Path) -> None:
-    """No step of any rank was left out or done twice."""
-    for rank in range(2):
-        assert [step for step, _, _ in counted(steps, rank)] == list(range(STEPS)), rank
-
-
 def nodes_of(steps: Path, attempt: int) -> list[str]:
-    """Where each rank was in an attempt."""
     return [
         next(node for _, number, node in counted(steps, rank) if number == attempt)
         for rank in range(2)
@@ -70,7 +35,6 @@ def nodes_of(steps: Path, attempt: int) -> list[str]:
 
 
 def past(done: Result) -> list[dict[str, object]]:
-    """The attempts before the last one, as they are on record."""
     found: list[dict[str, object]] = done.result["past_attempts"]
     return found
 

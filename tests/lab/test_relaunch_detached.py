@@ -11,35 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.counting import LOST, STEPS, counted, start_counting, whole
 from tests.lab.inspecting import events_by_node
 from tests.lab.lab import Lab
 from tests.lab.launching import PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_idle
-
-STEPS = 30
-LOST = ("hang=0:20", "hang=1:20")
-"""No rank comes to its end before its attempt is known to be lost."""
 
 
 @pytest.fixture
 def begin(on_lab: Launcher, steps: Path) -> Callable[..., Controller]:
     """Start a run of two ranks that count, with node3 as a spare."""
 
-    def start(*words: str, overrides: tuple[str, ...] = ()) -> Controller:
-        arguments = [str(steps), str(STEPS), "0.5/0.1", *words]
-        return on_lab.start(
-            "cluster=lab4",
-            "cluster.only=[node1,node2,node3]",
-            "task.nnodes=2",
-            "grace_s=1",
-            "relaunch.max=2",
-            "relaunch.backoff_s=0.5",
-            f"task.script={PROGRAMS / 'steps.py'}",
-            "task.entry=plain",
-            "task.args_style=raw",
-            f"task.args={json.dumps(arguments)}",
-            *overrides,
-        )
+    def start(*when: str, overrides: tuple[str, ...] = ()) -> Controller:
+        return start_counting(on_lab, steps, "0.5/0.1", when, overrides)
 
     return start
 
@@ -56,15 +40,7 @@ def detached(begin: Callable[..., Controller]) -> Callable[..., tuple[str, str]]
     return start
 
 
-def counted(steps: Path, rank: int) -> list[list[str]]:
-    """What a rank has counted: the step, the attempt, the node."""
-    path = steps / f"rank_{rank}"
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def until_counted(steps: Path, rank: int, attempt: str) -> None:
-    """Wait until a rank has counted in an attempt."""
-
+def until_counted(steps: Path, rank: int, attempt: int) -> None:
     def has() -> bool:
         return any(line[1] == attempt for line in counted(steps, rank))
 
@@ -72,16 +48,8 @@ def until_counted(steps: Path, rank: int, attempt: str) -> None:
 
 
 def kinds(lab: Lab, run_id: str, node: str) -> list[str]:
-    """What happened on a node."""
     record = dict(events_by_node(lab, run_id, [node]))[node]
     return [f"{event['attempt']}:{event['kind']}" for event in record]
-
-
-def whole(steps: Path) -> None:
-    """Check that no rank has skipped or repeated a step."""
-    for rank in range(2):
-        done = [int(line[0]) for line in counted(steps, rank)]
-        assert done == list(range(STEPS)), (rank, done)
 
 
 @pytest.mark.slow
@@ -91,9 +59,9 @@ def test_a_host_without_power_is_replaced_by_the_spare(
     """No controller is there: the hub decides, the spare takes part, and all is counted."""
     run_id, said = detached(*LOST)
     assert "the hosts relaunch it (1 spare standing by)" in said, said
-    until_counted(steps, 1, "0")
+    until_counted(steps, 1, 0)
     lab["node2"].power_off()
-    until_counted(steps, 1, "1")
+    until_counted(steps, 1, 1)
     assert counted(steps, 1)[-1][2] == "node3"
     attached = on_lab("attach", "--run", run_id, "--cluster", "lab4")
     assert attached.code == 0, attached
@@ -139,7 +107,7 @@ def test_a_run_whose_launch_was_killed_starts_again_and_tells(
     launch.until_printed("step 7", 2)
     launch.kill()
     lab["node2"].power_off()
-    until_counted(steps, 1, "1")
+    until_counted(steps, 1, 1)
     wait_until(lambda: not any(lab[n].leftovers() for n in ("node1", "node3")), "the end")
     whole(steps)
     assert counted(steps, 1)[-1][2] == "node3"
@@ -156,7 +124,7 @@ def test_a_launch_that_comes_back_follows_its_hosts(
     launch.until_printed("step 7", 2)
     launch.send(signal.SIGSTOP)
     (steps / "go").touch()
-    until_counted(steps, 1, "1")
+    until_counted(steps, 1, 1)
     launch.send(signal.SIGCONT)
     done = launch.wait()
     assert done.code == 0, done
@@ -173,7 +141,7 @@ def test_with_too_few_nodes_nothing_starts_again(
 ) -> None:
     """One of three is in touch with nobody, neither are the others: nobody goes on."""
     run_id, _ = detached(*LOST)
-    until_counted(steps, 1, "0")
+    until_counted(steps, 1, 0)
     for name in ("node2", "node3"):
         lab[name].unplug()
     wait_until_idle(lab, 60)
@@ -206,7 +174,7 @@ def test_a_node_alone_starts_again(
     _, said = detached("fail=0:8:7", overrides=("cluster.only=[node2]", "task.nnodes=1"))
     assert "if it fails, its host relaunches it" in said, said
     wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 40)
-    assert [line[1] for line in counted(steps, 0)] == ["0"] * 8 + ["1"] * (STEPS - 8)
+    assert [line[1] for line in counted(steps, 0)] == [0] * 8 + [1] * (STEPS - 8)
     wait_until_idle(lab)
 
 

@@ -20,13 +20,11 @@ PROGRAM = "import sys; print('{}', *sys.argv[1:], flush=True)\n"
 
 
 def planned(done: Result) -> dict[str, object]:
-    """The run's `plan.json`."""
     plan: dict[str, object] = json.loads((done.folder / "plan.json").read_text())
     return plan
 
 
 def said(done: Result) -> set[str]:
-    """What every rank printed."""
     return {done.log(node, rank).strip() for rank, node in enumerate(NODES)}
 
 

@@ -28,7 +28,6 @@ SHELL = {"API_KEY": "s3cret", "PASSED": "p", "PLACE": "somewhere"}
 def detached(
     on_lab: Launcher, *words: str, env: Mapping[str, str] | None = None, first: str = "print=up"
 ) -> Result:
-    """A run that goes on until it is stopped."""
     ranks = on_lab.rank_overrides(first, "sleep=600")
     done = on_lab("detach=true", "grace_s=1", *words, *ranks, env=env)
     assert done.code == 0, done

@@ -42,7 +42,6 @@ def detached(on_lab: Launcher) -> Start:
 
 
 def has_session(lab: Lab) -> bool:
-    """Whether a controller's connection, and with it an agent, is still there."""
     return any("@notty" in str(host.processes()) for host in lab.hosts.values())
 
 

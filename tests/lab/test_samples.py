@@ -51,7 +51,6 @@ def sampler() -> Iterator[Callable[[], Sampler]]:
 
 
 def on_host(lab: Lab, node: str, run_id: str) -> list[Sample]:
-    """The samples of a run that a host has by now."""
     text = lab[node].sh(f"cat {RUNS}/{run_id}/{node}/attempt_0/samples.jsonl", check=False)
     return [parse_sample(line.encode()) for line in text.splitlines(keepends=True) if "{" in line]
 
@@ -69,7 +68,6 @@ def begin(launcher: Launcher) -> Controller:
 
 
 def finish(lab: Lab, controller: Controller) -> Path:
-    """Let the ranks end, and return the record of the run, which has succeeded."""
     for node in ("node1", "node2"):
         lab[node].sh("touch /dev/shm/go")
     done = controller.wait()

@@ -33,9 +33,8 @@ Begin = Callable[..., Controller]
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
-def disks(request: pytest.FixtureRequest, lab_factory_for_session: LabFactory) -> Iterator[Lab]:
-    """Two hosts whose disks can be frozen."""
-    with lab_factory_for_session(n=2, disk=KINDS[request.param]) as lab:
+def disks(request: pytest.FixtureRequest, lab_factory: LabFactory) -> Iterator[Lab]:
+    with lab_factory(n=2, disk=KINDS[request.param]) as lab:
         yield lab
 
 
@@ -114,7 +113,6 @@ def test_a_stop_does_not_wait_for_the_disk(disks: Lab, begin: Begin) -> None:
 
 
 def _launch_into(disks: Lab, user: Launcher, frozen: Sequence[str], files: int = 300) -> Controller:
-    """Launch a run, and freeze these disks while the hosts make its folder with so many files."""
     (user.folder / "data").mkdir()
     for number in range(files):
         (user.folder / f"data/{number}").write_text(str(number))

@@ -34,18 +34,15 @@ until grep -q ' /home fuse' /proc/mounts; do kill -0 $! && sleep 0.05; done
 
 
 @pytest.fixture(scope="module")
-def accounted(
-    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Slurm]:
+def accounted(lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """A login node with slurmdbd, and two compute nodes with cgroups."""
     folder = tmp_path_factory.mktemp("accounts")
-    with slurm_lab(lab_factory_for_session, folder, ACCOUNTED, lines=BY_CGROUP) as slurm:
+    with slurm_lab(lab_factory, folder, ACCOUNTED, lines=BY_CGROUP) as slurm:
         yield slurm
 
 
 @pytest.fixture
 def spender(accounted: Slurm, launcher: Launcher) -> Iterator[Launcher]:
-    """A user of that."""
     accounted.write_cluster(launcher.conf)
     yield launcher
     accounted.clear()
@@ -86,12 +83,12 @@ def test_accounts_that_cannot_be_used_are_named(accounted: Slurm, spender: Launc
 
 @pytest.fixture(scope="module")
 def with_docker(
-    lab_factory_for_session: LabFactory, tmp_path_factory: pytest.TempPathFactory
+    lab_factory: LabFactory, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Slurm, dict[str, Daemon]]]:
     """A login node and two compute nodes, each with a daemon."""
     need(missing())
     folder = tmp_path_factory.mktemp("docker")
-    with slurm_lab(lab_factory_for_session, folder, NODES) as slurm:
+    with slurm_lab(lab_factory, folder, NODES) as slurm:
         for started in daemons(slurm.lab, folder):
             yield slurm, started
 
@@ -127,13 +124,13 @@ def test_run_in_containers(
 
 
 def test_run_on_a_home_that_lags(
-    lab_factory_for_session: LabFactory,
+    lab_factory: LabFactory,
     tmp_path_factory: pytest.TempPathFactory,
     launcher: Launcher,
 ) -> None:
     """Facts, orders, commands and logs arrive all the same."""
     folder = tmp_path_factory.mktemp("lag")
-    with slurm_lab(lab_factory_for_session, folder, NODES) as slurm:
+    with slurm_lab(lab_factory, folder, NODES) as slurm:
         slurm.write_cluster(launcher.conf)
         for host in slurm.lab.hosts.values():
             host.sh(LAGGING_HOME, user="root")

@@ -105,7 +105,6 @@ class Sshd:
         return mine
 
     def signal_sessions(self, number: signal.Signals) -> None:
-        """Send a signal to all of them."""
         for pid in self.sessions():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -158,7 +157,6 @@ class Place:
         return transport
 
     def problem(self, node: Node, **settings: Any) -> Problem:
-        """Return the one problem of a log-in that must fail."""
         with pytest.raises(NotReady) as caught:
             self.transport(**settings).open(node, "true")
         (problem,) = caught.value.problems
@@ -179,7 +177,6 @@ def make_key(path: Path, *options: str) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """Return what OpenSSH calls a key."""
     argv = ["ssh-keygen", "-lf", f"{path}.pub"]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()[1]
 
@@ -195,14 +192,12 @@ def read_all(channel: Channel) -> bytes:
 
 
 def command_of(hint: str, start: str) -> str:
-    """Cut the command that begins with `start` out of a hint."""
     (found,) = re.findall(rf"{re.escape(start)}.*", hint)
     return str(found)
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A place without an ssh agent."""
     need("" if Path("/usr/sbin/sshd").exists() else "no sshd here")
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -361,7 +356,6 @@ def test_agent_opens_an_encrypted_key(place: Place, monkeypatch: pytest.MonkeyPa
 
 @contextlib.contextmanager
 def agent(place: Place, monkeypatch: pytest.MonkeyPatch, *keys: Path) -> Iterator[None]:
-    """Run an ssh agent that holds some keys."""
     path = place.folder / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL)
     try:
@@ -550,18 +544,6 @@ def test_login_that_is_refused_for_now_is_tried_again(place: Place, way: str) ->
         wait_until(lambda: busy.logged("past MaxStartups"), "a refusal")
         logins.close()
         assert read_all(opening.result(60 * PATIENCE)) == b"hi\n"
-
-
-def test_many_logins_at_one_sshd_all_succeed(place: Place) -> None:
-    """Nodes at one address take turns."""
-    gate, transport = place.sshd("MaxStartups 3:100:3"), place.transport()
-
-    def answer(number: int) -> bytes:
-        return read_all(transport.open(gate.node(f"gpu{number}"), "echo hi"))
-
-    with ThreadPoolExecutor(12) as pool:
-        assert list(pool.map(answer, range(12))) == [b"hi\n"] * 12
-    assert gate.logins == 12
 
 
 @pytest.mark.promise(13)

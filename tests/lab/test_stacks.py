@@ -41,8 +41,6 @@ load()
 
 
 class Start:
-    """Starts Pythons that say a line, and ends them."""
-
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
 
@@ -114,17 +112,6 @@ def test_no_process_is_signalled_that_does_not_offer(
     why = "it is not a Python that the runner prepared, and there is no py-spy"
     assert mute.method == f"nothing: {why}"
     assert procfs.is_running(pid)
-
-
-def test_a_stopped_process_is_named_as_such(
-    site: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot answer; that is no reason to wait for long."""
-    monkeypatch.setattr(fault_dump, "REPLY_TIMEOUT_S", 0.1)
-    pid, _ = start(WAITS, site)
-    os.kill(pid, signal.SIGSTOP)
-    (mute,) = told(pid)
-    assert mute.method.startswith("nothing: it did not answer; it was stopped (SIGSTOP)")
 
 
 def test_the_sitecustomize_of_a_site_runs_all_the_same(

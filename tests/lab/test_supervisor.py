@@ -60,13 +60,6 @@ def test_ranks_run_and_their_files_have_global_names(start: RunStarter) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_a_rank_that_dies_by_a_signal_is_on_record_with_it(start: RunStarter) -> None:
-    """A segmentation fault is a segmentation fault, not an exit code."""
-    run = start("kill=11", ranks=1)
-    run.wait_ended()
-    assert [(b.code, b.signal) for b in run.bodies(RankExited)] == [(None, signal.SIGSEGV)]
-
-
 def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     """It is said again once the supervisor listens: ranks are asked to end, and not killed."""
     run = start("sleep=600", grace_s=600, start_as="stopped")
@@ -101,15 +94,6 @@ def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     assert run.wait_ended().state is State.SUCCEEDED
 
 
-def test_stop_is_polite_first(start: RunStarter) -> None:
-    """TERM ends what listens to it, before the grace is over."""
-    run = start("sleep=600", grace_s=600)
-    run.wait_started()
-    run.send_command("stop")
-    assert run.wait_ended().state is State.STOPPED
-    assert run.processes() == []
-
-
 def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -> None:
     """Its launcher waits for ranks that are deaf to its TERM; the supervisor does not."""
     run = start("deaf", f"touch={tmp_path}/RANK.deaf", "sleep=600", grace_s=0.5)
@@ -127,47 +111,6 @@ def test_a_killed_shim_ends_the_run_at_once(start: RunStarter, tmp_path: Path) -
 def _start_records(folder: RunPaths) -> list[dict[str, Any]]:
     records = run_folder.read_rank_records(folder.attempt_folder(0), set())
     return [{**data, "rank": rank} for kind, rank, data in records if kind == "start"]
-
-
-def test_hurry_skips_the_grace(start: RunStarter) -> None:
-    """A second word ends it at once."""
-    run = start("deaf", "sleep=600", grace_s=600)
-    run.wait_started()
-    run.send_command("stop")
-    run.send_command("kill")
-    assert run.wait_ended().state is State.STOPPED
-
-
-def test_what_a_rank_leaves_behind_ends_with_it(start: RunStarter) -> None:
-    """A daemon that outlives its rank does not outlive the run."""
-    run = start("daemon", ranks=1, grace_s=0.3)
-    ended = run.wait_ended()
-    assert (ended.state, ended.killed) == (State.SUCCEEDED, 1)
-    assert run.processes() == []
-
-
-def test_without_a_controller_it_stops(start: RunStarter) -> None:
-    """A supervisor that hears nobody for `disconnect_s` stops its run."""
-    run = start("sleep=600", disconnect_s=0.5)
-    ended = run.wait_ended()
-    assert ended.state is State.STOPPED
-    assert "no controller" in ended.reason
-    assert run.processes() == []
-
-
-@pytest.mark.parametrize(
-    "signum", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.all)]
-)
-def test_the_guardian_ends_what_a_dead_supervisor_left(start: RunStarter, signum: int) -> None:
-    """Its end is on record, with the reason, and nothing is left."""
-    run = start("daemon", "deaf", "sleep=600")
-    run.wait_started()
-    os.kill(run.supervisor(), signum)
-    ended = run.wait_ended()
-    assert ended.state is State.FAILED
-    assert f"signal {int(signum)}" in ended.reason
-    run.until(lambda: run.processes() == [])
-    assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
 
 
 def test_the_supervisor_ends_the_run_when_its_guardian_dies(start: RunStarter) -> None:

@@ -40,7 +40,6 @@ def trained(ranks: int, *words: str) -> list[str]:
 
 
 def losses(lines: Sequence[str]) -> list[float]:
-    """The training losses, and the test loss after them."""
     progress = [json.loads(line) for line in lines if line.startswith("{")]
     last = re.match(r"test loss (\d+\.\d{4}) after \d+ steps, \d+ tokens per second$", lines[-1])
     assert last, lines

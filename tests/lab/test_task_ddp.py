@@ -42,7 +42,6 @@ class Training:
 
 
 def train(name: str, *flags: str, ranks: int = 0) -> Training:
-    """Train with torchrun, or for no ranks without."""
     script = str(EXAMPLES / f"{name}.py")
     done = torchrun(ranks, script, *flags) if ranks else python(script, *flags)
     assert done.returncode == 0, done

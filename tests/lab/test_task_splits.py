@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.by_hand import EXAMPLES, TORCHRUN, progress, python, torchrun
+from tests.lab.by_hand import EXAMPLES, progress, torchrun
 from tests.lab.launching import PROGRAMS
 
 if TYPE_CHECKING:
@@ -126,20 +126,3 @@ def test_a_parameter_server_holds_what_one_process_arrives_at(tmp_path: Path) ->
     assert progress(done.stdout, STEPS) == pytest.approx(expected, abs=ROUNDING)
     assert list(path.parent.iterdir()) == [path]
     assert torch.load(path, weights_only=True).keys() == alone.model.state_dict().keys()
-
-
-WITH_GPUS = """
-import runpy, sys, torch
-torch.cuda.device_count = lambda: 8
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
-"""
-
-
-def test_gloo_keeps_to_the_cpu_where_there_are_gpus(tmp_path: Path) -> None:
-    """By DIST_BACKEND, as a plan sets it: a tensor on one of the pretended GPUs would fail."""
-    program = tmp_path / "with_gpus.py"
-    program.write_text(WITH_GPUS)
-    launch = (*TORCHRUN, "--standalone", "--nproc_per_node=2", str(program))
-    done = python(*launch, str(EXAMPLES / "fsdp.py"), "--steps=1", DIST_BACKEND="gloo")
-    assert done.returncode == 0, done
-    assert done.stdout.endswith(" after 1 steps\n")

@@ -25,8 +25,6 @@ GB = 10**9
 
 
 class View(Terminal):
-    """A `top` in a terminal of 100 by 20."""
-
     def __init__(self, launcher: Launcher, *words: str) -> None:
         super().__init__([*RUNNER_ARGV, "top", *words], launcher.folder, launcher.env, 20, 100)
 

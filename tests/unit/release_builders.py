@@ -22,18 +22,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Made:
-    """A release, and the bytes of its files by digest."""
-
     manifest: Manifest
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Its hash."""
         return release_hash(self.manifest.encode())
 
     def code(self, workdir: Path) -> Path:
-        """Where its tree lies in a store."""
         return Path(release_folder(str(workdir), self.name)) / CODE_FOLDER
 
 
@@ -64,7 +60,6 @@ def release(
 
 
 def done(steps: Generator[None, None, T]) -> T:
-    """Do all the steps; return their result."""
     while True:
         try:
             next(steps)
@@ -74,19 +69,16 @@ def done(steps: Generator[None, None, T]) -> T:
 
 
 def begun(workdir: Path, made: Made) -> ReleaseWriter:
-    """An assembly that says what is missing."""
     assembly = ReleaseWriter(str(workdir), made.manifest.encode())
     done(assembly.begin())
     return assembly
 
 
 def stream(assembly: ReleaseWriter, made: Made) -> bytes:
-    """What has to come for it."""
     return b"".join(made.contents[file.digest] for file in assembly.missing)
 
 
 def store(workdir: Path, made: Made) -> list[str]:
-    """Put a release into a store; return the paths of what had to come."""
     assembly = begun(workdir, made)
     came = [file.path for file in assembly.missing]
     done(assembly.write(stream(assembly, made)))
@@ -95,12 +87,10 @@ def store(workdir: Path, made: Made) -> list[str]:
 
 
 def is_intact(workdir: str, name: str) -> bool:
-    """Whether the release is there, complete and with the content that was pushed."""
     return run_steps(find_damage(workdir, name, by_content=True)) == ""
 
 
 def write_into(path: Path, data: bytes) -> None:
-    """Do what nobody should: write into a stored file."""
     path.chmod(0o600)
     path.write_bytes(data)
     path.chmod(0o444)
@@ -112,7 +102,6 @@ def left_in(workdir: Path) -> list[str]:
 
 
 def push_handler(workdir: Path, reply: Callable[..., None]) -> push.Handler:
-    """The host's end of a push into a store."""
     return push.Handler(
         AgentContext(reply, lambda: True, repr, HostCode({}), followed_workdir=str(workdir))
     )

@@ -22,8 +22,6 @@ Act = Callable[[Scene], Expectation]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of event, and how often it is drawn."""
-
     name: str
     weight: int
     act: Act
@@ -62,8 +60,6 @@ def hits(
 
 
 def pauses(process: str, seconds: float) -> Act:
-    """Stop a process of a node for a while."""
-
     def act(scene: Scene) -> Expectation:
         node = scene.random_node()
         pids = PROCESSES[process](scene, node)

@@ -76,11 +76,9 @@ class Run:
                 yield node, number * self.shape.per_node + local
 
     def log(self, node: str, rank: int, stream: str) -> bytes:
-        """What a rank wrote, on its host."""
         return _bytes(self.folder(node) / "attempt_0" / f"rank_{rank}.{stream}")
 
     def local_log(self, node: str, rank: int, stream: str) -> bytes:
-        """What the controller has of it."""
         return _bytes(self.controller_folder / "logs" / node / f"rank_{rank}.{stream}")
 
     def events(self, node: str) -> list[dict[str, Any]]:

@@ -47,12 +47,10 @@ class Scene:
         return self.rng.choice(list(self.lab.hosts))
 
     def random_nodes(self) -> list[str]:
-        """Choose one node, or more."""
         names = list(self.lab.hosts)
         return sorted(self.rng.sample(names, self.rng.randint(1, len(names))))
 
     def signal(self, node: str, signum: int, pids: Iterable[int], what: str) -> None:
-        """Send a signal to processes of a node, all at once."""
         pids = list(pids)
         self.note(f"{signal.Signals(signum).name} to {what} on {node}")
         if pids:

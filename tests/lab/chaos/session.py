@@ -67,7 +67,6 @@ class Session:
         self._unlisted: list[Run] = []
 
     def event(self, number: int, chosen: Kind | None = None) -> Outcome:
-        """Let one thing happen, and judge what follows."""
         rng = random.Random(f"{self._seed}:{number}")  # noqa: S311 (it is to be repeatable)
         kind = chosen or rng.choices(KINDS, [each.weight for each in KINDS])[0]
         outcome = Outcome(number, self._seed, kind.name)
@@ -236,7 +235,6 @@ class Session:
     # After a violation
 
     def _save_evidence(self, outcome: Outcome, runs: Sequence[Run]) -> None:
-        """Keep all that may explain it."""
         folder = self._evidence / f"{outcome.number:05}"
         folder.mkdir(parents=True, exist_ok=True)
         table = {name: list(map(repr, h.processes())) for name, h in self._lab.hosts.items()}

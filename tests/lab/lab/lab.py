@@ -15,11 +15,7 @@ from tests.lab.lab.programs import run
 from tests.lab.waiting import TimedOut, wait_until
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
     from pathlib import Path
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from tests.lab.lab.host import Host
     from tests.lab.lab.processes import Process
@@ -37,31 +33,14 @@ class Lab:
         known_hosts: A file with every host's key, by name and by address.
     """
 
-    def __init__(
-        self, hosts: Mapping[str, Host], address: str, folder: Path, cleanup: ExitStack
-    ) -> None:
+    def __init__(self, hosts: Mapping[str, Host], address: str, folder: Path) -> None:
         self.hosts = dict(hosts)
         self.address = address
         self.key = folder / "key"
         self.known_hosts = folder / "known_hosts"
-        self._cleanup = cleanup
 
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._cleanup.close()
 
     def cluster(self, names: Iterable[str] | None = None, **overrides: object) -> dict[str, Any]:
         """Returns what a user would write in conf/cluster/NAME.yaml about these hosts.

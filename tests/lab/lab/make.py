@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from tests.lab.lab.anchor import LabNamespaces
@@ -18,21 +18,21 @@ from tests.lab.lab.lab import Lab
 from tests.lab.lab.programs import make_keys, public
 from tests.lab.lab.switch import Leg, Switch, Uplink
 
-LabFactory = Callable[..., Lab]
-"""`make_lab`, but the labs are closed at the end of the test."""
+LabFactory = Callable[..., AbstractContextManager[Lab]]
 
 REPOSITORY = Path(__file__).parents[3]
+OUTER = "lan0"
 INNER = "inner"
 """The bridge that the controller is not on."""
 
 FIRST_HOST = 11
 
 
+@contextmanager
 def make_lab(
     n: int = 4,
     names: Sequence[str] | None = None,
     *,
-    nets: int = 1,
     isolated: Sequence[str] = (),
     shared_home: bool = False,
     home_mb: int = 512,
@@ -42,13 +42,12 @@ def make_lab(
     rc_banner: bool = False,
     sshd_options: Sequence[str] | Mapping[str, Sequence[str]] = (),
     keep: Iterable[Path] = (),
-) -> Lab:
-    """Makes a lab and returns it once every host's sshd listens.
+) -> Iterator[Lab]:
+    """Makes a lab, there once every host's sshd listens; it is gone at the end of the `with`.
 
     Args:
         n: How many hosts, called node1, node2, ...
         names: Their names instead; then `n` does not count.
-        nets: How many networks they are all on (eth0, eth1, ...). The controller is on the first.
         isolated: The hosts that only each other and the first of the others, the bastion, reach.
         shared_home: Whether all hosts have one disk for their homes, as with NFS.
         home_mb: The size of a disk.
@@ -61,12 +60,11 @@ def make_lab(
             The repository, this Python, pyenv, and what is not hidden in /root are kept anyway.
     """
     names = list(names) if names is not None else [f"node{i + 1}" for i in range(n)]
-    outer = {f"lan{i}": f"10.{77 + i}" for i in range(nets)}
-    bridges = outer | ({INNER: f"10.{77 + nets}"} if isolated else {})
+    bridges = {OUTER: "10.77", INNER: "10.78"} if isolated else {OUTER: "10.77"}
     bastion = next(name for name in names if name not in isolated)
 
     def legs(name: str, number: int, subnet: int) -> Iterator[Leg]:
-        mine = [INNER] if name in isolated else [*outer]
+        mine = [INNER] if name in isolated else [OUTER]
         if isolated and name == bastion:
             mine = [*bridges]
         for i, bridge in enumerate(mine):
@@ -85,7 +83,7 @@ def make_lab(
             sshd_options=tuple(by_host.get(name, ())),
         )
 
-    with ExitStack() as cleanup:  # what was built so far is removed on an error
+    with ExitStack() as cleanup:
         tag = secrets.token_hex(3)
         # Below /tmp, where inside/boot.sh expects it: the hosts hide it from view.
         folder = Path(tempfile.mkdtemp(prefix=f"lab-{tag}-", dir="/tmp"))
@@ -111,7 +109,7 @@ def make_lab(
             host.start()
         for host in hosts.values():
             host.wait_ready()
-        return Lab(hosts, uplink.address, folder, cleanup.pop_all())
+        yield Lab(hosts, uplink.address, folder)
 
 
 def _reap_all(hosts: Mapping[str, Host]) -> None:

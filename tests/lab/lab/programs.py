@@ -79,7 +79,6 @@ def first_line(program: subprocess.Popen[str]) -> str:
 
 
 def sshd_path() -> str:
-    """Returns where OpenSSH's server is, or "" (it is often not on an ordinary user's PATH)."""
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or ""
 
 
@@ -119,5 +118,4 @@ def make_keys(paths: Iterable[Path]) -> None:
 
 
 def public(path: Path) -> str:
-    """Returns the public half of a key pair, as in known_hosts ("ssh-ed25519 AAAA...")."""
     return " ".join(Path(f"{path}.pub").read_text().split()[:2])

@@ -1,6 +1,6 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
-print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  kill=SIGNAL  deaf  daemon  touch=PATH
+print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  deaf  daemon  touch=PATH
 fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
 """
 
@@ -43,8 +43,6 @@ def do(word: str) -> None:
             raise RuntimeError(text.replace("_", " "))
     elif name == "once":
         fail_once(*value.split(":"))
-    elif name == "kill":
-        os.kill(os.getpid(), int(value))
     elif name == "deaf":
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)

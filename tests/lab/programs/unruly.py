@@ -21,7 +21,6 @@ def note(path: str) -> None:
 
 
 def did(name: str, value: str, rank: str) -> bool:
-    """Do what one argument of the program `rank` says; whether it was known."""
     if name == "zombies":
         for _ in range(int(value)):
             if os.fork() == 0:

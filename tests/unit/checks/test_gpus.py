@@ -21,7 +21,6 @@ WELL = GpuHealth("0000:3b:00", 0, 0, False, False, 1, True, False, 0, 16, 16, 0)
 
 
 def fine(check: str, looked_at: CheckContext, node: str = "b") -> list[str]:
-    """What a check says of a node that is fine."""
     found = all_checks()[check](looked_at)
     return [one.message for one in found if one.level is FINE and one.node == node]
 
@@ -32,7 +31,6 @@ DRIVER = Driver("550.54.15", "12.4")
 
 
 def driven(driver: Driver, **changes: Any) -> CheckContext:
-    """Three hosts with a driver, b with another one."""
     others = {name: host(name, driver=DRIVER) for name in "ac"}
     return case(ALL, **others, b=host("b", driver=driver, **changes))
 

@@ -27,7 +27,6 @@ STORE = Target("a", "10.0.0.1", 29500)
 
 
 def target(name: str) -> Target:
-    """Where a node listens."""
     at = ord(name[-1]) - ord("a") + 1
     return Target(name, f"10.0.0.{at}", 40000 + at)
 
@@ -76,7 +75,6 @@ def bad(found: NetworkProbe) -> list[tuple[str, str]]:
 
 
 def told(found: NetworkProbe) -> list[Finding]:
-    """All that `pairs` says."""
     every = list(pairs(case(found)))
     assert all(each.hint for each in every if each.level is not FINE)
     return every

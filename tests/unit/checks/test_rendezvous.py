@@ -23,7 +23,6 @@ def look(asked: Spec, b: Facts) -> list[Finding]:
 
 
 def host(**others: Any) -> Facts:
-    """Host b."""
     return facts("b", "eth0 10.0.0.2/24", **others)
 
 

@@ -47,7 +47,6 @@ def values(name: str, *words: str) -> dict[str, Any]:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What `python -m runner WORDS` prints; it succeeds."""
     assert main(words) == 0
     return capsys.readouterr().out
 

@@ -44,12 +44,10 @@ def asked(
 
 
 def spec_of(changes: dict[str, Any], environ: dict[str, str] | None = None) -> Spec:
-    """Return the `Spec` of the defaults with `changes`."""
     return build_spec(asked(changes, environ), [])[0]
 
 
 def problems_of(changes: dict[str, Any], environ: dict[str, str] | None = None) -> list[str]:
-    """Return what is wrong with `changes`, as it is printed."""
     with pytest.raises(ConfigError) as caught:
         build_spec(asked(changes, environ), [])
     return [str(problem) for problem in caught.value.problems]

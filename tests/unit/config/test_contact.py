@@ -48,7 +48,6 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compos
 
 
 def problems(composer: Composer, *words: str, keys: tuple[str, ...] | None = ()) -> set[str]:
-    """The places of what is wrong."""
     with pytest.raises(ConfigError) as caught:
         composer.compose(words, keys)
     return {problem.subject for problem in caught.value.problems}

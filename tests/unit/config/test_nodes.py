@@ -18,7 +18,6 @@ RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
 
 
 def asked(nodes: Any, cluster: dict[str, Any], task: dict[str, Any], **more: Any) -> SpecInputs:
-    """Return a configuration with these nodes."""
     values = dataclasses.asdict(RunnerConfig(run_id="run-1"))
     values["cluster"].update(copy.deepcopy({"nodes": nodes, **cluster}))
     values["task"].update({"script": "train.py", **task})
@@ -31,12 +30,10 @@ def nodes_of(
     more: dict[str, Any] | None = None,
     **cluster: Any,
 ) -> tuple[Node, ...]:
-    """Return the chosen nodes."""
     return build_spec(asked(nodes, cluster, task or {}, **(more or {})), [])[0].nodes
 
 
 def names_of(nodes: Any, **cluster: Any) -> str:
-    """Return their names."""
     return " ".join(node.name for node in nodes_of(nodes, **cluster))
 
 
@@ -46,7 +43,6 @@ def problems_of(
     more: dict[str, Any] | None = None,
     **cluster: Any,
 ) -> list[str]:
-    """Return what is wrong, as it is printed."""
     with pytest.raises(ConfigError) as caught:
         build_spec(asked(nodes, cluster, task or {}, **(more or {})), [])
     return [str(problem) for problem in caught.value.problems]

@@ -19,7 +19,6 @@ SLURM: dict[str, Any] = {
 
 
 def spec_of(changes: dict[str, Any]) -> Spec:
-    """The spec of a cluster of Slurm with these changes."""
     return test_config.spec_of({**SLURM, **changes})
 
 

@@ -28,7 +28,6 @@ NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
 def words_of(args: object, style: str = "argparse") -> list[str]:
-    """Return the words, when nothing is wrong."""
     problems: list[Problem] = []
     words = render_arguments(Validator(problems), args, style)
     assert problems == []

@@ -143,14 +143,12 @@ class Host:
         self._coming.put(MAGIC + self._packed(Answer("hello", CLOCKS), None))
 
     def recv(self) -> bytes:
-        """Return the next bytes."""
         try:
             return self._coming.get(timeout=10)
         except queue.Empty:
             return b""
 
     def send(self, data: bytes) -> None:
-        """Answer requests; a host that knows no answer leaves."""
         for frame in self._decoder.feed(data):
             self._pings += frame.kind == "ping"
             if self._pings > MAX_PINGS and self._leaves:
@@ -163,11 +161,9 @@ class Host:
                 self.close()
 
     def close(self) -> None:
-        """Leave."""
         self._coming.put(b"")
 
     def abandon(self) -> None:
-        """End it with its connection."""
         self.close()
 
     def _packed(self, answer: Answer, request_id: int | None) -> bytes:
@@ -219,7 +215,6 @@ class OneVisit(Connector):
         self._left = {HONEST: Host(None, leaves=leaves), LIAR: Host(chance, leaves=leaves)}
 
     def open(self, node: Node, inbox: Inbox) -> HostSession:
-        """Return the session to a node."""
         if node.name not in self._left:
             raise NotReady([Problem(node.name, "it is gone")])
         return HostSession(node, self._left.pop(node.name), inbox)
@@ -281,7 +276,6 @@ def journal(node: str) -> bytes:
 
 
 def read(request: dict[str, Any]) -> list[Answer]:
-    """Answer with a chunk, then with the end."""
     is_first = request["offset"] == 0
     text = {"events": journal(LIAR)}.get(request["source"], LOG)
     chunk = {"offset": request["offset"], "eof": not is_first, "error": ""}
@@ -289,7 +283,6 @@ def read(request: dict[str, Any]) -> list[Answer]:
 
 
 def runs(request: dict[str, Any]) -> list[Answer]:
-    """List one run."""
     status = HostRunStatus(
         *(INFO, "ada", State.RUNNING, True, 1.7e9),
         node=request["node"],
@@ -304,13 +297,11 @@ def runs(request: dict[str, Any]) -> list[Answer]:
 
 
 def record(_: dict[str, Any]) -> list[Answer]:
-    """Send the record of a run."""
     texts = {"plan": json.dumps(encode(PLAN)), "info": json.dumps(encode(INFO)), "config": "a: b\n"}
     return [Answer("run", {}, zlib.compress(json.dumps(texts).encode()))]
 
 
 def inventory(_: dict[str, Any]) -> list[Answer]:
-    """List files of each kind."""
     rows = [["log", "attempt_0/rank_0.out", 5, 7, 0o600, None]]
     rows += [["record", "events.jsonl", 5, 7, 0o600, None], ["output", "d/l", 0, 7, 0o777, "x"]]
     rows += [["samples", "attempt_0/samples.jsonl", len(sampled(LIAR)), 7, 0o600, None]]
@@ -321,7 +312,6 @@ def inventory(_: dict[str, Any]) -> list[Answer]:
 
 
 def fetched(request: dict[str, Any]) -> list[Answer]:
-    """Send a file, or say that it is gone."""
     if request["path"].endswith("gone"):
         return [Answer("refused", {"reason": "no such file"})]
     if request["path"].endswith("samples.jsonl"):
@@ -331,7 +321,6 @@ def fetched(request: dict[str, Any]) -> list[Answer]:
 
 
 def sampled(node: str) -> bytes:
-    """Return a sample of a node, as its host has it on record."""
     users = (GpuUser(7, "eve", "python", 1 << 30, RUN_ID),)
     gpu = GpuSample(0, "A100", 98, 1 << 30, 1 << 36, 300.0, 400.0, 70.0, ("power",), users)
     load = (8, 50.0, 1 << 30, 1 << 36, 1e6, 1e6, 0.0, 0.0)
@@ -339,7 +328,6 @@ def sampled(node: str) -> bytes:
 
 
 def probed(request: dict[str, Any]) -> list[Answer]:
-    """Say that every other node was reached."""
     others = [decode(Target, each) for each in request["targets"]]
     reached = [
         ProbeResult(target, Outcome.REACHED, 0.0002)
@@ -430,8 +418,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 class Briefly(AttemptMonitor):
-    """A monitor that leaves when its hosts have nothing more to say."""
-
     def _is_finished(self) -> bool:
         is_quiet = all(session.closed for session in self.sessions.values()) and self.inbox.empty()
         return is_quiet or super()._is_finished()
@@ -457,12 +443,10 @@ class Pool(HostPool):
         self.folder = folder
 
     def connect(self) -> None:
-        """Connect both hosts."""
         self.sessions = {each.name: self.connector.open(each, self.inbox) for each in NODES}
 
 
 def facts_of_a_liar(pool: Pool) -> None:
-    """Connect, plan and check."""
     request = lambda node: FactsRequest(node=node.name)  # noqa: E731
     collector = FactsCollector(SPEC, pool.connector, pool.inbox, request, lambda *_: None)
     collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
@@ -474,7 +458,6 @@ def facts_of_a_liar(pool: Pool) -> None:
 
 
 def run_of_a_liar(pool: Pool) -> None:
-    """Follow a run to its end, record it and report it."""
     pool.connect()
     store = RunStore(pool.folder)
     assert store.reopen(LaunchRequest(SPEC, DryRun.OFF, pool.folder, "plain", None, ""), PLAN)
@@ -516,7 +499,6 @@ def elastic(plan: Plan) -> Plan:
 
 
 def listing_of_a_liar(pool: Pool) -> None:
-    """List the runs, and load the record of one."""
     finder = RunFinder(pool, "")
     runs = finder.runs()
     rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={}, folders={})
@@ -531,7 +513,6 @@ def listing_of_a_liar(pool: Pool) -> None:
 
 
 def files_of_a_liar(pool: Pool) -> None:
-    """Pull."""
     pool.connect()
     pulled = pull(pool.sessions, pool.inbox, RUN_ID, pool.folder, lost_s=5, show=lambda *_: None)
     shown(tables.render_pull(pulled, "runs/x"))
@@ -543,7 +524,6 @@ def files_of_a_liar(pool: Pool) -> None:
 
 
 def logs_of_a_liar(pool: Pool) -> None:
-    """Show logs as they are now."""
     pool.connect()
     RankDiscovery(pool.sessions, pool.inbox, 5.0).ranks_by_node(elastic(PLAN).nodes)
     dump = LogDump(pool.sessions, pool.inbox, 5.0, lambda *_: None, {}, lambda: False)
@@ -552,7 +532,6 @@ def logs_of_a_liar(pool: Pool) -> None:
 
 
 def answers_of_a_liar(pool: Pool) -> None:
-    """Clean, and look for leftovers."""
     pool.connect()
     cleaned, problems = pool.broadcast().collect("clean", {}, "cleaned")
     results = {name: tables.CleanResult.from_reply(reply) for name, reply in cleaned.items()}
@@ -563,14 +542,12 @@ def answers_of_a_liar(pool: Pool) -> None:
 
 
 def command_of_a_liar(pool: Pool) -> None:
-    """Run a command."""
     pool.connect()
     command = RemoteCommand(pool.sessions, pool.inbox, 5.0)
     command.run(["cat"], 5.0)
 
 
 def push_of_a_liar(pool: Pool) -> None:
-    """Push code to two hosts that say they share a disk, of which one does not."""
     pool.connect()
     made = release({"a.py": b"1", "b.py": b"2"})
     read: Callable[[Any], Any] = lambda file: iter([made.contents[file.digest]])  # noqa: E731
@@ -580,7 +557,6 @@ def push_of_a_liar(pool: Pool) -> None:
 
 
 def network_of_a_liar(pool: Pool) -> None:
-    """Have hosts try to reach each other."""
     pool.connect()
     network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS)
     findings = evaluate_checks(CheckContext(SPEC, FACTS, network_probe=network_probe))
@@ -599,7 +575,6 @@ def relaunch_of_a_liar(pool: Pool) -> None:
 
 
 def stacks_of_a_liar(pool: Pool) -> None:
-    """Show the stacks of all ranks."""
     pool.connect()
     finder = RunFinder(Pool(None, pool.folder), "")
     finder.pool = pool
@@ -610,7 +585,6 @@ def stacks_of_a_liar(pool: Pool) -> None:
 
 
 def view_of_a_liar(pool: Pool) -> None:
-    """Watch, and show the table, the windows and the data."""
     watch = HostWatch(SPEC, pool.chance.choice(["", RUN_ID]))
     watch._connector = OneVisit(pool.chance)
     with watch.running():

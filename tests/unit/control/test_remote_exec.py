@@ -21,8 +21,6 @@ LOST_S = 15.0
 
 
 class Host(HostSession):
-    """A host that remembers what it was asked."""
-
     def __init__(self, name: str) -> None:
         self.closed_locally = False
         self.unsent = 0
@@ -32,7 +30,6 @@ class Host(HostSession):
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        """Take a request."""
         assert not payload
         self.asked.append((kind, dict(data or {})))
         return len(self.asked)
@@ -46,7 +43,6 @@ class Story(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
         self.at: dict[int, Callable[[], None]] = {}
 
     def get(self, *_: Any, **__: Any) -> Any:
-        """Return what came."""
         self.looks += 1
         assert self.looks < 1000, "this never ends"
         self.at.get(self.looks, lambda: None)()
@@ -65,20 +61,16 @@ class Run:
         )
 
     def come(self, name: str, kind: str, payload: bytes = b"", **data: Any) -> None:
-        """Have a host say something."""
         frame = Frame(kind, data, payload)
         self.inbox.put((self.hosts[name], frame if kind == "closed" else checked_reply(frame)))
 
     def output(self, name: str, stream: str, data: bytes) -> None:
-        """Have a host print."""
         self.come(name, "output", data, stream=stream)
 
     def exited(self, name: str, code: int = 0, **data: Any) -> None:
-        """Have the command end there."""
         self.come(name, "exited", **{"code": code, "timed_out": False, "survivors": [], **data})
 
     def told(self, timeout_s: float = 60.0) -> dict[str, tuple[int | None, str]]:
-        """Run it; return codes and problems."""
         self.execution.run(["echo", "a b"], timeout_s)
         return {
             name: (each.exit_code, each.problem) for name, each in self.execution.results.items()
@@ -87,7 +79,6 @@ class Run:
 
 @pytest.fixture
 def run() -> Run:
-    """A new one."""
     return Run()
 
 

@@ -15,7 +15,6 @@ WORD = st.text("".join(map(chr, range(1, 256))) + "→🙂", max_size=10)
 
 
 def words(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return the words a shell makes of `text`."""
     script = f"printf '%s\\0' {text}"
     env = {"HOME": "/home/ada", **(environ or {})}
     done = subprocess.run(["sh", "-c", script], env=env, capture_output=True, check=True)

@@ -54,7 +54,6 @@ def bandwidths(nodes: int, slow: Slow) -> list[list[float]]:
 
 
 def verdicts(matrix: list[list[float]]) -> list[str]:
-    """What is said about slow nodes."""
     shares = report.compare_nodes(NAMES[: len(matrix)], matrix)
     return [text for text in map(report.Share.verdict, shares) if text]
 

@@ -27,21 +27,17 @@ class Terminal:
         self._lines = [*lines]
 
     def clock(self) -> float:
-        """Return the time."""
         return self.now
 
     def isatty(self) -> bool:
-        """Somebody can answer."""
         return True
 
     def is_typed(self, timeout_s: float) -> bool:
-        """Wait for a line."""
         waited_s = min([timeout_s, *(after_s for after_s, _ in self._lines[:1])])
         self.now += waited_s
         return waited_s < timeout_s
 
     def readline(self) -> str:
-        """Return it."""
         return self._lines.pop(0)[1]
 
 

@@ -24,7 +24,6 @@ def reply(*statuses: HostRunStatus) -> dict[str, Any]:
 
 
 def status(node: str, *, here: bool = True, **fields: Any) -> HostRunStatus:
-    """What a host says of its part of the run r1."""
     known = {"info": RunInfo("r1"), "owner": "ada", "state": State.RUNNING, "alive": here}
     return HostRunStatus(**{**known, "changed_at": 0.0, "node": node, "here": here, **fields})
 

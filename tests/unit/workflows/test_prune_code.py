@@ -34,7 +34,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def launch(project: Path, folder: Path, run_id: str, *, has_ended: bool = True) -> str:
-    """Record a run of code that no other has, planned two days ago; return its release."""
     (project / "train.py").write_text(f"print({run_id!r})")
     taken = Snapshot.take(PUSHED, project)
     CodeStore(project / "runs" / STORE).add(taken)

@@ -33,16 +33,13 @@ class Pool:
         self._interrupt = interrupt
 
     def broadcast(self, *_: object) -> Pool:
-        """Return what asks those nodes."""
         return self
 
     def collect(self, kind: str, *_: object, **__: object) -> Any:
-        """Answer a request."""
         self.asked.append(kind)
         return {"login": {"has_begun": False} if kind == "cancel_job" else WAITS}, {}
 
     def poll_for_stop(self, _: float) -> str:
-        """Interrupt."""
         raise self._interrupt
 
 

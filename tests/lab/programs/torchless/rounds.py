@@ -24,7 +24,6 @@ def newest(folder: Path) -> tuple[int, list[str]]:
 
 
 def lead(folder: Path) -> None:
-    """Write the next round, if that is this node's to do."""
     there = sorted(path.name for path in (folder / "agents").iterdir())
     number, names = newest(folder)
     enough = len(there) >= int((folder / "size").read_text())

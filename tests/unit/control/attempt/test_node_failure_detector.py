@@ -25,8 +25,6 @@ LONG = 100_000.0
 
 
 class Session(HostSession):
-    """A session that holds."""
-
     def __init__(self, name: str) -> None:
         self.node = Node(name, name)
         self.handshake_done = True
@@ -36,20 +34,16 @@ class Session(HostSession):
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
         return False
 
     @property
     def idle_s(self) -> float:
-        """Seconds since it was used."""
         return self.silence_s
 
     def request(self, *_: Any) -> int:
-        """Take a request."""
         return 1
 
     def close(self, *, is_silent: bool = False) -> None:
-        """End it."""
         self.ended_as_silent = is_silent
 
 
@@ -85,7 +79,6 @@ class Scene:
             self.monitor.peer_status.on_event(name, HubJoined())
 
     def tick(self) -> None:
-        """Check every node."""
         self.monitor.tick(time.monotonic())
 
     def out_of_reach(self, *names: str, seconds: float) -> None:
@@ -97,19 +90,16 @@ class Scene:
             connection.backoff = Backoff("no route", last_heard, tries=9)
 
     def settled(self, *names: str) -> None:
-        """Let nodes end, with all their logs read."""
         for name in names:
             self.nodes[name].move_to(NodeState.ENDED)
             self.nodes[name].finish()
 
     def kinds(self) -> list[type]:
-        """Return the kinds of the recorded events."""
         return [type(event.body) for event in self.events]
 
 
 @pytest.fixture
 def scene() -> Scene:
-    """Return a new scene."""
     return Scene()
 
 

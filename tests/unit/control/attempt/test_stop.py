@@ -16,7 +16,6 @@ from tests.golden import builders
 
 
 def sequence(said: list[str], **nodes: Any) -> StopSequence:
-    """That of an attempt with these nodes; what is shown goes to `said`."""
     observer: Any = SimpleNamespace(
         phase=lambda *_: None,
         node_status=lambda *_: None,
@@ -30,7 +29,6 @@ def sequence(said: list[str], **nodes: Any) -> StopSequence:
 
 @pytest.fixture
 def stop() -> StopSequence:
-    """That of an attempt without nodes."""
     return sequence([])
 
 
@@ -45,13 +43,10 @@ def test_hosts_get_time_to_decide_once(stop: StopSequence) -> None:
 
 
 class Session:
-    """That of a node, which numbers its requests."""
-
     def __init__(self, name: str) -> None:
         self.node, self.requests = Node(name, name), list[dict[str, Any]]()
 
     def request(self, _kind: str, data: dict[str, Any]) -> int:
-        """Take a request; return its number."""
         self.requests.append(data)
         return len(self.requests)
 

@@ -16,7 +16,6 @@ from tests.unit.control.code.test_worktree import make
 
 
 def snapshot(project: Path) -> Snapshot:
-    """Take a snapshot of a folder that is pushed."""
     return Snapshot.take(spec(deploy=Deploy(enabled=True)), project)
 
 
@@ -28,12 +27,10 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CodeStore:
-    """The store of a folder's runs."""
     return CodeStore(make(tmp_path / "runs", "r/") / STORE)
 
 
 def contents(store: CodeStore) -> list[str]:
-    """Return what every stored file has."""
     files = (path for path in store.folder.glob("contents/*/*"))
     return sorted(path.read_text() for path in files)
 

@@ -56,22 +56,18 @@ class Host(HostSession):
 
     @property
     def closed(self) -> bool:
-        """Whether the wire has ended."""
         return self._ended
 
     def close(self, **_: bool) -> None:
-        """End the wire."""
         self._ended = True
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        """Queue a request."""
         assert not self._ended, "nobody speaks into a wire that has ended"
         self.asked.append(kind)
         self._coming.append((Frame(kind, {"id": len(self.asked), **(data or {})}, payload), 0))
         return len(self.asked)
 
     def send(self, *parts: bytes) -> None:
-        """Queue a piece, or the offer."""
         (frame,) = FrameDecoder().feed(b"".join(parts))
         payload = parts[-1]
         if frame.kind != "chunk":
@@ -84,7 +80,6 @@ class Host(HostSession):
         self._coming.append((frame, len(payload)))
 
     def take(self) -> None:
-        """Take one frame, unless there is none."""
         if not self._coming or (self.deaf and self._coming[0][0].kind == "chunk"):
             return
         frame, size = self._coming.popleft()
@@ -107,11 +102,9 @@ class Host(HostSession):
 
     @property
     def requests(self) -> list[str]:
-        """The kinds of all requests about the code."""
         return [kind for kind in self.asked if kind != "ping"]
 
     def has(self, made: Made) -> bool:
-        """Whether the release is in its store, whole."""
         return is_intact(str(self.workdir), made.name)
 
     def _reply(self, kind: str, data: dict[str, Any], _: bytes) -> None:
@@ -127,7 +120,6 @@ class Turns(queue.SimpleQueue[tuple[HostSession | None, Frame]]):
         self.looks = 0
 
     def get(self, *_: Any, **__: Any) -> Any:
-        """Return what came."""
         self.looks += 1
         assert self.looks < 5000, "this never ends"
         for host in self.hosts:
@@ -146,7 +138,6 @@ class Read(Snapshot):
     encoded = property(lambda self: self._made.manifest.encode())
 
     def read(self, file: File) -> Iterator[bytes]:
-        """Yield a file in small chunks."""
         self.reads[file.path] += 1
         data = self._made.contents[file.digest]
         for at in range(0, len(data), 10):
@@ -154,8 +145,6 @@ class Read(Snapshot):
 
 
 class Push:
-    """A push to some hosts."""
-
     def __init__(self, folder: Path, made: Made) -> None:
         self.folder, self.made = folder, made
         self.inbox = Turns()
@@ -163,17 +152,14 @@ class Push:
         self.states: dict[str, list[str]] = {}
 
     def host(self, name: str, disk: str = "") -> Host:
-        """One more host, with a disk of its own or that one."""
         host = Host(name, self.folder / (disk or name), self.inbox)
         self.inbox.hosts.append(host)
         return host
 
     def show(self, name: str, state: str) -> None:
-        """Remember what the user sees."""
         self.states.setdefault(name, []).append(state)
 
     def run(self) -> CodePush:
-        """Push to all of them."""
         hosts = {host.node.name: host for host in self.inbox.hosts}
         nodes = [host.node for host in hosts.values()]
         asked = spec(*nodes, deploy=Deploy(enabled=True), lost_s=15.0)
@@ -182,7 +168,6 @@ class Push:
         return push
 
     def problems(self) -> list[str]:
-        """Push, and return what the user is told."""
         with pytest.raises(NotReady) as caught:
             self.run()
         return [f"{each.subject}: {each.message}" for each in caught.value.problems]
@@ -193,7 +178,6 @@ TREE = release({"a": b"one" * 50, "b": b"two" * 50, "d/c": b"three" * 50, "empty
 
 @pytest.fixture
 def push(tmp_path: Path) -> Push:
-    """A push of `TREE`."""
     return Push(tmp_path, TREE)
 
 
@@ -289,7 +273,6 @@ class Greedy(Host):
             super()._answer(frame)
 
     def reject(self, error: Exception) -> None:
-        """End the wire."""
         self._ended = True
         self._inbox.put((self, Frame("closed", {"reason": str(error)})))
 

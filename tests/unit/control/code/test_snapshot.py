@@ -16,7 +16,6 @@ from tests.golden.builders import spec
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A small project."""
     top = tmp_path / "project"
     (top / "sub" / "deeper").mkdir(parents=True)
     (top / "train.py").write_text("print()\n")
@@ -26,13 +25,11 @@ def project(tmp_path: Path) -> Path:
 
 
 def asked(target: str = "train.py", *, task: Task | None = None, max_mb: int = 200) -> Spec:
-    """What a user wants to run."""
     wanted = task or Task("train", "script", target)
     return spec(Node("a", "10.0.0.1"), task=wanted, deploy=Deploy(enabled=True, max_mb=max_mb))
 
 
 def refused(spec: Spec, here: Path) -> Problem:
-    """The one problem the user is told."""
     with pytest.raises(ConfigError) as caught:
         Snapshot.take(spec, here)
     (problem,) = caught.value.problems

@@ -19,18 +19,15 @@ HELD = {name: replace(facts(name), has_release=name != "gpu2") for name in ("gpu
 
 @pytest.fixture
 def train(tmp_path: Path) -> Spec:
-    """A run that pushes a folder with one script in it."""
     (tmp_path / "train.py").write_text("print(1)")
     return spec(deploy=Deploy(enabled=True))
 
 
 def again(train: Spec, here: Path, code: CodeRef) -> RerunCode:
-    """What becomes of recorded code."""
     return RerunCode(RecordedCode("first", code, (here / "runs",)), train, here, here / "runs")
 
 
 def refusal(made: RerunCode, told: dict[str, Facts]) -> str:
-    """Why nothing can be started."""
     with pytest.raises(NotReady) as caught:
         made.snapshot_if_needed(told)
     return str(caught.value)

@@ -20,7 +20,6 @@ def plain_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def git(folder: Path, *words: str) -> None:
-    """Run git."""
     who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.templateDir=")
     subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
@@ -45,7 +44,6 @@ def told(found: WorkTree) -> list[str]:
 
 
 def rules(folder: Path, text: str, name: str = ".gitignore") -> None:
-    """Write an ignore file."""
     (folder / name).write_text(text)
 
 

@@ -57,20 +57,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 def metrics_line(step: int, /, **fields: Any) -> str:
-    """A line as it is on record."""
     origin = {"v": 1, "node": "a", "attempt": 0, "rank": 0, "stream": "out", "offset": step * 100}
     figures: dict[str, Any] = {"steps": None, "loss": None, "rate": None, "unit": "", "more": {}}
     return json.dumps({**origin, "time": BEGAN + step, "step": step, **figures, **fields}) + "\n"
 
 
 def metrics(store: RunStore, *lines: str, **options: Any) -> dict[str, Metric]:
-    """The metrics that are read of these lines, by name."""
     (store.folder / "metrics.jsonl").write_text("".join(lines))
     return {metric.name: metric for metric in read_run(store.folder, **options).metrics}
 
 
 def sample_lines(*samples: Sample) -> str:
-    """Lines of `samples.jsonl`."""
     return "".join(sample.to_line() for sample in samples)
 
 

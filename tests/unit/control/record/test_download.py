@@ -36,7 +36,6 @@ class Host:
         self._held: list[Frame] = []
 
     def request(self, kind: str, data: dict[str, Any] | None = None) -> int:
-        """Answer at once, pieces four at a time."""
         number = len(self.asked) + 1
         self.asked.append({"kind": kind, **(data or {})})
         if kind == "inventory":
@@ -61,12 +60,10 @@ class Host:
 
 
 def row(path: str, size: int = 0, kind: str = "output", target: str | None = None) -> list[Any]:
-    """One line of an inventory."""
     return [kind, path, size, 5, 0o644, target]
 
 
 def pulled(folder: Path, rows: list[Any], contents: dict[str, bytes] | None = None) -> PullResult:
-    """Pull from a host that says so."""
     inbox: Inbox = queue.SimpleQueue()
     host = cast("HostSession", Host(inbox, rows, contents or {}))
     told = pull({"gpu1": host}, inbox, "run-1", folder, lost_s=5, show=lambda *_: None)
@@ -74,7 +71,6 @@ def pulled(folder: Path, rows: list[Any], contents: dict[str, bytes] | None = No
 
 
 def everything(folder: Path) -> set[str]:
-    """All that lies in a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 

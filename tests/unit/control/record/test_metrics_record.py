@@ -20,17 +20,14 @@ LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n
 
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
-    """The record of a run whose logs are in `tmp_path`, and not locked."""
     return RunStore(tmp_path)
 
 
 def records(store: RunStore) -> list[dict[str, Any]]:
-    """What is on record."""
     return [json.loads(line) for line in (store.folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def write(store: RunStore, name: str, data: bytes, node: str = "gpu1") -> None:
-    """Put down a log, as far as it is there."""
     path = store.logs / node / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

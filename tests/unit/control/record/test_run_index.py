@@ -24,7 +24,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(folder: Path, run_id: str, launched_at: float = 5.0, launched_from: str = "") -> Path:
-    """The record of a run in that folder."""
     store = RunStore(folder)
     store.reserve()
     asked = request(folder, run_id=run_id)

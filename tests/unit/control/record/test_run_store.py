@@ -39,12 +39,10 @@ def working_folder(
 
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
-    """The record of a run that is about to start."""
     return created(tmp_path / "runs" / RUN_ID)
 
 
 def created(folder: Path) -> RunStore:
-    """The record of a run in that folder."""
     store = RunStore(folder)
     store.reserve()
     store.create(replace(request(folder), overrides=("a=1", "b='é \"x\"'")))
@@ -52,7 +50,6 @@ def created(folder: Path) -> RunStore:
 
 
 def names(folder: Path) -> set[str]:
-    """Everything in a folder."""
     return {path.name for path in folder.iterdir()}
 
 

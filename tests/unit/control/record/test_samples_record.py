@@ -9,7 +9,6 @@ from runner.core.model.samples import GpuSample, Sample, parse_sample
 
 
 def put(folder: Path, node: str, attempt: int, *samples: Sample | bytes) -> None:
-    """Write what was downloaded from a host."""
     path = folder / "hosts" / node / f"attempt_{attempt}" / "samples.jsonl"
     path.parent.mkdir(parents=True)
     lines = [each if isinstance(each, bytes) else each.to_line().encode() for each in samples]
@@ -17,7 +16,6 @@ def put(folder: Path, node: str, attempt: int, *samples: Sample | bytes) -> None
 
 
 def merged(folder: Path) -> list[Sample]:
-    """Return what is on record."""
     return [*map(parse_sample, (folder / "samples.jsonl").read_bytes().splitlines())]
 
 

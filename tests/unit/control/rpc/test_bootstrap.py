@@ -74,7 +74,6 @@ HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 
 def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """Boot a host, in a session of its own."""
     return subprocess.Popen(
         ["sh", "-c", bootstrap.boot_command(spec, "gpu1")],
         cwd=tmp_path,
@@ -118,7 +117,6 @@ def test_setup_that_exits_ends_the_boot_at_once(tmp_path: Path, setup: tuple[str
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs."""
     with contextlib.suppress(FileNotFoundError):
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False
@@ -152,13 +150,11 @@ def test_setup_that_hangs_ends_at_its_limit(
 
 
 def a_spec(**fields: Any) -> Spec:
-    """Return a specification of one node."""
     node = Node("gpu1", "gpu1")
     return Spec("0102-0304-x-abcd", "lab", (node,), Task("t", "command", "true"), **fields)
 
 
 def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the boot command, as a host would; `code` takes the place of ours."""
     words = ["sh", "-c", bootstrap.boot_command(spec, "gpu1")]
     text = "".join(f"{line}\n" for line in spec.setup).encode() + code
     env = {**os.environ, **env}

@@ -23,7 +23,6 @@ LOADER = 'exec(open(0,"rb",0,closefd=False).readline())'
 
 
 def archive(key: str) -> Archive:
-    """Return what follows for a host with this key."""
     size, data = host_code.archive_for(key).split(b"\n", 1)
     assert int(size) == len(data)
     return unpack(data)
@@ -66,7 +65,6 @@ def booted(home: Path, *, sends: bool) -> bytes:
 
 
 def place(home: Path) -> Path:
-    """Return where a host keeps it."""
     name = f"{host_code._digest()}-{host_code.KEY}"
     return home / ".runner" / "code" / name
 
@@ -115,7 +113,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def write(path: Path, text: str, mtime: float = 1_000_000_000) -> None:
-    """Write it with a time of its own."""
     path.write_text(text)
     os.utime(path, (mtime, mtime))
 

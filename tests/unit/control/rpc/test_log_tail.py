@@ -26,14 +26,11 @@ RANK_0: Key = ("rank_0", "out")
 
 
 class Asked(HostSession):
-    """A session that only remembers the reads it was asked for, by file."""
-
     def __init__(self) -> None:
         self.reads: dict[Key, dict[str, Any]] = {}
         self._last = 0
 
     def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> int:
-        """Take a read."""
         assert (kind, payload) == ("read", b"")
         assert data is not None
         self._last += 1
@@ -44,7 +41,6 @@ class Asked(HostSession):
 
 
 def reply(request_id: int, offset: int, chunk: bytes, *, eof: bool = False) -> Frame:
-    """Return the answer of a host to a read."""
     return Frame("data", {"id": request_id, "offset": offset, "eof": eof}, chunk)
 
 
@@ -73,13 +69,11 @@ class Followed:
         self.events += self.tailer.on_data(self.session, frame, hold_back=hold_back)
 
     def new_session(self) -> None:
-        """Replace a session that broke."""
         self.session = Asked()
         self.tailer.start(self.session)
 
 
 def events(count: int) -> tuple[list[Event], bytes]:
-    """Return events, and the file they make."""
     made = [Event(RUN_ID, "a", 0, n, 1.5, 2.5, ProgramStarted(n, "größer")) for n in range(count)]
     return made, "".join(event.to_line() for event in made).encode()
 

@@ -40,48 +40,39 @@ class FakeChannel:
         return got
 
     def send(self, data: bytes) -> None:
-        """Keep it for the test."""
         if self.broken:
             raise BrokenPipeError
         self.sent.put(data)
 
     def close(self) -> None:
-        """End it, as a closed socket would."""
         self.coming.put(b"")
 
     def abandon(self) -> None:
-        """End it with its connection."""
         self.close()
 
 
 class Wire:
-    """A session, its channel and its inbox."""
-
     def __init__(self) -> None:
         self.channel = FakeChannel()
         self.inbox: Inbox = BoundedInbox()
         self.session = HostSession(NODE, self.channel, self.inbox)
 
     def come(self, *chunks: bytes | OSError) -> None:
-        """Have the other side say something."""
         for chunk in chunks:
             self.channel.coming.put(chunk)
 
     def next(self) -> Frame:
-        """Return the next frame that came in."""
         session, frame = self.inbox.get(timeout=PATIENCE_S)
         assert session is self.session
         return frame
 
     def sent(self) -> Frame:
-        """Return the next frame that went out."""
         (frame,) = FrameDecoder().feed(self.channel.sent.get(timeout=PATIENCE_S))
         return frame
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A new one; its threads end with it."""
     wire = Wire()
     yield wire
     wire.session.close()

@@ -17,25 +17,27 @@ from runner.core.protocol.frames import Frame, FrameError
 
 
 class FakeSession:
-    """A session that counts requests."""
+    """A session whose host answers some kinds of requests, at once, and the others never."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, inbox: Inbox, **answers: str) -> None:
         self.node = Node(name, name)
         self.closed = self.closed_locally = False
         self.idle_s = self.last_sent = 0.0
         self.requests: list[str] = []
         self.rejected = ""
+        self._inbox, self._answers = inbox, answers
 
-    def request(self, kind: str) -> None:
-        """Take a request."""
+    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> None:
+        assert not payload
         self.requests.append(kind)
+        if kind in self._answers:
+            told = {"node": (data or {}).get("node"), "disk_wait_s": 0.0}
+            self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))
 
     def reject(self, error: Exception) -> None:
-        """End it, for something odd."""
         self.closed, self.rejected = True, str(error)
 
     def close(self) -> None:
-        """End it."""
         self.closed = self.closed_locally = True
 
 
@@ -43,14 +45,13 @@ class Recorder(WaitLoop):
     """Waits for a frame of each host, or for what ends the wait for it."""
 
     def __init__(self, *names: str) -> None:
-        self.hosts = {name: FakeSession(name) for name in names}
         inbox: Inbox = queue.SimpleQueue()
+        self.hosts = {name: FakeSession(name, inbox) for name in names}
         super().__init__(cast("dict[str, HostSession]", self.hosts), inbox, 5.0)
         self.seen: dict[str, str] = {}
         self.deadlines: dict[str, float] = {}
 
     def put(self, name: str, kind: str, **data: object) -> None:
-        """Receive a frame of a host."""
         self.inbox.put((self.sessions[name], Frame(kind, data)))
 
     def _pending(self) -> set[str]:
@@ -105,7 +106,7 @@ def test_fault_of_ours_is_no_fault_of_a_host() -> None:
 def test_a_signal_interrupts() -> None:
     """Other messages of this machine do not; a connection for an ended attempt is closed."""
     loop = Recorder("a")
-    stray = FakeSession("b")
+    stray = FakeSession("b", loop.inbox)
     loop.inbox.put((None, Frame("prompt_answer", {})))
     loop.inbox.put((cast("HostSession", stray), Frame("reconnected", {})))
     loop.inbox.put((None, Frame("signal", {"signal": 15})))
@@ -113,29 +114,6 @@ def test_a_signal_interrupts() -> None:
         loop.wait()
     assert caught.value.exit_code == 143
     assert stray.closed
-
-
-class Wire:
-    """A session whose host answers some kinds of requests."""
-
-    idle_s = last_sent = 0.0
-    closed = closed_locally = False
-
-    def __init__(self, name: str, inbox: Inbox, answers: dict[str, str]) -> None:
-        self.node = Node(name, name)
-        self.payloads: dict[str, bytes] = {}
-        self._inbox, self._answers = inbox, answers
-
-    def close(self) -> None:
-        """End it."""
-        self.closed = self.closed_locally = True
-
-    def request(self, kind: str, data: dict[str, Any] | None = None, payload: bytes = b"") -> None:
-        """Answer at once, or never."""
-        self.payloads[kind] = payload
-        if kind in self._answers:
-            told = {"node": (data or {}).get("node"), "disk_wait_s": 0.0}
-            self._inbox.put((cast("HostSession", self), Frame(self._answers[kind], told)))
 
 
 @pytest.mark.promise(4, 12)
@@ -146,10 +124,10 @@ def test_answers_to_pings_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(wait, "WORK_TIMEOUT_S", 0.9)
     inbox: Inbox = queue.SimpleQueue()
     hosts = {
-        "mute": Wire("mute", inbox, {"ping": "pong"}),
-        "liar": Wire("liar", inbox, {"ping": "hello"}),
-        "good": Wire("good", inbox, {"ping": "pong", "clean": "cleaned"}),
-        "busy": Wire("busy", inbox, {"ping": "in_progress"}),
+        "mute": FakeSession("mute", inbox, ping="pong"),
+        "liar": FakeSession("liar", inbox, ping="hello"),
+        "good": FakeSession("good", inbox, ping="pong", clean="cleaned"),
+        "busy": FakeSession("busy", inbox, ping="in_progress"),
     }
     states: list[tuple[str, str]] = []
     asking = Broadcast(

@@ -12,7 +12,6 @@ from tests.golden.builders import spec
 
 
 def in_slurm(spares: int = 0, min_nodes: int | None = None) -> Spec:
-    """A spec of a login node, for a job of 4 nodes."""
     login = Node("login", "hpc.example", user="ada", port=2222, gpu_count=8)
     slurm = SlurmSpec(nnodes=4, spares=spares)
     return replace(spec(login), slurm=slurm, min_nodes=min_nodes)

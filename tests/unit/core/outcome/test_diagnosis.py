@@ -19,7 +19,6 @@ WROTE = Path(__file__).parents[3] / "fixtures" / "failures"
 
 
 def failed(rank: int | None = 2, state: str = "failed", signum: int | None = None) -> Verdict:
-    """Rank 2, on node b, failed first."""
     ranks = {
         str(each): RankResult("ab"[each // 2], None if each == rank and signum else 1, signum)
         for each in range(4)

@@ -36,12 +36,10 @@ def by_slurm(node: str, at: float, *, mono: float = 0.0) -> list[TimedEvent]:
 
 
 def told(at: float, state: str, node: str = "a") -> list[TimedEvent]:
-    """What the login node asked Slurm."""
     return seen(at, node, JobEnded("7", state))
 
 
 def reason(made: Verdict) -> str:
-    """Return the reason of the first failure."""
     assert made.first_failure is not None
     return made.first_failure.reason
 

@@ -17,7 +17,6 @@ from runner.core.protocol.events import RankStarted
 
 
 def start(rank: int, master: str, world: int, number: int = 1) -> RankStarted:
-    """A rank begins, of so many that meet at `master`, for the `number`-th time on its node."""
     return RankStarted(rank, 7, number, world, master=master)
 
 

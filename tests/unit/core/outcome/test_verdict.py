@@ -50,7 +50,6 @@ def seen(at: float, node: str, *bodies: EventBody, mono: float = 0.0) -> list[Ti
 
 
 def started() -> list[TimedEvent]:
-    """The beginning of every story."""
     return [
         *seen(1, "a", ProgramStarted(7), RankStarted(0, 8), RankStarted(1, 9)),
         *seen(1, "b", ProgramStarted(7), RankStarted(2, 8), RankStarted(3, 9)),
@@ -58,7 +57,6 @@ def started() -> list[TimedEvent]:
 
 
 def succeeded(node: str, at: float = 9) -> list[TimedEvent]:
-    """A node on which all went well."""
     ranks = (0, 1) if node == "a" else (2, 3)
     ends = [RankExited(rank, code=0, max_rss=rank << 20) for rank in ranks]
     return seen(at, node, *ends, ProgramExited(code=0), OK)
@@ -77,7 +75,6 @@ def verdict(*stories: Iterable[TimedEvent]) -> Verdict:
 
 
 def outcome(told: Verdict) -> tuple[str, int]:
-    """State and exit code."""
     return told.state, told.exit_code
 
 

@@ -34,7 +34,6 @@ OK = Ended(State.SUCCEEDED)
 
 
 def planned(least: int | None = 2, restarts: int = 3) -> Plan:
-    """A plan for a, b and c by c10d."""
     nodes = [Node(name, f"10.0.0.{at}", nproc=1) for at, name in enumerate("abc", start=1)]
     asked = spec(
         *nodes,
@@ -46,7 +45,6 @@ def planned(least: int | None = 2, restarts: int = 3) -> Plan:
 
 
 def seen(at: float, node: str, *bodies: EventBody) -> list[TimedEvent]:
-    """Things that happened at one time."""
     return [TimedEvent(at, Event("r", node, 0, 0, 0.0, at, body)) for body in bodies]
 
 
@@ -71,7 +69,6 @@ def ended(at: float, nodes: str, number: int = 1, code: int = 0) -> list[TimedEv
 
 
 def folded(*stories: list[TimedEvent], plan: Plan | None = None) -> Verdict:
-    """The verdict of stories."""
     return fold_events(plan or planned(), [each for story in stories for each in story], 30.0)
 
 

@@ -30,8 +30,6 @@ NONCE = "0f1e2d3c"
 
 
 class Job:
-    """The folder of a job, and its script."""
-
     def __init__(self, folder: Path) -> None:
         self.out, self.paths = folder / "out", JobPaths(str(folder), RUN_ID)
         self._programs = folder / "bin"
@@ -64,7 +62,6 @@ class Job:
         return script
 
     def close(self) -> None:
-        """End whatever a test has left."""
         for script in self._scripts:
             self.end(script)
 
@@ -74,7 +71,6 @@ class Job:
         return file.read_text() if file.exists() else ""
 
     def end(self, script: subprocess.Popen[str]) -> int:
-        """End the step; return the code of the job."""
         (self.out / "over").touch()
         with script:
             return script.wait()
@@ -82,7 +78,6 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """One of all defaults."""
     made = Job(tmp_path)
     yield made
     made.close()

@@ -19,13 +19,11 @@ A, B = Node("a", "alias-a"), Node("b", "alias-b")
 
 
 def meet(*nodes: tuple[Node, Facts]) -> tuple[str, str]:
-    """Return the address and why it was chosen; there is one."""
     known = {node.name: told for node, told in nodes}
     return training_address(spec(*(node for node, _ in nodes)), [n for n, _ in nodes], known)[:2]
 
 
 def problem_of(master: Facts, peer: Facts) -> Problem:
-    """Return why A and B cannot meet."""
     with pytest.raises(NotReady) as caught:
         training_address(spec(A, B), [A, B], {"a": master, "b": peer})
     (problem,) = caught.value.problems

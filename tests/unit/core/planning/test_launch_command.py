@@ -27,7 +27,6 @@ PROGRAMS = [
 
 
 def second(task: Task, gpu_count: int = 0) -> NodePlan:
-    """The share of the second of two nodes."""
     nodes = [Node(name, f"10.0.0.{n}") for n, name in enumerate("ab", start=1)]
     hosts = {
         node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=gpu_count) for node in nodes

@@ -18,7 +18,6 @@ ONE = spec(NODE)
 
 
 def text(asked: Spec, told: Facts) -> str:
-    """Return all problems of the first node, as they are printed."""
     return "\n".join(str(problem) for problem in problems_of(asked, asked.nodes[0], told))
 
 

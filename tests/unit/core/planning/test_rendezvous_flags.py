@@ -19,7 +19,6 @@ HERE = NodePosition(1, 4, "10.0.0.1", 29500, "10.0.0.2")
 
 
 def by(backend: str, endpoint: str = "") -> Spec:
-    """Return a spec of that rendezvous, with three restarts."""
     way = Rendezvous(backend, endpoint)
     return replace(SPEC, rendezvous=way, torchrun=Torchrun(max_restarts=3))
 

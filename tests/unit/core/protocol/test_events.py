@@ -19,25 +19,7 @@ from runner.core.protocol.states import State
 
 
 def event(body: EventBody) -> Event:
-    """An event with that body."""
     return Event("0102-0304-x-abcd", "gpu1", 1, 17, 1700000000.25, 12.5, body)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        ProgramStarted(7),
-        RankExited(3, signal=9, max_rss=1 << 40, error="out of memory\nkilled"),
-        Ended(State.STUCK, "größer", 2, (7,)),
-    ],
-)
-def test_event_survives_its_line(body: EventBody) -> None:
-    """One line of text holds an event, and gives it back."""
-    line = event(body).to_line()
-
-    assert line.count("\n") == 1
-    assert line.endswith("\n")
-    assert parse(line) == event(body)
 
 
 def test_line_is_flat_and_names_version_and_kind() -> None:

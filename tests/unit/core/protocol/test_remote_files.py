@@ -8,7 +8,6 @@ from runner.core.protocol import remote_files
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a file at that path is one of the outputs."""
     matching = remote_files.compile_globs([pattern])
     for name in path.split("/"):
         matching = remote_files.step_globs(matching, name)

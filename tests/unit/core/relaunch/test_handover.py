@@ -49,7 +49,6 @@ def asked(used: str, spares: str = "", **others: object) -> Spec:
 
 
 def enrolled(wanted: Spec, known: dict[str, Facts], left: int = 2) -> AttemptOrders:
-    """Its first attempt."""
     return assign_voters(wanted, build_plan(wanted, known), known, left)
 
 

@@ -36,7 +36,6 @@ TOLD = Stopping("it failed elsewhere", StopCause.PEER)
 
 
 def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
-    """A spec of nodes a, b, c, …, of which some are spare."""
     nodes, more = (tuple(Node(name, name) for name in names) for names in (used, spares))
     return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, min_nodes=least)
 

@@ -24,7 +24,6 @@ class Ended(bounded_child.BoundedChild):
 
 
 def told(**facts: object) -> bytes:
-    """Return a report as `tell` writes it."""
     return json.dumps(facts).encode() + b"\n"
 
 

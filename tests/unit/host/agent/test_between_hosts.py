@@ -26,7 +26,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listener(address: str = "127.0.0.1") -> socket.socket:
-    """A socket that listens, at any port."""
     made = socket.create_server((address, 0))
     made.setblocking(False)
     return made
@@ -50,7 +49,6 @@ def serving(turn: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def greeting(name: str, token: bytes = TOKEN) -> Iterator[Target]:
-    """A node that listens as in a check."""
     at = listener()
     port = at.getsockname()[1]
     answers = connections.EchoServer([at], name, token)
@@ -82,7 +80,6 @@ def stranger(words: bytes, *, leaves: bool = False) -> Iterator[Target]:
 
 
 def tried(*targets: Target) -> list[ProbeResult]:
-    """How the tries of node a ended."""
     found: dict[int, ProbeResult] = {}
     connections.test_all("a", targets, TOKEN, found.__setitem__)
     return [found[at] for at in sorted(found)]

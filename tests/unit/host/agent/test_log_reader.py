@@ -16,7 +16,6 @@ from runner.host.agent.log_reader import LogReader
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunPaths:
-    """A run folder with one attempt."""
     made = RunPaths(str(tmp_path), "run", "a")
     Path(made.attempt_folder(0)).mkdir(parents=True)
     return made

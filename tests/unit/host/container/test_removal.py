@@ -50,7 +50,6 @@ class FakeEngine:
         )
 
     def asked(self) -> list[str]:
-        """Return the commands it was given."""
         return self._log.read_text().splitlines()
 
 

@@ -18,12 +18,10 @@ DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
 
 
 def attribute(kind: int, data: bytes) -> bytes:
-    """Return one netlink attribute, padded."""
     return struct.pack("=HH", 4 + len(data), kind) + data + bytes(-len(data) % 4)
 
 
 def message(kind: int, body: bytes) -> bytes:
-    """Return one netlink message."""
     return struct.pack("=IHHII", 16 + len(body), kind, 2, 1, 0) + body
 
 

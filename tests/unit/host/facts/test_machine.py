@@ -143,7 +143,6 @@ def test_version_one_writes_a_huge_number_for_no_limit(tmp_path: Path) -> None:
 
 
 def stat(state: str, ticks: int, start: int) -> str:
-    """A line of /proc/PID/stat."""
     between = " ".join("0" * 9)
     return f"9 (a) b) {state} 1 {between} {ticks} {ticks} 0 0 20 0 1 0 {start} 0 0\n"
 

@@ -12,7 +12,6 @@ ANY4, ANY6 = "00000000:0000", "0" * 32 + ":0000"
 
 
 def proc(root: Path) -> str:
-    """Write a /proc with two listeners on 29500 and other sockets on and off that port."""
     net = root / "proc" / "net"
     net.mkdir(parents=True)
     rows4 = [

@@ -22,7 +22,6 @@ def tree(root: Path, own: str, mountinfo: str) -> str:
 
 
 def at(mount: str = "/sys/fs/cgroup", top: str = "/") -> str:
-    """A line of mountinfo."""
     return V2.format(top=top, mount=mount)
 
 

@@ -10,7 +10,6 @@ from tests.lab.waiting import wait_until
 
 
 def descriptors() -> list[str]:
-    """Those of this process."""
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 

@@ -26,7 +26,6 @@ class Host:
         return self.processes[pid][1] if isinstance(pid, int) else OWN
 
     def scan(self) -> list[int]:
-        """What is found of the container."""
         table = {
             pid: procfs.Process(1, "Z" if pid in self.zombies else "S", 1, 1, start)
             for pid, (start, _, _) in self.processes.items()

@@ -27,7 +27,6 @@ def test_the_thread_is_the_last_user_of_its_descriptors(monkeypatch: pytest.Monk
         get_nowait = worker._results.get_nowait
 
         def put(self, result: Any) -> None:
-            """Hand over a result."""
             put(result)
             taken.wait()
 

@@ -49,7 +49,6 @@ def spawn() -> Iterator[Spawn]:
 
 
 def shell(count: int, script: str) -> tuple[int | str, ...]:
-    """The words for ranks that run a script."""
     return (count, "/bin/sh", "-c", script)
 
 

@@ -57,17 +57,14 @@ class Host:
         )
 
     def record(self, name: str, **data: object) -> None:
-        """Write what a shim records."""
         (self.attempt / name).write_text(json.dumps(data))
 
     def answer(self) -> None:
-        """Have the disk answer."""
         while self._jobs:
             job, then = self._jobs.pop(0)
             then(job())
 
     def exits(self) -> list[RankExited]:
-        """The exits on record."""
         return [body for _, body in self.timed_exits()]
 
     def timed_exits(self) -> list[tuple[float, RankExited]]:
@@ -78,7 +75,6 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """One with an attempt that runs."""
     return Host(tmp_path)
 
 

@@ -52,11 +52,9 @@ class Noted:
         self.now = 1000.0
 
     def append(self, body: Any) -> None:
-        """Keep what happened."""
         self.bodies.append(body)
 
     def monotonic(self) -> float:
-        """The time."""
         return self.now
 
 
@@ -83,7 +81,6 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 
 def dog(noted: Noted, *, stops: bool = False) -> Watchdog:
-    """A watchdog that waits 40 s."""
     order = replace(plan(1).node("a").order, stall_s=40.0, stop_on_stall=stops)
     return Watchdog(RunPaths("/w", "r", "a"), order, cast("EventLog", noted))
 

@@ -12,7 +12,6 @@ GIB = 1 << 30
 
 
 def put(root: Path, **texts: str) -> None:
-    """Write files of /proc, by name."""
     for name, text in texts.items():
         path = root / "proc" / name.replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +28,6 @@ def count(root: Path, ticks: str, net: dict[str, int], disk: dict[str, int]) -> 
 
 
 def device(root: Path, path: str, *names: str) -> None:
-    """Make a device of /sys with these entries."""
     for name in names:
         (root / "sys" / path / name).mkdir(parents=True)
 

@@ -34,7 +34,6 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 def line(*fields: str) -> str:
-    """A line of squeue."""
     return commands.SEPARATOR.join(fields)
 
 

@@ -33,7 +33,6 @@ class Slurm:
         self.ends_after = 0  # questions about the queue, once it is cancelled
 
     def queued_jobs(self) -> Generator[None, None, Any]:
-        """Answer squeue."""
         yield
         if self.cancelled:
             self.ends_after -= 1
@@ -41,17 +40,14 @@ class Slurm:
         return self.queue, self.problem
 
     def job(self, job_id: str) -> Generator[None, None, JobStatus]:
-        """Answer scontrol."""
         yield
         return replace(self.gone, job_id=job_id)
 
     def step_states(self, _: str) -> Generator[None, None, list[str]]:
-        """Answer sacct."""
         yield
         return self.accounting
 
     def run(self, argv: list[str]) -> Generator[None, None, Answer]:
-        """Do what scancel does."""
         yield
         assert argv[0] == "scancel"
         self.cancelled += argv[1:]
@@ -60,7 +56,6 @@ class Slurm:
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """A Slurm that nobody has asked yet."""
     made = Slurm()
     for name in ("queued_jobs", "job", "step_states", "run"):
         monkeypatch.setattr(commands, name, getattr(made, name))
@@ -71,7 +66,6 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 def paths(tmp_path: Path) -> JobPaths:
-    """The folder of job 7."""
     paths = JobPaths(str(tmp_path), "run-1")
     Path(paths.start(0).root).mkdir(parents=True)
     Path(paths.job_id).write_text("7\n")

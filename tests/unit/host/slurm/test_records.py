@@ -28,8 +28,6 @@ RUN_ID = "0314-1592-digits-65a3"
 
 
 class Node:
-    """The part of a run on one node."""
-
     def __init__(self, workdir: Path, name: str = "a", **context: Any) -> None:
         self.folder = RunPaths(str(workdir), RUN_ID, name)
         self.order = Order(RUN_ID, name, 0, str(workdir), ("/bin/true",), {}, "/", ())
@@ -42,20 +40,17 @@ class Node:
         self.journal.set_state(State.RUNNING)
 
     def record(self, *bodies: EventBody) -> Node:
-        """Have things happen there."""
         for body in bodies:
             self.journal.append(body)
         return self
 
     def end(self) -> Node:
-        """End there, by itself."""
         self.journal.set_state(State.STOPPING)
         self.journal.finalise(Ended(State.STOPPED, "over"))
         return self
 
     @property
     def bodies(self) -> list[EventBody]:
-        """What is on record."""
         return [event.body for event in read_events(self.folder)]
 
 

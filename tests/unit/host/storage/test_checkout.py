@@ -22,7 +22,6 @@ TREE = release(
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """An empty folder to work in."""
     work = tmp_path / "work"
     work.mkdir()
     return work
@@ -85,7 +84,6 @@ class AlwaysFalse(dict[tuple[int, int], bool]):
     """Disks that cannot clone."""
 
     def get(self, *_: object) -> bool:
-        """Say so."""
         return False
 
 

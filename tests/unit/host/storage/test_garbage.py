@@ -18,7 +18,6 @@ from tests.unit.release_builders import done
 
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
-    """A work folder."""
     return tmp_path / "work"
 
 

@@ -20,13 +20,11 @@ def top(tmp_path: Path) -> Path:
 
 
 def exposed(workdir: Path | str) -> str:
-    """What is wrong with it, and where."""
     exposure = find_exposure(str(workdir))
     return f"{exposure} ({exposure.place})" if exposure else ""
 
 
 def owned(path: Path, uid: int, mode: int) -> None:
-    """Have a folder belong to a user."""
     path.mkdir(exist_ok=True)
     path.chmod(mode)
     os.chown(path, uid, -1)

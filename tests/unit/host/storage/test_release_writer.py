@@ -167,13 +167,11 @@ class Talk:
         self.told.append((kind, data))
 
     def ask(self, what: Callable[[Frame], Any], payload: bytes = b"", **data: Any) -> None:
-        """Hand it a request."""
         self._number += 1
         for _ in what(Frame("x", {"id": self._number, **data}, payload)) or ():
             pass
 
     def offer(self, made: Made) -> list[str]:
-        """Offer a release; return the paths of what it lacks."""
         self.ask(self.end.on_manifest, zlib.compress(made.manifest.encode()))
         kind, data = self.told[-1]
         assert (kind, data["id"]) == ("missing", self._number)

@@ -49,7 +49,6 @@ class Host:
         self.keeping = Handler(wire)
 
     def begin(self) -> None:
-        """Have the run begin."""
         run_steps(run_folder.create_run_folder(self.folder, self.order, PROGRAMS, {}))
         run_owner.record(self.folder, [os.getpid()])
         journal = EventLog(self.folder, self.order)
@@ -65,18 +64,15 @@ class Host:
         return other
 
     def ends(self) -> list[Ended]:
-        """Return its ends on record."""
         bodies = [event.body for event in read_events(self.folder)]
         return [body for body in bodies if isinstance(body, Ended)]
 
     def seems_alive(self) -> bool:
-        """Whether the run is listed as one that lives."""
         seen = read_run(self.folder)
         assert seen is not None
         return seen.alive
 
     def prove(self) -> dict[str, object]:
-        """Look for what is left of it."""
         frame = Frame("kill_leftovers", {"id": 1, "run_id": "r1", "node": "n1"})
         run_steps(self.keeping.on_kill_leftovers(frame))
         return self.told.pop()
@@ -84,7 +80,6 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """A new one."""
     return Host(tmp_path)
 
 
@@ -176,7 +171,6 @@ def test_names_of_runs_lead_nowhere_else(host: Host) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunPaths:
-    """A run of this user."""
     return RunPaths(str(tmp_path), "r1", "n1")
 
 

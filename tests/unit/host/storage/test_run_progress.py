@@ -18,7 +18,6 @@ from tests.golden.builders import plan
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunPaths:
-    """That of a run in its second attempt."""
     order = replace(plan(1).nodes[0].order, workdir=str(tmp_path), attempt=1)
     made = RunPaths(str(tmp_path), order.run_id, order.node)
     Path(made.attempt_folder(1)).mkdir(parents=True)
@@ -27,7 +26,6 @@ def folder(tmp_path: Path) -> RunPaths:
 
 
 def write(folder: RunPaths, name: str, text: str) -> None:
-    """Put down a file of the attempt."""
     Path(folder.attempt_folder(1), name).write_text(text)
 
 

@@ -15,19 +15,16 @@ from runner.host.storage.sample_file import SampleFile
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunPaths:
-    """The folder of a run with one attempt."""
     folder = RunPaths(str(tmp_path), "r1", "n1")
     Path(folder.attempt_folder(0)).mkdir(parents=True)
     return folder
 
 
 def line(wall: float) -> bytes:
-    """Return a sample."""
     return Sample("n1", 0, wall, cpu=50.0).to_line().encode()
 
 
 def walls(folder: RunPaths) -> list[float]:
-    """Return the times on record."""
     text = Path(folder.samples(0)).read_text()
     return [json.loads(each)["wall"] for each in text.splitlines()]
 

@@ -12,7 +12,6 @@ HASH = tasks_digest(FILES)
 
 
 def stored(workdir: Path) -> Path:
-    """Store them; returns their folder."""
     bundle = {"hash": HASH, "files": [[name, len(content)] for name, content in FILES]}
     store_tasks(str(workdir), bundle, b"".join(content for _, content in FILES))
     return workdir / "tasks" / HASH

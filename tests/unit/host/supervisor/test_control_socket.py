@@ -55,7 +55,6 @@ class Heard:
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[Heard]:
-    """One of a run of this user."""
     heard = Heard(RunPaths(str(tmp_path), "r1", "n1"))
     yield heard
     heard.listener.close()

@@ -36,14 +36,11 @@ class Times(Journal):
         self.monos: list[float | None] = []
 
     def append(self, body: object, **fields: float) -> None:
-        """Record an event."""
         super().append(body)
         self.monos.append(fields.get("mono"))
 
 
 class World:
-    """A link, what it stops, and a clock."""
-
     def __init__(self) -> None:
         self.now = 1000.0
         self.journal = Times()
@@ -70,14 +67,12 @@ class World:
         return self.ladder.grace_is_over
 
     def signal_all(self, pids: set[int], _: int) -> set[int]:
-        """Note who gets a signal."""
         self.signalled += [{*pids}] if pids else []
         return {*pids}
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """One with a scheduler."""
     made = World()
     monkeypatch.setattr(time, "monotonic", lambda: made.now)
     monkeypatch.setattr(procfs, "signal_all", made.signal_all)

@@ -23,7 +23,6 @@ from tests.unit.host.supervisor.test_stop_ladder import Journal
 
 
 def order(disconnect_s: float) -> Order:
-    """That of a node beside the hub's."""
     return Order("run", "b", 0, "/w", (), {}, "/", (), disconnect_s=disconnect_s)
 
 

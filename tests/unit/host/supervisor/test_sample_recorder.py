@@ -20,8 +20,6 @@ INTERVAL_S = 5.0
 
 
 class Ticking:
-    """A recorder on a host without devices, and its clock."""
-
     def __init__(self, folder: RunPaths, submit: Callable[..., None], **changes: Any) -> None:
         self.now = 1000.0
         self._file = Path(folder.samples(0))
@@ -30,7 +28,6 @@ class Ticking:
         self._recorder = SampleRecorder(folder, order, submit)
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
     def pass_intervals(self, count: int, *, is_running: bool = True) -> None:
@@ -40,7 +37,6 @@ class Ticking:
             self._recorder.tick(is_running=is_running)
 
     def lines(self) -> int:
-        """Return how many samples are on record."""
         return len(self._file.read_bytes().splitlines()) if self._file.exists() else 0
 
 
@@ -49,7 +45,6 @@ Make = Callable[..., Ticking]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunPaths:
-    """The folder of a run."""
     folder = RunPaths(str(tmp_path), "r1", "n1")
     Path(folder.attempt_folder(0)).mkdir(parents=True)
     return folder
@@ -57,8 +52,6 @@ def folder(tmp_path: Path) -> RunPaths:
 
 @pytest.fixture
 def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes a recorder."""
-
     def made(submit: Callable[..., None] = run_now, **changes: Any) -> Ticking:
         ticking = Ticking(folder, submit, **changes)
         clock = SimpleNamespace(monotonic=ticking.monotonic)

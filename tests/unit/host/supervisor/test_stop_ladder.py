@@ -24,11 +24,9 @@ class Journal:
         self.bodies: list[object] = []
 
     def append(self, body: object, **_: float) -> None:
-        """Record an event."""
         self.bodies.append(body)
 
     def set_state(self, state: State) -> None:
-        """Record the state."""
         self.state = state
 
 
@@ -39,15 +37,12 @@ class Program:
     is_running = True
 
     def term_targets(self) -> list[int]:
-        """Return the process that gets TERM."""
         return [11]
 
     def rank_pids(self) -> list[int]:
-        """Return two ranks."""
         return [21, 22]
 
     def container_pids(self) -> list[int]:
-        """Return none."""
         return []
 
     def cancel(self) -> None:
@@ -74,7 +69,6 @@ def ladder(program: Any) -> StopLadder:
 
 
 def stop(made: StopLadder, cause: StopCause = StopCause.PEER) -> None:
-    """Stop it."""
     made.begin("because", cause, time.monotonic())
 
 

@@ -48,8 +48,6 @@ DEADLINE_S = 20
 
 
 class Disk:
-    """Whether it hangs."""
-
     hangs = False
 
 

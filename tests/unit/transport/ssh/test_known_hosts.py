@@ -21,7 +21,6 @@ from runner.transport.ssh.known_hosts import (
 
 
 def make_key(seed: str, kind: str = "ssh-ed25519") -> HostKey:
-    """Return a key that looks real; only its bytes count here."""
     return HostKey(kind, struct.pack(">I", len(kind)) + kind.encode() + seed.encode())
 
 
@@ -30,7 +29,6 @@ RSA = make_key("rsa", "ssh-rsa")
 
 
 def hashed(name: str, salt: bytes) -> str:
-    """Return `name` as HashKnownHosts writes it."""
     digest = hmac.digest(salt, name.encode(), "sha1")
     return "|1|" + "|".join(base64.b64encode(part).decode() for part in (salt, digest))
 
@@ -46,11 +44,9 @@ class Files:
         self.known = KnownHosts(on_note=self.notes.append)
 
     def judge(self, host: str, key: HostKey, port: int = 22, alias: str = "") -> KeyCheck:
-        """Judge a key by this one file."""
         return self.known.check(lookup_names(host, port, alias), key, [str(self.path)])
 
     def standing(self, host: str, key: HostKey = OLD, port: int = 22, alias: str = "") -> str:
-        """Return the name of the standing."""
         return self.judge(host, key, port, alias).status.name
 
 

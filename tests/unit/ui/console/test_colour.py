@@ -12,7 +12,6 @@ BASIC = LineStyler(["gpu1", "gpu2"], {"TERM": "xterm"})
 
 
 def sources(*ranks: int) -> list[Source]:
-    """Two ranks on each node."""
     return [Source(f"gpu{rank // 2 + 1}", rank) for rank in ranks]
 
 

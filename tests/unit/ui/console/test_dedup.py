@@ -12,7 +12,6 @@ LATER = HOLD_S + 0.001
 
 
 def told(held: list[PendingLine]) -> list[str]:
-    """Say each line with its ranks."""
     return [
         f"{','.join(str(source.rank) for source in each.sources)} {each.line.decode()}"
         for each in held
@@ -22,7 +21,6 @@ def told(held: list[PendingLine]) -> list[str]:
 def add(
     lines: LineDeduplicator, rank: int, text: bytes, now: float = 0.0, stream: int = OUT
 ) -> None:
-    """Have a rank write."""
     lines.add(Source(f"n{rank}", rank), stream, text, now)
 
 

@@ -10,7 +10,6 @@ ME = ("a", 0)
 
 
 def fed(*pieces: bytes) -> list[bytes | None]:
-    """What each piece gives at once."""
     lines = LineAssembler(1000)
     return [lines.feed(ME, piece, 0.0) for piece in pieces]
 

@@ -51,7 +51,6 @@ class Terminal:
         self._reader.join()
 
     def close(self) -> None:
-        """Close whatever is open."""
         self.hang_up()
         os.close(self._ours)
 
@@ -96,7 +95,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def opened(ranks: frozenset[int] | None = None) -> Console:
-    """Return what is chosen for the terminal."""
     made = open_console("auto", ranks, NODES)
     assert isinstance(made, LiveConsole)
     return made

@@ -30,7 +30,6 @@ class Pipe:
         return self._seen.decode()
 
     def drop(self) -> None:
-        """Close whatever is still open."""
         for descriptor in (self.reading, self.writing):
             with suppress(OSError):
                 os.close(descriptor)
@@ -38,7 +37,6 @@ class Pipe:
 
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
-    """In place of standard output."""
     pipe = Pipe()
     monkeypatch.setattr(plain, "OUT", pipe.writing)
     yield pipe
@@ -47,7 +45,6 @@ def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
 
 @pytest.fixture
 def err(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
-    """In place of standard error."""
     pipe = Pipe()
     monkeypatch.setattr(plain, "ERR", pipe.writing)
     yield pipe

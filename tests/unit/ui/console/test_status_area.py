@@ -10,24 +10,19 @@ NODES = [f"gpu{number}" for number in range(1, 9)]
 
 
 class Clock:
-    """A time that passes when told."""
-
     now = 100.0
 
     def __call__(self) -> float:
-        """Return it."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """At rest."""
     return Clock()
 
 
 @pytest.fixture
 def area(clock: Clock) -> StatusArea:
-    """Of eight nodes, without colour."""
     return StatusArea(NODES, colour=False, clock=clock)
 
 

@@ -29,12 +29,10 @@ FOLDED = (
 
 @pytest.fixture
 def folder() -> TracebackFolder:
-    """For a pipe."""
     return TracebackFolder(lambda: 10_000)
 
 
 def due(folder: TracebackFolder, now: float) -> list[bytes]:
-    """Return what is shown by then."""
     return [held.lines for held in folder.pop_due(now)]
 
 

@@ -18,14 +18,12 @@ from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run
 
 
 def only(run: RunData) -> dict[str, Any]:
-    """The data of one run."""
     (found,) = page_data([run], LAUNCH + 1000)["runs"]
     assert isinstance(found, dict)
     return found
 
 
 def texts_in(data: object) -> Iterator[str]:
-    """Every text in it."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict):

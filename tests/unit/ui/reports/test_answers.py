@@ -14,7 +14,6 @@ from runner.ui.reports import answers
 def answer(
     node: str, code: int | None = 0, out: bytes = b"", err: bytes = b"", problem: str = ""
 ) -> CommandResult:
-    """What a host said."""
     return CommandResult(node, code, bytearray(out), bytearray(err), problem)
 
 

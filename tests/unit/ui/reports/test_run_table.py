@@ -12,7 +12,6 @@ from runner.ui.reports.run_table import Row, Table, next_step, render
 
 
 def row(run_id: str, folder: str) -> Row:
-    """A run that is on."""
     place = {"nodes": ("gpu1",), "of": 1, "gpus": 0, "attempt": 0, "ended": False}
     return Row(run_id, "train", "ada@lap", "running", 3.0, **place, folder=folder)  # type: ignore[arg-type]
 

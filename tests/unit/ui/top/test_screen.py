@@ -16,12 +16,10 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
 
 def names(shown: ClusterView, sort: str, **more: bool) -> list[str]:
-    """Return the names of the nodes in an order."""
     return [row.node.name for row in ordered_rows(shown, sort, **more)]
 
 
 def texts(screen: Screen, shown: ClusterView, width: int = 120, height: int = 24) -> list[str]:
-    """Return the lines of a window."""
     return [line.plain for line in screen.lines(shown, width, height)]
 
 

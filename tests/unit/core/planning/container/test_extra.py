@@ -8,7 +8,6 @@ from runner.core.planning.container.extra import extra_problems
 
 
 def said(*words: str, engine: str = "docker") -> list[str]:
-    """What is wrong with these words."""
     return [message for message, _ in extra_problems(engine, words)]
 
 

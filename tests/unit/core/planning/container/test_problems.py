@@ -24,7 +24,6 @@ LOCAL = CommandAnswer(0, "unix:///var/run/docker.sock\n")
 
 
 def said(kind: str = "docker", python: str = "", node: Node = NODE, **answers: Any) -> list[str]:
-    """The problems of a host with four GPUs, each with its hint."""
     found = ContainerFacts(program=f"/usr/bin/{kind}", engine=YES, image=YES, endpoint=LOCAL)
     host = facts(node.name, "eth0 10.0.0.1/24", gpu_count=4, container=replace(found, **answers))
     host = replace(host, machine="x86_64")

@@ -28,7 +28,6 @@ def request(tmp_path: Path, *program: str, **environ: str) -> Request:
 
 
 def preloaded(**environ: str) -> Preloaded:
-    """Return what a fork server has."""
     return Preloaded(NAMES, environ, {}, [], {})
 
 
