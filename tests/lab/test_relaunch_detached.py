@@ -184,8 +184,9 @@ def test_without_a_port_for_the_hub_that_is_said(
 ) -> None:
     """A hub that nobody reaches: the launch says at its leave that nothing follows a failure."""
     blocked = lab["node1"].popen([sys.executable, str(PROGRAMS / "thief.py"), "1"])
-    run_id, said = detached("fail=1:20:7")
+    run_id, said = detached("wait=1:19", "fail=1:20:7")
     assert "it is not relaunched" in said, said
+    (steps / "go").touch()
     wait_until(lambda: len(counted(steps, 0)) == STEPS, "the end", 60)
     assert len(counted(steps, 1)) == 20
     on_lab("stop", "--run", run_id, "--cluster", "lab4")
