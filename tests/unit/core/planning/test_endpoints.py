@@ -108,8 +108,9 @@ def test_interface_is_the_kernels_choice(address: str, expected: str) -> None:
 
 
 def test_each_node_is_reached_at_its_interface_towards_the_master() -> None:
-    """Of several addresses the one on the master's subnet; link-local ones are of no use."""
-    nodes = (Node("a", "10.0.0.1"), Node("b", "b"), Node("c", "c", interface="ib0"), Node("d", "d"))
+    """Of several the one on the subnet of the master's `addr`; link-local ones are of no use."""
+    a = Node("a", "10.5.0.1", addr="10.0.0.1")
+    nodes = (a, Node("b", "b"), Node("c", "c", interface="ib0"), Node("d", "d"))
     told = {
         "a": facts("a", "eth0 10.0.0.1/24 10.5.0.1/24 fe80::1/64"),
         "b": facts("b", "eth0 192.168.0.2/24", "eth1 10.9.0.2/16 10.0.0.2/24"),
