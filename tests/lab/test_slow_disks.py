@@ -137,7 +137,7 @@ def test_a_launch_waits_for_the_disk(disks: Lab, user: Launcher) -> None:
 @pytest.mark.all
 def test_a_launch_that_waits_for_the_disk_can_be_stopped(disks: Lab, user: Launcher) -> None:
     """At once; when the disk answers, what was made of the run is removed."""
-    controller = _launch_into(disks, user, ["node2"], files=2000)
+    controller = _launch_into(disks, user, ["node2"], files=6000)
     controller.until(lambda: "node2: its disk has not answered for" in controller.err, "it")
     controller.send()
     done = controller.wait()
