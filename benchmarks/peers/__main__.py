@@ -4,7 +4,7 @@
 
 On lab hosts (root, Linux): one that the launchers are started on, four nodes, and 64 for `many`.
 Installs what it needs into --folder and from the system's packages, writes every measurement to
-benchmarks/peers/results.json, and from it the tables of README and docs/benchmarks.md.
+benchmarks/peers/results.json, and from it the tables of docs/benchmarks.md.
 """
 
 from __future__ import annotations

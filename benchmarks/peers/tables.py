@@ -1,4 +1,4 @@
-"""Tables of the comparison, in README and docs/benchmarks.md, made from its record.
+"""Tables of the comparison, in docs/benchmarks.md, made from its record.
 
 python -m benchmarks.peers.tables
 """
@@ -6,7 +6,7 @@ python -m benchmarks.peers.tables
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,19 +38,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A scene's table in docs/benchmarks.md, and its column in README.
+    """A scene's table.
 
     Attributes:
         title: What happens.
         columns: Its columns; the first that is not empty decides the order of its rows.
-        short: The title of README's column.
-        key: The value that README shows.
     """
 
     title: str
     columns: tuple[Column, ...]
-    short: str
-    key: str
 
 
 def tables(record: Record) -> dict[str, Table]:
@@ -66,27 +62,19 @@ def tables(record: Record) -> dict[str, Table]:
         "launch": Table(
             f"Launch on {settings['nodes']} nodes: from the command to the last rank's first line",
             (Column("s", "first", digits=2), cpu),
-            "launch",
-            "first",
         ),
         "failure": Table(
             f"One rank fails, the others sleep{watched['failure']}",
             (ranks, gone, ends),
-            "a rank fails",
-            "ranks_gone",
         ),
         "interrupt": Table(
             "Ctrl-C, while ranks ignore signals and have a child in a session of its own"
             f"{watched['interrupt']}",
             (ranks, gone, ends),
-            "Ctrl-C, ranks deaf to it",
-            "ranks_gone",
         ),
         "kill": Table(
             f"`kill -9` of the launcher, with the same ranks{watched['kill']}",
             (ranks, gone),
-            "`kill -9` of the launcher",
-            "ranks_gone",
         ),
         "unplug": Table(
             f"The last node is unplugged while ranks sleep{watched['unplug']}",
@@ -98,20 +86,14 @@ def tables(record: Record) -> dict[str, Table]:
                 Column("unplugged node: rank gone, s", "ranks_gone_there", "left"),
                 Column("all gone, s", "processes_gone_there", "{processes_there} processes left"),
             ),
-            "a host is unplugged",
-            "ranks_gone",
         ),
         "lines": Table(
             f"{printed} lines of 100 bytes by {settings['nodes']} ranks, into a pipe",
             (Column("s", "seconds"), cpu, Column("torn or lost lines", "torn", digits=0)),
-            f"{printed} lines",
-            "seconds",
         ),
         "many": Table(
             f"`true` on {settings['many']} hosts",
             (Column("s", "seconds", digits=2), cpu),
-            f"`true` on {settings['many']} hosts",
-            "seconds",
         ),
     }
 
@@ -147,48 +129,6 @@ def scene_part(record: Record, scene: str, table: Table) -> str:
     return title + markdown(["launcher", *(column.title for column in table.columns)], rows)
 
 
-def readme_part(record: Record) -> str:
-    """Return README's table: medians in seconds, the least of each column in bold."""
-    shown = {scene: table for scene, table in tables(record).items() if scenes_of(record, scene)}
-    names = [each.name for each in record.launchers if each.version and "," not in each.name]
-
-    def whole(scene: str, name: str) -> list[Values]:
-        rounds = record.of(scene, name)
-        return [] if any(numbers(rounds, "torn")) else rounds
-
-    least = {
-        scene: min((rank(whole(scene, name), table.key)[0] for name in names), default=NEVER)
-        for scene, table in shown.items()
-    }
-
-    def cell(scene: str, name: str) -> str:
-        rounds, key = record.of(scene, name), shown[scene].key
-        text = median_of(rounds, Column("", key, "{ranks} left"))
-        torn = median_of(rounds, Column("", "torn", digits=0)) if scene == "lines" else "0"
-        is_least = whole(scene, name) and rank(rounds, key)[0] == least[scene] != NEVER
-        text = f"**{text}**" if is_least else text
-        return text + (f", {torn} torn or lost" if torn not in ("0", "") else "")
-
-    rows = [[name, *(cell(scene, name) for scene in shown)] for name in names]
-    text = markdown(["launcher", *(table.short for table in shown.values())], rows)
-    return text + "".join(variants(record, shown))
-
-
-def variants(record: Record, shown: dict[str, Table]) -> list[str]:
-    """Return a sentence for each way of ours that is not a row of README."""
-    sentences = []
-    for each in record.launchers:
-        base, _, setting = each.name.partition(", ")
-        told = [
-            f"{table.short}: {median_of(rounds, Column('', table.key, '{ranks} left'))}"
-            for scene, table in shown.items()
-            if setting and (rounds := record.of(scene, each.name))
-        ]
-        if told:
-            sentences.append(f"\n`{base}` with `{setting}`: {'; '.join(told)}.\n")
-    return sentences
-
-
 def scenes_of(record: Record, scene: str) -> bool:
     """Tell whether a scene was played."""
     return any(each.scene == scene for each in record.measurements)
@@ -215,13 +155,21 @@ def rank(rounds: Sequence[Values], key: str) -> tuple[float, float]:
 
 
 def span(rounds: Sequence[Values], column: Column) -> str:
-    """Return a cell: the median of the rounds that have the value, and how many have not."""
-    return _cell(rounds, column, lambda found: _span(found, column.digits))
+    """Return a cell: the median of the rounds that have the value, and how many have not.
 
-
-def median_of(rounds: Sequence[Values], column: Column) -> str:
-    """Return a short cell: the median alone."""
-    return _cell(rounds, column, lambda found: f"{statistics.median(found):,.{column.digits}f}")
+    "not in 2 of 3 rounds" is part of it where the rounds differ.
+    """
+    if not rounds:
+        return ""
+    found, wrong = numbers(rounds, column.key), errors(rounds)
+    missing = len(rounds) - len(found) - len(wrong)
+    most = {key: max(numbers(rounds, key), default=0) for key in LEFT}
+    otherwise = column.otherwise.format_map({key: f"{count:.0f}" for key, count in most.items()})
+    parts = [_span(found, column.digits)] if found else []
+    for what, count in ((otherwise, missing), (wrong[0] if wrong else "", len(wrong))):
+        if count and what:
+            parts.append(what if count == len(rounds) else f"{what} in {count} of {len(rounds)}")
+    return "; ".join(parts)
 
 
 def _span(found: Sequence[float], digits: int) -> str:
@@ -229,21 +177,6 @@ def _span(found: Sequence[float], digits: int) -> str:
         f"{x:,.{digits}f}" for x in (statistics.median(found), found[0], found[-1])
     )
     return median if least == most else f"{median} ({least} to {most})"
-
-
-def _cell(rounds: Sequence[Values], column: Column, text: Callable[[Sequence[float]], str]) -> str:
-    """Return a cell; "not in 2 of 3 rounds" is part of it where the rounds differ."""
-    if not rounds:
-        return ""
-    found, wrong = numbers(rounds, column.key), errors(rounds)
-    missing = len(rounds) - len(found) - len(wrong)
-    most = {key: max(numbers(rounds, key), default=0) for key in LEFT}
-    otherwise = column.otherwise.format_map({key: f"{count:.0f}" for key, count in most.items()})
-    parts = [text(found)] if found else []
-    for what, count in ((otherwise, missing), (wrong[0] if wrong else "", len(wrong))):
-        if count and what:
-            parts.append(what if count == len(rounds) else f"{what} in {count} of {len(rounds)}")
-    return "; ".join(parts)
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -259,17 +192,10 @@ def replaced(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
-PAGES: dict[str, Callable[[Record], str]] = {
-    "README.md": readme_part,
-    "docs/benchmarks.md": docs_part,
-}
-
-
 def write(record: Record) -> None:
-    """Write the tables into the pages."""
-    for name, part in PAGES.items():
-        path = ROOT / name
-        path.write_text(replaced(path.read_text(), part(record)))
+    """Write the tables into their page."""
+    path = ROOT / "docs/benchmarks.md"
+    path.write_text(replaced(path.read_text(), docs_part(record)))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,8 @@ from tests.lab.launching import ROOT, TORCHLESS
 from tests.lab.waiting import PATIENCE
 
 PAGES = ("README.md", "docs/commands.md", "docs/programs.md", "docs/troubleshooting.md")
-LIKE_ONE_BEFORE = (
-    "runner cluster=mine task=train task.args.lr=0.1",
-    "runner cluster=mine task=train -- --lr 0.1",
-    "runner rerun=latest task.args.lr=0.2",
-)
-"""Launches of README whose like is run already; their plans are made."""
+LIKE_ONE_BEFORE = "runner 'task.outputs"
+"""How launches of README begin whose like is run already; their plans are made."""
 
 AS_CONFIGURED = 'mount --bind ~/ssh_config /etc/ssh/ssh_config && exec bash -c "$0"'
 """OpenSSH takes no other home than that of the passwd file, so the names stand in /etc, for us."""
