@@ -17,7 +17,7 @@ UP = ("print=up", "sleep=600")
 ENDINGS = {
     "every rank succeeds": (("print=up",), 0, "succeeded", "succeeded"),
     "one rank fails": (("print=up", "fail=1:3", *UP), 1, "failed", "first failure: rank 1 on"),
-    "Ctrl-C": (UP, 130, "stopped", "s: interrupted by SIGINT of root@"),
+    "Ctrl-C": (UP, 130, "stopped", "s: interrupted by Ctrl-C"),
     "stop from elsewhere": (UP, 130, "stopped", "s: stop requested by "),
 }
 """What the ranks do, the exit code, the state of `result.json`, and what the verdict says."""

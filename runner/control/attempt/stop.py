@@ -19,6 +19,9 @@ from runner.core.model.spec import MAX_BACKOFF_S, Spec
 from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S, STOP_TIMEOUT_S
+from runner.core.text import signal_name
+
+SIGNALS_OF_USERS = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}
 
 FIRST_FAILURE_S = 0.5
 """How long after the first report a failure is named: that of an earlier one may be slower."""
@@ -104,8 +107,8 @@ class StopSequence:
         """Stop, or kill at the second signal; return whether to skip the rest of the logs."""
         self.signal_count += 1
         if self.signal_count == 1:
-            reason = f"interrupted by {signal.Signals(signum).name} of {user_at_host()}"
-            self.begin(reason, signum, StopCause.USER)
+            cause = SIGNALS_OF_USERS.get(signum) or signal_name(signum)
+            self.begin(f"interrupted by {cause}", signum, StopCause.USER)
             grace = f"the ranks have up to {self._spec.grace_s:g} s to end"
             self._observer.message(f"stopping: {grace}; Ctrl-C again kills them now")
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
 from collections.abc import Collection, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -349,7 +350,12 @@ def _rank_outcome(verdict: Verdict, rank: int) -> str:
         return "outcome unknown"
     if not end.started:
         return "never started"
-    return "succeeded" if end.code == 0 else describe_exit(end.code, end.signal)
+    if end.code == 0:
+        return "succeeded"
+    failure = verdict.first_failure
+    if end.signal == signal.SIGTERM and not (failure and failure.rank == rank):
+        return "was stopped"  # by us: what ends by itself, or by somebody else, fails first
+    return describe_exit(end.code, end.signal)
 
 
 def _unverified_lines(

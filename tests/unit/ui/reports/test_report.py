@@ -66,12 +66,27 @@ def test_failure_of_many_nodes_fits_a_screen() -> None:
 
     assert told(verdict, made).splitlines() == [
         "first failure: rank 7 on n7 exited with 77",
-        f"  n[0-6,8,10-199]  ranks 0-6, 8, 10-199 were killed by SIGTERM; {proof} on each",
+        f"  n[0-6,8,10-199]  ranks 0-6, 8, 10-199 were stopped; {proof} on each",
         f"  n7               rank 7 exited with 77; {proof}",
         "  n9               rank 9 ended unseen",
         f"run {RUN_ID} failed after 1 m 05 s",
         "  logs: runs/0314/logs",
     ]
+
+
+def test_who_was_killed_by_another_was_not_stopped() -> None:
+    """A rank that got TERM first was stopped by somebody else, the others by us."""
+    verdict = Verdict(
+        "failed",
+        1,
+        65.0,
+        Failure("a", 0, "was killed by SIGTERM"),
+        nodes={"a": replace(DONE, code=1), "b": replace(DONE, code=1)},
+        ranks=ranks(None, None, None, None, signals={0: TERM, 1: TERM, 2: TERM, 3: TERM}),
+    )
+    shown = told(verdict)
+    assert "  a  rank 0 was killed by SIGTERM; rank 1 was stopped; " in shown
+    assert "  b  ranks 2-3 were stopped; " in shown
 
 
 def test_failure_shows_the_last_lines_of_the_first() -> None:
@@ -92,7 +107,7 @@ def test_failure_shows_the_last_lines_of_the_first() -> None:
         "  | Traceback:\n"
         "  |   boom\n"
         "  2 ranks failed as a consequence\n"
-        "  a  rank 0 was killed by SIGTERM; rank 1 was killed by SIGKILL"
+        "  a  rank 0 was stopped; rank 1 was killed by SIGKILL"
         "; 0 processes left, 2 killed\n"
         "  b  rank 2 succeeded; rank 3 exited with 77; 0 processes left\n"
         f"run {RUN_ID} failed after 1 m 05 s\n"
@@ -119,7 +134,7 @@ def test_equal_failures_are_one() -> None:
     stopped = replace(verdict, ranks=ranks(2, None, 2, 2, signals={1: TERM}))
     assert told(stopped).splitlines()[:2] == [
         "first failure: rank 0 on a exited with 2; all others raised the same",
-        "  a  rank 0 exited with 2; rank 1 was killed by SIGTERM; 0 processes left",
+        "  a  rank 0 exited with 2; rank 1 was stopped; 0 processes left",
     ]
     some = replace(verdict, same_failures=1, consequences=2)
     assert told(some).splitlines()[:2] == [
@@ -148,7 +163,7 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
     assert told(verdict, made) == (
         "first failure: b: nothing was heard from it for 15 s\n"
         "  2 ranks failed as a consequence\n"
-        "  a  ranks 0-1 were killed by SIGTERM; 0 processes left\n"
+        "  a  ranks 0-1 were stopped; 0 processes left\n"
         "  b  ranks 2-3 outcome unknown\n"
         "  b: could not verify that all processes ended\n"
         "    if it is up, its supervisor ends the ranks there 8 s after it loses the other hosts "
