@@ -36,14 +36,14 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
     """
     from runner.control.record import run_index
 
-    if not run:
-        hint = f"{_list_hint()}; --run latest is the last one that has not ended"
-        raise ConfigError([Problem("--run", "no run is given", hint)])
-    if run == "all" and run_index.record_folder(run) is None:
+    if not run or (run == "all" and run_index.record_folder(run) is None):
         run_ids = run_index.records()
         commands = [f"{this_program()} stop --run {run_ids[f]}" for f in run_index.unfinished()]
-        message = "each run is stopped by its own id, or as the latest"
-        raise ConfigError([Problem("stop all", message, "\n".join(commands[:8]) or _list_hint())])
+        message = (
+            "each run is stopped by its own id, or as the latest" if run else "no run is given"
+        )
+        hint = "\n".join(commands[:8]) or _list_hint()
+        raise ConfigError([Problem("stop all" if run else "--run", message, hint)])
     if run != run_index.LATEST or selection.names_cluster:
         request = selection.contact_for_run(run, ending_verb="stop")
         return _stop_run(request, yes=yes, json_=json_)
