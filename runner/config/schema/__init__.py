@@ -252,7 +252,7 @@ class RunnerConfig:
     progress: ProgressConfig = section(ProgressConfig, "what ranks print of their progress")
     debug: DebugConfig = section(DebugConfig, "a rank under a debugger")
     notify: Any = doc(
-        "commands that are told of end, failure, relaunch and stall, as JSON; see notify.md",
+        "commands that are told of end, failure, relaunch and stall, as JSON; see see-a-run.md",
         *(NOTIFY, list),
     )
     grace_s: float = doc("the time from TERM to KILL when a run is stopped", SECONDS, 15.0)
