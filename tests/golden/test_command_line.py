@@ -207,7 +207,7 @@ def test_a_plan_for_this_machine_knows_it(here: Here) -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("page", ["elastic", "tasks"])
+@pytest.mark.parametrize("page", ["restarts", "tasks"])
 def test_commands_of_the_docs_compose(here: Here, page: str) -> None:
     """Each launch on the pages whose commands the lab does not run."""
     nodes = "nodes: {gpu1: {host: 10.0.0.1}, gpu2: {host: 10.0.0.2}}"
