@@ -8,7 +8,7 @@ import re
 from runner.core.codec import bounded, matching
 
 FORMAT_VERSION = 1
-"""Version of the run folder on the hosts; docs/run-folder.md describes it."""
+"""Version of the run folder on the hosts; docs/records.md describes it."""
 
 USUAL_WORKDIR = "~/.runner"
 """Where runs are kept on a host unless the configuration says otherwise."""

@@ -13,7 +13,7 @@ from runner.ui.output import note
 
 MAX_NAMED = 3
 NO_FIGURES = "printed no metrics, and no samples are on record"
-PAGE = "docs/progress.md"
+PAGE = "docs/records.md"
 
 
 def note_incomplete(run_ids: Sequence[str], what: str) -> None:
