@@ -4,7 +4,7 @@
 
 On lab hosts (root, Linux): one that the launchers are started on, four nodes, and 64 for `many`.
 Installs what it needs into --folder and from the system's packages, writes every measurement to
-benchmarks/peers/results.json, and from it the tables of docs/benchmarks.md.
+benchmarks/peers/results.json, and from it the table of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NODES = 4
 
 
 def main() -> None:
-    """Measure, and write the record and the tables."""
+    """Measure, and write the record and the table."""
     names = [launcher.name for launcher in LAUNCHERS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, help="of each scene, in place of 7, 3 or 5")
