@@ -1,4 +1,4 @@
-"""Pages on bringing a program: its files and commands are tried as they are printed."""
+"""Libraries of docs/programs.md: their tasks and commands are tried as they are printed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from tests.lab.test_docs import DECIMALS, missing_lines
 
 pytestmark = [pytest.mark.tasks, pytest.mark.all, pytest.mark.slow]
 
-PAGES = ROOT / "docs" / "bring"
+PAGE = ROOT / "docs" / "programs.md"
+PROGRAMS = Path(__file__).parent / "bring"
+"""A folder for each library, with what is in its user's project already."""
+
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+COMMANDS = "bash"
+"""How the page marks commands of libraries; those marked `sh` are tried in test_docs.py."""
+
 NODES = ("gpu1", "gpu2")
 
-Follow = Callable[[str], list[Result]]
+Follow = Callable[[str, str], list[Result]]
 
 
 @pytest.fixture
@@ -36,38 +42,43 @@ def cluster(lab: Lab, launcher: Launcher) -> Launcher:
 
 @pytest.fixture
 def follow(cluster: Launcher, steps: Path) -> Follow:
-    """Does what a page says; returns how its commands ended.
+    """Does what the section of a library says; returns how its commands ended.
 
-    Each must succeed, and its standard output have the lines below it, whatever their decimals.
+    Each must succeed, and standard output have the lines below the last, whatever their decimals.
     """
 
-    def do(page: str) -> list[Result]:
-        write_files(page, cluster, steps)
+    def do(title: str, folder: str) -> list[Result]:
+        write_files(title, folder, cluster, steps)
         done: list[Result] = []
-        for kind, text in blocks(page, steps):
-            for line in text.splitlines() if kind == "sh" else ():
+        for kind, text in blocks(title, steps):
+            for line in text.splitlines() if kind == COMMANDS else ():
                 program, *words = shlex.split(line, comments=True)
                 assert program == "runner"
                 done.append(cluster(*words, seconds=150))
                 assert done[-1].code == 0, done[-1]
-            if not kind:
+            if not kind and done:
                 assert missing_lines(text, done[-1].out, DECIMALS) == [], done[-1]
         return done
 
     return do
 
 
-def blocks(page: str, shared: Path) -> Iterator[tuple[str, str]]:
-    """Yield the kind of each block of a page, "" for output, and its text."""
-    text = (PAGES / page).read_text(encoding="utf-8").replace("/shared", str(shared))
-    yield from BLOCK.findall(text)
+def blocks(title: str, shared: Path) -> Iterator[tuple[str, str]]:
+    """Yield the kind of each block of a section, "" for output, and its text."""
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    yield from BLOCK.findall(section.replace("/shared", str(shared)))
 
 
-def write_files(page: str, user: Launcher, shared: Path) -> None:
-    """Write the files of a page, whose first line is `# PATH`, as a project of the user's."""
+def write_files(title: str, folder: str, user: Launcher, shared: Path) -> None:
+    """Make a project of the library's program and of the section's YAML (first line: `# PATH`)."""
     subprocess.run(["git", "init", "-q", str(user.folder)], check=True)
-    for kind, text in blocks(page, shared):
-        if kind in ("python", "yaml"):
+    for source in (PROGRAMS / folder).rglob("*"):
+        path = user.folder / source.relative_to(PROGRAMS / folder)
+        if source.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source.read_text().replace("/shared", str(shared)))
+    for kind, text in blocks(title, shared):
+        if kind == "yaml":
             path = user.folder / text.partition("\n")[0].removeprefix("# ")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -93,7 +104,7 @@ def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
     """It trains on all ranks; a second run goes on from its checkpoint, of one host alone."""
     first, second = [*lab.hosts.values()][:2]
     try:
-        done = follow("argparse.md")
+        done = follow("argparse", "argparse")
         assert_falling(losses(*done))
         first.sh("test -s /tmp/line.pt")
         second.sh("test ! -e /tmp/line.pt")
@@ -103,7 +114,7 @@ def test_an_argparse_script(follow: Follow, lab: Lab) -> None:
 
 def test_a_hydra_program(follow: Follow) -> None:
     """Beside our YAML in one conf/; each rank's output folder comes home."""
-    trained, planned, swept = follow("hydra.md")
+    trained, planned, swept = follow("Hydra", "hydra")
     assert_falling(losses(trained))
     for rank in range(4):
         folder = trained.folder / "outputs" / NODES[rank // 2] / "outputs" / f"{rank}"
@@ -117,7 +128,7 @@ def test_a_hydra_program(follow: Follow) -> None:
 def test_lightning(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need_library("lightning")
-    done = follow("lightning.md")
+    done = follow("Lightning", "lightning")
     assert_falling(losses(*done))
     assert (steps / "line" / "last.ckpt").stat().st_size > 0
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
@@ -126,7 +137,7 @@ def test_lightning(follow: Follow, steps: Path) -> None:
 def test_accelerate(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need_library("accelerate")
-    done = follow("accelerate.md")
+    done = follow("Accelerate", "accelerate")
     assert_falling(losses(*done))
     assert [len(each.result["ranks"]) for each in done] == [4, 4, 2]
     states = [path.name for path in (steps / "line" / "epoch_4").glob("random_states_*")]
@@ -136,7 +147,7 @@ def test_accelerate(follow: Follow, steps: Path) -> None:
 def test_the_trainer_of_hugging_face(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, and goes on from its checkpoint."""
     need_library("transformers")
-    trained, resumed = follow("trainer.md")
+    trained, resumed = follow("Hugging Face Trainer", "trainer")
     assert_falling(losses(resumed))
     assert losses(resumed)[:2] == losses(trained)
     states = (steps / "count" / "checkpoint-30").glob("rng_state_*")
