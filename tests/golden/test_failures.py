@@ -26,9 +26,7 @@ def table() -> str:
     for signum, (means, cure) in SIGNAL_EXPLANATIONS.items():
         name = signal.Signals(signum).name
         rows.append((name.lower(), f"killed by {name}: {means}", cure))
-    return "".join(
-        f"| `{name}` | {cell(means)} | {cell(cure)} |\n" for name, means, cure in rows
-    )
+    return "".join(f"| `{name}` | {cell(means)} | {cell(cure)} |\n" for name, means, cure in rows)
 
 
 def cell(text: str) -> str:
