@@ -21,7 +21,7 @@ from runner.core.protocol.events import StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S, STOP_TIMEOUT_S
 from runner.core.text import signal_name
 
-SIGNALS_OF_USERS = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}
+SIGNALS_OF_USERS: Mapping[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "a closed terminal"}
 
 FIRST_FAILURE_S = 0.5
 """How long after the first report a failure is named: that of an earlier one may be slower."""
