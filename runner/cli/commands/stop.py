@@ -39,11 +39,13 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
     if not run or (run == "all" and run_index.record_folder(run) is None):
         run_ids = run_index.records()
         commands = [f"{this_program()} stop --run {run_ids[f]}" for f in run_index.unfinished()]
-        message = (
-            "each run is stopped by its own id, or as the latest" if run else "no run is given"
-        )
+        message = "each run is stopped by its own id, or as the latest"
         hint = "\n".join(commands[:8]) or _list_hint()
-        raise ConfigError([Problem("stop all" if run else "--run", message, hint)])
+        subject = "stop all"
+        if not run:
+            subject = "--run"
+            message = "no run is given"
+        raise ConfigError([Problem(subject, message, hint)])
     if run != run_index.LATEST or selection.names_cluster:
         request = selection.contact_for_run(run, ending_verb="stop")
         return _stop_run(request, yes=yes, json_=json_)
