@@ -133,7 +133,8 @@ def _read_rendezvous(
 ) -> Rendezvous:
     """Return the rendezvous, if these nodes can meet at it."""
     rendezvous = Rendezvous(**validator.section("rendezvous", values, schema.RendezvousConfig))
-    backend, endpoint = rendezvous.backend, rendezvous.endpoint
+    backend = rendezvous.backend
+    endpoint = rendezvous.endpoint
     if backend == "standalone" and nnodes > 1:
         message = f"standalone is for one node alone, and {nnodes} are to be used"
         hint = "choose rendezvous=static or c10d, or set task.nnodes=1"

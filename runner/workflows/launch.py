@@ -317,7 +317,8 @@ class LaunchSession:
 
     def _run_info(self, plan: Plan) -> RunInfo:
         launched_at = self._request.launched_at
-        past, left = self._past_attempts, self._relaunches_left
+        past = self._past_attempts
+        left = self._relaunches_left
         return run_info(plan, user_at_host(), launched_at, past, left)
 
     def _packed_record(self, plan: Plan) -> bytes:

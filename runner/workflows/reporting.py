@@ -83,7 +83,8 @@ class AttemptReporter:
             self._store.write_log(node, name, offset, data)
             if is_rank_source(source):
                 wall = time.time() if self._is_launch else None
-                attempt, pattern = self._plan.attempt, self._plan.progress_pattern
+                attempt = self._plan.attempt
+                pattern = self._plan.progress_pattern
                 self._store.metrics.advance(node, attempt, name, pattern, wall)
         if self._stalls:
             self._stalls.on_log(source)

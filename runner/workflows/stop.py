@@ -42,7 +42,8 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
         unconfirmed = fold_names(monitor.stop_unconfirmed)
         doubt = f", which is not confirmed by {unconfirmed}" if unconfirmed else ""
         raise Interrupted(128 + signal.SIGHUP, f"run {run_id} is being stopped{doubt}")
-    verdict, leftovers = run.verdict(monitor), _kill_leftovers(run, monitor.unfollowed)
+    verdict = run.verdict(monitor)
+    leftovers = _kill_leftovers(run, monitor.unfollowed)
     is_over = verdict.state == STOPPED and not any(leftovers.values())
     if owns_record and is_over and not store.has_result:
         diagnosis = diagnose(run.plan, verdict, store.tail)

@@ -95,7 +95,8 @@ def blocks_of_lines(path: Path, max_bytes: int, problems: Problems) -> Iterator[
 
 def _blocks(path: Path, max_bytes: int, problems: Problems) -> Iterator[bytes]:
     with open_file(path) as file:
-        rest, is_skipping = b"", False
+        rest = b""
+        is_skipping = False
         tail_begin = os.fstat(file.fileno()).st_size - max_bytes // 2
         while data := file.read(BLOCK):
             if is_skipping:
@@ -109,9 +110,11 @@ def _blocks(path: Path, max_bytes: int, problems: Problems) -> Iterator[bytes]:
                 rest += last
             if len(rest) > MAX_LINE:
                 problems.add(path.name, "a line is too long")
-                rest, is_skipping = b"", True
+                rest = b""
+                is_skipping = True
             if max_bytes // 2 <= file.tell() < tail_begin:
                 limit = f"{max_bytes >> 20} MiB"
                 problems.add(path.name, f"only {limit} of it are read, its beginning and its end")
                 file.seek(tail_begin)
-                rest, is_skipping = b"", True
+                rest = b""
+                is_skipping = True

@@ -177,9 +177,11 @@ def _columns(values: Sequence[_Value]) -> tuple[list[float], list[int], list[flo
 def _parse_line(text: bytes) -> _Line:
     """Return the figures of a line; raise an error of its shape."""
     data = parse_json(text)
-    time, steps = data.get("time"), data.get("steps")
+    time = data.get("time")
+    steps = data.get("steps")
     is_known = type(time) in (int, float) and -MAX_TIME < time < MAX_TIME
-    unit, more = data.get("unit"), data.get("more")
+    unit = data.get("unit")
+    more = data.get("more")
     figures = {"loss": None, "rate": None, **(more if isinstance(more, dict) else {})}
     figures.update(loss=data.get("loss"), rate=data.get("rate"))
     numbers = ((name, _number(figure)) for name, figure in figures.items())

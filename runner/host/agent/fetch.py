@@ -94,7 +94,8 @@ class Handler(RequestHandler):
             self.context.refuse(frame, error_text(error))
 
     def _send_chunk(self, frame: Frame) -> None:
-        request, folder = frame.data, self.context.run_folder(frame)
+        request = frame.data
+        folder = self.context.run_folder(frame)
         kind, path, offset = request["file_kind"], request["path"], int(request["offset"])
         remote_files.validate(kind, path)
         base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root

@@ -127,7 +127,8 @@ class Supervisor:
 
         The answer to a renewal is how this host is.
         """
-        kind, order = message["command"], self.order
+        kind = message["command"]
+        order = self.order
         if kind == "peer_departed":
             departure = (str(message["peer"]), str(message["reason"]))
             self._peers.on_peer_departed(*departure, time.monotonic(), int(message["nodes"]))

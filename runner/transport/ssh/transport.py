@@ -37,7 +37,8 @@ class HostKeyPolicy:
 
     def missing_host_key(self, _client: object, _name: str, key: Any) -> None:
         """Accept a key, or raise LoginFailure; paramiko's own lists stay empty."""
-        endpoint, messages = self.endpoint, self.messages
+        endpoint = self.endpoint
+        messages = self.messages
         shown = HostKey(key.get_name(), key.asbytes())
         names = endpoint.lookup_names
         result = self.context.known_hosts.check(names, shown, endpoint.known_hosts_files)

@@ -208,12 +208,14 @@ def terminated_exits(events: Sequence[Event], plans: Iterable[Plan]) -> set[Even
     a failure ends by a signal. Torch terminates the ranks beside one that failed, and where it
     restarts them, those of a membership that ended.
     """
-    followed, any_stop = node_stops(events), _first_stops(events)
+    followed = node_stops(events)
+    any_stop = _first_stops(events)
     restarted = {plan.attempt for plan in plans if plan.restarts_ranks}
     failed: set[tuple[str, int]] = set()
     found: set[EventKey] = set()
     for event in events:
-        body, place = event.body, (event.node, event.attempt)
+        body = event.body
+        place = (event.node, event.attempt)
         if not isinstance(body, (RankExited, ProgramExited)) or body.code == 0:
             continue
         is_rank = isinstance(body, RankExited)
