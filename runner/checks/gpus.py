@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from runner.checks.base import CheckContext, check, error, most_common, ok, used_gpus, warning
 from runner.core.model.facts import Facts, Gpu, GpuProcess
 from runner.core.model.hardware import GpuHealth, Xid
 from runner.core.model.results import Finding, Level
-from runner.core.outcome.known_failures import XID_CATALOGUE, XIDS
 from runner.core.text import counted, format_age, format_ranges
 
 OLDEST_DRIVER = {13: 580, 12: 525, 11: 450}
@@ -27,6 +26,45 @@ SLOWDOWNS = {
 }
 """Bits of nvml.h's nvmlClocksEventReason; idle, chosen clocks and the power cap are normal.
 The last is set along with the first two, and alone by older drivers."""
+
+XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/"
+
+_RESET = "reset it (nvidia-smi --gpu-reset -i {gpu}, as root, while it is not in use) or reboot"
+_REPLACE = _RESET + "; if it recurs, replace the GPU or its board"
+
+
+@dataclass(frozen=True)
+class XidInfo:
+    """An error of NVIDIA's "Xid Errors"; of memory, of its "GPU Memory Error Management"."""
+
+    meaning: str
+    remedy: str  # "{gpu}" is the GPU's index
+    caused_by_program: bool = False  # usually, so that the GPU is healthy
+
+
+XIDS: dict[int, XidInfo] = {
+    13: XidInfo("an illegal access or instruction of a kernel", "", caused_by_program=True),
+    31: XidInfo("a program read or wrote memory that is not its own", "", caused_by_program=True),
+    43: XidInfo("a program's kernel failed, and it was stopped", "", caused_by_program=True),
+    45: XidInfo(
+        "a program was cleaned up after an earlier error, or killed", "", caused_by_program=True
+    ),
+    48: XidInfo("an uncorrectable memory error", _RESET),
+    61: XidInfo("its microcontroller had an error", _RESET),
+    62: XidInfo("its microcontroller halted", _RESET),
+    63: XidInfo("bad memory is replaced at the next reset", _RESET),
+    64: XidInfo("bad memory could not be replaced", _REPLACE),
+    74: XidInfo("an error on NVLink", _RESET + "; if it recurs, have link and board inspected"),
+    79: XidInfo(
+        "it has fallen off the bus",
+        "reboot; if it recurs, check its power, cooling and slot",
+    ),
+    92: XidInfo("its memory had many corrected errors", "have it tested (dcgmi diag -r 3)"),
+    94: XidInfo("a memory error, contained to one program", _RESET),
+    95: XidInfo("a memory error, not contained to one program", _RESET),
+    119: XidInfo("its firmware (GSP) does not answer", _RESET + "; a newer driver may cure it"),
+    120: XidInfo("its firmware (GSP) failed", _RESET + "; a newer driver may cure it"),
+}
 
 FindingText = tuple[Level, str, str]  # the level, the message about a GPU, and the hint
 

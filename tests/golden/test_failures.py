@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.known_failures import FAILURE_PATTERNS, SIGNAL_EXPLANATIONS, explain
+from runner.core.outcome.failure_patterns import FAILURE_PATTERNS
+from runner.core.outcome.known_failures import SIGNAL_EXPLANATIONS, explain
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
