@@ -7,10 +7,13 @@ import signal
 from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from runner.core.outcome.failure_patterns import FAILURE_PATTERNS
+from runner.core.outcome.failure_patterns_libraries import LIBRARY_FAILURES
 from runner.core.shell import this_program
 
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
+
+KNOWN_FAILURES = (*LIBRARY_FAILURES, *FAILURE_PATTERNS)
 
 
 class Explanation(NamedTuple):
@@ -61,7 +64,7 @@ def is_secondary_error(error: str) -> bool:
 def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explanation]:
     """Return the known failure that the last lines, or the signal, match."""
     text = "\n".join(map(_shorten, lines))
-    for entry in FAILURE_PATTERNS:
+    for entry in KNOWN_FAILURES:
         match = re.search(entry.pattern, text, re.MULTILINE)
         if match:
             groups = match.groupdict()
