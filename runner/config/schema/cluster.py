@@ -90,8 +90,9 @@ class ClusterConfig:
         "auto",
         "nccl",
         "gloo",
+        *("hccl", "xccl", "cncl", "mccl", "ucc"),
     )
-    gpus_per_node: Any = doc("GPUs to use; auto: all of them", GPU_COUNT, "auto")
+    gpus_per_node: Any = doc("NVIDIA GPUs to use; auto: all of them", GPU_COUNT, "auto")
     nproc_per_node: Any = doc(
         "ranks; auto: one per GPU, one where there is none", RANK_COUNT, "auto"
     )

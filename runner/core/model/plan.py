@@ -144,7 +144,7 @@ class Plan:
     attempt: int = field(metadata=ATTEMPT)  # the run's n-th start, from 0
     nodes: Tuple[NodePlan, ...]  # in rank order
     world_size: int
-    backend: str  # "nccl" or "gloo"
+    backend: str  # such as "nccl"
     master_addr: str  # where the ranks meet
     master_port: int  # 0 if none was reserved
     rendezvous_reason: str = ""  # for that address, or for `etcd_endpoint`

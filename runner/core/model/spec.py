@@ -215,7 +215,7 @@ class Spec:
     task: Task
     slurm: Optional[SlurmSpec] = None  # where it starts the supervisors; `nodes` is the login node
     master_port: PortRange = PortRange()  # of torch's store on the master
-    backend: str = "auto"  # or "nccl" or "gloo"
+    backend: str = "auto"  # or what the ranks are told
     rendezvous: Rendezvous = Rendezvous()
     torchrun: Torchrun = field(default_factory=Torchrun)
     relaunch: Relaunch = Relaunch()

@@ -202,10 +202,10 @@ def moving_ranks(
 ) -> Tuple[int, ...]:
     """Return the ranks that are elsewhere than `elapsed_s` ago, have printed, or have computed.
 
-    A rank that waits for NCCL may keep its core busy, so there computing shows nothing.
+    A rank that waits for a GPU may keep its core busy, so there computing shows nothing.
     """
     before = {(stack.rank, stack.pid): stack for stack in earlier}
-    min_cpu_s = math.inf if backend == "nccl" else MIN_CPU_SHARE * elapsed_s
+    min_cpu_s = MIN_CPU_SHARE * elapsed_s if backend == "gloo" else math.inf
 
     def has_moved(now: Stack) -> bool:
         then = before.get((now.rank, now.pid))

@@ -156,8 +156,12 @@ def _choose_backend(
         name = lacking_gpus[0]
         ranks = counted(nproc[name], "rank")
         message = f"nccl needs a GPU per rank, and {name} has {len(gpus[name])} for {ranks}"
-        fewer = f", or fewer ranks with cluster.nodes.{name}.nproc_per_node" if gpus[name] else ""
-        raise NotReady([Problem("cluster.backend", message, f"set cluster.backend=gloo{fewer}")])
+        hint = "set cluster.backend=gloo, or that of its accelerators: only NVIDIA's are counted"
+        if gpus[name]:
+            hint = (
+                f"set cluster.backend=gloo, or fewer ranks with cluster.nodes.{name}.nproc_per_node"
+            )
+        raise NotReady([Problem("cluster.backend", message, hint)])
     return spec.backend
 
 

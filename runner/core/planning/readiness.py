@@ -230,11 +230,16 @@ def _gpu_problems(_spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:
         request = f"asked for device {missing[0]}" if missing else ""
     if not request:
         return
-    source = "" if facts.gpu_source == "none" else f" ({facts.gpu_source})"
-    available = f"{len(visible) or 'none'}{source}"
-    message = f"cluster.nodes.{node.name}.gpus: {request}, the host has {available}"
+    message = f"cluster.nodes.{node.name}.gpus: {request}, the host has "
+    if facts.gpu_source == "none":
+        hint = "only NVIDIA's are counted; for others leave gpus and gpus_per_node out, and set "
+        ranks = node.gpu_count or len(node.gpu_ids)
+        hint += f"cluster.nproc_per_node={ranks} and cluster.backend, such as hccl"
+        yield Problem(node.name, f"{message}no NVIDIA GPU", hint)
+        return
+    available = f"{len(visible) or 'none'} ({facts.gpu_source})"
     legal = f"0 to {len(visible)}, or a list of {list(visible)}" if visible else "0"
-    yield Problem(node.name, message, f"legal here: {legal}")
+    yield Problem(node.name, f"{message}{available}", f"legal here: {legal}")
 
 
 def _network_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:

@@ -382,10 +382,12 @@ def _unverified_lines(
 
 def _node_text(group: Sequence[NodePlan]) -> str:
     node_plan = group[0]
-    devices = format_ranges(node_plan.gpus, "GPU") if node_plan.gpus else "CPU"
+    devices = ", on CPU" if node_plan.order.env.get("DIST_BACKEND", "gloo") == "gloo" else ""
+    if node_plan.gpus:
+        devices = f", on {format_ranges(node_plan.gpus, 'GPU')}"
     via = f", via {node_plan.interface}" if node_plan.interface else ""
     per_node = f", {node_plan.nproc} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
     count = sum(member.nproc for member in group)
     ranks_text = format_ranges(ranks) if ranks else counted(count, "rank")
-    return f"{ranks_text}{per_node}, on {devices}{via}"
+    return f"{ranks_text}{per_node}{devices}{via}"

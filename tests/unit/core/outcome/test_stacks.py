@@ -149,13 +149,14 @@ def test_who_waits_for_whom() -> None:
 
 
 def test_ranks_that_move_accuse_nobody() -> None:
-    """Another place, a line, or computing, which for NCCL may be waiting."""
+    """Another place, a line, or computing, which for a GPU may be waiting."""
     before = [waiting(0), waiting(1), waiting(2), waiting(3)]
     computing = replace(waiting(2), cpu_s=0.3)
     after = [waiting(0), waiting(1, line=40), computing, replace(waiting(3), printed=9)]
 
     assert moving_ranks(before, after, elapsed_s=1.0, backend="gloo") == (1, 2, 3)
-    assert moving_ranks(before, after, elapsed_s=1.0, backend="nccl") == (1, 3)
+    for backend in ("nccl", "hccl"):
+        assert moving_ranks(before, after, elapsed_s=1.0, backend=backend) == (1, 3)
     assert moving_ranks(before, before, elapsed_s=1.0, backend="gloo") == ()
     report = group_by_stack({"a": after}, dict.fromkeys(range(4), "a"), [])
     assert summary(replace(report, moving=(1, 2, 3))) == "ranks 1-3 are moving, in all_reduce"

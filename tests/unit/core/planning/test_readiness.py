@@ -9,7 +9,7 @@ import pytest
 
 from runner.core.model.facts import Facts, Interpreter, SetupResult
 from runner.core.model.spec import Node, Spec, Task
-from runner.core.planning.build_plan import select_gpus
+from runner.core.planning.build_plan import build_plan, select_gpus
 from runner.core.planning.readiness import problems_of, visible_gpus
 from tests.golden.builders import facts, gpus, spec
 
@@ -147,3 +147,17 @@ def test_gpus_that_are_not_there_are_named() -> None:
         "gpu1: cluster.nodes.gpu1.gpus: asked for device 0, the host has 2 (nvml)\n"
         "    legal here: 0 to 2, or a list of [2, 3]"
     )
+
+
+def test_other_gpus_than_nvidias_are_started_by_number() -> None:
+    """NVML counts no others: the message says so, and the keys that it names start the ranks."""
+    host = facts("gpu1", "eth0 10.0.0.1/24")
+    assert text(spec(Node("gpu1", "h", gpu_count=8)), host) == (
+        "gpu1: cluster.nodes.gpu1.gpus: asked for 8, the host has no NVIDIA GPU\n"
+        "    only NVIDIA's are counted; for others leave gpus and gpus_per_node out, and set "
+        "cluster.nproc_per_node=8 and cluster.backend, such as hccl"
+    )
+    made = build_plan(spec(Node("gpu1", "h", nproc=8), backend="hccl"), {"gpu1": host})
+    env = made.node("gpu1").order.env
+    assert (made.world_size, env["DIST_BACKEND"]) == (8, "hccl")
+    assert "CUDA_VISIBLE_DEVICES" not in env

@@ -12,7 +12,7 @@ from runner.core.model.spec import Node
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
-from runner.ui.reports.report import final_report
+from runner.ui.reports.report import final_report, launch_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 FOLDER = Path("runs/0314")
@@ -195,3 +195,11 @@ def test_the_attempts_before_the_last_are_told() -> None:
         "    when it answers again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
     ) in told(verdict)
+
+
+def test_ranks_of_another_accelerator_are_not_said_to_be_on_the_cpu() -> None:
+    """Its devices are not counted; with gloo they are on the CPU."""
+    for backend, line in (("hccl", "ranks 0-1, via eth0"), ("gloo", "ranks 0-1, on CPU, via eth0")):
+        asked = spec(Node("a", "10.0.0.1", nproc=2), Node("b", "10.0.0.2"), backend=backend)
+        hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}
+        assert line in launch_header(build_plan(asked, hosts))
