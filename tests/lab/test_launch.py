@@ -179,6 +179,26 @@ def test_the_controllers_machine_as_one_of_the_nodes(lab: Lab, launcher: Launche
     assert "[node1:1] host=node1" in done.out
 
 
+def test_setup_is_told_what_defines_its_command(lab: Lab, on_lab: Launcher) -> None:
+    """Hosts do not read the login files that define `conda`: the message has the line to add."""
+    words = (
+        "cluster=lab",
+        "cluster.only=[node1]",
+        "dry_run=true",
+        *on_lab.rank_overrides("exit=0"),
+    )
+    source = "source ~/miniconda3/etc/profile.d/conda.sh"
+    lab["node1"].sh("mkdir -p ~/miniconda3/etc/profile.d")
+    lab["node1"].sh("echo 'conda() { :; }' > ~/miniconda3/etc/profile.d/conda.sh")
+
+    without = on_lab(*words, "cluster.setup=['conda activate x']")
+    done = on_lab(*words, f"cluster.setup=['{source}','conda activate x']")
+    lab["node1"].sh("rm -r ~/miniconda3")
+
+    assert (without.code, f"defines this command: {source}" in without.err) == (3, True), without
+    assert done.code == 0, done
+
+
 def test_setup_brings_the_python(lab: Lab, on_lab: Launcher) -> None:
     """`source …/activate` and `python: python` is enough, for the agent as for the task."""
     python = f'#!/bin/sh\\nexec {sys.executable} "$@"\\n'
