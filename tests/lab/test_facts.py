@@ -189,6 +189,7 @@ def test_a_shell_function_that_is_missing_is_found_on_that_host(
 
     ended = f"setup line 1 ({line}) ended with exit code 127"
     assert last_words(line) == ended
+    hint = ""
     for name in ("miniconda3", "sw"):
         defined_in = tmp_path / name / "etc/profile.d/conda.sh"
         defined_in.parent.mkdir(parents=True)

@@ -14,8 +14,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "ddp_unused",
         r"Expected to have finished reduction in the prior iteration",
         "some parameters had no part in the loss, and DDP waits for a gradient of each",
-        "freeze what is not used before DDP wraps the model, or DDP(…, find_unused_parameters="
-        "True); task.env.TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        "freeze them before DDP wraps the model, or DDP(…, find_unused_parameters=True)",
     ),
     FailurePattern(
         "ddp_twice",
@@ -25,8 +24,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "collective_device",
-        r"No backend type associated with device type (?P<device>\w+)|"
-        r"Tensors must be CUDA and dense",
+        r"No backend type associated with device type (?P<device>\w+)|must be CUDA and dense",
         "a collective was given a tensor on a device{device: (?)} that its backend does not serve",
         "move it to the rank's device; init_process_group('cpu:gloo,cuda:nccl') serves both",
     ),
@@ -34,8 +32,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "collectives_differ",
         r"Detected mismatch between collectives on ranks|op\.preamble\.length <= op\.nbytes",
         "ranks were in different collectives, or in the same one with other sizes",
-        "every rank has to call the same ones in the same order: look for one below `if rank == 0` "
-        "or in a loop of uneven length; task.env.TORCH_DISTRIBUTED_DEBUG=DETAIL names both",
+        "look for one below `if rank == 0`, or in a loop that is longer on some ranks",
     ),
     FailurePattern(
         "no_process_group",
@@ -53,15 +50,13 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "gpu_shared",
         r"Duplicate GPU detected ?: rank (?P<one>\d+) and rank (?P<other>\d+)",
         "ranks {one} and {other} chose the same GPU",
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before init_process_group, and no "
-        "more ranks than GPUs (nproc_per_node: auto)",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before init_process_group",
     ),
     FailurePattern(
         "nccl_shared_memory",
         r"Error while (?:creating|attaching to) shared memory segment|failed to extend /dev/shm/",
         "NCCL could not get the shared memory (/dev/shm) that ranks of one host talk over",
-        "make it larger there (mount -o remount,size=16G /dev/shm; container.shm_size=16g), and "
-        "remove what dead programs left in it (/dev/shm/nccl-*)",
+        "make it larger there (mount -o remount,size=16G /dev/shm; container.shm_size=16g)",
     ),
     FailurePattern(
         "gpu_assert",
@@ -73,8 +68,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "gpu_address",
         r"CUDA error: (?:an illegal memory access was encountered|misaligned address)",
         "code on the GPU used memory that is not its own: mostly a compiled extension",
-        "task.env.CUDA_LAUNCH_BLOCKING=1 shows the call; if it is always on the same host, "
-        "`{program} check` tells whether its GPUs have errors",
+        "task.env.CUDA_LAUNCH_BLOCKING=1 shows the call; `{program} check` finds faulty GPUs",
     ),
     FailurePattern(
         "gpu_build",
@@ -92,8 +86,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "gpu_library",
         r"(?P<status>(?:CUBLAS|CUDNN)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED))",
         "a library of CUDA could not start ({status}): mostly the GPU's memory is full",
-        "use a smaller batch; `{program} ps` names other processes on it; an index out of range "
-        "may show so, too: task.env.CUDA_LAUNCH_BLOCKING=1",
+        "use a smaller batch; `{program} ps` names other processes on it",
     ),
     FailurePattern(
         "devices_mixed",
@@ -113,15 +106,13 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         r"DataLoader worker \(pid \d+\) (?:is killed by signal: (?P<signal>Killed|Segmentation "
         r"fault|Aborted|Illegal instruction)|exited unexpectedly with exit code (?P<code>\d+))",
         "a data loader's worker died{signal: (?)}{code: with exit code ?}",
-        "if it was killed, memory ran out there: use fewer (num_workers); else num_workers=0 shows "
-        "the error in the rank itself",
+        "Killed: memory ran out, use fewer (num_workers); else num_workers=0 shows the error",
     ),
     FailurePattern(
         "library_missing",
         r"(?:Error|loading shared libraries): (?P<library>lib[\w.+-]+): cannot open shared object",
         "{library} is not on that host, or in no folder that is searched",
-        "install what brings it (for libcu… and libnv…, torch anew), or name its folder: "
-        "`module load` in cluster.setup, or LD_LIBRARY_PATH in cluster.env",
+        "`module load` it in cluster.setup, install it, or cluster.env.LD_LIBRARY_PATH=FOLDER",
     ),
     FailurePattern(
         "library_mismatch",
@@ -144,8 +135,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         r"(?P<compiler>Failed to find C compiler)|fatal error: (?P<header>Python\.h)",
         "a package compiles code there, and lacks{what: a CUDA toolkit (?)}{compiler: a compiler}"
         "{header: the headers of Python (?)}",
-        "load it in cluster.setup (`module load cuda gcc`), or install it (gcc, python3-dev); or "
-        "install the package built, or do without (task.env.TORCH_COMPILE_DISABLE=1)",
+        "install it there (gcc, python3-dev, CUDA), or `module load` it in cluster.setup",
     ),
     FailurePattern(
         "weights_prefix",
@@ -157,8 +147,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "weights_differ",
         r"Error\(s\) in loading state_dict for (?P<model>\w+)",
         "the checkpoint is not of the {model} that was built",
-        "build it with the arguments it was trained with, or load only what is alike: "
-        "strict=False leaves out missing names, not other sizes",
+        "build it with the arguments it was trained with; strict=False passes over missing names",
     ),
     FailurePattern(
         "weights_damaged",
@@ -173,8 +162,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "weights_pickled",
         r"Weights only load failed\. (?:This file can still be loaded|Re-running)",
         "the file holds objects other than tensors, which torch.load refuses since torch 2.6",
-        "if you trust it, torch.load(…, weights_only=False); in a program of others, "
-        "task.env.TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        "if you trust it: weights_only=False, or task.env.TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
     ),
     FailurePattern(
         "arguments_missing",
@@ -192,8 +180,7 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "hub_login",
         r"GatedRepoError|trying to access a gated repo|RepositoryNotFoundError: 401",
         "Hugging Face gives that model or data set only to users that it knows",
-        "accept its terms on its page, and hand the ranks your token: cluster.secrets=[HF_TOKEN]; "
-        "or there is none of that name",
+        "accept its terms on its page; cluster.secrets=[HF_TOKEN] hands your token to the ranks",
     ),
     FailurePattern(
         "offline",
