@@ -18,9 +18,10 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.overrides import hydra_value, with_arguments
+from runner.config.overrides import hydra_value, override_key, with_arguments
 from runner.config.schema import DebugConfig, TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
+from runner.core.errors import Problem
 from runner.core.model.plan import DebugRank
 from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Rendezvous, Task
@@ -98,6 +99,28 @@ def append_arguments(config: DictConfig, words: Sequence[str]) -> list[str]:
         own = OmegaConf.to_container(own, resolve=False)
     config.task.extra_args = both = with_arguments(own, words)
     return [f"task.extra_args={hydra_value(both)}"]
+
+
+def overruled_arguments(task: DictConfig, overrides: Sequence[str]) -> list[Problem]:
+    """Return a problem for each argument that is set now, and again by words that come after it.
+
+    Such words are in `task.extra_args` of a task's YAML, or of the record of a run.
+    """
+    keys = {override_key(word): word for word in overrides}
+    own: Any = cast("Any", OmegaConf.to_container(task, resolve=False))["extra_args"]
+    if "task.extra_args" in keys or not own:
+        return []
+    text = own if isinstance(own, str) else shlex.join(map(str, own))
+    flags = {word.partition("=")[0] for word in text.split()}
+    problems = []
+    for key, word in keys.items():
+        name = key.removeprefix("task.args.")
+        found = sorted(flags & {name, f"--{name}"}) if name != key else []
+        if found:
+            message = f"{found[0]} in task.extra_args comes after it, and would win"
+            hint = f"-- {found[0]} VALUE comes last\n~task.extra_args leaves out: {text}"
+            problems.append(Problem(word, message, hint))
+    return problems
 
 
 def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
