@@ -83,6 +83,7 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         env=task["env"],
         outputs=task["outputs"],
         entry=task["entry"],
+        decides=task["decides"],
         expands_args=_expands_args(validator, task),
         preload=task["preload"],
     )

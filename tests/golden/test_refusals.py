@@ -113,6 +113,8 @@ TASKS: list[Changes] = [
     {"torchrun.monitor_interval": 1, **PLAIN},
     {"task.args_expand": True, "task.entry": "launch"},
     {"task.entry": "mpirun"},
+    {"task.decides": "master"},
+    {**TWO, **PLAIN, "task.decides": "a3"},
     SRUN,
 ]
 RENDEZVOUS: list[Changes] = [
@@ -161,6 +163,7 @@ JOBS: list[Changes] = [
     {**C10D, "task.nnodes": "2:3", "relaunch.max": 1},
     {"cluster.only": ["gpu1"]},
     {"task.nodes": ["gpu1"]},
+    {**PLAIN, "task.decides": "gpu1"},
     {"cluster.master": "gpu1"},
     {"cluster.gpus_per_node": 4, "cluster.slurm.gres": "gpu:4"},
     {"cluster.login_node": None},
