@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.launching import Controller, Launcher
-from tests.lab.waiting import wait_until_ended, wait_until_idle
+from tests.lab.waiting import wait_until, wait_until_ended, wait_until_idle
 
 SCRIPT = """
 if [ "$NODE_RANK" != "$DRIVER" ]; then
@@ -23,13 +25,16 @@ exit $CODE
 """
 
 
+def words(on_lab: Launcher, driver: int = 0, code: int = 0) -> list[str]:
+    (on_lab.folder / "node.sh").write_text(SCRIPT)
+    env = (f"task.env.DRIVER={driver}", f"task.env.CODE={code}")
+    return ["cluster=lab", "task.command=[bash, node.sh]", "task.entry=plain", *env]
+
+
 @pytest.fixture
 def begin(on_lab: Launcher) -> Callable[..., Controller]:
-    def start(*words: str, driver: int = 0, code: int = 0) -> Controller:
-        (on_lab.folder / "node.sh").write_text(SCRIPT)
-        env = (f"task.env.DRIVER={driver}", f"task.env.CODE={code}")
-        program = ("task.command=[bash, node.sh]", "task.entry=plain", *env)
-        controller = on_lab.start("cluster=lab", "relaunch.backoff_s=0.1", *program, *words)
+    def start(*more: str, **driver: int) -> Controller:
+        controller = on_lab.start(*words(on_lab, **driver), *more)
         controller.until_printed("] serving")
         controller.until_printed("] driving")
         controller.until_joined()
@@ -79,14 +84,13 @@ def test_its_failure_and_that_of_a_server_are_the_failure_of_the_run(
 
 
 @pytest.mark.promise(2, 4)
-@pytest.mark.parametrize(("decides", "driver"), [("master", 0), ("node2", 1)])
 def test_it_decides_without_a_controller(
-    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], decides: str, driver: int
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
 ) -> None:
     """The hosts tell each other; a record read later says the same."""
-    controller = begin(f"task.decides={decides}", "relaunch.max=1", driver=driver)
+    controller = begin("task.decides=node2", "relaunch.max=1", driver=1)
     controller.kill()
-    lab[f"node{driver + 1}"].sh("touch /dev/shm/go")
+    lab["node2"].sh("touch /dev/shm/go")
     for name, record in wait_until_ended(lab, controller.run_id, ("node1", "node2")):
         (stopping,) = [event for event in record if event["kind"] == "stopping"]
         assert stopping["cause"] == "decided", name
@@ -94,3 +98,16 @@ def test_it_decides_without_a_controller(
     wait_until_idle(lab)
     attached = on_lab("attach", "--run", controller.run_id)
     assert attached.code == 0, attached
+
+
+def test_a_host_tells_of_its_success(lab: Lab, on_lab: Launcher, steps: Path) -> None:
+    """The first node does, which was stopped, where the run is detached."""
+    told = steps / "told"
+    notify = f"notify=['cat > {told}.part; mv {told}.part {told}']"
+    done = on_lab(*words(on_lab, driver=1), "task.decides=node2", notify, "detach=true")
+    assert done.code == 0, done
+    lab["node2"].sh("touch /dev/shm/go")
+    wait_until(told.exists, "the message", 40)
+    message = json.loads(told.read_text())
+    assert (message["told_by"], message["state"]) == ("node1", "succeeded")
+    wait_until_idle(lab)
