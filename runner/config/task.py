@@ -118,8 +118,8 @@ def overruled_arguments(task: DictConfig, overrides: Sequence[str]) -> list[Prob
         name = key.removeprefix("task.args.")
         found = sorted(flags & {name, f"--{name}"}) if name != key else []
         if found:
-            message = f"{found[0]} in task.extra_args comes after it, and would win"
-            hint = f"-- {found[0]} VALUE comes last\n~task.extra_args leaves out: {text}"
+            message = f"{found[0]} is in task.extra_args, too (words after `--` are), and would win"
+            hint = f"-- {found[0]} VALUE comes last and wins\n~task.extra_args leaves out: {text}"
             problems.append(Problem(word, message, hint))
     return problems
 

@@ -143,14 +143,13 @@ def test_what_is_given_now_is_not_lost_to_recorded_words(
     with open_composer(arguments=["--steps", "10", "--lr=0.3"]) as with_words:
         record(with_words.compose([*WORDS, "run_id=first"]), PUSHED)
     said = wrong("rerun=first", "task.args.lr=0.5", "+task.args.steps=6", "+task.args.x=1")
-    assert said == (
-        "task.args.lr=0.5: --lr in task.extra_args comes after it, and would win\n"
-        "    -- --lr VALUE comes last\n"
-        "    ~task.extra_args leaves out: --steps 10 --lr=0.3\n"
-        "+task.args.steps=6: --steps in task.extra_args comes after it, and would win\n"
-        "    -- --steps VALUE comes last\n"
+    expected = [
+        f"{word}: {flag} is in task.extra_args, too (words after `--` are), and would win\n"
+        f"    -- {flag} VALUE comes last and wins\n"
         "    ~task.extra_args leaves out: --steps 10 --lr=0.3"
-    )
+        for word, flag in {"task.args.lr=0.5": "--lr", "+task.args.steps=6": "--steps"}.items()
+    ]
+    assert said == "\n".join(expected)
     without = composer.compose(["rerun=first", "task.args.lr=0.5", "~task.extra_args"])
     assert without.spec.task.args == ("--lr", "0.5", "--s", "1", "2")
     with open_composer(arguments=["--lr", "0.5"]) as with_words:
