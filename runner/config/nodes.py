@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.schema.cluster import NodeConfig
 from runner.config.validation import SpecInputs, Validator, join_or, suggest, unknown_key
-from runner.core.model.spec import Node
+from runner.core.model.spec import MASTER, Node, Spec
 
 NODE_KEYS = tuple(option.name for option in dataclasses.fields(NodeConfig))
 SEXAGESIMAL_BASE = 60
@@ -180,6 +180,22 @@ def select_nodes(
     _check_distinct(validator, selected, cluster["ssh"])
     used_count = len(names) if count is None else count
     return tuple(selected[:used_count]), tuple(selected[used_count:]), min_nodes
+
+
+def check_decides(validator: Validator, spec: Spec) -> None:
+    """Report a node that cannot decide the end of the run."""
+    where, decides = "task.decides", spec.task.decides
+    if decides and not spec.task.is_plain:
+        message = f"under {spec.task.entry} the ranks of all nodes end together"
+        validator.add(where, message, "set task.entry=plain, or leave it out")
+    if decides and spec.slurm and decides != MASTER:
+        validator.add(where, "the nodes of a job have no names yet", f"choose {MASTER}")
+    names = [node.name for node in spec.nodes]
+    if names and not spec.slurm and spec.deciding_node not in ("", *names):
+        message = (
+            f"{decides} is no node of this run; choose {MASTER} or one of {_fold_names(names)}"
+        )
+        validator.add(where, message, suggest(decides, [MASTER, *names]))
 
 
 def _expand_names(

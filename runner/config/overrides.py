@@ -18,6 +18,7 @@ HYDRA_LITERALS = ("true", "false", "null", "nan", "inf")
 RANGES = re.compile(r"(\+{0,2}(?:cluster\.(?:only|exclude)|task\.nodes)=)([^'\"]*)")
 MISSING_TEXT = "${oc.decode:'\"???\"'}"
 """The text `???`, which alone means in OmegaConf that a value is missing."""
+COMMAND_LINE = re.compile(r"(task\.command=)([^\s,'\"\[{]+\s[^,]*)")
 HOME_PATH = re.compile(r"([^\s=]+=)(~[\w.-]*(?:/[^\s'\"\\\[\]{}(),=]*)?)")
 
 
@@ -48,13 +49,15 @@ def parse_overrides(words: Sequence[str]) -> list[Override]:
 def to_hydra(word: str) -> str:
     """Return a word as Hydra is to read it.
 
-    Ranges of nodes and paths below a home folder are quoted. `~KEY` sets a key of the schema to its
-    default, because Hydra cannot delete a key that holds null.
+    Ranges of nodes, command lines and paths below a home folder are quoted. `~KEY` sets a key of
+    the schema to its default, because Hydra cannot delete a key that holds null.
     """
     if word.startswith("~") and (default := default_of(word[1:])):
         return f"{word[1:]}={hydra_value(default[0])}"
     if match := RANGES.fullmatch(word):
         return match[1] + re.sub(r"[\w.-]+(\[[\d,-]+\][\w.-]*)+", r'"\g<0>"', match[2])
+    if match := COMMAND_LINE.fullmatch(word):
+        return match[1] + hydra_value(match[2])
     match = HOME_PATH.fullmatch(word)
     return f'{match[1]}"{match[2]}"' if match else word
 

@@ -19,7 +19,12 @@ from runner.config.overrides import parse_overrides
 from runner.config.primary import HydraInput
 from runner.config.search_path import ConfigFiles
 from runner.config.spec_builder import build_spec
-from runner.config.task import append_arguments, new_run_id, program_name
+from runner.config.task import (
+    append_arguments,
+    new_run_id,
+    overruled_arguments,
+    program_name,
+)
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.spec import LaunchRequest, SweepPlace
@@ -71,6 +76,8 @@ class RequestBuilder:
         cluster = "+".join(files) or chosen.get("cluster", "cluster").removeprefix("cluster/")
         if contact_keys is None:
             config = with_defaults(config)
+            if overruled := overruled_arguments(config.task, overrides):
+                raise ConfigError(overruled)
             append_arguments(config, self._arguments)
         if recorded_run:
             _set(config, rerun.KEY, recorded_run.plan.run_id)

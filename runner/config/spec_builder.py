@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.checks.base import all_checks
 from runner.config import schema
-from runner.config.nodes import read_nodes, select_nodes
+from runner.config.nodes import check_decides, read_nodes, select_nodes
 from runner.config.schema.cluster import ClusterConfig, SshConfig
 from runner.config.schema.container import ContainerConfig
 from runner.config.slurm import check_slurm, read_slurm
@@ -100,6 +100,7 @@ def build_spec(inputs: SpecInputs, problems: list[Problem]) -> tuple[Spec, dict[
         program=this_program(),
     )
     _check_relaunch(validator, spec)
+    check_decides(validator, spec)
     check_slurm(validator, spec)
     options = _read_options(validator, inputs, top)
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -17,9 +18,10 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.overrides import hydra_value, with_arguments
+from runner.config.overrides import hydra_value, override_key, with_arguments
 from runner.config.schema import DebugConfig, TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
+from runner.core.errors import Problem
 from runner.core.model.plan import DebugRank
 from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Rendezvous, Task
@@ -40,6 +42,14 @@ SAYS_NOTHING = (
 """Names of programs and of folders that do not tell one project from another."""
 
 PROGRAM_KEYS = ("module", "script", "command")
+QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
+IN_DOUBLE_QUOTES = re.compile(r"`|\$\(|" + VARIABLE.pattern)
+NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>]|(?<!\S)~(?=/|\s|\Z)|" + IN_DOUBLE_QUOTES.pattern)
+SHELL_WORD = re.compile(
+    r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|umask|unset)(?!\S)"
+)
+"""What comes before a program, or in place of one, in a shell alone."""
 REFUSED_ELSEWHERE = "max_restarts"
 """The option of torchrun that any static rendezvous refuses."""
 
@@ -55,6 +65,9 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         message = f"there is more than one program: {' and '.join(program_keys)}"
         validator.add("task", message, f"task.{program_keys[0]}=null removes one")
     kind = program_keys[0] if program_keys else "script"
+    for key in ("command", "args", "extra_args"):
+        if isinstance(task[key], str):
+            _refuse_shell_syntax(validator, key, task[key], expands=bool(task["args_expand"]))
     target, *words = _read_program(validator, kind, task[kind])
     local_rank = _local_rank_words(validator, task["local_rank_arg"], task["entry"])
     return Task(
@@ -70,6 +83,7 @@ def read_task(validator: Validator, inputs: SpecInputs) -> Task:
         env=task["env"],
         outputs=task["outputs"],
         entry=task["entry"],
+        decides=task["decides"],
         expands_args=_expands_args(validator, task),
         preload=task["preload"],
     )
@@ -88,6 +102,28 @@ def append_arguments(config: DictConfig, words: Sequence[str]) -> list[str]:
     return [f"task.extra_args={hydra_value(both)}"]
 
 
+def overruled_arguments(task: DictConfig, overrides: Sequence[str]) -> list[Problem]:
+    """Return a problem for each argument that is set now, and again by words that come after it.
+
+    Such words are in `task.extra_args` of a task's YAML, or of the record of a run.
+    """
+    keys = {override_key(word): word for word in overrides}
+    own: Any = cast("Any", OmegaConf.to_container(task, resolve=False))["extra_args"]
+    if "task.extra_args" in keys or not own:
+        return []
+    text = own if isinstance(own, str) else shlex.join(map(str, own))
+    flags = {word.partition("=")[0] for word in text.split()}
+    problems = []
+    for key, word in keys.items():
+        name = key.removeprefix("task.args.")
+        found = sorted(flags & {name, f"--{name}"}) if name != key else []
+        if found:
+            message = f"{found[0]} is in task.extra_args, too (words after `--` are), and would win"
+            hint = f"-- {found[0]} VALUE comes last and wins\n~task.extra_args leaves out: {text}"
+            problems.append(Problem(word, message, hint))
+    return problems
+
+
 def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
     where = f"task.{kind}"
     if kind == "command":
@@ -98,7 +134,44 @@ def _read_program(validator: Validator, kind: str, value: object) -> list[str]:
     if kind == "module" and not is_module_name:
         message = f"{text!r} is no module name such as package.train"
         validator.add(where, message, f"a file is task.script={text}")
+    if kind == "script" and text.endswith(".ipynb"):
+        converted = shlex.quote(f"{text.removesuffix('.ipynb')}.py")
+        hint = f"jupyter nbconvert --to script {shlex.quote(text)}\ntask.script={converted}"
+        validator.add(where, f"{text} is a notebook, which Python cannot run", hint)
+    if kind == "script" and text.endswith((".sh", ".bash")):
+        hint = f"task.command={shlex.quote(f'[bash, {hydra_value(text)}]')}"
+        validator.add(where, f"{text} is a shell script, which Python cannot run", hint)
     return [text]
+
+
+def _refuse_shell_syntax(validator: Validator, key: str, text: str, *, expands: bool) -> None:
+    """Report what only a shell understands in a text, which none reads.
+
+    `expands`: variables are replaced without one.
+    """
+
+    def seen_by_shell(quoted: re.Match[str]) -> str:
+        in_double = re.sub(r"\\.", "", quoted[0]) if quoted[0].startswith('"') else ""
+        return "_" + "".join(IN_DOUBLE_QUOTES.findall(in_double))
+
+    text = text.strip()
+    bare = text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", "")
+    bare = QUOTED.sub(seen_by_shell, bare)
+    if expands:
+        bare = VARIABLE.sub("_", bare)
+    if key == "command":
+        found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
+        literal = with_arguments([], [text])[0]
+        hint = f"in YAML: command: [bash, -c, {json.dumps(literal, ensure_ascii=False)}]"
+        if "\n" not in text:
+            typed = shlex.quote(f"[bash, -c, {hydra_value(literal)}]")
+            hint = f"task.command={typed}\n{hint}"
+    else:
+        found = NEEDS_SHELL.search(bare.replace("\n", " "))
+        hint = f"a list passes words as they are, such as task.{key}=[a, b]"
+    if found is not None:
+        what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
+        validator.add(f"task.{key}", f"{what} needs a shell, and programs start without one", hint)
 
 
 def program_name(task: Mapping[str, Any]) -> str:
@@ -158,7 +231,7 @@ def _raw_words(validator: Validator, where: str, value: object) -> list[str]:
 def _split_words(validator: Validator, where: str, value: object) -> list[str]:
     """Split a text into words as a POSIX shell does."""
     try:
-        return shlex.split(scalar_text(value) or "")
+        return shlex.split((scalar_text(value) or "").replace("\\\n", ""))
     except ValueError as error:
         validator.add(where, f"{value!r} cannot be split into words: {str(error).lower()}")
         return []

@@ -154,6 +154,9 @@ class Relauncher:
             raise Interrupted(128 + signal.SIGINT)
 
     def _report_too_few(self, spec: Spec, excluded: Collection[str]) -> None:
+        if spec.task.decides in excluded:
+            self._say(f"not relaunching: {spec.task.decides} decides the end, and cannot be used")
+            return
         available = [n.name for n in (*spec.nodes, *spec.spares) if n.name not in excluded]
         self._say(report.too_few_nodes(available, spec.min_nodes or len(spec.nodes)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import _confirm_record
-from runner.config.compose import Composer
+from runner.config.compose import Composer, open_composer
 from runner.config.rerun import find_record
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Interrupted
@@ -134,6 +134,27 @@ def test_words_change_it(composer: Composer, first: LaunchRequest) -> None:
     assert again.spec.env["LR"] == "0.5"
     assert (again.dry_run, again.run_dir) == (DryRun.OFFLINE, Path.cwd() / "there")
     assert again.notes[0].endswith(f", with {' '.join(words)}")
+
+
+def test_what_is_given_now_is_not_lost_to_recorded_words(
+    composer: Composer, wrong: Callable[..., str]
+) -> None:
+    """Words after `--` of that launch would come after an argument that is set now."""
+    with open_composer(arguments=["--steps", "10", "--lr=0.3"]) as with_words:
+        record(with_words.compose([*WORDS, "run_id=first"]), PUSHED)
+    said = wrong("rerun=first", "task.args.lr=0.5", "+task.args.steps=6", "+task.args.x=1")
+    expected = [
+        f"{word}: {flag} is in task.extra_args, too (words after `--` are), and would win\n"
+        f"    -- {flag} VALUE comes last and wins\n"
+        "    ~task.extra_args leaves out: --steps 10 --lr=0.3"
+        for word, flag in {"task.args.lr=0.5": "--lr", "+task.args.steps=6": "--steps"}.items()
+    ]
+    assert said == "\n".join(expected)
+    without = composer.compose(["rerun=first", "task.args.lr=0.5", "~task.extra_args"])
+    assert without.spec.task.args == ("--lr", "0.5", "--s", "1", "2")
+    with open_composer(arguments=["--lr", "0.5"]) as with_words:
+        again = with_words.compose(["rerun=first", "+task.args.x=1"])
+    assert again.spec.task.args[-5:] == ("--steps", "10", "--lr=0.3", "--lr", "0.5")
 
 
 def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchRequest) -> None:

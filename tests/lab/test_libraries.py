@@ -125,6 +125,14 @@ def test_a_hydra_program(follow: Follow) -> None:
         assert rate in swept.out + swept.err
 
 
+def test_ray(follow: Follow, cluster: Launcher) -> None:
+    """The master has head and driver, whose end is that of the run."""
+    need_library("ray")
+    cluster.env["RAY_AUTH_TOKEN"] = "0123456789abcdef" * 4
+    (done,) = follow("Ray", "ray")
+    assert "gpu2  rank 1 was stopped" in done.err
+
+
 def test_lightning(follow: Follow, steps: Path) -> None:
     """It takes torchrun's ranks for its own, goes on from its checkpoint, and starts its own."""
     need_library("lightning")

@@ -45,6 +45,16 @@ def test_first_failure_ends_all(slurm: Slurm, hpc: Launcher) -> None:
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", "1:0")
 
 
+def test_success_of_the_node_that_decides_is_that_of_the_job(slurm: Slurm, hpc: Launcher) -> None:
+    """The other one serves, is stopped then, and has not failed."""
+    program = 'task.command=[bash, -c, "[ $NODE_RANK = 0 ] || exec sleep 300"]'
+    done = hpc(HPC, program, "task.entry=plain", "task.decides=master")
+    assert done.code == 0, done
+    assert "node2  rank 1 was stopped" in done.err
+    job = slurm.ended_job(done.result["run_id"])
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+
+
 @pytest.mark.smoke
 @pytest.mark.promise(2)
 def test_stop_is_proven(slurm: Slurm, hpc: Launcher) -> None:

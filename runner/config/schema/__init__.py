@@ -16,6 +16,7 @@ from runner.config.schema.fields import (
     ENV_MAPPING,
     LINE_PATTERN,
     METRICS,
+    NODE_OR_MASTER,
     NODE_RANGES,
     NOTIFY,
     NULLABLE_PORT,
@@ -93,6 +94,10 @@ class TaskConfig:
         "what to bring home of what ranks leave where they run; of a folder all; `**`: any folders",
         OUTPUTS,
         list,
+    )
+    decides: str | None = doc(
+        "for entry plain: the node that decides the end; others are stopped then, as no failure",
+        NODE_OR_MASTER,
     )
     nodes: Any = doc("the nodes to use; empty: all of the cluster", NODE_RANGES, list)
     nnodes: Any = doc(

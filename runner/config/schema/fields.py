@@ -11,6 +11,9 @@ VARIABLE_NAMES = "list of names of variables"
 NODE_RANGES = "list of names and ranges"
 PATH = Kind("path", Validator.path)
 TEXT = Kind("text, or null", Validator.text)
+NODE_OR_MASTER = Kind(
+    "name of a node, master (the first), or null: each has to succeed", Validator.text
+)
 NULLABLE_TEXT = Kind("text or null", Validator.optional_line)
 ADDRESS = Kind("name, address or null", Validator.address)
 NULLABLE_PORT = Kind("1 to 65535 or null", Validator.port)

@@ -17,7 +17,7 @@ from runner.control.rpc.session import HostSession
 from runner.core.model.results import Failure
 from runner.core.model.spec import MAX_BACKOFF_S, Spec
 from runner.core.outcome.stacks import is_stall
-from runner.core.protocol.events import StopCause, Stopping, StopRequested
+from runner.core.protocol.events import FINAL_CAUSES, StopCause, Stopping, StopRequested
 from runner.core.protocol.timing import DECISION_TIMEOUT_S, HUB_REPORT_TIMEOUT_S, STOP_TIMEOUT_S
 from runner.core.text import signal_name
 
@@ -59,12 +59,13 @@ class StopSequence:
         if signum:
             self._event_log.record_own("", StopRequested(reason, signum))
         is_user = cause is StopCause.USER
+        is_final = cause in FINAL_CAUSES
         if self.requested is not None:
-            if is_user and self.requested.cause is not StopCause.USER:
+            if is_final and self.requested.cause not in (StopCause.USER, cause):
                 self.requested = Stopping(reason, cause)  # which rules out a relaunch too
                 self._send_to_all()
             return
-        self.requested = Stopping(reason, StopCause.USER if is_user else StopCause.PEER)
+        self.requested = Stopping(reason, cause if is_final else StopCause.PEER)
         self._observer.phase("stopping")
         for name, node in self._nodes.items():
             if not node.has_ended and not node.is_lost:

@@ -101,6 +101,7 @@ class Order:
     restarts_ranks: bool = False  # whether the program restarts failed ranks itself
     rejoin_count: int = 0  # how often this node was lost in this attempt and rejoined it
     relaunches_left: int = 0  # after this attempt
+    decides: bool = False  # whether its program's success is that of the run
     voter_count: int = 0  # supervisors that decide where no launch does; 0 if they cannot
     notify: Optional[Notify] = None  # for the first node, where someone is to be told
 
@@ -171,6 +172,11 @@ class Plan:
     def restarts_ranks(self) -> bool:
         """Whether torch restarts failed ranks, and the attempt goes on."""
         return any(node_plan.order.restarts_ranks for node_plan in self.nodes)
+
+    @property
+    def deciding_node(self) -> str:
+        """The node whose program's success is that of the run, "" where each has to succeed."""
+        return next((part.node for part in self.nodes if part.order.decides), "")
 
     @property
     def progress_pattern(self) -> str:

@@ -14,6 +14,9 @@ from runner.core.model.release import CodeRef
 from runner.core.model.slurm import SlurmSpec
 from runner.core.protocol.paths import USUAL_WORKDIR
 
+MASTER = "master"
+"""The first node, as `task.decides` names it."""
+
 SHIPPED_TASKS = ("runner.tasks.", "runner.examples.")
 """Modules below these names are sent with the run: hosts need no copy of our package."""
 
@@ -181,6 +184,7 @@ class Task:
     env: Dict[str, Optional[str]] = field(default_factory=dict)  # overrides the cluster's
     outputs: Tuple[str, ...] = ()  # paths or patterns in its working folder, to be downloaded
     entry: str = "torchrun"  # or "launch" (`torch.distributed.launch`), "plain" or "srun"
+    decides: str = ""  # the node whose program's success is that of the run, or `MASTER`
     expands_args: bool = False  # whether `$RANK` and the like in `args` are replaced
     preload: Tuple[str, ...] = ()  # modules that one process of a node imports for its ranks
 
@@ -291,6 +295,12 @@ class Spec:
         """Whether nodes may come and go, or torchrun restarts ranks, during an attempt."""
         may_change = self.may_shrink or self.torchrun.max_restarts > 0
         return may_change and self.rendezvous.backend not in ("static", "standalone")
+
+    @property
+    def deciding_node(self) -> str:
+        """The node whose program's success is that of the run, "" where each has to succeed."""
+        is_role = self.task.decides == MASTER and all(node.name != MASTER for node in self.nodes)
+        return self.master.name if is_role else self.task.decides
 
     @property
     def master(self) -> Node:

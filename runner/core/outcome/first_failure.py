@@ -12,6 +12,7 @@ from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership
 from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import (
+    FINAL_CAUSES,
     Ended,
     Event,
     HostLost,
@@ -37,7 +38,7 @@ START_REFUSED = "could not start"
 SAME_EVENT_S = 1.0
 """The death of a supervisor and what other hosts see of it are at most this far apart."""
 
-FOLLOWED_CAUSES = (StopCause.USER, StopCause.PEER, StopCause.SCHEDULER)
+FOLLOWED_CAUSES = (*FINAL_CAUSES, StopCause.PEER, StopCause.SCHEDULER)
 """The causes of a stop that ends processes which have not failed."""
 
 OWN_CAUSES = (StopCause.LOCAL, StopCause.DEATH, StopCause.SCHEDULER)
@@ -79,7 +80,7 @@ def find_failures(
     """Return the failures of an attempt, like its events in order of time.
 
     Failures of a node that was already stopping count only where there are no others, like ranks
-    that torch ends because nodes departed; what a user's stop ended is none. `last` is the last
+    that torch ends because nodes departed; what a final stop ended is none. `last` is the last
     membership, where torch assigns the ranks.
     """
     stops = node_stops(timed.event for timed in history)
@@ -97,7 +98,7 @@ def find_failures(
         if failure:
             by_torch = plan.restarts_ranks and _is_terminated(timed.event)
             stop = stop_before(timed.event, stops)
-            if (by_torch and stopped_by_user) or _is_by_user(stop):
+            if (by_torch and stopped_by_user) or _is_final(stop):
                 continue
             is_late = stop is not None or (by_torch and departed)
             (consequences if is_late else failures).append(failure)
@@ -231,10 +232,8 @@ def _hub(plan: Plan, history: Sequence[TimedEvent], stops: Stops) -> _Hub:
     return _Hub(hub, any(name == hub for name, _ in stops), is_cut_off)
 
 
-def _is_by_user(stop: Optional[Event]) -> bool:
-    return (
-        stop is not None and isinstance(stop.body, Stopping) and stop.body.cause is StopCause.USER
-    )
+def _is_final(stop: Optional[Event]) -> bool:
+    return stop is not None and isinstance(stop.body, Stopping) and stop.body.cause in FINAL_CAUSES
 
 
 def _is_terminated(event: Event) -> bool:

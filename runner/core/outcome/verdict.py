@@ -29,6 +29,7 @@ from runner.core.protocol.events import (
     RankExited,
     RankStarted,
     Stalled,
+    Stopping,
     TimedEvent,
     is_scheduled,
     is_unattended,
@@ -96,11 +97,12 @@ def fold_events(
     last, membership_count = _memberships(history) if plan.torch_assigns_ranks else (None, 0)
     nodes = _node_results(plan, history)
     ranks = _rank_results(plan, history, last)
-    succeeded = _is_success(plan, ranks, last)
+    is_decided = _is_decided(plan, history)
+    succeeded = is_decided or _is_success(plan, ranks, last)
     stop = user_stop(history)
     failures = find_failures(plan, history, last)
     first = first_failure(failures, stop, ranks, succeeded)
-    if succeeded and plan.restarts_ranks:
+    if is_decided or (succeeded and plan.restarts_ranks):
         first = None
     lost = departed_nodes(history) | {f.failure.node for f in failures if f.is_loss}
     unverified = tuple(name for name, result in nodes.items() if not result.end_verified)
@@ -207,6 +209,19 @@ def _is_success(plan: Plan, ranks: Mapping[int, RankResult], last: Optional[Memb
     expected = (last.world_size if last else 0) or plan.world_size
     all_known = len(ranks) == expected or not plan.torch_assigns_ranks
     return all_known and all(result.code == 0 for result in ranks.values())
+
+
+def _is_decided(plan: Plan, history: Iterable[TimedEvent]) -> bool:
+    """Return whether the program of the node that decides succeeded before anything stopped it.
+
+    What other nodes did about that moment is no failure: they may notice it before they are told.
+    """
+    for event in (timed.event for timed in history):
+        if event.node == plan.deciding_node and isinstance(event.body, Stopping):
+            return False
+        if event.node == plan.deciding_node and isinstance(event.body, ProgramExited):
+            return event.body.code == 0 and not event.body.error
+    return False
 
 
 def _stalled_s(history: Iterable[TimedEvent]) -> float:

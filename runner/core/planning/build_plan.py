@@ -242,6 +242,7 @@ def _order(
         sample_s=spec.sample_s,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],
+        decides=node.name == spec.deciding_node,
         notify=notify_part(spec) if node == spec.nodes[0] else None,
     )
 
@@ -296,6 +297,8 @@ def _notes(
         named = fold_names([node.name for node in spec.spares])
         spares = f"spare: {named}" if named else "no spare"
         yield f"if it fails it starts again, {times}; {spares}"
+    if name := spec.deciding_node:
+        yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
     if spec.debug:
         yield debug_note(spec, spec.debug, attempt.ranks)
     yield from _logind_notes(spec, facts, fold_names)

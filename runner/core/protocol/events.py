@@ -26,6 +26,11 @@ class StopCause(enum.Enum):
     LOCAL = "local"  # this host stops by itself; the reason says why
     DEATH = "death"  # the supervisor died, and could tell nobody; what it left is ended
     SCHEDULER = "scheduler"  # the scheduler ends the job; it signals every process itself
+    DECIDED = "decided"  # the program of the node that decides has succeeded
+
+
+FINAL_CAUSES = (StopCause.USER, StopCause.DECIDED)
+"""The causes of a stop after which no attempt follows, and what ends by it has not failed."""
 
 
 ENDED_BY_SCHEDULER = "ended by Slurm"

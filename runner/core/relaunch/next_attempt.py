@@ -28,13 +28,15 @@ def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str])
     """Return the spec of the next attempt: as many nodes as before, in the order of the YAML.
 
     Nodes that are `excluded` (lost, or not usable) take no part. Those that are `suspected` (their
-    ranks failed) take part if no spare replaces them. None if too few nodes are left.
+    ranks failed) take part if no spare replaces them. None if too few nodes are left, or not the
+    one that decides.
     """
     available = [node for node in (*spec.nodes, *spec.spares) if node.name not in excluded]
     # The sort is stable: spares come before suspects.
-    ranked = sorted(available, key=lambda node: node.name in suspected)
+    replaceable = {*suspected} - {spec.task.decides}
+    ranked = sorted(available, key=lambda node: node.name in replaceable)
     chosen = {node.name for node in ranked[: len(spec.nodes)]}
-    if len(chosen) < (spec.min_nodes or len(spec.nodes)):
+    if len(chosen) < (spec.min_nodes or len(spec.nodes)) or spec.task.decides in {*excluded}:
         return None
     return replace(
         spec,
@@ -188,5 +190,6 @@ def _standby_order(template: Order, node: Node, facts: Facts) -> Order:
         stall_s=0.0,
         stop_on_stall=False,
         metrics=(),
+        decides=False,
         notify=None,
     )

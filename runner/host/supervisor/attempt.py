@@ -11,11 +11,11 @@ from typing import Callable, Dict, NamedTuple, Optional
 from runner.core.codec import encode
 from runner.core.model.plan import Order
 from runner.core.protocol.events import (
+    FINAL_CAUSES,
     LIMIT_REASON,
     NotRelaunched,
     Relaunching,
     RelaunchPending,
-    StopCause,
     is_unattended,
 )
 from runner.core.protocol.paths import RunPaths
@@ -64,7 +64,7 @@ def join_election(args: SupervisorArgs, loop: EventLoop) -> Optional[LeaderElect
 def may_relaunch(args: SupervisorArgs, end: AttemptEnd) -> bool:
     """Return whether another attempt may follow one that ended so, as far as this host knows."""
     context, hub = args.election_context, args.order.hub
-    if context is None or end.cause is StopCause.USER or not end.reason:
+    if context is None or end.cause in FINAL_CAUSES or not end.reason:
         return False
     if end.reason == LIMIT_REASON or is_unattended(end.reason):
         return False

@@ -161,7 +161,7 @@ def _outcome(end: Ended, ladder: StopLadder) -> Tuple[str, int]:
     """Return state and exit code of the run, as far as this host knows them."""
     from runner.core.outcome import verdict  # noqa: PLC0415 (as few runs need it)
 
-    reason = ladder.reason
+    reason = "" if ladder.cause is StopCause.DECIDED else ladder.reason
     if end.state is State.STUCK or not end.verified:
         return verdict.STUCK, verdict.STUCK_CODE
     if ladder.user_stopped or (reason and ladder.cause is StopCause.USER):

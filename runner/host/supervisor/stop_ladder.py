@@ -87,6 +87,15 @@ class StopLadder:
         if failed_at < self.stopped_at:
             self.failed_at = min(failed_at, self.failed_at or failed_at)
 
+    def rules_out_relaunch(self, cause: StopCause) -> bool:
+        """Note a final cause; return whether that is news to the others, who stop already."""
+        is_news = self.is_stopping and not self.user_stopped and self.cause is not cause
+        if cause is StopCause.USER:
+            self.user_stopped = True
+        elif is_news:
+            self.cause = cause
+        return is_news
+
     def defer(self, reason: str) -> None:
         """Note a reason to stop for a moment later; the first one counts."""
         self.deferred_reason = self.deferred_reason or reason
@@ -154,6 +163,8 @@ class StopLadder:
         """Return how the attempt ended here."""
         if survivors:
             return State.STUCK
+        if self.cause is StopCause.DECIDED and not self.user_stopped:
+            return State.SUCCEEDED
         succeeded = standby_ended or self._launcher.exit_status == (0, None)
         if succeeded and self.failed_at is None:
             return State.SUCCEEDED

@@ -14,7 +14,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from runner.core.model.plan import Order
-from runner.core.protocol.events import Ended, PortTaken, ProgramExited, StopCause
+from runner.core.protocol.events import FINAL_CAUSES, Ended, PortTaken, ProgramExited, StopCause
 from runner.core.protocol.states import State, StopPhase
 from runner.core.protocol.timing import DISK_TIMEOUT_S
 from runner.core.relaunch.handover import AttemptEnd
@@ -104,12 +104,11 @@ class Supervisor:
     def stop(self, reason: str, cause: StopCause = StopCause.LOCAL) -> None:
         """Stop the attempt, unless it is over: TERM to the program, KILL after the grace."""
         ladder = self._ladder
-        if cause is StopCause.USER:
+        if cause in FINAL_CAUSES:
             if self._election is not None:
                 self._election.cancel(reason)
-            if ladder.is_stopping and not ladder.user_stopped:
-                self._peers.stop(reason, cause)  # the others must not relaunch it either
-            ladder.user_stopped = True
+            if ladder.rules_out_relaunch(cause):
+                self._peers.stop(reason, cause)
         if ladder.is_stopping or ladder.phase is StopPhase.ENDED:
             return
         if cause is StopCause.PEER and self._job_link.awaits_term(reason):
@@ -189,9 +188,8 @@ class Supervisor:
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
         self._ladder.term_new_ranks()
-        job_link, way = self._job_link, (self._loop, self._ladder, self._peers)
-        job_link.tick(self._ladder)
-        if self._orphaned and not job_link.take_term(*way):
+        self._job_link.tick(self._ladder)
+        if self._orphaned and not self._job_link.take_term(self._loop, self._ladder, self._peers):
             self.stop("its supervisor got SIGTERM or lost its guardian")
         if self._journal.write_error:
             self.stop(self._journal.write_error)
@@ -266,6 +264,8 @@ class Supervisor:
         if code != 0:
             outcome = start_problem or describe_exit(code, signum)
             self._fail(f"the program on {self.order.node} {outcome}", ended_at)
+        elif self.order.decides and ended_at < self._ladder.stopped_at:
+            self.stop(f"{self.order.node}, which decides, has succeeded", StopCause.DECIDED)
 
     def _release_port_if_listening(self) -> None:
         """Release the port once the program listens on it, or another process does."""

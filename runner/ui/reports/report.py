@@ -14,7 +14,7 @@ from runner.core.model.results import Failure, NodeResult
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import failure_text
-from runner.core.outcome.verdict import STUCK, Verdict
+from runner.core.outcome.verdict import STUCK, SUCCEEDED, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
@@ -353,7 +353,8 @@ def _rank_outcome(verdict: Verdict, rank: int) -> str:
     if end.code == 0:
         return "succeeded"
     failure = verdict.first_failure
-    if end.signal == signal.SIGTERM and not (failure and failure.rank == rank):
+    is_ours = end.signal == signal.SIGTERM or verdict.state == SUCCEEDED
+    if is_ours and not (failure and failure.rank == rank):
         return "was stopped"  # by us: what ends by itself, or by somebody else, fails first
     return describe_exit(end.code, end.signal)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+import shlex
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from runner.config.overrides import hydra_value, parse_overrides, with_arguments
 from runner.config.task import render_arguments
 from runner.config.validation import Validator
 from runner.core.errors import Problem
-from tests.unit.config.test_config import spec_of
+from tests.unit.config.test_config import problems_of, spec_of
 
 PLAIN = {"task.entry": "plain"}
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -141,6 +143,41 @@ def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
         config = OmegaConf.create({"words": read})
         assert OmegaConf.to_container(config, resolve=True) == {"words": ["first", *words]}
     assert spec_of({"task.extra_args": words}).task.args[-len(words) or 9 :] == tuple(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("t && u", "t || u", "t; u", "t | tee log", "t > log", "t 2>&1", "t < x", "t &", "t\nu"),
+        *("A=1 t", "cd x", ". x", "export A=1", "$HOME/t", "~/t", "t ~", "t ${A}", "t $(u)"),
+        *("t `u`", 't "a $A"', 't "it\'s $A"', 't "`u`"'),
+    ],
+)
+def test_a_shell_line_is_refused_with_the_form_that_works(line: str) -> None:
+    """Both forms that are printed, the typed one and that of YAML, are bash with this line."""
+    command = {"task.script": None, "task.command": line}
+    (problem,) = problems_of(command)
+    typed, in_yaml = re.search(r"( task\.command=.*)?\n +in YAML: (.*)", problem).groups()  # type: ignore[union-attr]
+    (given,) = parse_overrides([f"task.command={line}"])
+    assert given.value() == line
+    forms = [OmegaConf.create(in_yaml)]
+    if "\n" not in line:
+        (override,) = parse_overrides(shlex.split(typed))
+        forms.append(OmegaConf.create({"command": override.value()}))
+    for form in forms:
+        words = OmegaConf.to_container(form, resolve=True)["command"]  # type: ignore[index,call-overload]
+        assert words == ["bash", "-c", line]
+        assert spec_of({**command, "task.command": words}).task.args == ("-c", line)
+
+
+def test_what_a_shell_passes_on_is_no_shell_line() -> None:
+    """Quoted text, and the variables that we replace."""
+    text = "t 'a|b' \"it's\" a\\;b ^a$ --x=~/y a=b (1,2) ${local_rank} '$A' \\\n--last"
+    words = "a|b it's a;b ^a$ --x=~/y a=b (1,2) ${local_rank} $A --last"
+    assert spec_of({"task.script": None, "task.command": text}).task.args == tuple(words.split())
+    raw = {"task.args_style": "raw", "task.args": "--rank $RANK\n--x 1\n"}
+    expanded = spec_of({**raw, **PLAIN, "task.args_expand": True})
+    assert expanded.task.args == ("--rank", "$RANK", "--x", "1")
 
 
 def test_the_local_rank_comes_before_the_other_arguments() -> None:

@@ -78,12 +78,15 @@ def test_a_terminal_that_closes_leaves_once_every_host_has_the_stop(
 
 
 @pytest.mark.promise(2)
-def test_an_earlier_stop_confirms_no_later_one() -> None:
-    """That of a user rules out a relaunch, which that of another node does not."""
+@pytest.mark.parametrize("cause", [StopCause.USER, StopCause.DECIDED])
+def test_an_earlier_stop_confirms_no_later_one(cause: StopCause) -> None:
+    """A final stop rules out a relaunch, which that of another node does not."""
     node = SimpleNamespace(is_lost=False, has_ended=False, live_session=Session("a"))
     stop = sequence([], a=node)
     stop.begin("rank 3 failed")
-    stop.begin("stop requested", cause=StopCause.USER)
+    stop.begin("it is over", cause=cause)
+    stop.begin("rank 4 failed")
+    assert [sent["cause"] for sent in node.live_session.requests] == ["peer", cause.value]
     stop.on_command_sent("a", 1)
     assert stop.unconfirmed == ["a"]
     stop.on_command_sent("a", 2)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.outcome.verdict import Verdict, completed, fold_events
 from runner.core.protocol.events import (
@@ -367,3 +368,46 @@ def test_what_could_not_be_proven_is_completed_later() -> None:
         PLAN, [*started(), *seen(5, "a", by_user, STOPPED), *seen(6, "b", STOPPED)], 9
     )
     assert completed(stuck, now).exit_code == 130
+
+
+def decided_by_a() -> Plan:
+    first, second = PLAN.nodes
+    return replace(PLAN, nodes=(replace(first, order=replace(first.order, decides=True)), second))
+
+
+def served(*bodies: EventBody, at: float = 9, mono: float = 9) -> list[TimedEvent]:
+    """Node b, whose ranks serve until they are stopped at 9, and what comes of it."""
+    stop = seen(at, "b", Stopping("a, which decides, has succeeded", StopCause.DECIDED), mono=9)
+    return [*stop, *seen(at, "b", *bodies, mono=mono), *seen(10, "b", OK, mono=10)]
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        served(RankExited(2, signal=TERM), RankExited(3, code=1), ProgramExited(signal=TERM)),
+        served(RankExited(2, code=1), ProgramExited(code=1), at=8.5, mono=8),
+        [*seen(8.9, "b", PeerLost("a", "gone")), *served(RankExited(2, signal=KILL))],
+    ],
+    ids=["told", "noticed it first", "out of touch"],
+)
+def test_the_success_of_the_node_that_decides_is_that_of_the_run(server: list[TimedEvent]) -> None:
+    """However the servers on other nodes end about that moment; without the key it is a failure."""
+    story = [*started(), *succeeded("a", 8.7), *server]
+    decided = fold_events(decided_by_a(), story, 10.0)
+    assert (outcome(decided), decided.first_failure) == (("succeeded", 0), None)
+    assert outcome(fold_events(PLAN, story, 10.0))[1] != 0
+
+
+def test_a_server_that_fails_before_the_node_that_decides_is_the_failure() -> None:
+    """What decides was stopped for it, and ends with 0 then."""
+    died = seen(5, "b", RankExited(2, code=1), Stopping("died"), ProgramExited(code=1), FAILED)
+    stopped = seen(6, "a", Stopping("died on b", StopCause.PEER))
+    told = fold_events(decided_by_a(), [*started(), *died, *stopped, *succeeded("a")], 10.0)
+    assert outcome(told) == ("failed", 1)
+    assert told.first_failure == Failure("b", 2, "exited with 1")
+
+
+def test_the_failure_of_the_node_that_decides_is_that_of_the_run() -> None:
+    died = seen(5, "a", RankExited(0, code=3), Stopping("died"), ProgramExited(code=3), FAILED)
+    told = fold_events(decided_by_a(), [*started(), *died, *terminated("b", 6)], 10.0)
+    assert (outcome(told), told.first_failure) == (("failed", 1), Failure("a", 0, "exited with 3"))

@@ -35,9 +35,10 @@ FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)
 TOLD = Stopping("it failed elsewhere", StopCause.PEER)
 
 
-def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
+def spec(used: str, spares: str = "", least: int | None = None, decides: str = "") -> Spec:
     nodes, more = (tuple(Node(name, name) for name in names) for names in (used, spares))
-    return Spec("r", "c", nodes, Task("t", "script", "t.py"), spares=more, min_nodes=least)
+    task = Task("t", "script", "t.py", decides=decides)
+    return Spec("r", "c", nodes, task, spares=more, min_nodes=least)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,9 @@ def spec(used: str, spares: str = "", least: int | None = None) -> Spec:
         pytest.param(spec("abc", "de"), "bd", "a", ("ace", ""), id="a suspect is better than none"),
         pytest.param(spec("abc", least=2), "b", "", ("ac", ""), id="elastic: fewer will do"),
         pytest.param(spec("abc", least=2), "bc", "", None, id="elastic: too few"),
+        pytest.param(spec("abc", "d", decides="b"), "b", "", None, id="who decides is lost"),
+        pytest.param(spec("abc", "d", decides="b"), "", "b", ("abc", "d"), id="it failed"),
+        pytest.param(spec("abc", "d", decides="master"), "a", "", ("bcd", ""), id="any may"),
     ],
 )
 def test_who_takes_part(

@@ -86,3 +86,19 @@ def test_the_state_at_the_end(
     stop(made)
     assert terminated == [11]
     assert made.final_state(survivors, standby_ended=False) is state
+
+
+def test_what_ends_because_another_node_decided_has_succeeded(terminated: list[int]) -> None:
+    """Also where it failed or was stopped just before it heard so; a user's stop stays one."""
+    made = ladder(Program())
+    made.fail()
+    assert not made.rules_out_relaunch(StopCause.DECIDED)  # nobody has been told to stop yet
+    stop(made)
+    assert made.rules_out_relaunch(StopCause.DECIDED)
+    assert not made.rules_out_relaunch(StopCause.DECIDED)
+    assert made.final_state([], standby_ended=False) is State.SUCCEEDED
+    assert made.final_state([31], standby_ended=False) is State.STUCK
+    assert made.rules_out_relaunch(StopCause.USER)
+    assert not made.rules_out_relaunch(StopCause.DECIDED)
+    assert made.final_state([], standby_ended=False) is not State.SUCCEEDED
+    assert terminated == [11]

@@ -1,0 +1,113 @@
+"""One node decides the end: the others serve, as a parameter server or a Ray worker does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.inspecting import proven_nodes
+from tests.lab.lab import Lab
+from tests.lab.launching import Controller, Launcher
+from tests.lab.waiting import wait_until, wait_until_ended, wait_until_idle
+
+SCRIPT = """
+if [ "$NODE_RANK" != "$DRIVER" ]; then
+    echo serving
+    exec python3 -m http.server --bind 127.0.0.1 0
+fi
+(exec -a left-over sleep 600) &
+echo driving
+until [ -e /dev/shm/go ]; do sleep 0.1; done
+exit $CODE
+"""
+
+
+def words(on_lab: Launcher, driver: int = 0, code: int = 0) -> list[str]:
+    (on_lab.folder / "node.sh").write_text(SCRIPT)
+    env = (f"task.env.DRIVER={driver}", f"task.env.CODE={code}")
+    return ["cluster=lab", "task.command=[bash, node.sh]", "task.entry=plain", *env]
+
+
+@pytest.fixture
+def begin(on_lab: Launcher) -> Callable[..., Controller]:
+    def start(*more: str, **driver: int) -> Controller:
+        controller = on_lab.start(*words(on_lab, **driver), *more)
+        controller.until_printed("] serving")
+        controller.until_printed("] driving")
+        controller.until_joined()
+        return controller
+
+    return start
+
+
+@pytest.mark.promise(2, 4)
+@pytest.mark.parametrize(("decides", "driver"), [("master", 0), ("node2", 1)])
+def test_its_success_is_that_of_the_run(
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller], decides: str, driver: int
+) -> None:
+    """The server on the other node is stopped, and has not failed; nothing starts again."""
+    controller = begin(f"task.decides={decides}", "relaunch.max=1", driver=driver)
+    lab[f"node{driver + 1}"].sh("touch /dev/shm/go")
+    done = controller.wait()
+    assert done.code == 0, done
+    assert f"node{driver + 1}, which decides, has succeeded; stopping the rest" in done.err
+    assert f"  node{2 - driver}  rank {1 - driver} was stopped; 0 processes left" in done.err
+    assert f"run {controller.run_id} succeeded" in done.err
+    assert proven_nodes(done.err) == 2
+    listed = on_lab("ps", "--all", "--cluster", "lab")
+    assert " succeeded" in listed.out, listed
+    why = on_lab("why")
+    assert "first failure" not in why.out, why
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize(("failing", "code"), [("node1", 3), ("node2", 0)])
+def test_its_failure_and_that_of_a_server_are_the_failure_of_the_run(
+    lab: Lab, begin: Callable[..., Controller], failing: str, code: int
+) -> None:
+    """A server that dies before the end is missed; its killer is not the node that decides."""
+    controller = begin("task.decides=master", code=code)
+    if failing == "node1":
+        lab["node1"].sh("touch /dev/shm/go")
+    else:
+        processes = lab["node2"].processes()
+        (server,) = (each for each in processes if each.cmdline.startswith("python3 -m http"))
+        lab["node2"].kill(server.pid)
+    done = controller.wait()
+    assert done.code == 1, done
+    rank = int(failing[-1]) - 1
+    ended = "exited with 3" if code else "was killed by SIGKILL"
+    assert f"first failure: rank {rank} on {failing} {ended}" in done.err
+
+
+@pytest.mark.promise(2, 4)
+def test_it_decides_without_a_controller(
+    lab: Lab, on_lab: Launcher, begin: Callable[..., Controller]
+) -> None:
+    """The hosts tell each other; a record read later says the same."""
+    controller = begin("task.decides=node2", "relaunch.max=1", driver=1)
+    controller.kill()
+    lab["node2"].sh("touch /dev/shm/go")
+    for name, record in wait_until_ended(lab, controller.run_id, ("node1", "node2")):
+        (stopping,) = [event for event in record if event["kind"] == "stopping"]
+        assert stopping["cause"] == "decided", name
+        assert (record[-1]["kind"], record[-1]["state"]) == ("ended", "succeeded"), name
+    wait_until_idle(lab)
+    attached = on_lab("attach", "--run", controller.run_id)
+    assert attached.code == 0, attached
+
+
+def test_a_host_tells_of_its_success(lab: Lab, on_lab: Launcher, steps: Path) -> None:
+    """The first node does, which was stopped, where the run is detached."""
+    told = steps / "told"
+    notify = f"notify=['cat > {told}.part; mv {told}.part {told}']"
+    done = on_lab(*words(on_lab, driver=1), "task.decides=node2", notify, "detach=true")
+    assert done.code == 0, done
+    lab["node2"].sh("touch /dev/shm/go")
+    wait_until(told.exists, "the message", 40)
+    message = json.loads(told.read_text())
+    assert (message["told_by"], message["state"]) == ("node1", "succeeded")
+    wait_until_idle(lab)
