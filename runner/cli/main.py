@@ -72,7 +72,10 @@ def entry() -> NoReturn:
     descriptor_limit.raise_to_hard()
     try:
         if text := shadow_note():
-            note(text)
+            from runner.control.record.said_notes import unsaid  # noqa: PLC0415 (rarely used)
+
+            for each in unsaid("shadow", [text]):
+                note(each)
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # such as `| head`

@@ -88,8 +88,8 @@ class RequestBuilder:
             located = [replace(p, subject=locate(p.subject)) for p in error.problems]
             raise ConfigError(located) from error
         typed = (*overrides, *(("--", *self._arguments) if self._arguments else ()))
-        merged_notes = primary.merged_nodes_notes(hydra_input.parsed, config)
-        recorded_code, notes = None, (*merged_notes, *self._files.shadows(configs))
+        notes = tuple(primary.merged_nodes_notes(hydra_input.parsed, config))
+        recorded_code = None
         if recorded_run and contact_keys is None:
             is_same = not hydra_input.replaces_program
             recorded_code, own = recorded_run.code_to_run(spec, typed, is_same_program=is_same)
@@ -98,6 +98,7 @@ class RequestBuilder:
             spec=spec,
             config_yaml="" if contact_keys is not None else OmegaConf.to_yaml(config),
             notes=notes,
+            file_notes=tuple(self._files.shadows(configs)),
             overrides=typed,
             contact_words=contact_words(overrides, spec.cluster),
             recorded_code=recorded_code,

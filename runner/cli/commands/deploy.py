@@ -21,6 +21,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     A launch does so for the hosts that lack it.
     """
     from runner.control.code.snapshot import Snapshot
+    from runner.control.record.said_notes import unsaid
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
@@ -34,7 +35,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         raise ConfigError([Problem("cluster.project", message, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     with open_pool(composed) as pool:
-        for note in snapshot.notes:
+        for note in unsaid("code", snapshot.notes):
             pool.console.message(f"note: {note}")
         found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()

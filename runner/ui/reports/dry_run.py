@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
+from runner.core.text import bracket_ipv6
 from runner.ui.layout import align, fold_names
-from runner.ui.reports.report import launch_header
+from runner.ui.reports.report import run_header
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,21 @@ def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
             blocks.append(text)
         else:
             blocks.append(f"{title}\n{text}")
-    blocks.append("\n".join(f"# {line}" for line in launch_header(plan).splitlines()))
+    header = [*run_header(plan).splitlines(), *_rendezvous_line(plan)]
+    header += [f"  note: {text}" for text in plan.notes]
+    blocks.append("\n".join(f"# {line}" for line in header))
     return "\n\n".join(blocks)
+
+
+def _rendezvous_line(plan: Plan) -> list[str]:
+    """Return the rendezvous endpoint and the reason for it; nothing if it is not on record."""
+    has_reason = plan.rendezvous_reason and len(plan.nodes) > 1
+    reason = f" ({plan.rendezvous_reason})" if has_reason else ""
+    if plan.etcd_endpoint:
+        return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
+    if plan.master_port:
+        return [f"  meeting at {bracket_ipv6(plan.master_addr)}:{plan.master_port}{reason}"]
+    return ["  single node: torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
 def _remark(plan: Plan, node_plan: NodePlan) -> str:
