@@ -10,7 +10,7 @@ from runner.cli.selection import Selection, open_pool, workdir_request
 from runner.cli.verb import parse_duration, verb
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.ui.output import show
+from runner.ui.output import show, show_prose
 
 DEFAULT_AGE = "7d"
 
@@ -68,7 +68,10 @@ def clean(
                 raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
     text = tables.render_clean(results, runs, older_than or DEFAULT_AGE, dry_run=dry_run)
-    show(json.dumps(encode(results)) if json_ else text)
+    if json_:
+        show(json.dumps(encode(results)))
+    else:
+        show_prose(text)
     return 0
 
 
@@ -86,5 +89,5 @@ def _clean_local(older_than: str, *, dry_run: bool, as_json: bool) -> int:
     if as_json:
         show(json.dumps(encode(pruned)))
     else:
-        show(tables.render_pruned(pruned.releases, pruned.size, pruned.runs, dry_run=dry_run))
+        show_prose(tables.render_pruned(pruned.releases, pruned.size, pruned.runs, dry_run=dry_run))
     return 0

@@ -11,7 +11,7 @@ from runner.cli.verb import verb
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
-from runner.ui.output import show
+from runner.ui.output import show, show_prose
 
 
 @verb("deploy")
@@ -50,5 +50,8 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         seconds=round(seconds, 3),
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
     )
-    show(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
+    if json_:
+        show(json.dumps(encode(deployed)))
+    else:
+        show_prose(tables.render_push(deployed))
     return 0

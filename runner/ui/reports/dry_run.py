@@ -17,7 +17,7 @@ from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
 from runner.core.text import bracket_ipv6
-from runner.ui.layout import align, fold_names
+from runner.ui.layout import align, fold_names, terminal_width, wrap_lines
 from runner.ui.reports.report import run_header
 
 
@@ -51,14 +51,18 @@ def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
         text = template.render([script for _, script in members])
         if len(members) > 1:
             title += ": on each host, paste its line and then the command below"
-            blocks.append("\n".join([title, *template.assignments()]))
+            blocks.append("\n".join([_comment(title), *template.assignments()]))
             blocks.append(text)
         else:
-            blocks.append(f"{title}\n{text}")
+            blocks.append(f"{_comment(title)}\n{text}")
     header = [*run_header(plan).splitlines(), *_rendezvous_line(plan)]
     header += [f"  note: {text}" for text in plan.notes]
-    blocks.append("\n".join(f"# {line}" for line in header))
+    blocks.append(_comment("\n".join(f"# {line}" for line in header)))
     return "\n\n".join(blocks)
+
+
+def _comment(text: str) -> str:
+    return wrap_lines(text, terminal_width() - 1)
 
 
 def _rendezvous_line(plan: Plan) -> list[str]:
