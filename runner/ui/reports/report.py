@@ -26,7 +26,7 @@ from runner.core.text import (
     join_some,
     printable,
 )
-from runner.ui.layout import align, fold_names, message_width, wrap
+from runner.ui.layout import align, fold_names
 
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
@@ -279,15 +279,10 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
         quoted = (*diagnosis.context, *diagnosis.excerpt)
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
-            lines += _wrap("why", diagnosis.meaning) + _wrap("cure", diagnosis.remedy)
+            lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
     if verdict.consequences > 0:
         lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
-
-
-def _wrap(title: str, text: str) -> list[str]:
-    width = message_width() - 1  # a terminal may go to the next line after its last column
-    return wrap(f"{title}: {text}", width, "  ", "    ")
 
 
 def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
