@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def unsaid(subject: str, notes: Sequence[str]) -> list[str]:
     They are kept in this folder's records. Where that cannot be done, they are said each time, and
     never where a program reads what is printed.
     """
-    if not OF_PROGRAMS.isdisjoint(sys.argv):
+    if not OF_PROGRAMS.isdisjoint(takewhile("--".__ne__, sys.argv)):
         return []
     path = Path(RUNS_FOLDER, SAID_FILE)
     said: dict[str, Any] = {}

@@ -54,3 +54,11 @@ def test_the_file_stays_small(said: Path) -> None:
     assert "plan on 2" in kept
     assert "plan on 1" not in kept
     assert {len(notes) for notes in kept.values()} == {said_notes.MAX_NOTES}
+
+
+def test_a_program_is_told_nothing(said: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after `--` is not for us."""
+    monkeypatch.setattr("sys.argv", ["runner", "ps", "--json"])
+    assert (unsaid("plan", ["a"]), said.exists()) == ([], False)
+    monkeypatch.setattr("sys.argv", ["runner", "task=x", "--", "--json"])
+    assert unsaid("plan", ["a"]) == ["a"]
