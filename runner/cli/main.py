@@ -12,10 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
-import runner
 from runner import __version__
 from runner.cli.parser import VerbParser, help_text, launch_parser, split_words
 from runner.cli.suggestions import (
@@ -71,8 +69,6 @@ def entry() -> NoReturn:
     threading.excepthook = _report_thread
     descriptor_limit.raise_to_hard()
     try:
-        if text := shadow_note():
-            note(text)
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # such as `| head`
@@ -88,18 +84,6 @@ def entry() -> NoReturn:
         except OSError:  # else the interpreter tries again, and exits with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
-
-
-def shadow_note() -> str:
-    """Return that `python -m runner` here starts a module of the user's in place of us, or ""."""
-    package = Path(runner.__file__).parent
-    for name, init in (("runner", "runner/__init__.py"), ("runner.py", "")):
-        if Path(init or name).is_file() and not package.samefile(name):
-            return (
-                f"./{name} is what `python -m runner` starts in this folder; the script "
-                "`runner` is not affected"
-            )
-    return ""
 
 
 def _report_thread(args: threading.ExceptHookArgs) -> None:

@@ -12,6 +12,7 @@ from runner.config.overrides import chosen_cluster, hydra_value, override_key
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import SWEEP_FILE
+from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.spec import LaunchRequest, Node, Spec
@@ -62,6 +63,8 @@ class Selection:
             hint = "--cluster NAME takes the YAML that is here"
             raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
+            note(text)
+        for text in unsaid(f"files of {composed.spec.cluster}", composed.file_notes):
             note(text)
         return replace(composed, config_dirs=self.config_dirs)
 
@@ -137,7 +140,9 @@ class Selection:
         if not self.names_cluster:
             spec = request.spec
             where = f"{spec.cluster} ({fold_names([node.name for node in spec.nodes])})"
-            note(f"on {where}{why}; --cluster NAME chooses another")
+            text = f"on {where}{why}; --cluster NAME chooses another"
+            for each in unsaid(f"default cluster{why}", [text]):
+                note(each)
         return request
 
 

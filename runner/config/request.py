@@ -22,8 +22,8 @@ from runner.config.spec_builder import build_spec
 from runner.config.task import (
     append_arguments,
     new_run_id,
-    overruled_arguments,
     program_name,
+    refuse_overruled_arguments,
 )
 from runner.config.validation import SpecInputs
 from runner.core.errors import ConfigError, Problem
@@ -76,8 +76,7 @@ class RequestBuilder:
         cluster = "+".join(files) or chosen.get("cluster", "cluster").removeprefix("cluster/")
         if contact_keys is None:
             config = with_defaults(config)
-            if overruled := overruled_arguments(config.task, overrides):
-                raise ConfigError(overruled)
+            refuse_overruled_arguments(config.task, overrides)
             append_arguments(config, self._arguments)
         if recorded_run:
             _set(config, rerun.KEY, recorded_run.plan.run_id)
@@ -95,8 +94,8 @@ class RequestBuilder:
             located = [replace(p, subject=locate(p.subject)) for p in error.problems]
             raise ConfigError(located) from error
         typed = (*overrides, *(("--", *self._arguments) if self._arguments else ()))
-        merged_notes = primary.merged_nodes_notes(hydra_input.parsed, config)
-        recorded_code, notes = None, (*merged_notes, *self._files.shadows(configs))
+        notes = tuple(primary.merged_nodes_notes(hydra_input.parsed, config))
+        recorded_code = None
         if recorded_run and contact_keys is None:
             is_same = not hydra_input.replaces_program
             recorded_code, own = recorded_run.code_to_run(spec, typed, is_same_program=is_same)
@@ -105,6 +104,7 @@ class RequestBuilder:
             spec=spec,
             config_yaml="" if contact_keys is not None else OmegaConf.to_yaml(config),
             notes=notes,
+            file_notes=tuple(self._files.shadows(configs)),
             overrides=typed,
             contact_words=contact_words(overrides, spec.cluster),
             recorded_code=recorded_code,

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from runner.config.overrides import hydra_value, override_key, with_arguments
 from runner.config.schema import DebugConfig, TaskConfig, TorchrunConfig
 from runner.config.validation import SpecInputs, Validator, join_or, scalar_text
-from runner.core.errors import Problem
+from runner.core.errors import ConfigError, Problem
 from runner.core.model.plan import DebugRank
 from runner.core.model.slurm import SlurmSpec
 from runner.core.model.spec import Node, Rendezvous, Task
@@ -102,15 +102,15 @@ def append_arguments(config: DictConfig, words: Sequence[str]) -> list[str]:
     return [f"task.extra_args={hydra_value(both)}"]
 
 
-def overruled_arguments(task: DictConfig, overrides: Sequence[str]) -> list[Problem]:
-    """Return a problem for each argument that is set now, and again by words that come after it.
+def refuse_overruled_arguments(task: DictConfig, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for arguments that are set now, and again by words that come after them.
 
     Such words are in `task.extra_args` of a task's YAML, or of the record of a run.
     """
     keys = {override_key(word): word for word in overrides}
     own: Any = cast("Any", OmegaConf.to_container(task, resolve=False))["extra_args"]
     if "task.extra_args" in keys or not own:
-        return []
+        return
     text = own if isinstance(own, str) else shlex.join(map(str, own))
     flags = {word.partition("=")[0] for word in text.split()}
     problems = []
@@ -121,7 +121,8 @@ def overruled_arguments(task: DictConfig, overrides: Sequence[str]) -> list[Prob
             message = f"{found[0]} is in task.extra_args, too (words after `--` are), and would win"
             hint = f"-- {found[0]} VALUE comes last and wins\n~task.extra_args leaves out: {text}"
             problems.append(Problem(word, message, hint))
-    return problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def _read_program(validator: Validator, kind: str, value: object) -> list[str]:

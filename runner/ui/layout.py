@@ -84,13 +84,13 @@ def wrap_lines(text: str, width: int) -> str:
 
 
 def _wrap_line(line: str, width: int) -> list[str]:
-    margin = line[: len(line) - len(line.lstrip())]
+    margin = line[: len(line) - len(line.lstrip(" #"))]  # that of a comment, too
     if len(line) <= width or line.lstrip().startswith("| "):  # a quotation
         return [line]
     if match := _match_command(line):
         before = match[1].rstrip()
         return [*_wrap_line(before, width), f"    {match[2]}"] if before else [line]
-    return wrap(line.strip(), width, margin, f"{margin}    ")
+    return wrap(line[len(margin) :].rstrip(), width, margin, f"{margin}    ")
 
 
 def _match_command(line: str) -> re.Match[str] | None:

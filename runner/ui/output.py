@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
 from runner.core.errors import STANDARD_OUTPUT
 from runner.core.text import printable_lines
-from runner.ui.layout import message_width, terminal_width, wrap_lines
+from runner.ui.layout import (
+    UNLIMITED_WIDTH,
+    message_width,
+    terminal_width,
+    wrap_lines,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -17,11 +24,23 @@ if TYPE_CHECKING:
 def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
     """Print lines of the runner's own, to standard output unless to `file`.
 
-    On a terminal, standard error is prose: its lines are broken at blanks.
+    On a terminal, standard error is prose: see `message_text`.
     """
-    if file is sys.stderr:
-        text = wrap_lines(text, message_width() - 1)
-    print(printable_lines(text), file=file or sys.stdout, flush=flush)
+    text = message_text(text) if file is sys.stderr else printable_lines(text)
+    print(text, file=file or sys.stdout, flush=flush)
+
+
+def message_text(text: str, descriptor: int | None = None) -> str:
+    """Return lines of the runner's own as standard error takes them, or what stands in for it.
+
+    On a terminal they are broken at blanks, and notes are dim.
+    """
+    width = message_width(descriptor)
+    lines = wrap_lines(printable_lines(text), width - 1)
+    is_grey = os.environ.get("TERM", "dumb") == "dumb" or os.environ.get("NO_COLOR")
+    if width == UNLIMITED_WIDTH or is_grey:
+        return lines
+    return re.sub(r"(?m)^ *note: .*(?:\n    .*)*", "\x1b[2m\\g<0>\x1b[0m", lines)
 
 
 def show_prose(text: str) -> None:

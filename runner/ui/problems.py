@@ -23,7 +23,7 @@ _SCAN_HINT = re.compile(
 LEVEL_COLOURS = {Level.OK: GREEN, Level.WARNING: YELLOW, Level.ERROR: BOLD + b";" + RED}
 """In the order of the rows: the worst last, just above the prompt."""
 
-MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 40  # of the columns of nodes and of text
+MAX_NAMES_WIDTH, MIN_TEXT_WIDTH = 20, 24  # of the columns of nodes and of text
 COMMAND_HINT = re.compile(
     r"((?:[^:/]+: )?)((?:sudo|ssh\S*|python|runner|\S+ -m runner|[~/]\S*[^\s:]) \S.*)"
 )
@@ -171,7 +171,8 @@ def render_findings(
         consequence = "refuse or hang" if counts[Level.ERROR] else "continue"
         subject = f"a launch of {task}" if task else f"a launch on {cluster}"
         summary += f"; {subject} would {consequence}"
-    return "\n".join([*fine, *separator, *bad, f"{cluster}: {summary or 'no problems found'}"])
+    verdict = wrap(f"{cluster}: {summary or 'no problems found'}", width)
+    return "\n".join([*fine, *separator, *bad, *verdict])
 
 
 class _Layout:

@@ -32,10 +32,9 @@ from runner.workflows.slurm.queue import QueuedJob
 ANSWER_TIMEOUT_S = 30
 ANSWERS = {"": "detach", "d": "detach", "detach": "detach", "s": "stop", "stop": "stop"}
 DETACH_QUESTION = (
-    "Ctrl-C: detach, and the run goes on, or stop it? "
-    f"Type d or s, and Enter (d, also after {ANSWER_TIMEOUT_S} s)"
+    f"Type d and Enter to detach (also after {ANSWER_TIMEOUT_S} s), or s and Enter to stop the run"
 )
-COUNTDOWN = "d or s, and Enter (d)? Without an answer: detaching"
+COUNTDOWN = "d or s? detaching"
 
 
 def await_start(request: LaunchRequest, finder: RunFinder) -> None:
@@ -98,7 +97,7 @@ def _follow_attempt(
 ) -> AttemptMonitor:
     """Show one attempt to its end."""
     inbox = run.finder.pool.inbox
-    run.console.message(report.launch_header(run.plan))
+    run.console.message(report.run_header(run.plan))
     for share in () if run.already_ended else run.plan.nodes:
         if problem := run.finder.unreachable.get(share.node):
             run.console.message(f"{share.node}: {problem.message}; it is tried again")

@@ -21,6 +21,7 @@ from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.source import CodeSource, shipped_tasks
 from runner.control.record import run_index
 from runner.control.record.run_store import RunStore
+from runner.control.record.said_notes import unsaid
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
 from runner.core.errors import (
@@ -61,7 +62,12 @@ from runner.workflows.host_pool import (
     signal_pending,
 )
 from runner.workflows.launch_notifier import LaunchNotifier
-from runner.workflows.preparation import Preparation, open_code_source, without_pulls
+from runner.workflows.preparation import (
+    Preparation,
+    launch_notes,
+    open_code_source,
+    without_pulls,
+)
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.reporting import AttemptReporter, Ending
 from runner.workflows.runs.discovery import RunFinder
@@ -101,11 +107,9 @@ def dry_run(request: LaunchRequest) -> None:
     assumptions: list[str] = []
     request = without_pulls(request)
     if request.dry_run is DryRun.OFFLINE:
-        for text in request.notes:
-            note(text)
         spec, facts, assumptions = assumed_facts(request.spec, fold_names)
         source = open_code_source(request)
-        for text in source.notes:
+        for text in launch_notes(request, source):
             note(text)
         plan = build_plan(spec, facts, code=source.code, fold_names=fold_names)
         plan = replace(plan, rendezvous_reason="assumed")
@@ -274,10 +278,13 @@ class LaunchSession:
         started_at = time.monotonic()
         if self._notifier:
             self._notifier.begin(plan)
-        header = report.attempt_header if plan.attempt else report.launch_header
+        header = report.attempt_header if plan.attempt else report.run_header
         self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
         if not (plan.attempt or self._pool.spec.detach):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
+        is_passing = bool(self._pool.spec.debug)  # how to attach to its rank
+        for text in plan.notes if is_passing else unsaid(f"plan on {plan.cluster}", plan.notes):
+            self._console.message(f"note: {text}")
         reporter = AttemptReporter(
             plan, self._console, self._store, is_launch=True, on_event=self._on_event
         )

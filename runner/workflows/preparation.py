@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +10,20 @@ from runner.checks.base import CheckContext, evaluate_checks
 from runner.control.attempt.admission import AdmissionHooks
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
+from runner.control.record.host_record import merge_statuses
+from runner.control.record.said_notes import unsaid
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding
-from runner.core.model.spec import LaunchRequest, Node
+from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
+from runner.core.shell import this_program
 from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
+from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import HostPool
 
 
@@ -36,6 +40,18 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
     return CodeOnHosts(request.spec)
 
 
+def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
+    """Return what the user should know before a launch; before a dry run, also what was said."""
+    is_launch = request.dry_run is DryRun.OFF
+    files: Sequence[str] = request.file_notes
+    code: Sequence[str] = source.notes
+    if is_launch:
+        files = unsaid(f"files of {request.spec.cluster}", files)
+    if is_launch and not request.recorded_code:
+        code = unsaid("code", code)
+    return [*request.notes, *files, *code]
+
+
 def without_pulls(request: LaunchRequest) -> LaunchRequest:
     """Return the request whose image no host pulls: for a look at the hosts."""
     container = replace(request.spec.container, fetches=False)
@@ -47,13 +63,13 @@ class Preparation:
 
     def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
-        self._notes, self._source, self._pool = request.notes, source, pool
+        self._request, self._source, self._pool = request, source, pool
         self._candidates = pool.spec
 
     def collect_facts(self) -> dict[str, Facts]:
         """Ask every host, show what the user should know, and run the checks of a launch."""
         say = self._pool.console.message
-        for note in (*self._notes, *self._source.notes):
+        for note in launch_notes(self._request, self._source):
             say(f"note: {note}")
         facts, missing, standby, spare_problems = self._pool.collect_facts(
             self.facts_request,
@@ -66,9 +82,28 @@ class Preparation:
         for problem in spare_problems:
             say(f"note: a spare node cannot be used as it is: {problem}")
         self._select_nodes(facts)
+        if self._request.dry_run is DryRun.OFF:
+            self._say_other_runs()
         for warning in self._run_checks(facts):
-            say(f"note: {warning}")
+            say(f"warning: {warning}")
         return {**facts, **standby}
+
+    def _say_other_runs(self) -> None:
+        """Name the runs that are on the same hosts, as far as these answer."""
+        spec = self._pool.spec
+        hosts = {node.name: node.host for node in spec.nodes}
+        broadcast = self._pool.broadcast(hosts, show=lambda *_: None)
+        answers, _ = broadcast.collect("runs", {"others": [*hosts]}, "runs")
+        runs, _ = merge_statuses(answers, hosts)
+        others = [run for run in runs if run.is_active and run.run_id != spec.run_id]
+        if not others:
+            return
+        who = f"{describe_run(others[-1].info)}, is on {fold_names(others[-1].by_host)}, too"
+        how = f"stop {self._request.run_flags(others[-1].run_id)}"
+        if others[1:]:
+            who += f", and {len(others) - 1} more"
+            how = f"ps {self._request.selector}".rstrip()
+        self._pool.console.message(f"{who}: {this_program()} {how}")
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

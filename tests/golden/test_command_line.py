@@ -113,11 +113,13 @@ def test_a_users_file_wins_over_the_shipped_one(here: Here) -> None:
     chosen = here("cluster=lab3", "task=mine").run
     assert [node.name for node in chosen.spec.nodes] == ["mine"]
     own = f"{here.folder}/conf/cluster/lab3.yaml"
-    assert chosen.notes == (f"cluster/lab3: {own} (shadows {CONF}/cluster/lab3.yaml)",)
+    assert chosen.file_notes == (f"cluster/lab3: {own} (shadows {CONF}/cluster/lab3.yaml)",)
     chosen = here("cluster=lab3", "--config-dir", "given", "task=mine").run
     assert [node.name for node in chosen.spec.nodes] == ["given"]
     given = f"{here.folder}/given/cluster/lab3.yaml"
-    assert chosen.notes == (f"cluster/lab3: {given} (shadows {own} and {CONF}/cluster/lab3.yaml)",)
+    assert chosen.file_notes == (
+        f"cluster/lab3: {given} (shadows {own} and {CONF}/cluster/lab3.yaml)",
+    )
 
 
 def test_a_users_own_primary_config(here: Here) -> None:

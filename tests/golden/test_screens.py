@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -141,3 +142,21 @@ def test_lines_are_broken_at_blanks_and_commands_never(
     too_long = [line for line in wrapped.splitlines() if len(line) > 79]
     assert all(line.lstrip().startswith((PROGRAM, "| ")) for line in too_long)
     assert f"\n    {PROGRAM} clean --cluster lab --older-than 0s\n" in wrapped
+
+
+def test_a_comment_stays_a_comment() -> None:
+    """Such as those of a dry run, beside what is to be pasted."""
+    told = "#   note: no GPU on gpu1: 1 rank on the CPU (cluster.nproc_per_node sets more)"
+    assert wrap_lines(told, 59) == (
+        "#   note: no GPU on gpu1: 1 rank on the CPU\n#       (cluster.nproc_per_node sets more)"
+    )
+
+
+@pytest.mark.parametrize("case", [well, ill])
+def test_findings_fit_sixty_columns(case: Callable[[], CheckContext]) -> None:
+    """But for words and commands that are longer."""
+    text = render_findings(evaluate_checks(case()), "lab", "train", 60)
+    too_long = [line for line in text.splitlines() if len(line) > 60]
+    assert [
+        line for line in too_long if not re.match(r" +(sudo|runner|ssh|python|/|\S+$)", line)
+    ] == []

@@ -133,10 +133,10 @@ def test_without_a_controller_a_run_goes_on_for_a_while(
 def test_a_run_outlives_its_terminal(
     lab: Lab, begin: Callable[..., Controller], how: signal.Signals
 ) -> None:
-    """By default, and the launch has said so, with how to end it."""
+    """By default, and the launch has said so, with how to find it."""
     controller = begin()
-    stop = f"python -m runner stop --run {controller.run_id}"
-    line = f"closing this terminal leaves it running; to end it: Ctrl-C, or {stop}"
+    attach = f"python -m runner attach {controller.run_id}"
+    line = f"  Ctrl-C stops it; it outlives the terminal: {attach}\n"
     assert line in controller.err, controller.err
     controller.send(how)
     controller.process.wait(10 * PATIENCE)

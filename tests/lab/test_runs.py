@@ -289,7 +289,7 @@ def test_ctrl_c_while_attached_asks(
         terminal.until(r"(?s)\] up.*\] up")
         terminal.process.send_signal(signal.SIGINT)
         run = rf"run {run_id}, task \w+, of \S+@\S+, launched \d+ s ago"
-        terminal.until(run, "Type d or s")
+        terminal.until(run, "Type d and Enter to detach")
         terminal.type(f"{answer}\n")
         assert terminal.end() == (130 if state == "stopped" else 0), terminal.shown
     listed = json.loads(on_lab("ps", "--all", "--cluster", "lab", "--json").out)["runs"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.cli.selection import Selection, open_pool, workdir_request
 from runner.cli.verb import parse_duration, verb
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady, Problem
-from runner.ui.output import show
-
-if TYPE_CHECKING:
-    pass
+from runner.ui.output import show, show_prose
 
 DEFAULT_AGE = "7d"
 
@@ -55,12 +52,13 @@ def clean(
         pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         pool.console.phase("cleaning")
         cleaned = pool.broadcast().all("clean", request, reply_kind="cleaned")
-        listings = pool.broadcast().all("runs", {"others": others}, reply_kind="runs")
-        merged, _ = merge_statuses(listings, {node.name: node.host for node in spec.nodes})
-        known = {run.run_id: run.info for run in merged}
         old = sorted({run_id for reply in cleaned.values() for run_id in reply["runs"]})
-        runs = {run_id: known.get(run_id, RunInfo(run_id)) for run_id in old}
-        if not dry_run:
+        runs = {run_id: RunInfo(run_id) for run_id in old}
+        if old:
+            listings = pool.broadcast().all("runs", {"others": others}, reply_kind="runs")
+            merged, _ = merge_statuses(listings, {node.name: node.host for node in spec.nodes})
+            runs.update({run.run_id: run.info for run in merged if run.run_id in runs})
+        if not dry_run and any(each["runs"] or each["releases"] for each in cleaned.values()):
             confirm(pool, "remove", list(runs.values()), yes=yes)
             request |= {"dry_run": False, "only": old}
             try:
@@ -70,7 +68,10 @@ def clean(
                 raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
     text = tables.render_clean(results, runs, older_than or DEFAULT_AGE, dry_run=dry_run)
-    show(json.dumps(encode(results)) if json_ else text)
+    if json_:
+        show(json.dumps(encode(results)))
+    else:
+        show_prose(text)
     return 0
 
 
@@ -88,5 +89,5 @@ def _clean_local(older_than: str, *, dry_run: bool, as_json: bool) -> int:
     if as_json:
         show(json.dumps(encode(pruned)))
     else:
-        show(tables.render_pruned(pruned.releases, pruned.size, pruned.runs, dry_run=dry_run))
+        show_prose(tables.render_pruned(pruned.releases, pruned.size, pruned.runs, dry_run=dry_run))
     return 0

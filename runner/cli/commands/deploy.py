@@ -11,7 +11,7 @@ from runner.cli.verb import verb
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
-from runner.ui.output import show
+from runner.ui.output import show, show_prose
 
 
 @verb("deploy")
@@ -21,6 +21,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     A launch does so for the hosts that lack it.
     """
     from runner.control.code.snapshot import Snapshot
+    from runner.control.record.said_notes import unsaid
     from runner.core.planning.readiness import workdir_problems
     from runner.ui.reports import tables
 
@@ -34,7 +35,7 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         raise ConfigError([Problem("cluster.project", message, hint)])
     snapshot = Snapshot.take(spec, Path.cwd(), composed.run_dir)
     with open_pool(composed) as pool:
-        for note in snapshot.notes:
+        for note in unsaid("code", snapshot.notes):
             pool.console.message(f"note: {note}")
         found = pool.collect_facts(lambda node: workdir_request(spec, node), workdir_problems)
         started_at = time.monotonic()
@@ -49,5 +50,8 @@ def deploy(selection: Selection, json_: bool = False) -> int:
         seconds=round(seconds, 3),
         sent={name: each.sent if each.is_new else None for name, each in by_node.items()},
     )
-    show(json.dumps(encode(deployed)) if json_ else tables.render_push(deployed))
+    if json_:
+        show(json.dumps(encode(deployed)))
+    else:
+        show_prose(tables.render_push(deployed))
     return 0

@@ -4,6 +4,7 @@ CONFIG_FILE, OVERRIDES_FILE = "config.yaml", "overrides.yaml"
 CONTACT_FILE = "contact.json"
 PLAN_FILE = "plan.json"
 RESULT_FILE = "result.json"
+SAID_FILE = ".said.json"  # beside the records: which notes were said
 
 HOSTS_FOLDER = "hosts"
 """Below it, a folder for each node with what its host has on record."""

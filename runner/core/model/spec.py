@@ -345,7 +345,8 @@ class LaunchRequest:
     ui: str  # "auto", "plain" or "raw"
     console_ranks: Optional[FrozenSet[int]]  # whose output is shown; None for all
     config_yaml: str  # all of it, with interpolations unresolved
-    notes: Tuple[str, ...] = ()  # files that shadow others, a task that is replaced
+    notes: Tuple[str, ...] = ()  # about what was typed
+    file_notes: Tuple[str, ...] = ()  # files that shadow others
     overrides: Tuple[str, ...] = ()  # of the command line
     contact_words: Tuple[str, ...] = ()  # those by which any verb reaches the same hosts
     config_dirs: Tuple[str, ...] = ()  # the folders of YAML that it named

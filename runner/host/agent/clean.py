@@ -12,7 +12,12 @@ from runner.host.agent.server import RequestHandler
 from runner.host.process.event_loop import Steps
 from runner.host.process.kill import kill_until_gone
 from runner.host.storage import run_owner
-from runner.host.storage.garbage import collect_garbage, remove_left_container, remove_unbegun
+from runner.host.storage.garbage import (
+    collect_garbage,
+    find_unbegun,
+    remove_job,
+    remove_left_container,
+)
 from runner.host.storage.run_folder import make_marker, read_order
 from runner.host.storage.run_list import is_in_job
 from runner.host.supervisor.recovery import find_leftovers, recover_unfinished
@@ -29,7 +34,7 @@ class Handler(RequestHandler):
         removed = yield from collect_garbage(
             workdir, node, older_than_s, others, only, dry_run=dry_run
         )
-        if only is None and os.path.isdir(os.path.join(workdir, "runs")):
+        if only is None:
             removed["runs"] += yield from _remove_unbegun(workdir, older_than_s, dry_run=dry_run)
         self.context.answer(frame, "cleaned", **removed)
 
@@ -75,13 +80,20 @@ class Handler(RequestHandler):
 def _remove_unbegun(
     workdir: str, older_than_s: float, *, dry_run: bool
 ) -> Generator[None, None, List[str]]:
-    """Remove the runs whose jobs have ended before they began them."""
-    from runner.host.slurm import commands, job  # noqa: PLC0415 (most hosts have no Slurm)
+    """Remove the runs whose jobs have ended before they began them.
 
-    if commands.missing_program():
+    Slurm is asked only where there is one: without its controller, that takes seconds.
+    """
+    unbegun = find_unbegun(workdir, older_than_s)
+    if not unbegun:
         return []
+    from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
+
     jobs, problem = yield from job.queued()
     if problem:
         return []
     known = {word for each in jobs for word in (each.job_id, each.name)}
-    return remove_unbegun(workdir, known, older_than_s, dry_run=dry_run)
+    removed = [run_id for run_id, job_id in unbegun.items() if not known & {run_id, job_id}]
+    for run_id in () if dry_run else removed:
+        remove_job(JobPaths(workdir, run_id).run)
+    return removed

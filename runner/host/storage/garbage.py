@@ -8,7 +8,7 @@ import shutil
 import stat
 import time
 from dataclasses import replace
-from typing import Any, Collection, Dict, Generator, Iterator, List, Optional, Set, Tuple
+from typing import Any, Collection, Dict, Generator, Iterator, Optional, Set, Tuple
 
 from runner.core.outcome.job_end import is_requeued
 from runner.core.protocol.events import Ended, NotificationFailed, ProgramStarted
@@ -104,10 +104,10 @@ def _remove_run(folder: RunPaths) -> Steps:
     for leftover in _recorded_cgroups(folder):
         leftover.remove()
     yield from remove_run_folder(folder.root)
-    _remove_job(os.path.dirname(folder.root))
+    remove_job(os.path.dirname(folder.root))
 
 
-def _remove_job(run_folder: str) -> None:
+def remove_job(run_folder: str) -> None:
     """Remove what belongs to the job of a run, and then its folder, unless a node's is left."""
     with contextlib.suppress(OSError):
         if all(name.startswith(".") for name in os.listdir(run_folder)):
@@ -115,26 +115,21 @@ def _remove_job(run_folder: str) -> None:
             os.rmdir(run_folder)
 
 
-def remove_unbegun(
-    workdir: str, jobs: Collection[str], older_than_s: float, *, dry_run: bool
-) -> List[str]:
-    """Remove the runs that no node of a job has begun, and return them.
+def find_unbegun(workdir: str, older_than_s: float) -> Dict[str, str]:
+    """Return the old runs that no node of a job has begun, with the id of each one's job.
 
-    `jobs` are the ids and names of those in the queue.
+    That job may be in the queue.
     """
-    removed = []
+    found = {}
     for run_id in filter(is_run_id, procfs.list_names(os.path.join(workdir, "runs"))):
         paths = JobPaths(workdir, run_id)
         made_at = mtime(paths.root)
         names = procfs.list_names(paths.run)
         is_job = bool(made_at) and all(name.startswith(".") for name in names)
         is_old = made_at < time.time() - max(older_than_s, UNFINISHED_GRACE_S)
-        job_id = procfs.read_text(paths.job_id).strip()
-        if is_job and is_old and job_id not in jobs and run_id not in jobs:
-            removed.append(run_id)
-            if not dry_run:
-                _remove_job(paths.run)
-    return removed
+        if is_job and is_old:
+            found[run_id] = procfs.read_text(paths.job_id).strip()
+    return found
 
 
 def remove_run_folder(root: str) -> Steps:

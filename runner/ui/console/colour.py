@@ -62,7 +62,7 @@ class LineStyler:
         """Return a report with its success or failure in colour."""
         lines = text.split("\n")
         for number, line in enumerate(lines):
-            if verdict := re.match(r"run \S+ (\w+) |first failure: ", line):
+            if verdict := re.match(r"run \S+ (?!goes |is )(\w+) |first failure: ", line):
                 code = {"succeeded": GREEN, "stopped": YELLOW}.get(verdict[1], RED)
                 lines[number] = self.sgr(
                     BOLD + b";" + code, line.encode(errors="backslashreplace")

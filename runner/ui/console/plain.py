@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from runner.core.text import printable_lines
 from runner.ui.console.control_sequences import clean_lines
 from runner.ui.console.dedup import NO_RANK, Source
 from runner.ui.console.line_buffer import LineAssembler
 from runner.ui.console.traceback_folding import RankLines, TracebackFolder
-from runner.ui.layout import message_width, wrap_lines
+from runner.ui.layout import message_width
+from runner.ui.output import message_text
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
@@ -314,12 +314,8 @@ class Console:
 
 
 def encode_lines(text: str) -> bytes:
-    """Return text as whole lines of bytes that can always be written, and only show.
-
-    On a terminal they are broken at blanks.
-    """
-    lines = wrap_lines(printable_lines(text).rstrip("\n"), message_width(ERR) - 1)
-    return f"{lines}\n".encode()
+    """Return text as whole lines of bytes that can always be written, and only show."""
+    return f"{message_text(text, ERR).rstrip()}\n".encode()
 
 
 def open_console(

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
-from runner.ui.layout import align, fold_names
-from runner.ui.reports.report import launch_header
+from runner.core.text import bracket_ipv6
+from runner.ui.layout import align, fold_names, terminal_width, wrap_lines
+from runner.ui.reports.report import run_header
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,29 @@ def render_dry_run(plan: Plan, assumed: Sequence[str] = ()) -> str:
         text = template.render([script for _, script in members])
         if len(members) > 1:
             title += ": on each host, paste its line and then the command below"
-            blocks.append("\n".join([title, *template.assignments()]))
+            blocks.append("\n".join([_comment(title), *template.assignments()]))
             blocks.append(text)
         else:
-            blocks.append(f"{title}\n{text}")
-    blocks.append("\n".join(f"# {line}" for line in launch_header(plan).splitlines()))
+            blocks.append(f"{_comment(title)}\n{text}")
+    header = [*run_header(plan).splitlines(), *_rendezvous_line(plan)]
+    header += [f"  note: {text}" for text in plan.notes]
+    blocks.append(_comment("\n".join(f"# {line}" for line in header)))
     return "\n\n".join(blocks)
+
+
+def _comment(text: str) -> str:
+    return wrap_lines(text, terminal_width() - 1)
+
+
+def _rendezvous_line(plan: Plan) -> list[str]:
+    """Return the rendezvous endpoint and the reason for it; nothing if it is not on record."""
+    has_reason = plan.rendezvous_reason and len(plan.nodes) > 1
+    reason = f" ({plan.rendezvous_reason})" if has_reason else ""
+    if plan.etcd_endpoint:
+        return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
+    if plan.master_port:
+        return [f"  meeting at {bracket_ipv6(plan.master_addr)}:{plan.master_port}{reason}"]
+    return ["  single node: torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
 def _remark(plan: Plan, node_plan: NodePlan) -> str:

@@ -19,7 +19,6 @@ from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
 from runner.core.text import (
-    bracket_ipv6,
     counted,
     describe_exit,
     format_duration,
@@ -27,27 +26,35 @@ from runner.core.text import (
     join_some,
     printable,
 )
-from runner.ui.layout import align, fold_names, message_width, wrap
+from runner.ui.layout import align, fold_names
 
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
 
-def launch_header(plan: Plan) -> str:
-    """Return the task, the nodes, the rendezvous and the code of a run."""
-    lines = [
-        f"run {plan.run_id}: {plan.task} on {plan.cluster}, {_size_text(plan)}, {plan.backend}",
-        *_rendezvous_line(plan),
-    ]
-    if plan.attempt:
-        lines.append(f"  attempt {plan.attempt + 1}")
-    if plan.release:
-        lines.append(f"  code: {code_name(plan.release, plan.commit)}")
-    if plan.image:
-        lines.append(f"  image: {plan.image}")
-    lines += _node_lines(plan)
-    for note in plan.notes:
-        lines += _wrap("note", note)
-    return "\n".join(lines)
+def run_header(plan: Plan) -> str:
+    """Return what runs where, and which code: two lines, and more where nodes differ."""
+    shape, *rows = _shape(plan)
+    attempt = f", attempt {plan.attempt + 1}" if plan.attempt else ""
+    code = [f"code: {code_name(plan.release, plan.commit)}"] if plan.release else []
+    code += [f"image: {plan.image}"] if plan.image else []
+    lines = [f"run {plan.run_id}: {plan.task} on {shape}{attempt}"]
+    lines += [f"  {', '.join(code)}"] if code else []
+    return "\n".join([*lines, *rows])
+
+
+def attempt_header(plan: Plan) -> str:
+    """Return the parts of the header that may differ in a later attempt."""
+    return f"attempt {plan.attempt + 1}: " + "\n".join(_shape(plan))
+
+
+def _shape(plan: Plan) -> list[str]:
+    """Return nodes, ranks and backend in a line; if nodes differ, those of each kind in others."""
+    names = fold_names(each.node for each in plan.nodes)
+    where = names if plan.cluster == names else f"{names} ({plan.cluster})"
+    is_uniform = len({(each.nproc, each.gpus) for each in plan.nodes}) == 1
+    if is_uniform and not plan.torch_assigns_ranks:
+        return [f"{where}, {_node_text(plan.nodes)}, {plan.backend}"]
+    return [f"{where}, {_size_text(plan)}, {plan.backend}", *_node_lines(plan)]
 
 
 def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
@@ -59,23 +66,16 @@ def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
 
 
 def outliving_line(plan: Plan, run_flags: str) -> str:
-    """Return what becomes of the run when its terminal is closed, and how to end it."""
+    """Return how to end the run, and how to find it when its terminal is gone."""
     limit_s = plan.nodes[0].order.disconnect_s
-    limit = f" for {format_duration(limit_s)}" if limit_s else ""
-    ways = f"Ctrl-C, or {this_program()} stop {run_flags}"
-    return f"  closing this terminal leaves it running{limit}; to end it: {ways}"
-
-
-def attempt_header(plan: Plan) -> str:
-    """Return the parts of the header that may differ in a later attempt."""
-    title = f"attempt {plan.attempt + 1}: {_size_text(plan)}"
-    return "\n".join([title, *_rendezvous_line(plan), *_node_lines(plan)])
+    limit = f" by {format_duration(limit_s)}" if limit_s else ""
+    command = f"{this_program()} attach {run_flags.removeprefix('--run ')}"
+    return f"  Ctrl-C stops it; it outlives the terminal{limit}: {command}"
 
 
 def _node_lines(plan: Plan) -> list[str]:
     groups = [  # neighbours that differ only in name and ranks
-        list(group)
-        for _, group in itertools.groupby(plan.nodes, attrgetter("nproc", "gpus", "interface"))
+        list(group) for _, group in itertools.groupby(plan.nodes, attrgetter("nproc", "gpus"))
     ]
     return align([(fold_names(each.node for each in group), _node_text(group)) for group in groups])
 
@@ -101,17 +101,6 @@ def too_few_nodes(available: Sequence[str], needed: int) -> str:
     """Return that no attempt follows because nodes are missing."""
     names = f" ({fold_names(available)})" if available else ""
     return f"not relaunching: {counted(needed, 'node')} needed, {len(available)} available{names}"
-
-
-def _rendezvous_line(plan: Plan) -> list[str]:
-    """Return the rendezvous endpoint and the reason for it; nothing if it is not on record."""
-    has_reason = plan.rendezvous_reason and len(plan.nodes) > 1
-    reason = f" ({plan.rendezvous_reason})" if has_reason else ""
-    if plan.etcd_endpoint:
-        return [f"  meeting at the etcd at {plan.etcd_endpoint}{reason}"]
-    if plan.master_port:
-        return [f"  meeting at {bracket_ipv6(plan.master_addr)}:{plan.master_port}{reason}"]
-    return ["  single node: torchrun needs no address"] if len(plan.nodes) == 1 else []
 
 
 def _size_text(plan: Plan) -> str:
@@ -290,15 +279,10 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
         quoted = (*diagnosis.context, *diagnosis.excerpt)
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
-            lines += _wrap("why", diagnosis.meaning) + _wrap("cure", diagnosis.remedy)
+            lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
     if verdict.consequences > 0:
         lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
-
-
-def _wrap(title: str, text: str) -> list[str]:
-    width = message_width() - 1  # a terminal may go to the next line after its last column
-    return wrap(f"{title}: {text}", width, "  ", "    ")
 
 
 def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
@@ -386,9 +370,8 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     devices = ", on CPU" if node_plan.order.env.get("DIST_BACKEND", "gloo") == "gloo" else ""
     if node_plan.gpus:
         devices = f", on {format_ranges(node_plan.gpus, 'GPU')}"
-    via = f", via {node_plan.interface}" if node_plan.interface else ""
     per_node = f", {node_plan.nproc} each" if len(group) > 1 else ""
     ranks = [rank for member in group for rank in member.ranks]
     count = sum(member.nproc for member in group)
     ranks_text = format_ranges(ranks) if ranks else counted(count, "rank")
-    return f"{ranks_text}{per_node}{devices}{via}"
+    return f"{ranks_text}{per_node}{devices}"

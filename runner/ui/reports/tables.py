@@ -25,7 +25,7 @@ from runner.core.outcome.stacks import (
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.core.text import counted, format_duration, format_ranges, format_size, printable
-from runner.ui.layout import align, fold_names, group_names
+from runner.ui.layout import align, fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import describe_run
 
@@ -198,7 +198,7 @@ def render_origins(values: Iterable[Origin]) -> str:
             overridden = "" if number == 0 else f" (overridden: {setting.value})"
             blocks.append(f"  {setting.where}{key}{overridden}")
         if origin.meaning:
-            blocks.append(f"  # {origin.meaning}")
+            blocks.append(wrap_lines(f"  # {origin.meaning}", terminal_width() - 1))
     return "\n".join(blocks)
 
 

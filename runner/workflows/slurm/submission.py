@@ -44,7 +44,7 @@ from runner.workflows.host_pool import (
     enqueue_signal,
     forward_signals,
 )
-from runner.workflows.preparation import open_code_source
+from runner.workflows.preparation import launch_notes, open_code_source
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.runs.found_run import FoundRun
 from runner.workflows.slurm.queue import (
@@ -175,7 +175,7 @@ class Submission:
 
     def _facts(self) -> Facts:
         """Return what the login node says about itself; raise NotReady if it cannot serve."""
-        for text in (*self._request.notes, *self._source.notes):
+        for text in launch_notes(self._request, self._source):
             note(text)
         spec, code = self._request.spec, self._source.code
         if spec.slurm and spec.slurm.requeue and not spec.slurm.signal_before_s:

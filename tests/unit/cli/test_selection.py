@@ -155,3 +155,21 @@ def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[st
     (project / "runs" / "first" / "result.json").write_text("{}")
     assert main(("stop", "all")) == 2
     assert "    `runner ps` lists the runs\n" in capsys.readouterr().err
+
+
+def test_which_hosts_are_asked_is_said_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asks for JSON is no person: nothing is said, and nothing counts as said."""
+    said = project / "runs" / ".said.json"
+    with monkeypatch.context() as typed:
+        typed.setattr("sys.argv", ["runner", "ps", "--json"])
+        Selection().contact_latest()
+    assert (capsys.readouterr().err, said.exists()) == ("", False)
+    Selection().contact_latest()
+    assert (
+        capsys.readouterr().err
+        == "note: on gone (a), like runs/latest; --cluster NAME chooses another\n"
+    )
+    Selection().contact_latest()
+    assert capsys.readouterr().err == ""

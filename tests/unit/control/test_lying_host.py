@@ -509,7 +509,7 @@ def listing_of_a_liar(pool: Pool) -> None:
     )
     for run in runs:
         record = finder.load_record(run)
-        shown(report.launch_header(record.plan))
+        shown(report.run_header(record.plan))
 
 
 def files_of_a_liar(pool: Pool) -> None:

@@ -49,7 +49,8 @@ class Asked:
         monkeypatch.setattr(attach, "_is_typed", terminal.is_typed)
         inbox: Any = queue.SimpleQueue()
         self.messages: list[str] = []
-        console: Any = SimpleNamespace(message=self.messages.append, phase=Mock())
+        self.phase = Mock()
+        console: Any = SimpleNamespace(message=self.messages.append, phase=self.phase)
         run = RunInfo(
             "0314-1592-digits-65a3",
             task="digits",
@@ -68,4 +69,6 @@ def test_without_an_answer_it_detaches(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(terminal, monkeypatch)
 
     assert (asked.command, terminal.now) == ("detach", 100.0 + ANSWER_TIMEOUT_S)
+    assert asked.messages[1] == DETACH_QUESTION
+    assert asked.phase.call_args.args == ("d or s? detaching", -ANSWER_TIMEOUT_S)
     assert asked.messages[2:] == [f"what is neither d nor s. {DETACH_QUESTION}"]

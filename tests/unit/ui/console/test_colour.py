@@ -56,3 +56,11 @@ def test_no_colour_at_all_where_it_is_not_wanted() -> None:
     """Neither ours nor theirs."""
     assert GREY.clean(b"\x1b[31mred") == b"red"
     assert GREY.style_report("run a failed after 1 s") == "run a failed after 1 s"
+
+
+def test_what_goes_on_is_no_failure() -> None:
+    """It has no colour."""
+    for calm in ("run a goes on without this terminal", "run a is being stopped without it"):
+        assert BASIC.style_report(calm) == calm
+    failed = "run a failed after 1 s"
+    assert BASIC.style_report(failed) == f"\x1b[1;31m{failed}\x1b[0m"

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.core.model.plan import Hub, Plan
+from runner.core.model.release import CodeRef
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.spec import Node
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
-from runner.ui.reports.report import final_report, launch_header
+from runner.ui.reports.report import attempt_header, final_report, run_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 FOLDER = Path("runs/0314")
@@ -199,7 +200,28 @@ def test_the_attempts_before_the_last_are_told() -> None:
 
 def test_ranks_of_another_accelerator_are_not_said_to_be_on_the_cpu() -> None:
     """Its devices are not counted; with gloo they are on the CPU."""
-    for backend, line in (("hccl", "ranks 0-1, via eth0"), ("gloo", "ranks 0-1, on CPU, via eth0")):
-        asked = spec(Node("a", "10.0.0.1", nproc=2), Node("b", "10.0.0.2"), backend=backend)
+    for backend, line in (("hccl", "ranks 0-1, 1 each, hccl"), ("gloo", "1 each, on CPU, gloo")):
+        asked = spec(Node("a", "10.0.0.1"), Node("b", "10.0.0.2"), backend=backend)
         hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}
-        assert line in launch_header(build_plan(asked, hosts))
+        assert line in run_header(build_plan(asked, hosts))
+
+
+def test_a_run_begins_with_two_lines() -> None:
+    """What runs where, and which code; nodes that differ have lines of their own."""
+    code = CodeRef(release="0123456789abcdef", commit="0" * 40 + "+")
+    alike = build_plan(
+        spec(Node("a", "a", addr="10.0.0.1"), Node("b", "b", addr="10.0.0.2")),
+        {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth1 10.0.0.2/24")},
+        code=code,
+    )
+    assert run_header(alike) == (
+        f"run {RUN_ID}: train on a,b (lab), ranks 0-1, 1 each, on CPU, gloo\n"
+        "  code: release 0123456789abcdef, commit 000000000000 and later changes"
+    )
+    assert (
+        run_header(replace(plan(1), cluster="a"))
+        == f"run {RUN_ID}: train on a, rank 0, on CPU, gloo"
+    )
+    assert attempt_header(replace(plan(2, 1), attempt=1)) == (
+        "attempt 2: a,b (lab), 2 nodes, 3 ranks, gloo\n  a  ranks 0-1, on CPU\n  b  rank 2, on CPU"
+    )

@@ -1,4 +1,4 @@
-"""What starts us: as it was typed, and where a module of the user's takes our place."""
+"""What starts us, as it was typed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,6 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.cli.main import shadow_note
-
-
-def test_a_module_of_our_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that is ours all the same; a folder without a package is none."""
-    monkeypatch.chdir(tmp_path)
-    assert shadow_note() == ""
-    (tmp_path / "runner").mkdir()
-    assert shadow_note() == ""
-    for file, named in (("runner/__init__.py", "runner"), ("runner.py", "runner.py")):
-        (tmp_path / file).touch()
-        assert f"./{named} is what `python -m runner` starts in this folder" in shadow_note()
-        assert "the script `runner` is not affected" in shadow_note()
-        (tmp_path / file).unlink()
-    monkeypatch.chdir(Path(runner.__file__).parents[1])
-    assert shadow_note() == ""
 
 
 @pytest.mark.parametrize(
