@@ -1,5 +1,11 @@
 """`python -m runner`."""
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    # Python has put the user's folder first, which may have a `queue.py`.
+    del sys.path[0]
+
 import os
 import signal
 

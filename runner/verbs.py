@@ -7,6 +7,10 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+if "fabfile" in sys.modules:
+    # Invoke has put its folder first, whose files may have the names of modules of ours.
+    sys.path.append(sys.path.pop(0))
+
 from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.parser.argument import Argument

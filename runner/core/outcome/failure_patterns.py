@@ -58,13 +58,6 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "task.entry=torchrun starts a process per GPU",
     ),
     FailurePattern(
-        "node_rank_missing",
-        r"^KeyError: 'NODE_RANK'",
-        "the program reads NODE_RANK and starts its own workers, as with mp.spawn; torchrun starts "
-        "workers itself, and sets none",
-        "task.entry=plain starts the program once per node, with NODE_RANK",
-    ),
-    FailurePattern(
         "lightning_size",
         r"You set `devices=(?P<devices>\d+)` and `num_nodes=(?P<nodes>\d+)` in Lightning.*"
         r"does not match the world size \((?P<ranks>\d+)\)",

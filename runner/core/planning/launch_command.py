@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
-from runner.core.model.facts import Facts
+from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.plan import SPAWNER
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
@@ -31,6 +31,9 @@ record how their ranks ended."""
 
 DASHED_SINCE = (2, 0)
 """The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
+
+SAFE_PATH_SINCE = (3, 11)
+"""The first Python with `-P`."""
 
 SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 """The folders of programs that are on every PATH, with much else than an interpreter in them."""
@@ -90,7 +93,7 @@ def launch_command(
     launcher_name, module = LAUNCHERS[task.entry]
     modules = preloaded_modules(spec)
     torchrun = (module, *flags(spec, position))
-    launcher = (python.executable, "-m", *torchrun)
+    launcher = (python.executable, *_module_start(python, module), *torchrun[1:])
     local_rank = local_rank_argument(task, python.torch)
     started_launcher = launcher
     if modules:
@@ -112,6 +115,19 @@ def launch_command(
         launcher=launcher_name,
         internal_env=internal_env,
     )
+
+
+def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
+    """Return the words that start a launcher without the working folder, as `torchrun` starts.
+
+    `python -m` alone looks for modules there first.
+    """
+    version = torch_version(python.version)
+    if version is None:  # no host was asked
+        return ("-m", module)
+    if version >= SAFE_PATH_SINCE:
+        return ("-P", "-m", module)
+    return ("-c", f"import sys; del sys.path[0]; from {module} import main; sys.exit(main())")
 
 
 def preloaded_modules(spec: Spec) -> Tuple[str, ...]:
@@ -144,6 +160,7 @@ def _spawn_command(
             "MASTER_ADDR": position.addr,
             "MASTER_PORT": str(position.port),
             "NODE_RANK": str(position.index),
+            "NNODES": str(len(spec.nodes)),
             "WORLD_SIZE": str(position.world_size),
         },
     )
@@ -211,6 +228,7 @@ def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
         "MASTER_ADDR": position.addr,
         "MASTER_PORT": str(position.port),
         "NODE_RANK": str(position.index),
+        "NNODES": str(len(spec.nodes)),
         "RANK": str(position.index),
         "WORLD_SIZE": str(len(spec.nodes)),
     }

@@ -25,6 +25,13 @@ _MARK = "\x02runner-python\x03"
 _INSIDE_MARK = "\x02runner-inside\x03"
 _LOGIN_MARK = "runner-login:"
 
+_SAFE_PATH = """
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+"""
+"""Nothing is imported from the user's folder: it may have a `json.py`, or a `torch`."""
+
 # This runs on any Python from 2.7. It answers between marks, since sites print banners.
 _PROBE_PROGRAM = """
 import json, os, re, sys
@@ -82,7 +89,8 @@ def start_in_container(
 
     def exec_probe() -> None:
         bounded_child.report_facts(doing=f"starting {python} in a container", path=python)
-        program = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s))) + _PROBE_PROGRAM
+        inside = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s)))
+        program = _SAFE_PATH + inside + _PROBE_PROGRAM
         argv = [*run, python, "-B", "-c", program]
         os.execvpe(argv[0], argv, environ)
 
@@ -156,7 +164,7 @@ def _exec_probe(python: str, environ: Dict[str, str], folder: str) -> None:
         return
     report(doing=f"starting {path}", path=path)
     try:
-        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM], environ)
+        os.execve(path, [path, "-B", "-c", _SAFE_PATH + _PROBE_PROGRAM], environ)
     except OSError as failure:
         is_gone = isinstance(failure, FileNotFoundError)
         reason = "the interpreter it names is not there" if is_gone else failure.strerror
