@@ -3,8 +3,7 @@
 import sys
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
-    # Python has put the user's folder first, which may have a `queue.py`.
-    del sys.path[0]
+    del sys.path[0]  # the user's folder, which may have a `queue.py`
 
 import os
 import signal

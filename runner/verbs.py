@@ -7,8 +7,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-if "fabfile" in sys.modules:
-    # Invoke has put its folder first, whose files may have the names of modules of ours.
+if "fabfile" in sys.modules:  # whose folder Invoke has put first: it may have a `yaml.py`
     sys.path.append(sys.path.pop(0))
 
 from invoke.context import Context

@@ -104,6 +104,34 @@ def test_only_ranks_import_from_the_users_folder(on_lab: Launcher) -> None:
     assert done.code == 0, done
 
 
+@pytest.mark.promise(8)
+def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launcher) -> None:
+    """By what was pushed, or is here: at the end of the run, and by `why`."""
+    subprocess.run(["git", "init", "-q", str(on_lab.folder)], check=True)
+    files = {
+        ".gitignore": "runs/\nours.py\n",
+        "pkg/__init__.py": "",
+        "pkg/train.py": "from . import utils\n",
+        "src/lib/__init__.py": "",
+        "ours.py": "",
+        "a.py": "import ours\n",
+        "b.py": "import lib\n",
+    }
+    for name, text in files.items():
+        (on_lab.folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (on_lab.folder / name).write_text(text)
+    for words, told in {
+        ("cluster=lab", "task.module=pkg.trian"): "task.module=pkg.train",
+        ("cluster=lab", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=src",
+        ("cluster=local", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=src",
+        ("cluster=lab", "task.script=pkg/train.py", PLAIN_ENTRY): "task.module=pkg.train instead",
+        ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "line 2 of .gitignore leaves it out",
+    }.items():
+        done = on_lab(*words, ONE_CORE, "grace_s=1")
+        assert (done.code, told in done.err) == (1, True), done
+        assert told in on_lab("why").out
+
+
 def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
     """It is ended with the run, and who wonders where it went reads that at the end."""
     code = "import subprocess as s; s.Popen(['sleep', '600'], start_new_session=True)"

@@ -181,9 +181,15 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "module_missing",
-        r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
+        r"(?:ModuleNotFoundError|^\S*python[\d.]*): No module named '?(?P<module>\w[\w.-]*)",
         "the interpreter there has no module {module}",
         "install it there, or set cluster.python or cluster.setup to the environment that has it",
+    ),
+    FailurePattern(
+        "relative_import",
+        r"attempted relative import with no known parent package",
+        "a script belongs to no package, and cannot import relative to one",
+        "task.module=PACKAGE.MODULE instead of task.script starts it as a module of its package",
     ),
     FailurePattern(
         "home_unexpanded",

@@ -32,9 +32,6 @@ record how their ranks ended."""
 DASHED_SINCE = (2, 0)
 """The first torch whose torch.distributed.launch passes `--local-rank`, not `--local_rank`."""
 
-SAFE_PATH_SINCE = (3, 11)
-"""The first Python with `-P`."""
-
 SYSTEM_FOLDERS = ("/usr/bin", "/usr/local/bin", "/bin")
 """The folders of programs that are on every PATH, with much else than an interpreter in them."""
 
@@ -118,16 +115,11 @@ def launch_command(
 
 
 def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
-    """Return the words that start a launcher without the working folder, as `torchrun` starts.
-
-    `python -m` alone looks for modules there first.
-    """
+    """Return the words that start a launcher; `python -m` alone prefers the user's modules."""
     version = torch_version(python.version)
-    if version is None:  # no host was asked
-        return ("-m", module)
-    if version >= SAFE_PATH_SINCE:
-        return ("-P", "-m", module)
-    return ("-c", f"import sys; del sys.path[0]; from {module} import main; sys.exit(main())")
+    if version and version < (3, 11):
+        return ("-c", f"import sys; del sys.path[0]; from {module} import main; sys.exit(main())")
+    return ("-P", "-m", module) if version else ("-m", module)
 
 
 def preloaded_modules(spec: Spec) -> Tuple[str, ...]:

@@ -25,16 +25,11 @@ _MARK = "\x02runner-python\x03"
 _INSIDE_MARK = "\x02runner-inside\x03"
 _LOGIN_MARK = "runner-login:"
 
-_SAFE_PATH = """
-import sys
-if sys.path[:1] == [""]:
-    del sys.path[0]
-"""
-"""Nothing is imported from the user's folder: it may have a `json.py`, or a `torch`."""
-
-# This runs on any Python from 2.7. It answers between marks, since sites print banners.
+# For any Python from 2.7; the user's folder may have a `json.py`. Sites print banners around marks.
 _PROBE_PROGRAM = """
-import json, os, re, sys
+import sys
+sys.path[:] = filter(None, sys.path)
+import json, os, re
 answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": "", "nccl": {}}
 try:
     answer["prefix"] = os.path.realpath(sys.prefix)
@@ -58,6 +53,8 @@ os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
 
 # What comes before that in a container. Its client may be killed, and leaves it: the alarm ends it.
 _INSIDE_PROGRAM = """
+import sys
+sys.path[:] = filter(None, sys.path)
 import json, os, re, signal
 signal.alarm(LIMIT)
 inside = {"gpus": len([name for name in os.listdir("/dev") if re.match("nvidia[0-9]+$", name)])}
@@ -89,8 +86,7 @@ def start_in_container(
 
     def exec_probe() -> None:
         bounded_child.report_facts(doing=f"starting {python} in a container", path=python)
-        inside = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s)))
-        program = _SAFE_PATH + inside + _PROBE_PROGRAM
+        program = _INSIDE_PROGRAM.replace("LIMIT", str(math.ceil(limit_s))) + _PROBE_PROGRAM
         argv = [*run, python, "-B", "-c", program]
         os.execvpe(argv[0], argv, environ)
 
@@ -164,7 +160,7 @@ def _exec_probe(python: str, environ: Dict[str, str], folder: str) -> None:
         return
     report(doing=f"starting {path}", path=path)
     try:
-        os.execve(path, [path, "-B", "-c", _SAFE_PATH + _PROBE_PROGRAM], environ)
+        os.execve(path, [path, "-B", "-c", _PROBE_PROGRAM], environ)
     except OSError as failure:
         is_gone = isinstance(failure, FileNotFoundError)
         reason = "the interpreter it names is not there" if is_gone else failure.strerror

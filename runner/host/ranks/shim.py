@@ -37,9 +37,6 @@ FORWARDED_SIGNALS = (
 """Signals that may be meant for the ranks: torchrun forwards its `--signals_to_handle`, and a
 scheduler may warn of a time limit by one."""
 
-NODE_NAMES = {"NODE_RANK": "GROUP_RANK", "NNODES": "GROUP_WORLD_SIZE"}
-"""What programs call the place of a node, and what torch does, which may decide it."""
-
 CGROUP = "/sys/fs/cgroup"  # of a container, in it
 MEMORY_FILES = (
     ("memory.events", "memory.max"),
@@ -65,9 +62,9 @@ def main(argv: List[str]) -> NoReturn:
     debug_rank, _, debug_port = os.environ.pop(DEBUG_RANK, "").partition(":")
     if debug_rank == os.environ["RANK"]:
         program, fork_server = debugged(program, debug_port), ""
-    for name, name_of_torch in NODE_NAMES.items():
-        if name_of_torch in os.environ:
-            os.environ[name] = os.environ[name_of_torch]
+    for name, torch_name in (("NODE_RANK", "GROUP_RANK"), ("NNODES", "GROUP_WORLD_SIZE")):
+        if torch_name in os.environ:
+            os.environ[name] = os.environ[torch_name]
     for name in removed_env.split(","):
         os.environ.pop(name, None)
     if site_folder:
