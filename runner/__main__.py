@@ -1,5 +1,10 @@
 """`python -m runner`."""
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    del sys.path[0]  # the user's folder, which may have a `queue.py`
+
 import os
 import signal
 

@@ -7,6 +7,9 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+if "fabfile" in sys.modules:  # whose folder Invoke has put first: it may have a `yaml.py`
+    sys.path.append(sys.path.pop(0))
+
 from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.parser.argument import Argument

@@ -23,7 +23,7 @@ from runner.core.protocol.remote_files import glob_problem
 MAX_LISTED_KEYS = 5
 LOGIN_RULE = "hosts are logged in to with a key or an agent"
 RANK_VARIABLES = (
-    *("RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
+    *("RANK", "NODE_RANK", "NNODES", "GROUP_RANK", "ROLE_RANK"),
     *("ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"),
 )
 RUN_MARKS = ("RUNNER_RUN_ID", "RUNNER_NODE")

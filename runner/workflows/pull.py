@@ -7,7 +7,6 @@ from collections.abc import Collection
 from runner.control.record import samples_record
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
-from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict, completed
 from runner.core.protocol.remote_files import FILE_KINDS
 from runner.core.shell import this_program
@@ -41,7 +40,7 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
     if has_ended:
         store.complete_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):
-        diagnosis = diagnose(run.plan, verdict, store.tail)
+        diagnosis = store.diagnose(run.plan, verdict)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
         store.unlock()
     return pulled
@@ -61,7 +60,7 @@ def complete_result(run: FoundRun) -> None:
             return
         plan, verdict = store.read_result()
         verdict = completed(verdict, _read_verdict(run))
-        diagnosis = diagnose(plan, verdict, store.tail)
+        diagnosis = store.diagnose(plan, verdict)
         store.write_result(plan, verdict, run.record.info.launched_at, diagnosis)
     finally:
         store.unlock()

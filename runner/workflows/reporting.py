@@ -18,7 +18,7 @@ from runner.control.record.run_store import RunStore
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
-from runner.core.outcome.diagnosis import Diagnosis, diagnose
+from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import (
@@ -120,7 +120,7 @@ class Ending:
         """
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
         self.store.complete_metrics(plan)
-        diagnosis = diagnose(plan, verdict, self.store.tail)
+        diagnosis = self.store.diagnose(plan, verdict)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
         downloaded = ""
@@ -129,7 +129,7 @@ class Ending:
             downloaded = self._download(plan, kinds)
         if LOG in kinds:  # there is more to diagnose by
             self.store.complete_metrics(plan)
-            diagnosis = diagnose(plan, verdict, self.store.tail)
+            diagnosis = self.store.diagnose(plan, verdict)
         if broken := self.store.metrics.broken:
             self.console.message(f"note: {broken}")
         if failure := self.store.write_error:

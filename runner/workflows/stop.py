@@ -6,7 +6,6 @@ import signal
 
 from runner.control.attempt.stop import user_at_host
 from runner.core.errors import Interrupted
-from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import STOPPED, Verdict
 from runner.ui.layout import fold_names
 from runner.workflows.runs.found_run import FoundRun
@@ -46,7 +45,7 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     leftovers = _kill_leftovers(run, monitor.unfollowed)
     is_over = verdict.state == STOPPED and not any(leftovers.values())
     if owns_record and is_over and not store.has_result:
-        diagnosis = diagnose(run.plan, verdict, store.tail)
+        diagnosis = store.diagnose(run.plan, verdict)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
     store.unlock()
     return verdict, leftovers

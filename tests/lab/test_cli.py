@@ -50,6 +50,17 @@ def test_composing_imports_nothing_heavy(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
 
 
+def test_no_module_is_taken_from_the_users_folder(folder: Path) -> None:
+    """One of the project's files may have the name of one of Python's, or of a library of ours."""
+    for name in ("difflib", "hydra", "logging", "queue", "random", "rich", "signal", "yaml"):
+        (folder / f"{name}.py").write_text("raise ImportError('of the user')\n")
+    (folder / "train.py").touch()
+    for words in (["-m", "runner"], [str(Path(sys.executable).with_name("fab"))]):
+        (folder / "fabfile.py").write_text("from runner.verbs import *\n")
+        done = python(folder, *words, "config", "task.script", "task=mine")
+        assert (done.returncode, done.stdout) == (0, "train.py\n"), done
+
+
 @pytest.mark.all
 def test_a_terminal_without_unicode_gets_escapes(folder: Path) -> None:
     """What it prints is shown as far as that terminal can; output of programs stays as it is."""

@@ -73,6 +73,65 @@ def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:
         }
 
 
+@pytest.mark.promise(14)
+def test_only_ranks_import_from_the_users_folder(on_lab: Launcher) -> None:
+    """As by hand: the script's own folder comes first for its ranks, torchrun looks in neither.
+
+    NODE_RANK and NNODES are torch's GROUP_RANK and GROUP_WORLD_SIZE.
+    """
+    program = (
+        "import json, os, random, sys, mine\n"
+        "names = ('NODE_RANK', 'NNODES', 'GROUP_RANK', 'GROUP_WORLD_SIZE')\n"
+        "print(json.dumps([sys.path[0], [os.environ.get(name) for name in names]]))\n"
+    )
+    for name in ("json", "logging", "numpy", "queue", "random", "torch", "types"):
+        (on_lab.folder / f"{name}.py").write_text("raise ImportError('of the user')\n")
+    for name, text in {"src/t.py": program, "lib/mine.py": ""}.items():
+        (on_lab.folder / name).parent.mkdir()
+        (on_lab.folder / name).write_text(text)
+    words = ("cluster=lab", "task.script=src/t.py", "task.env.PYTHONPATH=lib", ONE_CORE)
+    for entry in ("task.preload=true", "task.preload=false", PLAIN_ENTRY):
+        done = on_lab(*words, entry)
+        assert done.code == 0, done
+        for node, rank in BOTH.items():
+            folder, (node_rank, nnodes, *of_torch) = json.loads(done.log(node, rank))
+            assert folder.endswith(f"/{node}/work/src")
+            assert (node_rank, nnodes) == (str(rank), "2")
+            expected = [None, None] if entry == PLAIN_ENTRY else [node_rank, nnodes]
+            assert of_torch == expected
+            assert "each rank imports torch itself" not in done.log(node, rank, "err")
+    done = on_lab("cluster=local", *words[1:], "cluster.nproc_per_node=1")  # here, with its facts
+    assert done.code == 0, done
+
+
+@pytest.mark.promise(8)
+def test_an_import_that_fails_is_explained_by_the_projects_files(on_lab: Launcher) -> None:
+    """By what was pushed, or is here: at the end of the run, and by `why`."""
+    subprocess.run(["git", "init", "-q", str(on_lab.folder)], check=True)
+    files = {
+        ".gitignore": "runs/\nours.py\n",
+        "pkg/__init__.py": "",
+        "pkg/train.py": "from . import utils\n",
+        "src/lib/__init__.py": "",
+        "ours.py": "",
+        "a.py": "import ours\n",
+        "b.py": "import lib\n",
+    }
+    for name, text in files.items():
+        (on_lab.folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (on_lab.folder / name).write_text(text)
+    for words, told in {
+        ("cluster=lab", "task.module=pkg.trian"): "task.module=pkg.train",
+        ("cluster=lab", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=src",
+        ("cluster=local", "task.script=b.py", PLAIN_ENTRY): "task.env.PYTHONPATH=src",
+        ("cluster=lab", "task.script=pkg/train.py", PLAIN_ENTRY): "task.module=pkg.train instead",
+        ("cluster=lab", "task.script=a.py", PLAIN_ENTRY): "line 2 of .gitignore leaves it out",
+    }.items():
+        done = on_lab(*words, ONE_CORE, "grace_s=1")
+        assert (done.code, told in done.err) == (1, True), done
+        assert told in on_lab("why").out
+
+
 def test_a_daemon_that_is_left_over_is_named(on_lab: Launcher) -> None:
     """It is ended with the run, and who wonders where it went reads that at the end."""
     code = "import subprocess as s; s.Popen(['sleep', '600'], start_new_session=True)"

@@ -95,7 +95,7 @@ def test_stopping_one_run_leaves_another_alone(
 @pytest.mark.all
 @pytest.mark.parametrize(
     ("victim", "named"),
-    [("-m torch.distributed.run", "node2: torchrun"), (f"-u {RANK_SCRIPT}", "rank 1 on node2")],
+    [("-P -m torch.distributed.run", "node2: torchrun"), (f"-u {RANK_SCRIPT}", "rank 1 on node2")],
     ids=["torchrun", "rank"],
 )
 def test_whoever_is_killed_is_the_first_failure(

@@ -25,7 +25,6 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
     from runner.control.record.file_names import RESULT_FILE
     from runner.control.record.rerun_command import rerun_without_lost
     from runner.control.record.run_store import RunStore
-    from runner.core.outcome.diagnosis import diagnose
     from runner.ui.reports import report
 
     composed = selection.contact_for_run(run)
@@ -38,7 +37,7 @@ def why(selection: Selection, run: str = "", json_: bool = False) -> int:
         return 0
     plan, verdict = store.read_result()
     report_text = report.final_report(
-        *(plan, verdict, store.display_path, diagnose(plan, verdict, store.tail)),
+        *(plan, verdict, store.display_path, store.diagnose(plan, verdict)),
         run_flags=composed.run_flags(plan.run_id),
         rerun=rerun_without_lost(store, plan, verdict),
     )

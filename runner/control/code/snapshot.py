@@ -55,7 +55,6 @@ class Snapshot:
             message = f"{cwd} is ignored, so it is not pushed, and ranks cannot work there"
             hint = f"stand in another folder of {source_tree.root}"
             raise ConfigError([Problem("deploy", message, hint)])
-        _note_missing_module(source_tree, spec)
         _note_unpushed_folders(source_tree)
         return Snapshot(source_tree, cwd, _resolve_script(source_tree, cwd, spec))
 
@@ -167,17 +166,6 @@ def _too_large_problem(source_tree: worktree.WorkTree, max_mb: int) -> Problem:
     return Problem("deploy.max_mb", message, "\n".join(hints))
 
 
-def _note_missing_module(source_tree: worktree.WorkTree, spec: Spec) -> None:
-    package = spec.task.target.partition(".")[0]
-    paths = (*source_tree.files, *source_tree.links, *source_tree.folders)
-    is_pushed = package in (PurePosixPath(path).name.partition(".")[0] for path in paths)
-    if spec.task.kind == "module" and not is_pushed:
-        message = (
-            f"task.module: the pushed code has no {package}; each host's Python has to have it"
-        )
-        source_tree.notes.append(message)
-
-
 def _note_unpushed_folders(source_tree: worktree.WorkTree) -> None:
     """Note the folders at the top that stay here, such as data that git ignores."""
     known = {*source_tree.folders, *source_tree.links, *source_tree.records}
@@ -218,7 +206,8 @@ def _resolve_script(source_tree: worktree.WorkTree, cwd: Path, spec: Spec) -> st
             hint = f"there is {', '.join(paths)}"
         raise ConfigError([Problem("task.script", f"there is no {given} in {cwd}", hint)])
     message = f"{given} is here, but it is ignored, so it is not pushed to the hosts"
-    raise ConfigError([Problem("task.script", message, worktree.ignore_source(source_tree, name))])
+    hint = worktree.why_absent(source_tree.root, name) or "it is in an environment or a cache"
+    raise ConfigError([Problem("task.script", message, hint)])
 
 
 def _relative_to_root(path: Path, root: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -97,15 +96,20 @@ def scan(cwd: Path, exclude: Path | None = None) -> WorkTree:
     return tree
 
 
-def ignore_source(tree: WorkTree, path: str) -> str:
-    """Return where to find the rule that ignores a path."""
-    own_patterns = _load_patterns(tree.root / IGNORE_FILE)
-    if own_patterns and own_patterns.match_file(path):
-        return f"{tree.root / IGNORE_FILE} leaves it out"
-    if tree.git:
-        root, name = shlex.quote(str(tree.root)), shlex.quote(path)
-        return f"this says why: git -C {root} check-ignore -v {name}"
-    return f"a {' or '.join(ALL_IGNORE_FILES)} on the way to it leaves it out"
+def why_absent(folder: Path, path: str) -> str:
+    """Return which rule ignores a file below a folder, "" for none, or no file."""
+    if not (folder / path).exists():
+        return ""
+    top = _git_top(folder)
+    root = (top or folder).resolve()
+    name = os.path.relpath(folder.resolve() / path, root)
+    if (patterns := _load_patterns(root / IGNORE_FILE)) and patterns.match_file(name):
+        return f"{root / IGNORE_FILE} leaves it out"
+    if top is None:
+        return f"a {' or '.join(ALL_IGNORE_FILES)} on the way to it leaves it out"
+    shown = _run_git(root, "check-ignore", "-v", "--", name, ok_codes=(0, 1, 128))
+    rule = re.match(r"(.+?):(\d+):", shown)  # none in a submodule
+    return f"line {rule[2]} of {rule[1]} leaves it out" if rule else ""
 
 
 def head_commit(tree: WorkTree) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 from collections.abc import Iterable
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.control.atomic_file import replace_file
+from runner.control.code import worktree
+from runner.control.code.code_store import STORE, CodeStore
 from runner.control.record import run_index
-from runner.control.record.contact_file import recorded_contact
+from runner.control.record.contact_file import read_contact, recorded_contact
 from runner.control.record.file_names import (
     CONFIG_FILE,
     CONTACT_FILE,
@@ -27,8 +30,9 @@ from runner.control.record.metrics_record import MetricsRecord
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
-from runner.core.model.spec import LaunchRequest
-from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.model.spec import LaunchRequest, are_local
+from runner.core.outcome.diagnosis import Diagnosis, diagnose
+from runner.core.outcome.module_causes import ProjectFiles
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE, STACKS_LOG, local_log_name
@@ -290,6 +294,27 @@ class RunStore:
             if descriptor is not None:
                 os.close(descriptor)
 
+    def diagnose(self, plan: Plan, verdict: Verdict) -> Diagnosis | None:
+        """Return the diagnosis of the first failure, by the logs and the code on record."""
+        return diagnose(plan, verdict, self.tail, lambda: self._project_files(plan))
+
+    def _project_files(self, plan: Plan) -> ProjectFiles | None:
+        """Return the code that a run pushed, or used here; None if this machine lacks it."""
+        with contextlib.suppress(ConfigError, OSError):
+            contact = read_contact(self.folder)
+            if contact and plan.release:
+                here = Path(contact.launched_from)
+                stores = [CodeStore(place / STORE) for place in run_index.code_places(self.folder)]
+                for release in filter(None, (store.find(plan.release) for store in stores)):
+                    paths = _modules((f.path for f in release.manifest.files), plan.subdirectory)
+                    return ProjectFiles(paths, functools.partial(worktree.why_absent, here))
+            elif contact and are_local(contact.spec.nodes):
+                here = Path(plan.nodes[0].cwd)
+                tree = worktree.scan(here)
+                paths = _modules(tree.files, os.path.relpath(here, tree.root))
+                return ProjectFiles(paths, lambda _: "")
+        return None
+
     def tail(self, node: str, name: str, lines: int) -> list[str]:
         """Return the last lines of one stream."""
         try:
@@ -329,6 +354,10 @@ class RunStore:
         """Write a file of the record, whole or not at all; raise OSError."""
         self._created.append(self.folder / name)
         replace_file(self.folder / name, [text.encode()])
+
+
+def _modules(paths: Iterable[str], folder: str) -> set[str]:
+    return {os.path.relpath(path, folder or ".") for path in paths if path.endswith(".py")}
 
 
 def _file_size(path: Path) -> int:

@@ -10,6 +10,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
+from runner.core.outcome.module_causes import ProjectFiles, explain_import
 from runner.core.outcome.verdict import LOST, Verdict
 from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
@@ -39,7 +40,12 @@ class Diagnosis:
     remedy: str = ""  # what to do about it, "" if unknown
 
 
-def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
+def diagnose(
+    plan: Plan,
+    verdict: Verdict,
+    tail: Tail,
+    find_files: Callable[[], Optional[ProjectFiles]] = lambda: None,
+) -> Optional[Diagnosis]:
     """Return the diagnosis of the first failure; None if nothing failed, or a host was lost."""
     failure = verdict.first_failure
     if failure is None or verdict.state == LOST:
@@ -61,8 +67,8 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     cause, meaning, remedy = explain(texts, signum) or ("", "", "")
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
-    if cause == "module_missing" and _is_own_module(plan, texts):
-        remedy = f"{OWN_MODULE}; else {remedy}"
+    if cause in ("module_missing", "relative_import") and (files := find_files()):
+        meaning, remedy = explain_import("\n".join(texts), plan, files) or (meaning, remedy)
     if cause and failure.rank is not None:
         meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
         finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
@@ -76,11 +82,6 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         remedy=remedy,
     )
 
-
-OWN_MODULE = (
-    "task.module names a module of the code, from the folder where you launch; if your project has "
-    "it in src/, task.env.PYTHONPATH=src finds it"
-)
 
 _UNRECOGNIZED = re.compile(r"error: unrecognized arguments: (.*)")
 _ARGUMENT = re.compile(r"--([A-Za-z0-9][\w-]*)")
@@ -99,14 +100,6 @@ def _other_spelling(lines: Sequence[str]) -> str:
         for wrong, name in names.items()
         if name
     )
-
-
-def _is_own_module(plan: Plan, texts: Sequence[str]) -> bool:
-    """Return whether the missing module is that of the task, or the package it is in."""
-    words = plan.nodes[0].command
-    modules = [words[index] for index in range(1, len(words)) if words[index - 1] == "-m"]
-    packages = {module.partition(".")[0] for module in modules} - {"torch"}  # it is its launcher's
-    return any(f"No module named '{name}'" in text for name in packages for text in texts)
 
 
 PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")

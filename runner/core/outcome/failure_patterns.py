@@ -58,13 +58,6 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "task.entry=torchrun starts a process per GPU",
     ),
     FailurePattern(
-        "node_rank_missing",
-        r"^KeyError: 'NODE_RANK'",
-        "the program reads NODE_RANK and starts its own workers, as with mp.spawn; torchrun starts "
-        "workers itself, and sets none",
-        "task.entry=plain starts the program once per node, with NODE_RANK",
-    ),
-    FailurePattern(
         "lightning_size",
         r"You set `devices=(?P<devices>\d+)` and `num_nodes=(?P<nodes>\d+)` in Lightning.*"
         r"does not match the world size \((?P<ranks>\d+)\)",
@@ -188,9 +181,15 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "module_missing",
-        r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
+        r"(?:ModuleNotFoundError|^\S*python[\d.]*): No module named '?(?P<module>\w[\w.-]*)",
         "the interpreter there has no module {module}",
         "install it there, or set cluster.python or cluster.setup to the environment that has it",
+    ),
+    FailurePattern(
+        "relative_import",
+        r"attempted relative import with no known parent package",
+        "a script belongs to no package, and cannot import relative to one",
+        "task.module=PACKAGE.MODULE instead of task.script starts it as a module of its package",
     ),
     FailurePattern(
         "home_unexpanded",

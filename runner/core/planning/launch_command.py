@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Sequence, Tuple
 
-from runner.core.model.facts import Facts
+from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.plan import SPAWNER
 from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
@@ -90,7 +90,7 @@ def launch_command(
     launcher_name, module = LAUNCHERS[task.entry]
     modules = preloaded_modules(spec)
     torchrun = (module, *flags(spec, position))
-    launcher = (python.executable, "-m", *torchrun)
+    launcher = (python.executable, *_module_start(python, module), *torchrun[1:])
     local_rank = local_rank_argument(task, python.torch)
     started_launcher = launcher
     if modules:
@@ -112,6 +112,14 @@ def launch_command(
         launcher=launcher_name,
         internal_env=internal_env,
     )
+
+
+def _module_start(python: Interpreter, module: str) -> Tuple[str, ...]:
+    """Return the words that start a launcher; `python -m` alone prefers the user's modules."""
+    version = torch_version(python.version)
+    if version and version < (3, 11):
+        return ("-c", f"import sys; del sys.path[0]; from {module} import main; sys.exit(main())")
+    return ("-P", "-m", module) if version else ("-m", module)
 
 
 def preloaded_modules(spec: Spec) -> Tuple[str, ...]:
@@ -144,6 +152,7 @@ def _spawn_command(
             "MASTER_ADDR": position.addr,
             "MASTER_PORT": str(position.port),
             "NODE_RANK": str(position.index),
+            "NNODES": str(len(spec.nodes)),
             "WORLD_SIZE": str(position.world_size),
         },
     )
@@ -211,6 +220,7 @@ def _rendezvous_env(spec: Spec, position: NodePosition) -> Dict[str, str]:
         "MASTER_ADDR": position.addr,
         "MASTER_PORT": str(position.port),
         "NODE_RANK": str(position.index),
+        "NNODES": str(len(spec.nodes)),
         "RANK": str(position.index),
         "WORLD_SIZE": str(len(spec.nodes)),
     }

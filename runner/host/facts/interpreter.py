@@ -25,9 +25,11 @@ _MARK = "\x02runner-python\x03"
 _INSIDE_MARK = "\x02runner-inside\x03"
 _LOGIN_MARK = "runner-login:"
 
-# This runs on any Python from 2.7. It answers between marks, since sites print banners.
+# For any Python from 2.7; the user's folder may have a `json.py`. Sites print banners around marks.
 _PROBE_PROGRAM = """
-import json, os, re, sys
+import sys
+sys.path[:] = filter(None, sys.path)
+import json, os, re
 answer = {"executable": sys.executable, "version": sys.version_info[:3], "torch": "", "nccl": {}}
 try:
     answer["prefix"] = os.path.realpath(sys.prefix)
@@ -51,6 +53,8 @@ os.write(1, ("MARK" + json.dumps(answer) + "MARK").encode())
 
 # What comes before that in a container. Its client may be killed, and leaves it: the alarm ends it.
 _INSIDE_PROGRAM = """
+import sys
+sys.path[:] = filter(None, sys.path)
 import json, os, re, signal
 signal.alarm(LIMIT)
 inside = {"gpus": len([name for name in os.listdir("/dev") if re.match("nvidia[0-9]+$", name)])}

@@ -5,12 +5,12 @@
 Where RUNNER_FORK_SERVER has the socket of a fork server (`fork_server`), that forks the rank: it
 gets what the rank would have inherited, and passes on the signals that the shim gets.
 
-It names the rank's output files, and that of its metrics, by global rank, removes torchrun's own
-variables, and those that the user takes out, from the rank's environment, records exit code or
-signal, time and peak memory, and ends the same way. A rank that torch restarts here continues in
-the same output files; its records get a number. SITE is a folder to put first on the rank's
-PYTHONPATH; it may be empty. The shim is a file that Python reads, not a program to execute: the run
-folder may be on a `noexec` mount.
+It names the rank's output files, and that of its metrics, by global rank, calls torch's node
+NODE_RANK, too, as many programs do, removes torchrun's own variables, and those that the user takes
+out, from the rank's environment, records exit code or signal, time and peak memory, and ends the
+same way. A rank that torch restarts here continues in the same output files; its records get a
+number. SITE is a folder to put first on the rank's PYTHONPATH; it may be empty. The shim is a file
+that Python reads, not a program to execute: the run folder may be on a `noexec` mount.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ def main(argv: List[str]) -> NoReturn:
     debug_rank, _, debug_port = os.environ.pop(DEBUG_RANK, "").partition(":")
     if debug_rank == os.environ["RANK"]:
         program, fork_server = debugged(program, debug_port), ""
+    for name, torch_name in (("NODE_RANK", "GROUP_RANK"), ("NNODES", "GROUP_WORLD_SIZE")):
+        if torch_name in os.environ:
+            os.environ[name] = os.environ[torch_name]
     for name in removed_env.split(","):
         os.environ.pop(name, None)
     if site_folder:

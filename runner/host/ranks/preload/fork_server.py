@@ -107,10 +107,9 @@ def find_refusal(
 
 
 def be_launcher(name: str, args: Sequence[str]) -> NoReturn:
-    """Do what `python -m NAME ARG...` does."""
+    """Do what `python -P -m NAME ARG...` does."""
     module = importlib.import_module(name)
     forked_rank.set_title([sys.executable, "-m", name, *args])
-    sys.path.insert(0, os.getcwd())
     sys.argv[:] = [str(module.__file__), *args]
     module.main()
     sys.exit()

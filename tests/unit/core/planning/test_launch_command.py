@@ -19,6 +19,7 @@ from runner.core.planning.launch_command import (
 from tests.golden.builders import facts, spec
 
 INTERNAL_ENV = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")
+OLD_START = "import sys; del sys.path[0]; from torch.distributed.run import main; sys.exit(main())"
 PROGRAMS = [
     ("script", "train.py", ("/opt/venv/bin/python", "-u", "train.py")),
     ("module", "my.train", ("/opt/venv/bin/python", "-u", "-m", "my.train")),
@@ -50,9 +51,10 @@ def test_a_plain_program_is_started_as_a_person_would(
 
 def started_by_torch(argv: tuple[str, ...], torch: str = "2.13.0") -> list[str]:
     """What torch starts as local rank 3 (`config_from_args` of torch/distributed/run.py)."""
-    options, (program, *args) = argv[3 : argv.index("--")], argv[argv.index("--") + 1 :]
+    assert argv[1:3] == ("-P", "-m")
+    options, (program, *args) = argv[4 : argv.index("--")], argv[argv.index("--") + 1 :]
     local_rank = "--local_rank=3" if torch.startswith("1.") else "--local-rank=3"
-    passed = argv[2] == "torch.distributed.launch" and "--use_env" not in options
+    passed = argv[3] == "torch.distributed.launch" and "--use_env" not in options
     first = [program] if "--no_python" in options else [argv[0], "-u"]
     if "--no_python" not in options:
         first += [*(["-m"] if "-m" in options else []), as_torch_does(program)]
@@ -84,6 +86,26 @@ def test_what_runs_is_what_is_printed_with_the_shim_before_it(
     assert started[:7] == [*shim, ",".join(INTERNAL_ENV)]
     assert started[7:] == started_by_torch(share.command, torch)
     assert share.order.env.keys() - share.env.keys() == set(INTERNAL_ENV)
+
+
+@pytest.mark.parametrize(
+    ("version", "start"),
+    [
+        ("3.12.1", ("-P", "-m", "torch.distributed.run")),
+        ("3.10.13", ("-c", OLD_START)),
+        ("", ("-m", "torch.distributed.run")),  # no host was asked
+    ],
+)
+def test_torchrun_takes_no_module_from_the_working_folder(
+    version: str, start: tuple[str, ...]
+) -> None:
+    """`python -m` alone looks there first; `-P` is new in 3.11."""
+    host = facts("a", "eth0 10.0.0.1/24")
+    host = replace(host, python=replace(host.python, version=version))
+    task = Task("t", "script", "train.py")
+    share = build_plan(spec(Node("a", "10.0.0.1"), task=task), {"a": host}).node("a")
+    for words in (share.command, share.order.argv):
+        assert words[1 : 1 + len(start)] == start
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""Causes of imports that failed: what the files of the project say."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.model.plan import Plan
+from runner.core.model.spec import Node, Task
+from runner.core.outcome.module_causes import ProjectFiles, explain_import
+from runner.core.planning.build_plan import build_plan
+from tests.golden.builders import facts, spec
+
+FLAT = {"pkg/__init__.py", "pkg/train.py", "pkg/utils.py", "scripts/run.py", "train.py"}
+SRC = {"src/pkg/__init__.py", "src/pkg/train.py", "src/pkg/sub/deep.py", "tools/run.py"}
+NOT_FOUND = "ModuleNotFoundError: No module named"
+OF_RUNPY = "/opt/venv/bin/python: No module named"
+RELATIVE = "ImportError: attempted relative import with no known parent package"
+
+
+def planned(target: str, env: dict[str, str | None] | None = None, entry: str = "torchrun") -> Plan:
+    kind = "script" if target.endswith(".py") else "module"
+    task = Task("t", kind, target, ("--lr", "0.1"), env=env or {}, entry=entry)
+    return build_plan(spec(Node("a", "10.0.0.1"), task=task), {"a": facts("a", "eth0 10.0.0.1/24")})
+
+
+def explained(
+    error: str, made: Plan, paths: set[str], absent: dict[str, str] | None = None
+) -> tuple[str, str] | None:
+    return explain_import(
+        error, made, ProjectFiles(paths, lambda path: (absent or {}).get(path, ""))
+    )
+
+
+@pytest.mark.parametrize("entry", ["torchrun", "plain", "launch"])
+@pytest.mark.parametrize(
+    ("error", "target", "paths", "meaning", "remedy"),
+    [
+        (
+            f"{OF_RUNPY} pkg.trian",
+            *("pkg.trian", FLAT, "the project has no module pkg.trian; it has pkg.train"),
+            "task.module=pkg.train",
+        ),
+        (
+            f"Error while finding module specification for 'pgk.train' ({NOT_FOUND} 'pgk')",
+            *("pgk.train", FLAT, "the project has no module pgk.train; it has pkg.train"),
+            "task.module=pkg.train",
+        ),
+        (
+            f"{OF_RUNPY} pkg.train",
+            *("pkg.train", SRC, "pkg.train is in src/, where Python does not look"),
+            "task.env.PYTHONPATH=src",
+        ),
+        (
+            f"{NOT_FOUND} 'pkg'",
+            *("tools/run.py", SRC, "pkg is in src/, where Python does not look"),
+            "task.env.PYTHONPATH=src",
+        ),
+        (
+            f"{NOT_FOUND} 'pkg'",
+            *("scripts/run.py", FLAT, "pkg is in ./, where Python does not look"),
+            "task.env.PYTHONPATH=.",
+        ),
+        (
+            f"{NOT_FOUND} 'pkg.utlis'",
+            *("train.py", FLAT, "the project has no module pkg.utlis; it has pkg.utils"),
+            "import that",
+        ),
+        (
+            RELATIVE,
+            *("pkg/train.py", FLAT, "as it is started, pkg/train.py belongs to no package"),
+            "task.module=pkg.train instead of task.script=pkg/train.py",
+        ),
+        (
+            RELATIVE,
+            *("src/pkg/train.py", SRC, "as it is started, src/pkg/train.py belongs to no package"),
+            "task.module=pkg.train task.env.PYTHONPATH=src instead of task.script=src/pkg/train.py",
+        ),
+        (
+            RELATIVE,
+            *("scripts/run.py", FLAT, "as it is started, scripts/run.py belongs to no package"),
+            "task.module=scripts.run instead of task.script=scripts/run.py",
+        ),
+        (
+            RELATIVE,
+            *("train.py", FLAT, "as it is started, train.py belongs to no package"),
+            "import without the dot: what is beside the script is found",
+        ),
+    ],
+)
+def test_the_projects_files_say_what_to_type(
+    error: str, target: str, paths: set[str], meaning: str, remedy: str, entry: str
+) -> None:
+    """Whatever starts the ranks."""
+    told = explained(error, planned(target, entry=entry), paths)
+    assert told is not None
+    assert (told[0].startswith(meaning), told[1]) == (True, remedy), told
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "paths"),
+    [
+        ("apex", "pkg.train", FLAT),  # a library's
+        ("pkg.sub.deep", "pkg.train", SRC),  # where PYTHONPATH finds it
+        ("deep", "pkg.train", {"src/pkg/deep/__init__.py", *SRC}),  # a module of a package's
+    ],
+)
+def test_of_other_modules_the_files_say_nothing(name: str, target: str, paths: set[str]) -> None:
+    """They are to be installed, or failed for a reason of their own."""
+    made = planned(target, {"PYTHONPATH": "src"})
+    assert explained(f"{NOT_FOUND} '{name}'", made, paths) is None
+
+
+def test_a_file_that_was_not_pushed_is_named_with_the_rule() -> None:
+    """Beside the script, and in the folders of PYTHONPATH, which a cure keeps."""
+    made = planned("scripts/run.py", {"PYTHONPATH": "lib"})
+    absent = {"lib/secrets/__init__.py": "line 3 of .gitignore leaves it out"}
+    assert explained(f"{NOT_FOUND} 'secrets'", made, FLAT, absent) == (
+        "lib/secrets/__init__.py was not pushed: line 3 of .gitignore leaves it out",
+        "correct that rule, or, if it is git's, `git add -f lib/secrets/__init__.py`",
+    )
+    assert explained(f"{NOT_FOUND} 'pkg'", made, SRC) == (
+        "pkg is in src/, where Python does not look",
+        "task.env.PYTHONPATH=lib:src",
+    )
