@@ -77,7 +77,7 @@ class Selection:
         folder = run_index.record_folder(run_index.LATEST)
         if not (self.overrides or self.config_dirs or folder is None):
             try:
-                return self._with_note(self.contact_by_record(folder), ", like runs/latest")
+                return self._with_note(self.contact_by_record(folder), ", as in the last run")
             except ConfigError as error:
                 note(f"runs/latest is left out: {error}")
         return self.contact()

@@ -68,9 +68,9 @@ def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
 def outliving_line(plan: Plan, run_flags: str) -> str:
     """Return how to end the run, and how to find it when its terminal is gone."""
     limit_s = plan.nodes[0].order.disconnect_s
-    limit = f" by {format_duration(limit_s)}" if limit_s else ""
+    limit = f"does after {format_duration(limit_s)}" if limit_s else "does not"
     command = f"{this_program()} attach {run_flags.removeprefix('--run ')}"
-    return f"  Ctrl-C stops it; it outlives the terminal{limit}: {command}"
+    return f"  Ctrl-C stops it, closing the terminal {limit}: {command}"
 
 
 def _node_lines(plan: Plan) -> list[str]:

@@ -169,7 +169,7 @@ def test_which_hosts_are_asked_is_said_once(
     Selection().contact_latest()
     assert (
         capsys.readouterr().err
-        == "note: on gone (a), like runs/latest; --cluster NAME chooses another\n"
+        == "note: on gone (a), as in the last run; --cluster NAME chooses another\n"
     )
     Selection().contact_latest()
     assert capsys.readouterr().err == ""
