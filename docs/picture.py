@@ -14,4 +14,4 @@ lines = sys.stdin.read().rstrip().split("\n")
 console = Console(record=True, width=110, file=StringIO(), force_terminal=True)
 for line in lines:
     console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
-print(console.export_svg(title="python -m runner"))
+print(console.export_svg(title="runner"))

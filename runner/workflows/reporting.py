@@ -63,7 +63,7 @@ class AttemptReporter:
         self._is_launch = is_launch
         self._on_reader_gone, self._on_event = on_reader_gone, on_event
         self._stalls: tables.StallReporter | None = None
-        console.show_progress(plan.progress_pattern)
+        console.begin_attempt(plan.progress_pattern, plan.work_folders)
         if store and report_stalls:
             read_stacks = functools.partial(store.stacks, plan.attempt)
             self._stalls = tables.StallReporter(plan, console.message, read_stacks)

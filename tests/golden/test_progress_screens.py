@@ -52,7 +52,7 @@ def following(pattern: str = "") -> LiveConsole:
     shown.phase("running")
     for node in NODES:
         shown.node_status(node, "running")
-    shown.show_progress(pattern)
+    shown.begin_attempt(pattern, {})
     return shown
 
 

@@ -10,7 +10,7 @@ from runner.core.codec import abbreviate, bounded, parsed_by
 from runner.core.model.container import Container
 from runner.core.model.facts import MAX_PORT, PORT
 from runner.core.protocol.events import COUNT
-from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RANK, RUN_ID
+from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RANK, RUN_ID, RunPaths
 
 _REFUSED = " '\"`;&<>|(){}"
 
@@ -187,6 +187,16 @@ class Plan:
     def node_of_rank(self) -> Dict[int, str]:
         """The node of each rank; {} if torch assigns them."""
         return {rank: node_plan.node for node_plan in self.nodes for rank in node_plan.ranks}
+
+    @property
+    def work_folders(self) -> Dict[str, str]:
+        """Where each node has its copy of the code; {} if that is the hosts' own."""
+        if not self.release:
+            return {}
+        return {
+            share.node: RunPaths(share.order.workdir, self.run_id, share.node).work
+            for share in self.nodes
+        }
 
     @property
     def launcher(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runner.ui.console import plain
 from runner.ui.console.colour import LineStyler
@@ -127,8 +127,9 @@ class LiveConsole(Console):
         self._writers[plain.ERR].put(plain.ERR, b"")
         super().flush_ranks(deadline_s)
 
-    def show_progress(self, pattern: str) -> None:
+    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
         """Show a bar in place of metrics lines from now on."""
+        super().begin_attempt(pattern, work_folders)
         with self._lock:
             self._bar = ProgressBar(pattern)
 
@@ -189,6 +190,7 @@ class LiveConsole(Console):
         if b"\r" in lines:
             self._put_redrawn_lines(source, descriptor, lines)
             return
+        lines = self._without_places(source, lines)
         now = time.monotonic()
         others = self._without_metrics(source, lines, now)
         if others is None:

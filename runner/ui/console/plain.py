@@ -11,10 +11,11 @@ import itertools
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 from runner.ui.console.control_sequences import clean_lines
@@ -31,6 +32,7 @@ TICK_S = 0.25
 BATCH_BYTES = 1 << 18  # the number of bytes up to which small pieces are written together
 SUSPENDED_S = 1.5  # a wait longer than planned by this means that the process was stopped (Ctrl-Z)
 OUT, ERR = 1, 2
+_TORCH_PREFIX = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
@@ -149,6 +151,7 @@ class Console:
         self._ranks, self._reader_gone_note, self._raw = ranks, reader_gone_note, raw
         self._coloured = {fd for fd in (OUT, ERR) if os.isatty(fd) and not os.getenv("NO_COLOR")}
         self._muted = False
+        self._work_folders: dict[str, bytes] = {}
         self._folder = TracebackFolder(lambda: message_width(ERR)) if folds_tracebacks else None
         self._lock = threading.Lock()
         self._assemblers = {descriptor: LineAssembler(MAX_LINE_BYTES) for descriptor in (OUT, ERR)}
@@ -195,8 +198,14 @@ class Console:
             if lines is not None:
                 self._take_lines(source, descriptor, lines)
 
-    def show_progress(self, pattern: str) -> None:
-        """Expect an attempt's metrics lines, also those of `pattern`: here, lines as any other."""
+    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:  # noqa: ARG002
+        """Expect an attempt's lines: metrics, also those of `pattern`, here as any others.
+
+        Paths below a node's copy of the code are shown as in the project.
+        """
+        folders = {node: f"{folder}/".encode() for node, folder in work_folders.items()}
+        with self._lock:
+            self._work_folders = folders
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Note what a rank appended to the file of its metrics; it is no output."""
@@ -301,10 +310,17 @@ class Console:
             self._put_lines(source, descriptor, lines)
 
     def _put_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
-        lines = lines.replace(b"\r", b"")
+        lines = self._without_places(source, lines).replace(b"\r", b"")
         if not self._raw:
             lines = clean_lines(lines, keep_colours=descriptor in self._coloured)
         self._put_prefixed(f"[{source.label}] ".encode(), descriptor, lines)
+
+    def _without_places(self, source: Source, lines: bytes) -> bytes:
+        """Return lines without what our own prefix says, and where the node has its code."""
+        if b"[rank" in lines:
+            lines = _TORCH_PREFIX.sub(b"", lines)
+        folder = self._work_folders.get(source.node)
+        return lines.replace(folder, b"") if folder else lines
 
     def _put_prefixed(self, prefix: bytes, descriptor: int, lines: bytes) -> None:
         if self._muted and self._writers[descriptor].waiting_bytes > MAX_WAITING_BYTES:

@@ -220,7 +220,7 @@ def final_report(
     lines: list[str] = []
     failure = verdict.first_failure
     if failure:
-        lines += _first_failure(verdict, failure, diagnosis)
+        lines += _first_failure(plan, verdict, failure, diagnosis)
     elif verdict.stalled_s:
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
@@ -266,7 +266,9 @@ def _past_attempts(
     return lines + _unverified_lines(plan, verdict.unverified_before, disconnect_s, retry_command)
 
 
-def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None) -> list[str]:
+def _first_failure(
+    plan: Plan, verdict: Verdict, failure: Failure, diagnosis: Diagnosis | None
+) -> list[str]:
     title = "stopped" if is_unattended(failure.reason) else "first failure"
     lines = [f"{title}: {failure_text(failure)}"]
     if number := verdict.same_failures:
@@ -277,6 +279,8 @@ def _first_failure(verdict: Verdict, failure: Failure, diagnosis: Diagnosis | No
         lines[0] += f", and so did {others}" if is_equal else f"; {others} raised the same"
     if diagnosis:
         quoted = (*diagnosis.context, *diagnosis.excerpt)
+        work = plan.work_folders.get(failure.node)
+        quoted = tuple(line.replace(f"{work}/", "") for line in quoted) if work else quoted
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
             lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
