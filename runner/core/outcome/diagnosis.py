@@ -10,7 +10,7 @@ from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
-from runner.core.outcome.verdict import LOST, Verdict
+from runner.core.outcome.verdict import LOST, OWN_MASTER, Verdict
 from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.text import describe_exit, format_ranges
@@ -63,6 +63,12 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         remedy = _other_spelling(lines) or remedy
     if cause == "module_missing" and _is_own_module(plan, texts):
         remedy = f"{OWN_MODULE}; else {remedy}"
+    sought = cause in ("master_refused", "ranks_missing") and _own_master(plan, verdict, tail)
+    if sought:
+        cause = "master_elsewhere"
+        remedy = OWN_MASTER
+        planned = f"plan: {plan.master_addr}:{plan.master_port}"
+        meaning = f"the program itself looks for the master at {sought} on each node ({planned})"
     if cause and failure.rank is not None:
         meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
         finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
@@ -107,6 +113,21 @@ def _is_own_module(plan: Plan, texts: Sequence[str]) -> bool:
     modules = [words[index] for index in range(1, len(words)) if words[index - 1] == "-m"]
     packages = {module.partition(".")[0] for module in modules} - {"torch"}  # it is its launcher's
     return any(f"No module named '{name}'" in text for name in packages for text in texts)
+
+
+_SOUGHT_HERE = re.compile(
+    r"client socket has [^()\[\]]*[(\[](?:::ffff:)?(localhost|127\.[\d.]+|::1)\W+(\d+)"
+)
+
+
+def _own_master(plan: Plan, verdict: Verdict, tail: Tail) -> str:
+    """Return where a rank looked for the master on its own node, by its log; "" for none."""
+    if len(plan.nodes) == 1 or plan.master_addr.startswith("127."):
+        return ""
+    ends = (Failure(end.node, int(rank), "") for rank, end in verdict.ranks.items())
+    texts = ("\n".join(_last_log_lines(plan, end, tail)) for end in ends)
+    sought = next(filter(None, map(_SOUGHT_HERE.search, texts)), None)
+    return ":".join(sought.groups()) if sought else ""
 
 
 PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
@@ -22,22 +23,14 @@ from runner.host.process.bounded_child import BoundedChild, report_facts, wait_a
 from runner.host.process.event_loop import run_steps
 from runner.host.storage.permissions import find_exposure
 
-RANK_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "NNODES"),
-    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-    *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
-    *("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"),
-    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS", "SLURM_TASK_PID"),
-    *("PMI_RANK", "PMI_SIZE", "PMI_ID", "PMI_FD", "PMI_PORT", "PMI_APPNUM", "PMI_SPAWNED"),
-    *("PMI_UNIVERSE_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES"),
-    *("PALS_RANKID", "PALS_NODEID", "HOROVOD_RANK", "HOROVOD_SIZE"),
-)
-RANK_PREFIXES = (
-    *("OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "MVP_COMM_WORLD_", "MPI_LOCAL", "PMI_LOCAL_"),
-    *("PMIX_SERVER_", "FLUX_TASK_", "JSM_NAMESPACE_", "PALS_LOCAL_"),
-    *("HOROVOD_LOCAL_", "HOROVOD_CROSS_"),
+RANK_VARIABLE = (
+    r"((LOCAL|GROUP|NODE|ROLE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
+    r"|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE|ERROR_FILE)|ROLE_NAME"
+    r"|SLURM_(PROCID|LOCALID|NODEID|NPROCS|NTASKS\w*|GTIDS|TASK_PID|(STEP_)?TASKS_PER_NODE)"
+    r"|SLURM_STEP_NUM_TASKS|(OMPI|MV2|MVP)_COMM_WORLD_\w+|MPI_LOCAL\w+|JSM_NAMESPACE_\w+"
+    r"|PMI_(RANK|SIZE|ID|FD|PORT|APPNUM|SPAWNED|UNIVERSE_SIZE|LOCAL_\w+)"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+)|PALS_(RANKID|NODEID|LOCAL_\w+)"
+    r"|FLUX_(TASK_\w+|JOB_SIZE|JOB_NNODES)|HOROVOD_((LOCAL|CROSS)_)?(RANK|SIZE)"
 )
 """By these a process knows its place among those of torchrun, srun, mpirun or the like; libraries
 believe them. Settings of those launchers, and what describes a whole job, are none of them."""
@@ -82,7 +75,12 @@ def _collect(
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
-    environ = without_rank_variables(environ, os.environ)
+    environ = {  # what a launcher around us told its own ranks is left out, unless the setup set it
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("PET_")  # options of torchrun that the order does not know
+        and (os.environ.get(name) != value or not re.fullmatch(RANK_VARIABLE, name))
+    }
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
     facts = replace(facts, tmp=environ.get("TMPDIR") or "/tmp")
     children["folders"] = _start_survey(request, facts)
@@ -94,18 +92,6 @@ def _collect(
     fields.update(_survey_result(children["folders"], request))
     fields.update(query.result(children.get("gpus")))
     return FactsResult(replace(facts, **fields), environ, reserved)
-
-
-def without_rank_variables(
-    environ: Mapping[str, str], inherited: Mapping[str, str]
-) -> Dict[str, str]:
-    """Leave out what a launcher around us has told its own ranks; what the setup set stays."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if inherited.get(name) != value
-        or not (name in RANK_VARIABLES or name.startswith(RANK_PREFIXES))
-    }
 
 
 def _static_facts(request: FactsRequest) -> Facts:
