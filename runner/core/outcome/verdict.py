@@ -41,7 +41,6 @@ OWN_MASTER = (
     "have the program use MASTER_ADDR and MASTER_PORT as they are set (os.environ.setdefault, "
     "env://), and the ranks of all nodes; what starts its own workers needs task.entry=plain"
 )
-"""What to do about a program that looks for the master on each node."""
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ RANK_VARIABLE = (
     r"|SLURM_(PROCID|LOCALID|NODEID|NPROCS|NTASKS\w*|GTIDS|TASK_PID|(STEP_)?TASKS_PER_NODE)"
     r"|SLURM_STEP_NUM_TASKS|(OMPI|MV2|MVP)_COMM_WORLD_\w+|MPI_LOCAL\w+|JSM_NAMESPACE_\w+"
     r"|PMI_(RANK|SIZE|ID|FD|PORT|APPNUM|SPAWNED|UNIVERSE_SIZE|LOCAL_\w+)"
-    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+)|PALS_(RANKID|NODEID|LOCAL_\w+)"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+)|PALS_(RANKID|NODEID|LOCAL_\w+)|PET_\w+"
     r"|FLUX_(TASK_\w+|JOB_SIZE|JOB_NNODES)|HOROVOD_((LOCAL|CROSS)_)?(RANK|SIZE)"
 )
 """By these a process knows its place among those of torchrun, srun, mpirun or the like; libraries
-believe them. Settings of those launchers, and what describes a whole job, are none of them."""
+believe them. What describes a whole job is none of them. PET_* are options of a torchrun."""
 
 
 @dataclass
@@ -75,12 +75,9 @@ def _collect(
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
-    environ = {  # what a launcher around us told its own ranks is left out, unless the setup set it
-        name: value
-        for name, value in environ.items()
-        if not name.startswith("PET_")  # options of torchrun that the order does not know
-        and (os.environ.get(name) != value or not re.fullmatch(RANK_VARIABLE, name))
-    }
+    for name, value in os.environ.items():  # what the setup has set stays
+        if environ.get(name) == value and re.fullmatch(RANK_VARIABLE, name):
+            del environ[name]
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
     facts = replace(facts, tmp=environ.get("TMPDIR") or "/tmp")
     children["folders"] = _start_survey(request, facts)
