@@ -115,6 +115,37 @@ def test_everything_is_known_at_once(python: Path, tmp_path: Path) -> None:
     assert answer["environ"]["PATH"] == os.environ["PATH"]
 
 
+OUTER = {
+    **{"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "::1"},
+    **{
+        "PET_NNODES": "3",
+        "GROUP_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "TORCHELASTIC_RUN_ID": "outer",
+    },
+    **{"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+    **{"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1", "SLURM_NODEID": "0"},
+    **{"SLURM_NTASKS_PER_NODE": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"},
+    **{"OMPI_COMM_WORLD_LOCAL_RANK": "0", "PMI_RANK": "0", "PMIX_RANK": "0"},
+    **{"MV2_COMM_WORLD_SIZE": "1", "MPI_LOCALRANKID": "0", "FLUX_TASK_LOCAL_ID": "0"},
+    **{"JSM_NAMESPACE_LOCAL_RANK": "0", "HOROVOD_LOCAL_RANK": "0", "PALS_LOCAL_RANKID": "0"},
+}
+SETTINGS = {"SLURM_JOB_ID": "4", "SLURM_CPUS_PER_TASK": "2", "OMPI_MCA_btl": "self"}
+SETTINGS |= {"PMIX_MCA_gds": "hash", "FLUX_URI": "local:///f", "RANKS": "2", "MY_RANK": "0"}
+
+
+@pytest.mark.parametrize("setup", [(), ("export RANK=7 A=1",)], ids=["", "setup"])
+def test_what_a_launcher_around_us_told_its_ranks_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, setup: tuple[str, ...]
+) -> None:
+    """A login shell, or an srun, in which we run has no say in the numbers of our ranks."""
+    for name, value in {**OUTER, **SETTINGS}.items():
+        monkeypatch.setenv(name, value)
+    environ = collect(request(skip_launch_facts=True, setup=setup)).environ
+    known = {name: environ[name] for name in {**OUTER, **SETTINGS} if name in environ}
+    assert known == {**SETTINGS, **({"RANK": "7"} if setup else {})}
+
+
 def test_setup_changes_the_environment_and_nothing_else(tmp_path: Path) -> None:
     """Variables and functions are kept; it runs in the project, and asks nobody."""
     (tmp_path / "python3").symlink_to(sys.executable)

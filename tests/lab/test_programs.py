@@ -42,6 +42,26 @@ def test_a_program_that_spawns_its_own_workers(on_lab: Launcher) -> None:
     assert "arguments ['--money', '$5$$']" in done.log("node1", 0)
     assert done.result["ranks"].keys() == {"0", "1"}
     assert "torchrun" not in done.err
+    assert "warning" not in done.err
+
+
+@pytest.mark.parametrize(("what", "to"), [("apart", 0), ("meets", 1), ("serves", 2)])
+def test_nodes_that_did_not_train_together_are_named(
+    on_lab: Launcher, lab: Lab, what: str, to: int
+) -> None:
+    """As where a program sets MASTER_ADDR to localhost; not for a store beside the common one."""
+    args = [what, lab[f"node{to}"].address if to else ""]
+    script = (f"task.script={PROGRAMS / 'stores.py'}", "task.args_style=raw", "sample_s=1")
+    words = (*script, f"task.args={json.dumps(args)}")
+    apart = not to
+    cluster = ("cluster=lab4", "cluster.only=[node1,node2,node3]") if to > 1 else ("cluster=lab",)
+    done = on_lab(*cluster, PLAIN_ENTRY, *words)
+    assert done.code == 0, done
+    plan = json.loads((done.folder / "plan.json").read_text())
+    where = f"{plan['master_addr']}:{plan['master_port']}"
+    assert (f"warning: node2: no rank met the master at {where}" in done.err) is apart, done
+    assert ("warning" in done.err) is apart, done
+    assert done.result["nodes"]["node2"]["apart"] is apart
 
 
 def test_a_plain_rank_knows_its_place(on_lab: Launcher) -> None:

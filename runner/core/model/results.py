@@ -35,6 +35,7 @@ class NodeResult:
     survivors: Tuple[int, ...] = ()  # pids that could not be killed
     end_reason: str = ""
     left_over: Tuple[str, ...] = ()  # commands that it had left running, and that were ended
+    apart: bool = False  # whether its ranks had a store of torch's of their own, and met no others
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
 from runner.core.outcome.module_causes import ProjectFiles, explain_import
-from runner.core.outcome.verdict import LOST, Verdict
+from runner.core.outcome.verdict import LOST, OWN_MASTER, Verdict
 from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.text import describe_exit, format_ranges
@@ -69,6 +69,12 @@ def diagnose(
         remedy = _other_spelling(lines) or remedy
     if cause in ("module_missing", "relative_import") and (files := find_files()):
         meaning, remedy = explain_import("\n".join(texts), plan, files) or (meaning, remedy)
+    sought = cause in ("master_refused", "ranks_missing") and _own_master(plan, verdict, tail)
+    if sought:
+        cause = "master_elsewhere"
+        remedy = OWN_MASTER
+        planned = f"plan: {plan.master_addr}:{plan.master_port}"
+        meaning = f"the program itself looks for the master at {sought} on each node ({planned})"
     if cause and failure.rank is not None:
         meaning += _same_error_elsewhere(plan, verdict, failure, excerpt, tail)
         finished_ranks = [int(rank) for rank, end in verdict.ranks.items() if end.code == 0]
@@ -100,6 +106,21 @@ def _other_spelling(lines: Sequence[str]) -> str:
         for wrong, name in names.items()
         if name
     )
+
+
+_SOUGHT_HERE = re.compile(
+    r"client socket has [^()\[\]]*[(\[](?:::ffff:)?(localhost|127\.[\d.]+|::1)\W+(\d+)"
+)
+
+
+def _own_master(plan: Plan, verdict: Verdict, tail: Tail) -> str:
+    """Return where a rank looked for the master on its own node, by its log; "" for none."""
+    if len(plan.nodes) == 1 or plan.master_addr.startswith("127."):
+        return ""
+    ends = (Failure(end.node, int(rank), "") for rank, end in verdict.ranks.items())
+    texts = ("\n".join(_last_log_lines(plan, end, tail)) for end in ends)
+    sought = next(filter(None, map(_SOUGHT_HERE.search, texts)), None)
+    return ":".join(sought.groups()) if sought else ""
 
 
 PEER_GONE_CAUSES = ("peer_left", "nccl_watchdog")

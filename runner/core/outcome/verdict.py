@@ -38,6 +38,11 @@ from runner.core.protocol.events import (
 SUCCEEDED, FAILED, STOPPED, LOST, STUCK = "succeeded", "failed", "stopped", "lost", "stuck"
 FAILED_CODE, LOST_CODE, STUCK_CODE = 1, 4, 5
 
+OWN_MASTER = (
+    "have the program use MASTER_ADDR and MASTER_PORT as they are set (os.environ.setdefault, "
+    "env://), and the ranks of all nodes; what starts its own workers needs task.entry=plain"
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -169,10 +174,10 @@ def _node_results(plan: Plan, history: Iterable[TimedEvent]) -> Dict[str, NodeRe
         if isinstance(body, ProgramStarted):  # again, if a lost node rejoined
             nodes[name] = NodeResult()
         elif isinstance(body, ProgramExited):
-            nodes[name] = replace(nodes[name], code=body.code, signal=body.signal)
+            nodes[name] = replace(nodes[name], code=body.code, signal=body.signal, apart=body.apart)
         elif isinstance(body, Ended):
             end = (body.verified, body.killed, body.survivors, body.reason, body.left_over)
-            nodes[name] = NodeResult(nodes[name].code, nodes[name].signal, *end)
+            nodes[name] = NodeResult(nodes[name].code, nodes[name].signal, *end, nodes[name].apart)
     return nodes
 
 

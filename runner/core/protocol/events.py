@@ -119,6 +119,7 @@ class ProgramExited(EventBody):
     code: Optional[int] = None
     signal: Optional[int] = None
     error: str = ""
+    apart: bool = False  # whether its ranks had a store of torch's of their own, and met no others
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Generator, Mapping, Optional, Tuple
@@ -21,6 +22,18 @@ from runner.host.process import procfs
 from runner.host.process.bounded_child import BoundedChild, report_facts, wait_all
 from runner.host.process.event_loop import run_steps
 from runner.host.storage.permissions import find_exposure
+
+RANK_VARIABLE = (
+    r"((LOCAL|GROUP|NODE|ROLE)_)?RANK|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
+    r"|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE|ERROR_FILE)|ROLE_NAME"
+    r"|SLURM_(PROCID|LOCALID|NODEID|NPROCS|NTASKS\w*|GTIDS|TASK_PID|(STEP_)?TASKS_PER_NODE)"
+    r"|SLURM_STEP_NUM_TASKS|(OMPI|MV2|MVP)_COMM_WORLD_\w+|MPI_LOCAL\w+|JSM_NAMESPACE_\w+"
+    r"|PMI_(RANK|SIZE|ID|FD|PORT|APPNUM|SPAWNED|UNIVERSE_SIZE|LOCAL_\w+)"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+)|PALS_(RANKID|NODEID|LOCAL_\w+)|PET_\w+"
+    r"|FLUX_(TASK_\w+|JOB_SIZE|JOB_NNODES)|HOROVOD_((LOCAL|CROSS)_)?(RANK|SIZE)"
+)
+"""By these a process knows its place among those of torchrun, srun, mpirun or the like; libraries
+believe them. What describes a whole job is none of them. PET_* are options of a torchrun."""
 
 
 @dataclass
@@ -62,6 +75,9 @@ def _collect(
         facts = replace(facts, setup=setup_result)
         if setup_result.exit_code != 0:
             return FactsResult(facts, environ)
+    for name, value in os.environ.items():  # what the setup has set stays
+        if environ.get(name) == value and re.fullmatch(RANK_VARIABLE, name):
+            del environ[name]
     facts = replace(facts, preset_env={k: environ[k] for k in MANAGED_ENV if k in environ})
     facts = replace(facts, tmp=environ.get("TMPDIR") or "/tmp")
     children["folders"] = _start_survey(request, facts)

@@ -37,7 +37,7 @@ from runner.host.storage.run_folder import has_ended, read_events, read_order, w
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor import guardian
 from runner.host.supervisor.attempt import Scheduled, SupervisorArgs
-from runner.host.supervisor.start import prepare, program_environ, with_numeric_hub
+from runner.host.supervisor.start import prepare, with_numeric_hub
 
 NOT_STARTED = 3
 START_SPREAD_S = 60.0  # how much later than the first node the last one may start
@@ -178,7 +178,7 @@ class NodeTask:
         args = SupervisorArgs(
             folder,
             order,
-            program_environ(result.environ, private.get("secrets", {})),
+            {**result.environ, **private.get("secrets", {})},
             result.reserved,
             str(private.get("token", "")).encode(),
             ElectionContext(context, request, self._programs) if order.voter_count else None,

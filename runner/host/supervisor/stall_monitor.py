@@ -1,6 +1,6 @@
 """Stall monitor of a supervisor: samples of growing files, and the watchdog that they feed.
 
-It has the other observer of the run here with it, that of the host's load.
+It has the other observers of the run here with it: of the host's load, and of torch's stores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from runner.host.ranks.watchdog import Watchdog
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
 from runner.host.supervisor.sample_recorder import SampleRecorder
+from runner.host.supervisor.store_watch import StoreWatch
 
 MAX_INTERVAL_S = 10.0
 
@@ -40,6 +41,7 @@ class StallMonitor:
         self._interval_s = min(MAX_INTERVAL_S, self._watchdog.interval_s)
         self._next_at = time.monotonic()
         self._samples = SampleRecorder(folder, order, submit)
+        self.stores = StoreWatch(order)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
         self._is_standby, self._is_sampling = order.is_standby, False
         self._has_container = order.container is not None
@@ -91,6 +93,8 @@ class StallMonitor:
     def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
         """Have the watchdog act on the stall of the whole run, unless the end is near anyhow."""
         self._samples.tick(is_running=self._launcher.is_running)
+        if self._launcher.is_running:
+            self.stores.tick(self._launcher.container_pids)
         if is_stopping or self._launcher.exit_status is not None:
             self._watchdog.close()
         elif self._watchdog.check(stalled_s):

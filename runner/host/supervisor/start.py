@@ -7,7 +7,7 @@ import functools
 import os
 import socket
 from dataclasses import replace
-from typing import Any, Callable, Dict, Generator, Mapping, Optional
+from typing import Any, Callable, Generator, Mapping, Optional
 
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
@@ -20,14 +20,6 @@ from runner.host.supervisor.recovery import recover_unfinished
 
 StartSteps = Generator[Optional[Callable[[], object]], None, None]
 """Steps of which one yields what is to be called outside of the thread that does them."""
-
-
-def program_environ(environ: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
-    """Return the environment of an order's programs on a host; the order adds its own.
-
-    PET_* variables of the host would be options of torchrun that the order does not know.
-    """
-    return {**{name: v for name, v in environ.items() if name[:4] != "PET_"}, **secrets}
 
 
 def prepare(

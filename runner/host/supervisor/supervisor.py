@@ -260,7 +260,8 @@ class Supervisor:
         if ended_at is None:
             return
         code, signum = self._launcher.exit_status or (None, None)
-        self._journal.append(ProgramExited(code, signum, start_problem), mono=ended_at)
+        is_apart = self._stall_monitor.stores.looks_apart > 1
+        self._journal.append(ProgramExited(code, signum, start_problem, is_apart), mono=ended_at)
         if code != 0:
             outcome = start_problem or describe_exit(code, signum)
             self._fail(f"the program on {self.order.node} {outcome}", ended_at)
@@ -280,9 +281,7 @@ class Supervisor:
             return True
         if self.order.is_standby:
             return self._ladder.is_stopping or (group is not None and group.hub_finished)
-        if not self._launcher.end_recorded:
-            return False
-        if self._left_over():
+        if not self._launcher.end_recorded or self._left_over():
             return False
         is_needed = group is not None and group.is_awaited
         return self._ladder.is_stopping or not is_needed

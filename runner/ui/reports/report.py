@@ -14,7 +14,7 @@ from runner.core.model.results import Failure, NodeResult
 from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import failure_text
-from runner.core.outcome.verdict import STUCK, SUCCEEDED, Verdict
+from runner.core.outcome.verdict import OWN_MASTER, STUCK, SUCCEEDED, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
@@ -225,6 +225,12 @@ def final_report(
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
     lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
+    apart = [name for name, result in verdict.nodes.items() if result.apart]
+    if apart and verdict.state == SUCCEEDED:
+        unmet = f"no rank met the master at {plan.master_addr}:{plan.master_port}"
+        store = "torch's store there was for that node alone"
+        lines += _wrap("warning", f"{fold_names(apart)}: {unmet}; {store}")
+        lines += _wrap("cure", f"if this was to be one training: {OWN_MASTER}")
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
     retry_command = f"{this_program()} stop {run_flags}"

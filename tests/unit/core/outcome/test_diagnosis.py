@@ -88,6 +88,46 @@ def test_torchruns_own_failure_is_read_in_its_own_words() -> None:
     assert told.cause == "master_refused"
 
 
+SOUGHT = "torch.distributed.DistNetworkError: The client socket has "
+WAITED = "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/2"
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_own"),
+    [
+        ({"b_2_err": f"{SOUGHT}timed out after 6 while trying to connect to (localhost, 5)."}, 1),
+        ({"b_2_err": f"{SOUGHT}failed to connect to [::ffff:127.0.0.1]:5 (errno: 111)."}, 1),
+        ({"b_2_err": f"{SOUGHT}failed to connect to any network address of (127.0.0.1, 5)."}, 1),
+        (
+            {
+                "b_2_err": f"{WAITED} clients joined.",
+                "a_1_err": f"{SOUGHT}failed to connect to [::1]:5",
+            },
+            1,
+        ),
+        ({"b_2_err": f"{WAITED} clients joined.", "a_1_err": "ready"}, 0),
+        ({"b_2_err": f"{SOUGHT}failed to connect to [10.0.0.1]:29500 (errno: 111)."}, 0),
+    ],
+)
+def test_a_program_that_looks_for_the_master_on_its_own_node(
+    texts: dict[str, str], is_own: int
+) -> None:
+    """No firewall is in the way: it has set MASTER_ADDR itself. Another rank's log may tell."""
+    told = diagnose(MADE, failed(), logs(**texts))
+    assert told is not None
+    assert (told.cause == "master_elsewhere") is bool(is_own)
+    assert ("(plan: 10.0.0.1:29512)" in told.meaning) is bool(is_own)
+
+
+def test_on_one_node_localhost_is_the_master() -> None:
+    """There the plan says so, too."""
+    text = f"{SOUGHT}timed out after 6 while trying to connect to (localhost, 5)."
+    verdict = replace(failed(1), first_failure=Failure("a", 1, "exited with 1"))
+    told = diagnose(plan(4), verdict, logs(a_1_err=text))
+    assert told is not None
+    assert told.cause == "master_refused"
+
+
 def test_a_stop_for_want_of_a_controller_quotes_no_log() -> None:
     """What torchrun wrote of our TERM is no reason."""
     failure = Failure("b", None, unattended_reason(25.0))
