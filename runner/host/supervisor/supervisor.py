@@ -173,7 +173,7 @@ class Supervisor:
         if not self._launcher.pid:
             self._fail(f"the program on {self.order.node} could not be started")
         elif self._ladder.is_stopping:  # its disk answered too late
-            self._ladder.term_program()
+            self._ladder.term_launcher()
         else:
             self._journal.set_state(State.RUNNING)
 
@@ -188,7 +188,7 @@ class Supervisor:
         ended_at = self._launcher.unrecorded_end
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
-        self._ladder.term_new_ranks()
+        self._ladder.tick(self._ranks, self._live_processes)
         job_link, way = self._job_link, (self._loop, self._ladder, self._peers)
         job_link.tick(self._ladder)
         if self._orphaned and not job_link.take_term(*way):

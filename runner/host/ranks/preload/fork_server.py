@@ -225,7 +225,7 @@ class ForkServer:
             data = b""
         if data:
             for signum in data:
-                signal_group(rank.pid, signum)
+                os.kill(rank.pid, signum)
             return
         del self._ranks[rank.shim.fileno()]
         rank.shim.close()
