@@ -7,7 +7,8 @@ import threading
 import torch
 
 told = threading.Event()
-loader = torch.utils.data.DataLoader(torch.arange(1 << 20), num_workers=2)
+numbers = torch.utils.data.TensorDataset(torch.arange(1 << 20))
+loader = torch.utils.data.DataLoader(numbers, num_workers=2)
 
 
 def main() -> None:
