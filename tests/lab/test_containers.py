@@ -19,7 +19,7 @@ from tests.lab.lab import Lab, LabFactory, need
 from tests.lab.lab.files import LOGIN_USER
 from tests.lab.lab.host import Host
 from tests.lab.lab.processes import Process
-from tests.lab.launching import Controller, Launcher, Result, program
+from tests.lab.launching import TORCHLESS, Controller, Launcher, Result, program
 from tests.lab.podman import Podman
 from tests.lab.waiting import wait_until
 
@@ -211,6 +211,45 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(user: User) -> None:
     controller.send(signal.SIGINT)
     done = controller.wait()
     assert done.code == 130, done
+    assert proven_nodes(done.err) == 2, done
+
+
+LEAVES_AT_TERM = f"""\
+#!/bin/sh
+[ "$1" = start ] || exec {DOCKER} "$@"
+exec 3<&0
+{DOCKER} "$@" <&3 &
+trap 'kill -9 $!; exit 143' TERM
+wait $!
+"""
+"""Docker's client as it is since version 28: the container goes on."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "who"),
+    [
+        pytest.param(ON_DOCKER, "plain", "image", marks=pytest.mark.smoke),
+        (ON_DOCKER, "torchrun", "login"),
+        (OF_ROOT, "plain", "login"),
+        (OF_ALICE, "torchrun", "image"),
+    ],
+)
+def test_ctrl_c_gives_ranks_their_time(
+    user: User, kind: str, entry: str, who: str, tmp_path: Path
+) -> None:
+    """Who needs a moment to save has it, whatever starts the ranks, and whoever they are."""
+    more = [f"cluster.env.PYTHONPATH={TORCHLESS}", f"container.user={who}", "grace_s=60"]
+    if kind == ON_DOCKER:
+        (tmp_path / "client").write_text(LEAVES_AT_TERM)
+        (tmp_path / "client").chmod(0o755)
+        more.append(f"container.program={tmp_path}/client")
+    user.launcher.entry = entry
+    controller = user.begin("saves=1.5", more=tuple(more))
+    controller.send(signal.SIGINT)
+    done = controller.wait()
+    assert done.code == 130, done
+    for rank, node in enumerate(("node1", "node2")):
+        assert done.log(node, rank) == "up\nsaving\nsaved\n", done
     assert proven_nodes(done.err) == 2, done
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.lab.inspecting import proven_nodes
 from tests.lab.lab import Lab
 from tests.lab.lab.processes import Process
-from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher
+from tests.lab.launching import PROGRAMS, RANK_SCRIPT, Controller, Launcher, program
 from tests.lab.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.promise(2)]
@@ -58,6 +58,23 @@ def test_ctrl_c_ends_deaf_ranks_and_their_daemons(
     assert lab.wait_idle() == {}
     assert proven_nodes(done.err) == 2
     assert "stopped" in done.err
+
+
+@pytest.mark.parametrize("entry", ["torchrun", "command", "preload", "plain"])
+def test_a_rank_saves_before_its_workers_are_told(on_lab: Launcher, entry: str) -> None:
+    """TERM is for the rank alone: its DataLoader serves it until it has ended."""
+    words = program("saving.py")
+    if entry == "command":
+        words = [f"task.command={[sys.executable, str(PROGRAMS / 'saving.py')]}"]
+    more = {"plain": ["task.entry=plain"], "preload": ["task.preload=true"]}.get(entry, [])
+    controller = on_lab.start("cluster=lab", "grace_s=60", *words, *more)
+    controller.until_printed("] training", 2)
+    controller.send()
+    done = controller.wait()
+    assert done.code == 130, done
+    for rank, node in enumerate(("node1", "node2")):
+        assert f"rank {rank} SAVED" in done.log(node, rank), done
+    assert proven_nodes(done.err) == 2
 
 
 def test_a_second_ctrl_c_hurries(lab: Lab, begin: Callable[..., Controller]) -> None:

@@ -68,6 +68,29 @@ def test_a_stop_that_comes_too_early_is_not_lost(start: RunStarter) -> None:
     assert run.bodies(Stopping)[0].reason == "told early"
 
 
+def test_what_serves_a_rank_is_told_when_that_has_ended(start: RunStarter, tmp_path: Path) -> None:
+    """Not before, and not only when all ranks have ended."""
+    saves = ("rank=0:saves=0.2", "rank=1:deaf", f"helper={tmp_path}/heard_RANK", "print=up")
+    run = start(
+        *saves, f"rank=1:wait={tmp_path}/heard_0", "rank=1:exit=0", "sleep=600", grace_s=600
+    )
+    out = [Path(run.folder.stream_log(0, f"rank_{rank}", "out")) for rank in (0, 1)]
+    run.until(lambda: all(path.exists() and path.read_text() == "up\n" for path in out))
+    run.send_command("stop")
+    run.wait_ended()
+    assert out[0].read_text() == "up\nsaving\nsaved\nheard\n"
+
+
+def test_what_serves_a_deaf_rank_is_told_before_the_kill(start: RunStarter, tmp_path: Path) -> None:
+    run = start("deaf", f"helper={tmp_path}/heard", "print=up", "sleep=600", ranks=1)
+    out = Path(run.folder.stream_log(0, "rank_0", "out"))
+    run.until(lambda: out.exists() and out.read_text() == "up\n")
+    run.send_command("stop")
+    ended = run.wait_ended()
+    assert (ended.state, ended.survivors, ended.verified) == (State.STOPPED, (), True)
+    assert out.read_text() == "up\nheard\n"
+
+
 def test_the_hub_stays_for_the_others(start: RunStarter) -> None:
     """Also when its program left a child for a moment, and the grace for that is over."""
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -3,8 +3,10 @@
     PYTHON -I -S client.py ORDER_FILE FOLDER
 
 It stands where torchrun does without a container: its output is the container's, signals are
-passed on, and it ends with the program's exit code. What the engine says of the end is read before
-the removal. Whatever becomes of this process, the supervisor removes the container by its name.
+passed on, and it ends with the program's exit code. The engine is asked to pass them on: its own
+client may leave at a TERM, and the container goes on. What the engine says of the end is read
+before the removal. Whatever becomes of this process, the supervisor removes the container by its
+name.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
 CREATE_TIMEOUT_S, QUERY_TIMEOUT_S, REMOVE_TIMEOUT_S = 120.0, 20.0, 60.0
 NOT_STARTED = 125  # as docker and podman say it
 MARK = "container.began"  # as in `entry`
 HOME = "home"
+BEFORE_START = ("created", "configured", "initialized")  # in the words of docker and podman
+LOOK_AGAIN_S = 0.2
 SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2),
@@ -46,6 +51,7 @@ class Client:
         self._secrets = {name: os.environ.pop(name) for name in secrets if name in os.environ}
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._signal = 0  # the first that came before the start
+        self._is_told = False  # whether another came later
 
     def run(self) -> int:
         """Return the exit code of the program."""
@@ -66,6 +72,9 @@ class Client:
             return NOT_STARTED
         code = 128 + self._signal if self._signal else self._start()
         state = self._inspect()
+        while self._is_told and state is not None and state.status == "running":
+            time.sleep(LOOK_AGAIN_S)
+            state = self._inspect()
         if state is None:
             self._say("its daemon does not answer any more")
             return code or NOT_STARTED
@@ -85,7 +94,7 @@ class Client:
             self._container["start"], stdin=subprocess.PIPE, start_new_session=True
         )
         if self._signal:
-            process.send_signal(self._signal)
+            self._forward(self._signal, None)
         given = {
             "env": {**self._order["env"], **self._secrets},
             "cwd": self._order["cwd"],
@@ -114,8 +123,17 @@ class Client:
     def _forward(self, signum: int, _: object) -> None:
         if self._process is None:
             self._signal = self._signal or signum
-        elif self._process.poll() is None:
+            return
+        self._is_told = True
+        if not self._container["create"]:
             self._process.send_signal(signum)
+            return
+        kill = (*self._container["kill"], "--signal", str(int(signum)), self._container["name"])
+        while _run(kill, QUERY_TIMEOUT_S).returncode:
+            state = self._inspect()
+            if state is None or state.status not in BEFORE_START:
+                return
+            time.sleep(LOOK_AGAIN_S)
 
     def _say(self, text: str) -> None:
         sys.stderr.write(f"{self._container['engine']}: {text}\n")

@@ -28,6 +28,7 @@ class Process(NamedTuple):
 
     ppid: int
     state: str
+    group: int
     session: int
     threads: int
     start_ticks: int
@@ -46,10 +47,10 @@ def table() -> Dict[int, Process]:
     for name in os.listdir("/proc"):
         fields = stat_fields(name) if name.isdigit() else []
         if fields:
-            ppid, session, threads, start = (int(fields[n]) for n in (1, 3, 17, 19))
+            ppid, group, session, threads, start = (int(fields[n]) for n in (1, 2, 3, 17, 19))
             cpu, faults = (int(fields[n]) + int(fields[m]) for n, m in ((11, 12), (7, 9)))
             state = fields[0].decode()
-            processes[int(name)] = Process(ppid, state, session, threads, start, cpu, faults)
+            processes[int(name)] = Process(ppid, state, group, session, threads, start, cpu, faults)
     return processes
 
 

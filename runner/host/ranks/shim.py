@@ -3,7 +3,7 @@
     PYTHON -I -S rank.py ATTEMPT_FOLDER SITE HIDE[,HIDE...] PROGRAM [ARG...]
 
 Where RUNNER_FORK_SERVER has the socket of a fork server (`fork_server`), that forks the rank: it
-gets what the rank would have inherited, and passes on the signals that the shim gets.
+gets what the rank would have inherited, and the signals that the shim passes on.
 
 It names the rank's output files, and that of its metrics, by global rank, calls torch's node
 NODE_RANK, too, as many programs do, removes torchrun's own variables, and those that the user takes
@@ -19,6 +19,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -37,6 +38,7 @@ FORWARDED_SIGNALS = (
 """Signals that may be meant for the ranks: torchrun forwards its `--signals_to_handle`, and a
 scheduler may warn of a time limit by one."""
 
+AWAITED_SIGNALS = (*FORWARDED_SIGNALS, signal.SIGCHLD, signal.SIGIO)
 CGROUP = "/sys/fs/cgroup"  # of a container, in it
 MEMORY_FILES = (
     ("memory.events", "memory.max"),
@@ -71,19 +73,13 @@ def main(argv: List[str]) -> NoReturn:
         user_path = os.environ.get("PYTHONPATH")
         paths = [site_folder, user_path] if user_path else [site_folder]
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    # torchrun signals the whole process group, so the rank gets each signal itself, and the shim
-    # must survive it: by handlers, since the rank would inherit SIG_IGN. Signals are blocked over
-    # the fork, so that none is lost before the rank exists or has replaced our handlers.
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    # They stay blocked, so that none is lost before the rank exists; see `await_end`.
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED_SIGNALS)
     kills_before, _ = memory_kills()
-    for forwarded in FORWARDED_SIGNALS:
-        signal.signal(forwarded, lambda *_: None)
-    rank: Union[ForkedRank, ExecutedRank, None] = None
+    rank: Optional[Rank] = None
     if fork_server:
         rank = request_fork(fork_server, program, base, old_mask, site_folder)
     rank = rank or ExecutedRank(program, base, old_mask, traced=bool(site_folder))
-    rank.pass_signals_on()
-    signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if rank.has_begun():
         namespace = os.stat("/proc/self/ns/pid").st_ino
@@ -92,7 +88,7 @@ def main(argv: List[str]) -> NoReturn:
         write_json(
             f"{record_base}.start", {**pids, **ticks, "pid_namespace": namespace, **torch_info}
         )
-    status, max_rss = rank.wait()
+    status, max_rss = await_end(rank)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
     traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
@@ -104,6 +100,7 @@ def main(argv: List[str]) -> NoReturn:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signum])
         signal.pause()
     os._exit(code or 0)
 
@@ -164,8 +161,28 @@ def memory_kills() -> Tuple[int, int]:
     return 0, 0
 
 
+def await_end(rank: "Rank") -> Tuple[int, int]:
+    """Return the wait status and the peak memory, in bytes, of a rank at its end.
+
+    Until then the rank gets what our parent sends us, and TERM once. It is the only one of its
+    process group that does: its children serve it while it saves. What others send to all
+    processes, as Slurm does, it gets by itself.
+    """
+    terminated = False
+    while True:
+        ended = rank.poll()
+        if ended is not None:
+            return ended
+        received = signal.sigwaitinfo(AWAITED_SIGNALS)
+        signum = received.si_signo
+        is_repeated = signum == signal.SIGTERM and terminated
+        if signum in FORWARDED_SIGNALS and received.si_pid == os.getppid() and not is_repeated:
+            rank.send(signum)
+            terminated = terminated or signum == signal.SIGTERM
+
+
 class ExecutedRank:
-    """A rank as our child, and how it is known; its program may be of any kind."""
+    """A rank as our child; its program may be of any kind."""
 
     def __init__(
         self, program: List[str], base: str, mask: Collection[int], *, traced: bool
@@ -178,19 +195,18 @@ class ExecutedRank:
         os.close(writer)
         self.start_ticks = start_ticks(self.pid)
 
-    def pass_signals_on(self) -> None:
-        """Send it the signals that came before it existed."""
-        for pending in signal.sigpending().intersection(FORWARDED_SIGNALS):
-            os.kill(self.pid, pending)
-
     def has_begun(self) -> bool:
         """Return whether its program could be executed."""
         return not os.read(self._reader, 1)
 
-    def wait(self) -> Tuple[int, int]:
-        """Return its wait status and its peak memory, in bytes, at its end."""
-        _, status, usage = os.wait4(self.pid, 0)
-        return status, usage.ru_maxrss * 1024
+    def poll(self) -> Optional[Tuple[int, int]]:
+        """Return its wait status and peak memory, None while it runs."""
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+        return (status, usage.ru_maxrss * 1024) if pid else None
+
+    def send(self, signum: int) -> None:
+        """Send a signal to it alone."""
+        os.kill(self.pid, signum)
 
     def _execute(
         self, program: List[str], base: str, mask: Collection[int], failed_fd: int, *, traced: bool
@@ -200,6 +216,7 @@ class ExecutedRank:
         If `traced`, py-spy of the same user may read it even where Yama restricts ptrace to
         parents.
         """
+        os.setpgid(0, 0)
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
         if traced:
@@ -250,14 +267,27 @@ class ForkedRank:
             raise Refused(started["refused"])
         self.pid, self.parent = int(started["pid"]), int(started["parent"])
         self.start_ticks = int(started["start_ticks"])
-        self._connection.settimeout(None)
+        self._connection.setblocking(False)
+        fcntl.fcntl(self._connection, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(self._connection, fcntl.F_GETFL)
+        fcntl.fcntl(self._connection, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO: it has a reply
 
-    def pass_signals_on(self) -> None:
-        """Have each signal that the shim gets, and has got, passed on to the rank's group."""
-        for signum in FORWARDED_SIGNALS:
-            signal.signal(signum, self._pass_on)
+    def poll(self) -> Optional[Tuple[int, int]]:
+        """Return its wait status and peak memory, None while it runs; it ends with the server."""
+        try:
+            ended = self._read_reply()
+            return int(ended["status"]), int(ended["max_rss"])
+        except BlockingIOError:
+            return None
+        except (OSError, ValueError):
+            return int(signal.SIGKILL), 0
 
-    def _pass_on(self, signum: int, _: object) -> None:
+    def has_begun(self) -> bool:
+        """Return True."""
+        return True
+
+    def send(self, signum: int) -> None:
+        """Send a signal to it alone."""
         with contextlib.suppress(OSError):  # it has ended
             self._connection.send(bytes([signum]))
 
@@ -271,20 +301,8 @@ class ForkedRank:
         reply: Dict[str, Any] = json.loads(line)
         return reply
 
-    def has_begun(self) -> bool:
-        """Return True."""
-        return True
 
-    def wait(self) -> Tuple[int, int]:
-        """Return its wait status and its peak memory, in bytes, at its end.
-
-        It ends with the server, which is killed with it.
-        """
-        try:
-            ended = self._read_reply()
-            return int(ended["status"]), int(ended["max_rss"])
-        except (OSError, ValueError):
-            return int(signal.SIGKILL), 0
+Rank = Union[ExecutedRank, ForkedRank]
 
 
 def request_fork(

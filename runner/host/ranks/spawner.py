@@ -3,8 +3,9 @@
     PYTHON -I -S spawner.py COUNT FIRST_RANK SHIM [ARG...]
 
 Each rank gets RANK and LOCAL_RANK, and what srun calls them (srun(1), "OUTPUT ENVIRONMENT
-VARIABLES"), and a process group of its own. A signal is passed on to all of them. It ends when all
-have ended, with the exit code of the one that failed first: who started it ends the others.
+VARIABLES"), A signal is
+passed on to all of them. It ends when all have ended, with the exit code of the one that failed
+first: who started it ends the others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main(argv: List[str]) -> NoReturn:
     def forward(signum: int, _: object) -> None:
         for pid in running:
             with suppress(OSError):  # it has ended
-                os.killpg(pid, signum)
+                os.kill(pid, signum)
 
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
     for signum in FORWARDED_SIGNALS:
@@ -70,15 +71,12 @@ def rank_variables(rank: int, local_rank: int, count: int) -> Dict[str, str]:
 
 
 def _start(program: List[str], variables: Dict[str, str]) -> int:
-    """Start a rank, which ends with us; return its process, which leads a group."""
+    """Start a rank, which ends with us; return its process."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
-        with suppress(OSError):  # it has begun, with a group of its own
-            os.setpgid(pid, pid)  # here too: a signal may come before the rank does so
         return pid
     try:
-        os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
         for signum in FORWARDED_SIGNALS:
             signal.signal(signum, signal.SIG_DFL)

@@ -145,11 +145,11 @@ class RankTracker:
         self._on_failure = on_failure
         self._reader = RankRecordReader(folder, order)
         submit(self._reader.skip_known)
-        self._scanning = False
-        self._next_scan = 0.0
+        self._next_scan = 0.0  # inf while a scan goes on
         self._started: Dict[Tuple[int, int], RankProcess] = {}
         self._exited: Set[Tuple[int, int]] = set()
         self._first_exception_at: Optional[float] = None
+        self._groups_to_end: Set[int] = set()  # of ranks that have ended
         self._secondary: Set[float] = set()  # when ranks ended because of another's failure
         self._terminated: Set[int] = set()
         self._launcher_ended_at = float("inf")
@@ -172,11 +172,30 @@ class RankTracker:
         """The programs of the running ranks, as far as they can be seen."""
         return {self._started[key].pid for key in self._running} - {0}
 
+    def running_with_ancestors(self) -> Set[int]:
+        """Return the programs of the running ranks, and the processes above them."""
+        processes = procfs.table()
+        found = self.running_pids & processes.keys()
+        pending = [*found]
+        while pending:
+            parent = processes[pending.pop()].ppid
+            if parent in processes and parent not in found:
+                found.add(parent)
+                pending.append(parent)
+        return found
+
+    def take_left_behind(self) -> List[int]:
+        """Return what ranks, stopped or failed since the last call, left in their groups."""
+        groups, self._groups_to_end = self._groups_to_end - {0}, set()
+        if not groups:
+            return []
+        processes = procfs.table()
+        return [pid for pid in self._own_processes(processes) if processes[pid].group in groups]
+
     def tick(self) -> None:
         """Look for new records, and for shims that are gone; kill what outlived its grace."""
         now = time.monotonic()
-        if now >= self._next_scan and not self._scanning:
-            self._next_scan = now + SCAN_INTERVAL_S
+        if now >= self._next_scan:
             gone = [key for key in self._running if self._shim_is_gone(key)]
             self.scan_records(lambda: self._record_vanished(gone))
         if now >= self._kill_at:
@@ -185,10 +204,10 @@ class RankTracker:
 
     def scan_records(self, then: Callable[[], object]) -> None:
         """Have new starts and exits recorded; then call `then`."""
-        self._scanning = True
+        self._next_scan = float("inf")
 
         def take(records: List[RankRecord]) -> None:
-            self._scanning = False
+            self._next_scan = time.monotonic() + SCAN_INTERVAL_S
             for record in records:
                 self._take(record)
             then()
@@ -216,6 +235,7 @@ class RankTracker:
     def _record_vanished(self, keys: Iterable[Tuple[int, int]]) -> None:
         vanished = [key for key in keys if key not in self._exited]
         self._exited.update(vanished)
+        self._groups_to_end |= {self._started[key].pid for key in vanished}
         if vanished:
             report = functools.partial(self._report_vanished, vanished, time.monotonic())
             self._submit(self._reader.missing_record_reason, report)
@@ -243,6 +263,8 @@ class RankTracker:
         was_stopped = float(data["mono"]) >= self._stopped_at()
         error = "" if was_stopped else record.reason
         self._journal.append_exit(rank, data, error, record.exception)
+        if key in self._started and (was_stopped or data["code"] != 0):
+            self._groups_to_end.add(self._started[key].pid)
         if data["code"] != 0:
             self._classify_failure(record.exception, data, stopped=was_stopped)
             description = error or describe_exit(data["code"], data["signal"])
@@ -280,14 +302,18 @@ class RankTracker:
 
         A number in a record may be that of another process meanwhile, or of another namespace.
         """
-        processes, order = procfs.table(), self._order
-        ours = {*procfs.descendants(os.getpid(), processes)}
-        if order.container:
-            ours.update(
-                ContainerProcesses(procfs.env_tags(order.run_id, order.node)).scan(processes)
-            )
+        processes = procfs.table()
+        ours = self._own_processes(processes)
         starts = [self._started[key] for key in self._running]
         return {s.pid: s for s in starts if s.pid in ours and processes[s.pid].ppid == s.parent_pid}
+
+    def _own_processes(self, processes: Dict[int, procfs.Process]) -> Set[int]:
+        order = self._order
+        ours = {*procfs.descendants(os.getpid(), processes)}
+        if order.container:
+            tags = procfs.env_tags(order.run_id, order.node)
+            ours.update(ContainerProcesses(tags).scan(processes))
+        return ours
 
     def terminate_for_restart(self, nnodes: int, departed_at: float) -> None:
         """End the ranks of a membership with more than `nnodes` nodes; torch restarts them.

@@ -76,7 +76,7 @@ class LauncherProcess:
 
     def _start(self, environ: Dict[str, str]) -> StartResult:
         order = self._order
-        # A rank shim ignores TERM; its own death ends its rank.
+        # A rank shim passes on what its parent sends, not the kernel; its death ends its rank.
         forwards_term = order.launcher or order.container
         death_signal = signal.SIGTERM if forwards_term else signal.SIGKILL
         preexec_fn = functools.partial(child_setup, self.cgroup, death_signal)
@@ -128,17 +128,6 @@ class LauncherProcess:
             self.exit_status = (None, None)
         self._is_cancelled = True
 
-    def term_targets(self) -> List[int]:
-        """Return the processes that get TERM.
-
-        These are a launcher alone, since it forwards TERM; else the program's session, and the rank
-        if that has its own.
-        """
-        if self._order.launcher:
-            return [self.pid]
-        session = [pid for pid, process in procfs.table().items() if process.session == self.pid]
-        return sorted({*session, *self.rank_pids()})
-
     def container_pids(self) -> List[int]:
         """Return the processes in the order's container, children first."""
         return self._container.scan(procfs.table()) if self._order.container else []
@@ -149,14 +138,6 @@ class LauncherProcess:
         if not owners and self._order.container and not in_container:
             return False  # of another user, who is hidden from this login
         return is_foreign(owners, {*procfs.descendants(os.getpid()), *in_container})
-
-    def rank_pids(self) -> List[int]:
-        """Return the running rank of a program without a launcher: the child of its shim."""
-        if self._order.launcher or not self.is_running:
-            return []
-        if self._order.container:
-            return self.container_pids()
-        return [pid for pid, process in procfs.table().items() if process.ppid == self.pid]
 
 
 def environment(order: Order, inherited: Mapping[str, str]) -> Dict[str, str]:

@@ -1,16 +1,22 @@
-"""Stop ladder of an attempt on one host: TERM to the program, the grace, then KILL and proof."""
+"""Stop ladder of an attempt on one host: TERM to the program, the grace, then KILL and proof.
+
+A launcher or shim passes TERM on to the ranks themselves. What these have started serves them while
+they save: it gets TERM when its rank has ended, at the latest shortly before the KILL.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
-from typing import Dict, Iterable, Optional, Sequence, Set
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from runner.core.model.plan import Order
 from runner.core.protocol.events import ENDED_BY_SCHEDULER, StopCause, Stopping
 from runner.core.protocol.states import STOP_TRANSITIONS, State, StopPhase
 from runner.host.process import procfs
+from runner.host.ranks.tracker import RankTracker
 from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.program import LauncherProcess
 
@@ -18,6 +24,8 @@ SHORT_LIVED = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|torch_shm_manager|/debugpy/adapter\b"
 )
 """Helpers of Python, torch and debugpy that end by themselves a moment after their program."""
+
+MAX_TERM_BEFORE_KILL_S = 2.0  # a fifth of a short grace
 
 
 def left_over_commands(pids: Iterable[int]) -> Dict[int, str]:
@@ -106,7 +114,7 @@ class StopLadder:
         if self.phase in (StopPhase.WATCHING, StopPhase.DRAINING):
             self.move(StopPhase.STOPPING)
         self._kill_at = stopped_at + self._order.grace_s
-        self.term_program()
+        self.term_launcher()
         self._launcher.cancel()
         self._journal.append(Stopping(reason, cause), mono=stopped_at)
         self._record_stopping()
@@ -123,8 +131,7 @@ class StopLadder:
             self.shorten_grace(kill_at)
             return
         if not needs_term:
-            reached = {*self._launcher.term_targets(), *self._launcher.rank_pids()}
-            self._term_sent |= reached.difference(self._launcher.container_pids())
+            self._term_sent |= {self._launcher.pid, *procfs.descendants(os.getpid())}
         self.begin(ENDED_BY_SCHEDULER, StopCause.SCHEDULER, since)
         self._kill_at = kill_at
 
@@ -137,15 +144,25 @@ class StopLadder:
         """Have what is left killed now."""
         self._kill_at = time.monotonic()
 
-    def term_program(self) -> None:
-        """Send TERM to the program, if it runs."""
+    def term_launcher(self) -> None:
+        """Send TERM to the launcher process, if it runs; it passes it on to the ranks."""
         if self._launcher.is_running:
-            self._send_term(self._launcher.term_targets())
+            self.term([self._launcher.pid])
 
-    def term_new_ranks(self) -> None:
-        """Send TERM to a rank that began while the others got theirs."""
-        if self.reason:
-            self._send_term(self._launcher.rank_pids())
+    def term(self, pids: Iterable[int]) -> None:
+        """Send TERM to processes that have not got it from us."""
+        self._term_sent |= procfs.signal_all({*pids} - self._term_sent, signal.SIGTERM)
+
+    def tick(self, ranks: RankTracker, list_alive: Callable[[], List[int]]) -> None:
+        """Send TERM to what served ranks that have ended; shortly before the KILL, to the rest."""
+        self.term(ranks.take_left_behind())
+        if not self.is_stopping:
+            return
+        term_before_kill_s = min(MAX_TERM_BEFORE_KILL_S, (self._kill_at - self.stopped_at) / 5)
+        if time.monotonic() >= self._kill_at - term_before_kill_s:
+            inside = self._order.container is not None
+            alive = self._launcher.container_pids() if inside else list_alive()
+            self.term({*alive} - ranks.running_with_ancestors())
 
     def drain(self, leftovers: Sequence[int]) -> None:
         """End what a program that is gone left behind: TERM once, then the rest of the grace."""
@@ -157,7 +174,7 @@ class StopLadder:
         elif self.phase is StopPhase.DRAINING and not leftovers:
             self.move(StopPhase.WATCHING)  # the other hosts may still need this one
             self._kill_at = float("inf")
-        self._send_term(leftovers)
+        self.term(leftovers)
 
     def final_state(self, survivors: Sequence[int], *, standby_ended: bool) -> State:
         """Return how the attempt ended here."""
@@ -175,9 +192,6 @@ class StopLadder:
         """The reason, where the supervisor itself had it and nothing of the task failed."""
         is_local = self.cause is StopCause.LOCAL and self.failed_at is None
         return self.reason if is_local else ""
-
-    def _send_term(self, pids: Iterable[int]) -> None:
-        self._term_sent |= procfs.signal_all({*pids} - self._term_sent, signal.SIGTERM)
 
     def _record_stopping(self) -> None:
         if self._journal.state is not State.STOPPING:

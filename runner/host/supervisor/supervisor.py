@@ -172,7 +172,7 @@ class Supervisor:
         if not self._launcher.pid:
             self._fail(f"the program on {self.order.node} could not be started")
         elif self._ladder.is_stopping:  # its disk answered too late
-            self._ladder.term_program()
+            self._ladder.term_launcher()
         else:
             self._journal.set_state(State.RUNNING)
 
@@ -187,7 +187,7 @@ class Supervisor:
         ended_at = self._launcher.unrecorded_end
         if ended_at is not None and time.monotonic() > ended_at + DISK_TIMEOUT_S:
             self._on_program_ended()
-        self._ladder.term_new_ranks()
+        self._ladder.tick(self._ranks, self._live_processes)
         self._job_link.tick(self._ladder)
         if self._orphaned and not self._job_link.take_term(self._loop, self._ladder, self._peers):
             self.stop("its supervisor got SIGTERM or lost its guardian")

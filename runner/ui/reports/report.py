@@ -229,8 +229,8 @@ def final_report(
     if apart and verdict.state == SUCCEEDED:
         unmet = f"no rank met the master at {plan.master_addr}:{plan.master_port}"
         store = "torch's store there was for that node alone"
-        lines += _wrap("warning", f"{fold_names(apart)}: {unmet}; {store}")
-        lines += _wrap("cure", f"if this was to be one training: {OWN_MASTER}")
+        lines.append(f"  warning: {fold_names(apart)}: {unmet}; {store}")
+        lines.append(f"  cure: if this was to be one training: {OWN_MASTER}")
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
     retry_command = f"{this_program()} stop {run_flags}"

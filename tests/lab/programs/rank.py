@@ -1,7 +1,7 @@
 """A rank without torch: does one thing at a time, in the order of its arguments.
 
 print=TEXT  err=TEXT  lines=N  sleep=SECONDS  exit=CODE  deaf  daemon  touch=PATH
-fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what unruly.py knows
+rank=RANK:WORD  fail=RANK:CODE  once=RANK:TEXT_WITH_UNDERSCORES  raise=RANK:TEXT_WITH_UNDERSCORES  count=N/SECONDS  env=NAME  cat  wait=PATH  and what heeding.py and unruly.py know
 """
 
 import os
@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 
-import unruly  # type: ignore[import-not-found]  # beside this file
+import heeding  # type: ignore[import-not-found]  # beside this file
+import unruly  # type: ignore[import-not-found]
 
 RANK = os.environ.get("RANK", "0")
 
@@ -59,7 +60,11 @@ def do(word: str) -> None:
         print(f"{value}={os.environ.get(value)}")
     elif name == "cat":
         print(f"stdin: {sys.stdin.read()!r}")
-    elif not unruly.did(name, value, __file__):
+    elif name == "rank":
+        rank, _, other_word = value.partition(":")
+        if rank == RANK:
+            do(other_word)
+    elif not (unruly.did(name, value, __file__) or heeding.did(name, value, __file__)):
         sys.exit(f"rank.py knows no {word!r}")
 
 

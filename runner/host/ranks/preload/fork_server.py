@@ -213,7 +213,7 @@ class ForkServer:
         self._ranks[shim.fileno()] = _Rank(pid, shim)
         begun_at = start_ticks(pid)  # before it is reaped
         if not send(shim, {"pid": pid, "parent": server_pid, "start_ticks": begun_at}):
-            signal_group(pid, signal.SIGKILL)  # the shim has executed it
+            kill_group(pid)  # the shim has executed it
         return None
 
     def _pass_on(self, rank: _Rank) -> None:
@@ -224,11 +224,11 @@ class ForkServer:
             data = b""
         if data:
             for signum in data:
-                signal_group(rank.pid, signum)
+                os.kill(rank.pid, signum)
             return
         del self._ranks[rank.shim.fileno()]
         rank.shim.close()
-        signal_group(rank.pid, signal.SIGKILL)
+        kill_group(rank.pid)
 
     def _reap(self) -> None:
         by_pid = {rank.pid: rank for rank in self._ranks.values()}
@@ -262,11 +262,11 @@ def start_ticks(pid: int) -> int:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
-def signal_group(pid: int, signum: int) -> None:
-    """Signal a rank and what it has started; it may not lead its group yet."""
+def kill_group(pid: int) -> None:
+    """Kill a rank and what it has started; it may not lead its group yet."""
     for send_signal in (os.killpg, os.kill):
         try:
-            send_signal(pid, signum)
+            send_signal(pid, signal.SIGKILL)
         except OSError:
             continue
         return

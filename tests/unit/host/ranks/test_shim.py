@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.host.ranks import shim
 from runner.host.ranks.tracker import container_kill_reason
+from tests.lab.waiting import wait_until
 
 V1, V2 = ("memory/memory.oom_control", "memory/memory.limit_in_bytes"), shim.MEMORY_FILES[0]
 
@@ -50,3 +55,46 @@ def test_the_limit_is_the_reason_only_where_the_kernel_killed() -> None:
     assert container_kill_reason(failed) == expected
     for other in ({**killed, "oom_kills": 0}, {**killed, "memory_limit": 0}, {"signal": 9}):
         assert container_kill_reason(other) == ""
+
+
+HEEDS = """\
+trap 'echo term' TERM
+trap 'echo limit' XCPU
+trap 'exit 3' INT
+(trap 'echo child' TERM; echo up; while kill -0 $$ 2>/dev/null; do sleep 0.01; done) &
+while :; do sleep 0.01; done
+"""
+
+
+@pytest.fixture
+def heeding(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The shim of a rank with a child; each says what it hears."""
+    words = [sys.executable, "-I", "-S", shim.__file__, str(tmp_path), "", ""]
+    env = {**os.environ, "RANK": "0"}
+    with subprocess.Popen(
+        [*words, "/bin/sh", "-c", HEEDS], env=env, start_new_session=True
+    ) as made:
+        yield made
+        made.kill()
+
+
+def test_a_rank_alone_gets_what_its_parent_sends_and_term_once(
+    tmp_path: Path, heeding: subprocess.Popen[bytes]
+) -> None:
+    """Not its children, whoever signals the group of the shim, and not what others send."""
+
+    def until(text: str) -> None:
+        out = tmp_path / "rank_0.out"
+        wait_until(lambda: out.exists() and out.read_text() == text, text)
+
+    until("up\n")
+    subprocess.run(["/bin/sh", "-c", f"kill -TERM {heeding.pid}"], check=True)
+    heeding.send_signal(signal.SIGXCPU)
+    until("up\nlimit\n")
+    os.killpg(heeding.pid, signal.SIGTERM)
+    until("up\nlimit\nterm\n")
+    os.killpg(heeding.pid, signal.SIGTERM)
+    heeding.send_signal(signal.SIGXCPU)
+    until("up\nlimit\nterm\nlimit\n")
+    heeding.send_signal(signal.SIGINT)
+    assert heeding.wait() == 3

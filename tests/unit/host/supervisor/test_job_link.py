@@ -86,8 +86,7 @@ def test_a_term_is_slurms_and_taken_once(world: World) -> None:
     assert world.journal.monos == [world.now - TERM_SPREAD_S]
     assert world.told_peers == [(ENDED_BY_SCHEDULER, StopCause.PEER)]
     assert world.ladder.stopped_at == world.now - TERM_SPREAD_S
-    world.ladder.term_new_ranks()
-    world.ladder.term_program()
+    world.ladder.term_launcher()
     assert world.signalled == []
     assert not world.kills_after(30.0 - RECORD_S - 0.1)
     assert world.kills_after(0.1)

@@ -36,11 +36,7 @@ class Program:
     exit_status: tuple[int | None, int | None] | None = None
     is_running = True
 
-    def term_targets(self) -> list[int]:
-        return [11]
-
-    def rank_pids(self) -> list[int]:
-        return [21, 22]
+    pid = 11
 
     def container_pids(self) -> list[int]:
         return []
