@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +111,38 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
         lab[node].sh("touch /dev/shm/go /dev/shm/end")
     done = running.wait()
     assert done.code == 0, done
+
+
+CUT = """
+import ctypes
+while True:
+    if ctypes.CDLL(None).poll(None, 0, 600_000) < 0:
+        print("the wait was cut", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_dump_makes_ranks_print_does_not_end_the_standstill(
+    on_lab: Launcher, tmp_path: Path
+) -> None:
+    """Nor what one asked for by hand does: the run is stopped once, and for all."""
+    environment = tmp_path / "no-py-spy"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    for name in ("lib", "pyvenv.cfg"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    (on_lab.folder / "cut.py").write_text(CUT)
+    task = ("task.script=cut.py", PLAIN_ENTRY, f"cluster.python={environment}/bin/python")
+    running = on_lab.start("cluster=lab", *task, *STALL, "watch.action=stop")
+    running.until_joined()
+    asked = on_lab("stacks", "--cluster", "lab")
+    assert asked.code == 0, asked
+    running.until_printed("the wait was cut", 2)
+    done = running.wait()
+    assert done.code == 1, done
+    assert done.err.count("the run is being stopped") == 1
+    assert "first failure: no rank made progress for" in done.err
+    assert "the run makes progress again" not in done.err
 
 
 @pytest.mark.all

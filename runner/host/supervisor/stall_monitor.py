@@ -91,15 +91,21 @@ class StallMonitor:
     def check(self, stalled_s: Optional[float], *, is_stopping: bool) -> None:
         """Have the watchdog act on the stall of the whole run, unless the end is near anyhow."""
         self._samples.tick(is_running=self._launcher.is_running)
-        if is_stopping or self._launcher.exit_status is not None:
-            self._watchdog.close()
-        elif self._watchdog.check(stalled_s):
+        is_ending = is_stopping or self._launcher.exit_status is not None
+        must_stop = self._watchdog.check(None if is_ending else stalled_s)
+        if is_ending:
+            return
+        if self._watchdog.needs_sample:
+            self.sample()
+        elif must_stop:
             self.sample(self._fail_if_stalled)
 
     def dump(self, reason: str) -> None:
-        """Have the stacks of the ranks dumped to the log."""
-        if self._launcher.is_running:
+        """Have the stacks of the ranks dumped to the log, after a last sample without that."""
+        if self._is_sampling:
             self._watchdog.dump(reason)
+        elif self._launcher.is_running:
+            self.sample(lambda: self._watchdog.dump(reason))
 
     def _fail_if_stalled(self) -> None:
         if self._watchdog.reason:
