@@ -101,7 +101,7 @@ def test_nobody_is_accused_while_the_ranks_move(lab: Lab, on_lab: Launcher) -> N
 @pytest.mark.slow
 def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     """By default nothing is stopped: what stands is shown, and said when it moves again."""
-    words = on_lab.rank_overrides("wait=/dev/shm/go", "print=on", "wait=/dev/shm/end")
+    words = on_lab.rank_overrides("wait=/dev/shm/go", "count=30/0.2", "wait=/dev/shm/end")
     running = on_lab.start("cluster=lab", *words, *STALL)
     running.until(lambda: "no progress on any rank for" in running.err, "the report")
     running.until(lambda: "innermost first:" in running.err, "the stacks")
