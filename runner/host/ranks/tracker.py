@@ -247,7 +247,8 @@ class RankTracker:
         ended_at = float(data["mono"])
         was_stopped = ended_at >= self._stopped_at()
         error = "" if was_stopped else record.reason
-        self._journal.append_exit(rank, data, error, record.exception, record.raised_s)
+        found = {"exception": record.exception, "raised_s": record.raised_s}
+        self._journal.append_exit(rank, data, error=error, **found)
         if data["code"] != 0:
             self._classify_failure(record, ended_at)
             description = error or describe_exit(data["code"], data["signal"])

@@ -273,27 +273,9 @@ class EventLog:
             with contextlib.suppress(OSError):
                 append(self._folder.events, b"\n" + line)  # the line break ends a torn line
 
-    def append_exit(
-        self,
-        rank: int,
-        data: Dict[str, Any],
-        error: str = "",
-        exception: str = "",
-        raised_s: float = 0.0,
-    ) -> None:
-        """Record a rank's end as its shim saw it; what its logs tell adds to that."""
-        traceback = str(data.get("traceback", ""))
-        body = RankExited(
-            rank,
-            code=data["code"],
-            signal=data["signal"],
-            max_rss=int(data["max_rss"]),
-            error=error,
-            traceback=traceback,
-            start=int(data["start"]),
-            exception=exception,
-            raised_s=raised_s,
-        )
+    def append_exit(self, rank: int, data: Mapping[str, Any], **found: Any) -> None:
+        """Record a rank's end as its shim saw it; what was `found` in logs adds to that."""
+        body = decode(RankExited, {**data, "rank": rank, **found})
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def set_state(self, state: State) -> None:
