@@ -39,20 +39,21 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     data = json.loads(on_lab("stacks", "--cluster", "lab", "--json").out)
     places = {group["ranks"][0]: group["frames"][0]["function"] for group in data["groups"]}
     assert places == {0: "wait", 1: "load_batch"}
-    found = lab["node1"].processes("hanging.py\0wait")
+    found = lab["node2"].processes("hanging.py\0wait")
     (rank,) = (each for each in found if "attempt_0" not in each.cmdline)
-    lab["node1"].kill(rank.pid, signal.SIGSTOP)
-    go(lab, "node2")
+    lab["node2"].kill(rank.pid, signal.SIGSTOP)
+    go(lab, "node1")  # whose supervisor stays: it is the hub
     running.until_printed("done")
     partly = on_lab("stacks", "--cluster", "lab")
-    assert "rank 0 on node1, python" in partly.out, partly
+    assert partly.code == 0, partly
+    assert "rank 1 on node2, python" in partly.out, partly
     assert "it did not answer; it was stopped (SIGSTOP)" in partly.out
-    assert "and rank 1 on node2 has ended" in partly.out
-    lab["node1"].kill(rank.pid, signal.SIGCONT)
-    go(lab, "node1")
+    assert "and rank 0 on node1 has ended" in partly.out
+    lab["node2"].kill(rank.pid, signal.SIGCONT)
+    go(lab, "node2")
     done = running.wait()
     assert done.code == 0, done
-    assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 2
+    assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 3
 
 
 C10D = """

@@ -37,7 +37,7 @@ class Handler(RequestHandler):
             before = len(procfs.read_text(log))
             _request_dump(folder, order, str(frame.data["reason"]))
             deadline = time.monotonic() + stacks.DUMP_TIMEOUT_S + MARGIN_S
-            while not text.endswith(DUMP_END):
+            while not text.endswith(DUMP_END) and not has_ended(folder, order):
                 if time.monotonic() >= deadline:
                     raise ValueError("its supervisor dumped no stacks in time")
                 yield from pause(POLL_S)

@@ -41,7 +41,8 @@ class StallMonitor:
         self._next_at = time.monotonic()
         self._samples = SampleRecorder(folder, order, submit)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
-        self._is_standby, self._is_sampling = order.is_standby, False
+        self._is_standby = order.is_standby
+        self._is_sampling = self._is_closed = False
         self._has_container = order.container is not None
 
     @property
@@ -101,10 +102,10 @@ class StallMonitor:
             self.sample(self._fail_if_stalled)
 
     def dump(self, reason: str) -> None:
-        """Have the stacks of the ranks dumped to the log, after a last sample without that."""
+        """Have the stacks dumped, of no rank where all have ended, after a sample without that."""
         if self._is_sampling:
             self._watchdog.dump(reason)
-        elif self._launcher.is_running:
+        elif not self._is_closed:
             self.sample(lambda: self._watchdog.dump(reason))
 
     def _fail_if_stalled(self) -> None:
@@ -112,7 +113,8 @@ class StallMonitor:
             self._fail(self._watchdog.reason)
 
     def close(self) -> None:
-        """End our helpers."""
+        """End our helpers, and begin no more."""
+        self._is_closed = True
         self._watchdog.close()
         self._samples.close()
 
