@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.inspecting import guardian_and_supervisor, next_commands, proven_nodes
 from tests.lab.lab import Lab
-from tests.lab.launching import PROGRAMS, Controller, Launcher
+from tests.lab.launching import PLAIN_ENTRY, PROGRAMS, Controller, Launcher
 from tests.lab.waiting import wait_until, wait_until_ended, wait_until_idle
 
 pytestmark = [pytest.mark.promise(2, 4)]
@@ -42,7 +42,11 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
 
     So it is for an `attach` after the end.
     """
-    words = ["raise=1:no_learning_rate", "sleep=0.3", "raise=0:Connection_closed_by_peer"]
+    words = [
+        "raise=1:no_learning_rate",
+        "sleep=0.3",
+        "raise=0:[gloo/transport/tcp/pair.cc:553]_Connection_closed_by_peer",
+    ]
     words = ["deaf", f"wait={tmp_path}/go", *words]  # the stop comes before rank 0 raises
     controller = begin(*words)
     (tmp_path / "go").touch()
@@ -52,7 +56,8 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
     assert "\n[node2:1] RuntimeError: no learning rate\n" in done.err
     consequences = [line for line in done.err.splitlines() if line.startswith("[node1:0]")]
     (folded,) = consequences
-    assert "lines of a traceback: RuntimeError: Connection closed by peer (whole in" in folded
+    assert "lines of a traceback: RuntimeError: [gloo/" in folded
+    assert "Connection closed by peer (whole in" in folded
     assert "Traceback" in done.log("node1", 0, "err")
     again = on_lab("attach", "--run", controller.run_id)
     assert (again.code, [line for line in again.err.splitlines() if "[node1:0]" in line]) == (
@@ -60,6 +65,31 @@ def test_tracebacks_that_follow_from_the_first_failure_are_folded(
         consequences,
     )
     assert "\n[node2:1] RuntimeError: no learning rate\n" in again.err
+
+
+SERVER_GONE = """
+import atexit, os, sys, time
+def leave_slowly():
+    open(sys.argv[1], "w").close()
+    time.sleep(600)
+if os.environ["RANK"] == "1":
+    atexit.register(leave_slowly)
+    raise ConnectionResetError("by a server")
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+raise ValueError("no data")
+"""
+
+
+def test_the_first_failure_is_the_rank_that_raised_first(on_lab: Launcher, tmp_path: Path) -> None:
+    """Though the other one, which follows from it, ends first."""
+    (on_lab.folder / "gone.py").write_text(SERVER_GONE)
+    tmp_path.chmod(0o777)  # for the hosts' user
+    task = ("task.script=gone.py", "task.args_style=raw", f"task.args=['{tmp_path}/raised']")
+    done = on_lab("cluster=lab", *task, PLAIN_ENTRY, "grace_s=1")
+    assert done.code == 1, done
+    assert "first failure: rank 1 on node2 raised ConnectionResetError" in done.err, done
+    assert "1 rank failed as a consequence" in done.err
 
 
 @pytest.mark.parametrize("node", HUB_OR_MEMBER)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,20 +39,21 @@ def test_stacks_of_a_run_that_goes_on(lab: Lab, on_lab: Launcher) -> None:
     data = json.loads(on_lab("stacks", "--cluster", "lab", "--json").out)
     places = {group["ranks"][0]: group["frames"][0]["function"] for group in data["groups"]}
     assert places == {0: "wait", 1: "load_batch"}
-    found = lab["node1"].processes("hanging.py\0wait")
+    found = lab["node2"].processes("hanging.py\0wait")
     (rank,) = (each for each in found if "attempt_0" not in each.cmdline)
-    lab["node1"].kill(rank.pid, signal.SIGSTOP)
-    go(lab, "node2")
+    lab["node2"].kill(rank.pid, signal.SIGSTOP)
+    go(lab, "node1")  # whose supervisor stays: it is the hub
     running.until_printed("done")
     partly = on_lab("stacks", "--cluster", "lab")
-    assert "rank 0 on node1, python" in partly.out, partly
+    assert partly.code == 0, partly
+    assert "rank 1 on node2, python" in partly.out, partly
     assert "it did not answer; it was stopped (SIGSTOP)" in partly.out
-    assert "and rank 1 on node2 has ended" in partly.out
-    lab["node1"].kill(rank.pid, signal.SIGCONT)
-    go(lab, "node1")
+    assert "and rank 0 on node1 has ended" in partly.out
+    lab["node2"].kill(rank.pid, signal.SIGCONT)
+    go(lab, "node2")
     done = running.wait()
     assert done.code == 0, done
-    assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 2
+    assert (done.folder / "logs" / "node2" / "stacks.out").read_text().count("=== stacks") == 3
 
 
 C10D = """
@@ -99,7 +102,7 @@ def test_nobody_is_accused_while_the_ranks_move(lab: Lab, on_lab: Launcher) -> N
 @pytest.mark.slow
 def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
     """By default nothing is stopped: what stands is shown, and said when it moves again."""
-    words = on_lab.rank_overrides("wait=/dev/shm/go", "print=on", "wait=/dev/shm/end")
+    words = on_lab.rank_overrides("wait=/dev/shm/go", "count=30/0.2", "wait=/dev/shm/end")
     running = on_lab.start("cluster=lab", *words, *STALL)
     running.until(lambda: "no progress on any rank for" in running.err, "the report")
     running.until(lambda: "innermost first:" in running.err, "the stacks")
@@ -109,6 +112,38 @@ def test_a_standstill_is_reported_and_ends(lab: Lab, on_lab: Launcher) -> None:
         lab[node].sh("touch /dev/shm/go /dev/shm/end")
     done = running.wait()
     assert done.code == 0, done
+
+
+CUT = """
+import ctypes
+while True:
+    if ctypes.CDLL(None).poll(None, 0, 600_000) < 0:
+        print("the wait was cut", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_dump_makes_ranks_print_does_not_end_the_standstill(
+    on_lab: Launcher, tmp_path: Path
+) -> None:
+    """Nor what one asked for by hand does: the run is stopped once, and for all."""
+    environment = tmp_path / "no-py-spy"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(sys.executable)
+    for name in ("lib", "pyvenv.cfg"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    (on_lab.folder / "cut.py").write_text(CUT)
+    task = ("task.script=cut.py", PLAIN_ENTRY, f"cluster.python={environment}/bin/python")
+    running = on_lab.start("cluster=lab", *task, *STALL, "watch.action=stop")
+    running.until_joined()
+    asked = on_lab("stacks", "--cluster", "lab")
+    assert asked.code == 0, asked
+    running.until_printed("the wait was cut", 2)
+    done = running.wait()
+    assert done.code == 1, done
+    assert done.err.count("the run is being stopped") == 1
+    assert "first failure: no rank made progress for" in done.err
+    assert "the run makes progress again" not in done.err
 
 
 @pytest.mark.all

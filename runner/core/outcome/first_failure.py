@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from runner.core.model.plan import Plan
-from runner.core.model.results import Failure, RankResult
+from runner.core.model.results import Failure
 from runner.core.outcome.known_failures import is_secondary_error
 from runner.core.outcome.membership import Membership
 from runner.core.outcome.stacks import is_stall
@@ -67,11 +67,12 @@ class _Hub:
 
 @dataclass(frozen=True)
 class TimedFailure:
-    """A failure, when it happened, and whether it is the loss of a host."""
+    """A failure, and whether it is the loss of a host."""
 
-    at: float
+    at: float  # when a rank that ended by itself had raised, else when it ended
     failure: Failure
     is_loss: bool = False
+    is_secondary: bool = False  # a rank only noticed that another one had gone
 
 
 def find_failures(
@@ -79,15 +80,20 @@ def find_failures(
 ) -> List[TimedFailure]:
     """Return the failures of an attempt, like its events in order of time.
 
+    Where the first one to end followed from another, that other one comes before it.
+
     Failures of a node that was already stopping count only where there are no others, like ranks
     that torch ends because nodes departed; what a final stop ended is none. `last` is the last
     membership, where torch assigns the ranks.
     """
-    stops = node_stops(timed.event for timed in history)
+    events = [timed.event for timed in history]
+    stops = node_stops(events)
+    own_stops = node_stops(events, causes=tuple(StopCause))
     stopped_by_user = user_stop(history) is not None
     hub = _hub(plan, history, stops)
     failures: List[TimedFailure] = []
     consequences: List[TimedFailure] = []
+    causes: List[TimedFailure] = []
     departed: Set[str] = set()
     for timed in history:
         _update_departed(departed, timed.event)
@@ -102,7 +108,10 @@ def find_failures(
                 continue
             is_late = stop is not None or (by_torch and departed)
             (consequences if is_late else failures).append(failure)
-    return failures or consequences
+            cause = _own_failure(timed, failure, stop_before(timed.event, own_stops))
+            causes += [cause] if cause else []
+    failures = failures or consequences
+    return _root_cause(failures[0], causes) + failures if failures else []
 
 
 def failure_text(failure: Failure) -> str:
@@ -137,7 +146,6 @@ def lost_nodes(plan: Plan, history: Sequence[TimedEvent]) -> Dict[str, str]:
 def first_failure(
     failures: Sequence[TimedFailure],
     stop: Optional[UserStop],
-    ranks: Mapping[int, RankResult],
     succeeded: bool,
 ) -> Optional[TimedFailure]:
     """Return the failure that the others follow from; None if the user's stop came before any.
@@ -150,7 +158,7 @@ def first_failure(
         if succeeded and not timed.is_loss:
             continue
         own_report = _self_reported(failures, timed) if timed.is_loss else None
-        return _root_cause(own_report or timed, failures, ranks)
+        return own_report or timed
     return None
 
 
@@ -181,12 +189,12 @@ def user_stop(history: Iterable[TimedEvent]) -> Optional[UserStop]:
     return own._replace(at=min(requested + reported).at)
 
 
-def node_stops(history: Iterable[Event]) -> Stops:
-    """Return the first stop of each node in each attempt that ends what has not failed."""
+def node_stops(history: Iterable[Event], causes: Sequence[StopCause] = FOLLOWED_CAUSES) -> Stops:
+    """Return the first stop of each node in each attempt: one that ends what has not failed."""
     stops: Dict[Tuple[str, int], Event] = {}
     for event in history:
         body = event.body
-        if isinstance(body, Stopping) and body.cause in FOLLOWED_CAUSES:
+        if isinstance(body, Stopping) and body.cause in causes:
             stops.setdefault((event.node, event.attempt), event)
     return stops
 
@@ -250,10 +258,17 @@ def _failure(timed: TimedEvent, hub: _Hub, launcher: str) -> Optional[TimedFailu
         elif isinstance(body, PeerLost) and event.node == hub.node and hub.is_cut_off:
             return None
         return TimedFailure(timed.at, Failure(node, None, reason), is_loss=True)
-    rank, reason = None, ""
     if isinstance(body, RankExited) and not body.succeeded:
-        rank, reason = body.rank, body.error or describe_exit(body.code, body.signal)
-    elif isinstance(body, ProgramExited) and (body.error or body.code != 0):
+        failed_by_itself = body.signal in (None, signal.SIGABRT)
+        return TimedFailure(
+            at=timed.at - body.raised_s if failed_by_itself else timed.at,
+            failure=Failure(
+                event.node, body.rank, body.error or describe_exit(body.code, body.signal)
+            ),
+            is_secondary=body.signal != signal.SIGKILL and is_secondary_error(body.exception),
+        )
+    reason = ""
+    if isinstance(body, ProgramExited) and (body.error or body.code != 0):
         reason = body.error or f"{launcher} {describe_exit(body.code, body.signal)}"
     elif isinstance(body, PortTaken):
         holder = f" (process {body.pids[0]})" if body.pids else ""
@@ -262,31 +277,40 @@ def _failure(timed: TimedEvent, hub: _Hub, launcher: str) -> Optional[TimedFailu
         isinstance(body, Ended) and body.state is State.FAILED
     ):  # its supervisor stopped by itself (no controller), was stopped by Slurm, or died
         reason = body.reason
-    return TimedFailure(timed.at, Failure(event.node, rank, reason)) if reason else None
+    return TimedFailure(timed.at, Failure(event.node, None, reason)) if reason else None
 
 
-def _root_cause(
-    first: TimedFailure, failures: Sequence[TimedFailure], ranks: Mapping[int, RankResult]
-) -> TimedFailure:
-    """Return the failure of the rank that raised, where the first to end had only noticed it.
+def _own_failure(
+    timed: TimedEvent, failure: TimedFailure, stop: Optional[Event]
+) -> Optional[TimedFailure]:
+    """Return the failure of a rank that did not only notice another's end; None for any other.
 
-    Python reports an exception and then tears the process down; meanwhile ranks connected to it
-    see their connections close, and may end first. The rank that raised ended by our signal, or by
-    itself before it was stopped: what a rank raises because it is being stopped does not count.
+    A rank that was told to end, by a stop or by torch, had failed if it had raised before.
     """
-    rank = first.failure.rank
-    result = ranks.get(rank) if rank is not None else None
-    if result is None or result.signal not in (None, signal.SIGABRT):
-        return first
-    if not is_secondary_error(result.exception):
-        return first
-    failed_ranks = {timed.failure.rank for timed in failures}
-    for other, end in sorted(ranks.items(), key=lambda pair: not pair[1].signal):
-        ended_badly = end.signal or (end.code and other in failed_ranks)
-        if ended_badly and end.exception and not is_secondary_error(end.exception):
-            reason = f"raised {end.exception.splitlines()[0].partition(':')[0]}"
-            return TimedFailure(first.at, Failure(end.node, other, reason))
-    return first
+    event, body = timed.event, timed.event.body
+    if not isinstance(body, RankExited) or failure.is_secondary:
+        return None
+    if stop is None and body.signal != signal.SIGTERM:
+        return failure
+    if not body.exception or (stop is not None and event.mono - body.raised_s >= stop.mono):
+        return None
+    reason = f"raised {body.exception.splitlines()[0].partition(':')[0]}"
+    return TimedFailure(timed.at - body.raised_s, Failure(event.node, body.rank, reason))
+
+
+def _root_cause(first: TimedFailure, causes: Sequence[TimedFailure]) -> List[TimedFailure]:
+    """Return the failure that the first one follows from, or nothing.
+
+    Python writes an exception down and then tears the process down; meanwhile ranks that follow
+    may end first. Long before another's failure a rank may have handled what it wrote down.
+    """
+    if first.is_secondary:
+        earlier = list(causes)
+    elif first.failure.rank is not None:
+        earlier = [each for each in causes if 0 < first.at - each.at < SAME_EVENT_S]
+    else:
+        earlier = []
+    return sorted(earlier, key=lambda each: each.at)[:1]
 
 
 def _self_reported(failures: Sequence[TimedFailure], loss: TimedFailure) -> Optional[TimedFailure]:

@@ -49,16 +49,25 @@ SIGNAL_EXPLANATIONS: Mapping[int, Tuple[str, str]] = {
 }
 """Meaning and remedy of a death by signal."""
 
+_BY_TORCH = re.compile(
+    r"\bgloo/|ProcessGroup|\bDist\w*Error\b|TCPStore|\bc10d\b|NCCL|"
+    r"^RuntimeError: (?=Connection reset|Broken pipe)"  # torch 2.0; Python's own is an OSError
+)
+_PEER_GONE = re.compile(
+    r"closed by (?:remote )?peer|reset by peer|Broken pipe|got 0 bytes", re.IGNORECASE
+)
 _SECONDARY_ERROR = re.compile(
-    r"closed by (remote )?peer|reset by peer|Broken pipe|was likely closed|ncclRemoteError"
-    r"|remote process exited|got 0 bytes|Watchdog caught",
-    re.IGNORECASE,
+    r"Connection was likely closed|ncclRemoteError|remote process exited|Watchdog caught collective"
 )
 
 
 def is_secondary_error(error: str) -> bool:
-    """Return whether a rank with this error only noticed the end of another one."""
-    return _SECONDARY_ERROR.search(error) is not None
+    """Return whether a rank with this error only noticed the end of another one.
+
+    Words of the operating system alone do not say so: any server may close a connection.
+    """
+    says_gone = _PEER_GONE.search(error) and _BY_TORCH.search(error)
+    return bool(says_gone or _SECONDARY_ERROR.search(error))
 
 
 def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explanation]:

@@ -106,7 +106,7 @@ def fold_events(
     succeeded = is_decided or _is_success(plan, ranks, last)
     stop = user_stop(history)
     failures = find_failures(plan, history, last)
-    first = first_failure(failures, stop, ranks, succeeded)
+    first = first_failure(failures, stop, succeeded)
     if is_decided or (succeeded and plan.restarts_ranks):
         first = None
     lost = departed_nodes(history) | {f.failure.node for f in failures if f.is_loss}

@@ -105,6 +105,7 @@ class RankExited(EventBody):
     traceback: str = ""  # what torch's `@record` wrote
     start: int = field(default=1, metadata=COUNT)  # as in its `RankStarted`
     exception: str = ""  # the one that its log ends with
+    raised_s: float = field(default=0.0, metadata=TIME)  # from then until it ended
 
     @property
     def succeeded(self) -> bool:

@@ -47,10 +47,8 @@ class StackTarget(NamedTuple):
     inner_pid: int = 0  # in its container, where it is another user's: to be asked there
 
 
-def start_dump(
-    folder: RunPaths, order: Order, reason: str, *, include_text: bool
-) -> bounded_child.BoundedChild:
-    """Start a dump to the log in a child; with `include_text`, its report has the text as well.
+def start_dump(folder: RunPaths, order: Order, reason: str) -> bounded_child.BoundedChild:
+    """Start a dump to the log in a child.
 
     The child closes our files: otherwise it would hold the run lock of a dead supervisor.
     """
@@ -62,18 +60,18 @@ def start_dump(
         stack_text = "".join(_format_stacks(_find_targets(folder, order), python, order.container))
         text = DUMP_HEADER.format(when=when, why=reason) + stack_text + DUMP_END
         append(folder.stream_log(order.attempt, STACKS_LOG, "out"), text.encode())
-        bounded_child.report_facts(when=when, **({"text": text} if include_text else {}))
+        bounded_child.report_facts(when=when)
 
     return bounded_child.BoundedChild(dump, DUMP_TIMEOUT_S)
 
 
-def result(child: bounded_child.BoundedChild) -> Tuple[Dict[str, str], str]:
-    """Return the report of a dump, `when` and `text`, and why it failed, "" if it did not."""
+def result(child: bounded_child.BoundedChild) -> Tuple[str, str]:
+    """Return when a dump was made, and why it failed, "" if it did not."""
     report = child.report()
     if "when" in report:
-        return report, ""
+        return report["when"], ""
     timeout_text = f"no answer within {DUMP_TIMEOUT_S:g} s" if child.timed_out else ""
-    return {}, timeout_text or child.text or "its child ended without a report"
+    return "", timeout_text or child.text or "its child ended without a report"
 
 
 def _find_targets(folder: RunPaths, order: Order) -> List[StackTarget]:

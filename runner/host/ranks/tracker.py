@@ -56,6 +56,7 @@ class RankRecord(NamedTuple):
     rank: int
     data: Dict[str, Any]
     exception: str = ""  # the last one on its stderr
+    raised_s: float = 0.0  # how long before the end that was last written to
     reason: str = ""  # that the kernel killed it, or that its disk is full
 
     @property
@@ -100,26 +101,29 @@ class RankRecordReader:
         elif data["code"] != 0:
             reason = container_kill_reason(data) if self._order.container else ""
             reason = reason or kernel_kill_reason(self._pids.get(record.key, 0), data)
-            exception = self._find_exception(rank, float(data["wall"]))
+            exception, raised_s = self._find_exception(rank, float(data["written_at"]))
             if not (reason or exception) and (problem := disk_problem(self._folder.root)):
                 reason = f"{describe_exit(data['code'], data['signal'])}: {problem}"
-            return record._replace(exception=exception, reason=reason)
+            return record._replace(exception=exception, raised_s=raised_s, reason=reason)
         return record
 
     def _stderr_path(self, rank: int) -> str:
         return self._folder.stream_log(self._order.attempt, rank_source(rank), "err")
 
-    def _find_exception(self, rank: int, ended_at: float) -> str:
+    def _find_exception(self, rank: int, ended_at: float) -> Tuple[str, float]:
+        """Return the exception that ended a rank, and how long before its end it was there."""
         try:
             with open(self._stderr_path(rank), "rb") as file:
                 file_stat = os.fstat(file.fileno())
-                if file_stat.st_mtime < ended_at - MAX_EXCEPTION_AGE_S:
-                    return ""
+                raised_s = max(0.0, ended_at - file_stat.st_mtime)
+                if raised_s > MAX_EXCEPTION_AGE_S:
+                    return "", 0.0
                 file.seek(max(self._stderr_offset.get(rank, 0), file_stat.st_size - TAIL_BYTES))
                 text = file.read(TAIL_BYTES).decode(errors="replace")
         except OSError:
-            return ""
-        return final_exception(strip_rank_prefix(text.splitlines()))
+            return "", 0.0
+        exception = final_exception(strip_rank_prefix(text.splitlines()))
+        return exception, raised_s if exception else 0.0
 
 
 class RankTracker:
@@ -260,15 +264,17 @@ class RankTracker:
             self._take_start(record)
             return
         self._exited.add(key)
-        was_stopped = float(data["mono"]) >= self._stopped_at()
+        ended_at = float(data["mono"])
+        was_stopped = ended_at >= self._stopped_at()
         error = "" if was_stopped else record.reason
-        self._journal.append_exit(rank, data, error, record.exception)
+        found = {"exception": record.exception, "raised_s": record.raised_s}
+        self._journal.append_exit(rank, data, error=error, **found)
         if key in self._started and (was_stopped or data["code"] != 0):
             self._groups_to_end.add(self._started[key].pid)
         if data["code"] != 0:
-            self._classify_failure(record.exception, data, stopped=was_stopped)
+            self._classify_failure(record, ended_at)
             description = error or describe_exit(data["code"], data["signal"])
-            self._report_failure(rank, description, float(data["mono"]))
+            self._report_failure(rank, description, ended_at)
 
     def _take_start(self, record: RankRecord) -> None:
         data = record.data
@@ -284,14 +290,16 @@ class RankTracker:
             self._first_exception_at = None
         self._journal.append(event, mono=began_at, wall=float(data["wall"]))
 
-    def _classify_failure(self, exception: str, data: Dict[str, Any], *, stopped: bool) -> None:
-        """Note whether a rank failed on its own or because of another's failure (see `verdict`)."""
-        failed_at, signum = float(data["mono"]), data["signal"]
-        if is_secondary_error(exception):
-            if signum in (None, signal.SIGABRT):
-                self._secondary.add(failed_at)
-        elif exception and self._first_exception_at is None and (signum or not stopped):
-            self._first_exception_at = failed_at
+    def _classify_failure(self, record: RankRecord, ended_at: float) -> None:
+        """Note whether a rank failed on its own or because of another's failure (see `verdict`).
+
+        What it raised after it was told to stop does not count.
+        """
+        if is_secondary_error(record.exception):
+            if record.data["signal"] != signal.SIGKILL:
+                self._secondary.add(ended_at)
+        elif record.exception and ended_at - record.raised_s < self._stopped_at():
+            self._first_exception_at = min(ended_at, self._first_exception_at or ended_at)
 
     def _report_failure(self, rank: int, description: str, failed_at: float) -> None:
         if not self._order.restarts_ranks:

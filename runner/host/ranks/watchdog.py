@@ -32,6 +32,9 @@ STOP_DELAY_S = 4.0
 """How long after its own dump a host waits before it stops the run: other hosts notice the stall a
 heartbeat later, and need time for their dumps."""
 
+SETTLE_S = 2.0
+"""How long after a dump a rank may still react to its signal: torch prints what a cut wait was."""
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -61,11 +64,12 @@ class Progress:
         """Note progress now."""
         self.last_activity = self.last_io = time.monotonic()
 
-    def sample(self, sizes: Mapping[str, int], *root_pids: int) -> None:
+    def sample(self, sizes: Mapping[str, int], *root_pids: int, is_disturbed: bool = False) -> None:
         """Compare with the last sample; a much longer interval means that this host was suspended.
 
         `sizes` are those of files that show progress. What `root_pids` and their descendants use
-        counts as well: the launcher process, and processes in a container.
+        counts as well: the launcher process, and processes in a container. Nothing of an interval
+        counts that `is_disturbed` by a dump.
         """
         now, table = time.monotonic(), procfs.table() if root_pids else {}
         found = {pid for root in root_pids for pid in (root, *procfs.descendants(root, table))}
@@ -77,13 +81,13 @@ class Progress:
         usage_pairs = [(usage[pid], self._usage.get(pid, Usage())) for pid in pids]
         since_s = now - self.last_sample
         min_ticks = MIN_CPU_SHARE * since_s * _TICKS_PER_S
-        if (
-            since_s > 2 * self._interval_s + 1
-            or sizes != self._sizes
-            or any(a.io_bytes - b.io_bytes >= MIN_IO_BYTES for a, b in usage_pairs)
-        ):
+        has_io = sizes != self._sizes or any(
+            a.io_bytes - b.io_bytes >= MIN_IO_BYTES for a, b in usage_pairs
+        )
+        has_computed = any(a.cpu_ticks - b.cpu_ticks >= min_ticks for a, b in usage_pairs)
+        if since_s > 2 * self._interval_s + 1 or (has_io and not is_disturbed):
             self.mark_progress()
-        elif any(a.cpu_ticks - b.cpu_ticks >= min_ticks for a, b in usage_pairs):
+        elif has_computed and not is_disturbed:
             self.last_activity = now
         self.last_sample, self._sizes, self._usage = now, dict(sizes), usage
 
@@ -111,8 +115,10 @@ class Watchdog:
         self._folder, self._order, self._journal = folder, order, journal
         self.interval_s = order.stall_s / 4 if order.stall_s else float("inf")
         self._progress = Progress(min(self.interval_s, 10.0))
-        self._stalled = self._gpus_waiting = False
+        self._gpus_waiting = False
+        self._reported_s: Optional[float] = None  # of the stall that is going on
         self._stop_at: Optional[float] = None
+        self._disturbed_until = 0.0
         self._children: Dict[str, bounded_child.BoundedChild] = {}
 
     @property
@@ -140,12 +146,23 @@ class Watchdog:
         if order.stall_s and order.metrics:
             progress.sample(sizes)
         elif order.stall_s:
-            progress.sample(sizes, *root_pids)
+            progress.sample(sizes, *root_pids, is_disturbed=self._is_disturbed)
             if time.monotonic() - progress.last_io < order.stall_s / 2:
                 self._gpus_waiting = False
             elif "gpus" not in self._children:
                 child = activity.start(order.env.get("CUDA_VISIBLE_DEVICES"))
                 self._children.update({"gpus": child} if child else {})
+
+    @property
+    def _is_disturbed(self) -> bool:
+        """Whether ranks were dumped since the last sample, or could still react to that."""
+        return self._progress.last_sample < self._disturbed_until
+
+    @property
+    def needs_sample(self) -> bool:
+        """Whether ranks have settled after a dump: what they do from now on is progress again."""
+        is_settled = self._disturbed_until <= time.monotonic()
+        return bool(self._order.stall_s) and self._is_disturbed and is_settled
 
     @property
     def stalled_s(self) -> float:
@@ -171,40 +188,46 @@ class Watchdog:
 
         Returns whether the run is to be stopped, unless `reason` is "".
         """
-        self._poll_children(stalled_s or 0.0)
+        self._poll_children()
         if stalled_s is None or self.is_dumping:
             return False
-        if self._stalled and stalled_s < self._order.stall_s:
-            self._stalled, self._stop_at = False, None
+        if self._reported_s is not None and stalled_s < self._order.stall_s:
+            self._reported_s = None
+            self._stop_at = None
             self._journal.append(ProgressResumed())
-        elif not self._stalled and 0 < self._order.stall_s <= stalled_s:
-            self._stalled = True
+        elif self._reported_s is None and 0 < self._order.stall_s <= stalled_s:
+            self._reported_s = stalled_s
             reason = f"no progress on any rank for {stalled_s:.0f} s"
-            child = stacks.start_dump(self._folder, self._order, reason, include_text=False)
-            self._children["dump"] = child
+            self._dump("dump", reason)
         return self._stop_at is not None and time.monotonic() >= self._stop_at
 
     def dump(self, reason: str) -> None:
         """Have the stacks dumped, unless that is under way; nothing is recorded."""
         if "asked" not in self._children:
-            child = stacks.start_dump(self._folder, self._order, reason, include_text=False)
-            self._children["asked"] = child
+            self._dump("asked", reason)
 
-    def _poll_children(self, stalled_s: float) -> None:
+    def _dump(self, name: str, reason: str) -> None:
+        self._children[name] = stacks.start_dump(self._folder, self._order, reason)
+        self._disturbed_until = float("inf")
+
+    def _poll_children(self) -> None:
         """Take the results of our children: the activity of the GPUs, and the stack dump."""
         for name, child in [*self._children.items()]:
             child.advance()
             if child.code is None:
                 continue
             del self._children[name]
+            if name != "gpus" and not self._children.keys() & {"dump", "asked"}:
+                self._disturbed_until = time.monotonic() + SETTLE_S
             if name == "gpus":
                 gpu_activity = activity.result(child)
                 self._gpus_waiting = gpu_activity is activity.GpuActivity.WAITING
                 if gpu_activity is activity.GpuActivity.WORKING:
                     self._progress.mark_progress()
             elif name == "dump":
-                (report, problem), stop = stacks.result(child), self._order.stop_on_stall
-                self._journal.append(Stalled(stalled_s, stop, problem, report.get("when", "")))
+                when, problem = stacks.result(child)
+                stop = self._order.stop_on_stall
+                self._journal.append(Stalled(self._reported_s or 0.0, stop, problem, when))
                 if stop:
                     self._stop_at = time.monotonic() + STOP_DELAY_S
 

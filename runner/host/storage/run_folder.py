@@ -190,8 +190,9 @@ def write_state(folder: RunPaths, state: State) -> None:
 def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int, Dict[str, Any]]]:
     """Return the records that shims wrote since the last call, in the order of events.
 
-    Each is "start" or "exit", the rank, and the record, with the number of the start as `start`;
-    `read_names` holds the files that were read.
+    Each is "start" or "exit", the rank, and the record, with the number of the start as `start`,
+    and as `written_at` when the clock of the disk says that it was written. `read_names` holds the
+    files that were read.
     """
     try:
         names = os.listdir(folder)
@@ -205,6 +206,7 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
         try:
             with open(os.path.join(folder, name), encoding="ascii") as file:
                 data = json.load(file)
+                written_at = os.fstat(file.fileno()).st_mtime
         except (OSError, ValueError):
             continue
         read_names.add(name)
@@ -218,7 +220,8 @@ def read_rank_records(folder: str, read_names: Set[str]) -> List[Tuple[str, int,
             data["parent"] = procfs.parent_of(data["pid"])
             shim = (int(data["shim"]), namespace, int(data.get("shim_ticks", 0)))
             data["shim"] = pid_namespace.outer_pid(*shim)
-        records.append((kind, int(rank), {**data, "start": int(start or 1)}))
+        file_data = {"start": int(start or 1), "written_at": written_at}
+        records.append((kind, int(rank), {**data, **file_data}))
     return sorted(records, key=lambda record: float(record[2]["mono"]))
 
 
@@ -270,13 +273,9 @@ class EventLog:
             with contextlib.suppress(OSError):
                 append(self._folder.events, b"\n" + line)  # the line break ends a torn line
 
-    def append_exit(
-        self, rank: int, data: Dict[str, Any], error: str = "", raised: str = ""
-    ) -> None:
-        """Record a rank's end as its shim saw it; `error` and `raised` add to that."""
-        traceback = str(data.get("traceback", ""))
-        exit_fields = (data["code"], data["signal"], int(data["max_rss"]))
-        body = RankExited(rank, *exit_fields, error, traceback, int(data["start"]), raised)
+    def append_exit(self, rank: int, data: Mapping[str, Any], **found: Any) -> None:
+        """Record a rank's end as its shim saw it; what was `found` in logs adds to that."""
+        body = decode(RankExited, {**data, "rank": rank, **found})
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def set_state(self, state: State) -> None:

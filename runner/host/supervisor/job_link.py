@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Optional
 
 from runner.core.protocol.events import ENDED_BY_SCHEDULER, LIMIT_REASON, RanksSignalled, StopCause
 from runner.host.process import procfs
@@ -14,7 +14,6 @@ from runner.host.storage.run_folder import EventLog
 from runner.host.supervisor.attempt import Scheduled
 from runner.host.supervisor.command_file import CommandFile
 from runner.host.supervisor.peer_exchange import PeerExchange
-from runner.host.supervisor.stall_monitor import StallMonitor
 from runner.host.supervisor.stop_ladder import StopLadder
 
 RECORD_S = 3.0  # before a scheduler's KILL, in which the end is proven and recorded
@@ -71,20 +70,7 @@ class JobLink:
         self._peers_term_at = min(self._peers_term_at, now)
         return now < self._peers_term_at + OWN_TERM_S
 
-    def on_command(
-        self,
-        message: Mapping[str, Any],
-        ranks: RankTracker,
-        ladder: StopLadder,
-        stall_monitor: StallMonitor,
-    ) -> None:
-        """Do what only a job needs to be told: others are asked by an agent on their own host."""
-        if message["command"] == "dump_stacks":
-            stall_monitor.dump(str(message["reason"]))
-        elif message["command"] == "signal_ranks":
-            self._signal_ranks(ranks, ladder)
-
-    def _signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
+    def signal_ranks(self, ranks: RankTracker, ladder: StopLadder) -> None:
         """Have the ranks know that their job is about to reach its time limit.
 
         Only they get the signal: torchrun's handler would end the attempt.

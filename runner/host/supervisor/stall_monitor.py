@@ -43,7 +43,8 @@ class StallMonitor:
         self._samples = SampleRecorder(folder, order, submit)
         self.stores = StoreWatch(order)
         self._launcher, self._ranks, self._submit, self._fail = launcher, ranks, submit, fail
-        self._is_standby, self._is_sampling = order.is_standby, False
+        self._is_standby = order.is_standby
+        self._is_sampling = self._is_closed = False
         self._has_container = order.container is not None
 
     @property
@@ -95,22 +96,29 @@ class StallMonitor:
         self._samples.tick(is_running=self._launcher.is_running)
         if self._launcher.is_running:
             self.stores.tick(self._launcher.container_pids)
-        if is_stopping or self._launcher.exit_status is not None:
-            self._watchdog.close()
-        elif self._watchdog.check(stalled_s):
+        is_ending = is_stopping or self._launcher.exit_status is not None
+        must_stop = self._watchdog.check(None if is_ending else stalled_s)
+        if is_ending:
+            return
+        if self._watchdog.needs_sample:
+            self.sample()
+        elif must_stop:
             self.sample(self._fail_if_stalled)
 
     def dump(self, reason: str) -> None:
-        """Have the stacks of the ranks dumped to the log."""
-        if self._launcher.is_running:
+        """Have the stacks dumped, of no rank where all have ended, after a sample without that."""
+        if self._is_sampling:
             self._watchdog.dump(reason)
+        elif not self._is_closed:
+            self.sample(lambda: self._watchdog.dump(reason))
 
     def _fail_if_stalled(self) -> None:
         if self._watchdog.reason:
             self._fail(self._watchdog.reason)
 
     def close(self) -> None:
-        """End our helpers."""
+        """End our helpers, and begin no more."""
+        self._is_closed = True
         self._watchdog.close()
         self._samples.close()
 

@@ -127,7 +127,6 @@ class Supervisor:
         The answer to a renewal is how this host is.
         """
         kind = message["command"]
-        order = self.order
         if kind == "peer_departed":
             departure = (str(message["peer"]), str(message["reason"]))
             self._peers.on_peer_departed(*departure, time.monotonic(), int(message["nodes"]))
@@ -135,14 +134,17 @@ class Supervisor:
             self._peers.detach()
         elif kind in ("stop", "kill"):
             cause = StopCause(message.get("cause", "user"))
-            if cause is StopCause.PEER and message.get("attempt", order.attempt) != order.attempt:
+            if cause is StopCause.PEER and message.get("attempt") not in (None, self.order.attempt):
                 return {}  # what failed there is over
             self.stop(str(message.get("reason", "stop requested")), cause)
             if kind == "kill":
                 self._ladder.skip_grace()
-        else:
-            self._job_link.on_command(message, self._ranks, self._ladder, self._stall_monitor)
-        self._peers.lease.renew(by_launch=bool(message.get("by_launch")))  # after a stop has begun
+        elif kind == "dump_stacks":
+            self._stall_monitor.dump(str(message["reason"]))
+        elif kind == "signal_ranks":
+            self._job_link.signal_ranks(self._ranks, self._ladder)
+        if kind != "dump_stacks":  # which comes from no controller; else after a stop has begun
+            self._peers.lease.renew(by_launch=bool(message.get("by_launch")))
         return {"disk_wait_s": round(self._files.wait_s, 1)} if kind == "renew_lease" else {}
 
     def _write_down(self) -> str:
@@ -155,10 +157,9 @@ class Supervisor:
         return ""
 
     def _on_written_down(self, problem: str) -> None:
+        self._launcher.is_on_record = not problem
         if problem:
             self.stop(f"cannot write its record: {problem}")
-            return
-        self._launcher.is_on_record = True
 
     def _start_when_ready(self) -> None:
         """Start the program, if there is one, once its run is on record."""

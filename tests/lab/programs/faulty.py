@@ -29,7 +29,7 @@ def leave_slowly(to_rank_0: socket.socket) -> None:
 def notice() -> None:
     with socket.create_server(("", MASTER_PORT)) as server:
         server.accept()[0].recv(1)
-    raise RuntimeError("pair.cc:553 Connection closed by peer")
+    raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
 
 
 def train() -> None:

@@ -73,7 +73,12 @@ def fail_once(rank: str, text: str) -> None:
     mark = os.path.expanduser(f"~/.once-{os.environ['RUNNER_RUN_ID']}-{RANK}")
     if not os.path.exists(mark):
         open(mark, "w").close()
-        signal.signal(signal.SIGTERM, lambda *_: do(f"raise={RANK}:Connection_closed_by_peer"))
+        signal.signal(
+            signal.SIGTERM,
+            lambda *_: do(
+                f"raise={RANK}:[gloo/transport/tcp/pair.cc:553]_Connection_closed_by_peer"
+            ),
+        )
         do(f"raise={rank}:{text}")
         time.sleep(60)
 

@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult, RankResult
+from runner.core.outcome.first_failure import SAME_EVENT_S
 from runner.core.outcome.verdict import Verdict, completed, fold_events
 from runner.core.protocol.events import (
     Ended,
@@ -93,7 +96,10 @@ def test_all_went_well() -> None:
     )
 
 
-GONE = "RuntimeError: pair.cc:553 Connection closed by peer [10.0.0.1]:40853"
+GONE = (
+    "RuntimeError: [third_party/gloo/gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:40853"
+)
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +114,10 @@ GONE = "RuntimeError: pair.cc:553 Connection closed by peer [10.0.0.1]:40853"
 def test_who_only_noticed_is_not_the_first(of_0: str, of_3: str, first: Failure) -> None:
     """Rank 3 raised, and had not ended yet when rank 0 died of its closed connections."""
     told = verdict(
-        seen(5.0, "a", RankExited(0, signal=6, exception=of_0)),
+        seen(5.0, "a", RankExited(0, signal=6, exception=of_0, raised_s=0.2)),
         seen(5.2, "b", Stopping("rank 0 on a", StopCause.PEER), RankExited(2, signal=TERM)),
-        seen(5.3, "b", RankExited(3, signal=TERM, exception=of_3), ProgramExited(code=1), STOPPED),
+        seen(5.3, "b", RankExited(3, signal=TERM, exception=of_3, raised_s=0.4)),
+        seen(5.4, "b", ProgramExited(code=1), STOPPED),
         seen(5.3, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED),
     )
     assert told.first_failure == first
@@ -125,9 +132,62 @@ def test_what_ranks_raise_when_they_are_told_to_end_says_nothing() -> None:
     handled = seen(5.3, "b", RankExited(2, code=1, exception="MyExit: told to"), mono=5.3)
     ended = seen(9.0, "a", RankExited(1, signal=TERM), ProgramExited(code=1), FAILED)
     assert verdict(noticed, told, handled, ended).first_failure == Failure("a", 0, "exited with 1")
-    hung = seen(8.0, "b", RankExited(3, signal=KILL, exception="ValueError: no"), mono=8.0)
+    raised = RankExited(3, signal=KILL, exception="ValueError: no", raised_s=3.2)
+    hung = seen(8.0, "b", raised, mono=8.0)
     guilty = Failure("b", 3, "raised ValueError")
     assert verdict(noticed, told, handled, hung, ended).first_failure == guilty
+
+
+DURATIONS = st.floats(0.0, SAME_EVENT_S / 2)
+FAILED_RANKS = st.lists(
+    st.tuples(DURATIONS, DURATIONS, st.sampled_from([GONE, RESET, "ValueError: no"])),
+    min_size=4,
+    max_size=4,
+)
+
+
+@given(FAILED_RANKS)
+def test_the_first_to_raise_is_the_first_failure(ranks: list[tuple[float, float, str]]) -> None:
+    """In whichever order ranks end, unless its words are torch's; each raised, and took a while."""
+    ends = [
+        seen(raised + taken, "aabb"[rank], RankExited(rank, 1, exception=text, raised_s=taken))
+        for rank, (raised, taken, text) in enumerate(ranks)
+    ]
+    own = [rank for rank in range(4) if ranks[rank][2] != GONE]
+    first = verdict(*ends).first_failure
+    assert first is not None
+    assert first.rank is not None
+    if own:
+        assert ranks[first.rank][2] != GONE
+        assert ranks[first.rank][0] == pytest.approx(min(ranks[rank][0] for rank in own))
+    else:
+        assert sum(ranks[first.rank][:2]) == min(sum(rank[:2]) for rank in ranks)
+
+
+def test_what_was_raised_and_handled_long_ago_is_no_failure() -> None:
+    """It is the last that a rank printed before it was told to end with the others."""
+    told = verdict(
+        seen(5.0, "a", RankExited(0, code=1, exception="KeyError: 1", raised_s=0.1), mono=5.0),
+        seen(5.0, "a", Stopping("rank 0 on a", StopCause.LOCAL), mono=5.1),
+        seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=9.0), mono=5.3),
+    )
+    assert told.first_failure == Failure("a", 0, "exited with 1")
+
+
+def test_who_raised_first_and_was_stopped_before_it_had_ended_is_the_first() -> None:
+    """Where it could not end for a while; one that ends its own way when told to is not."""
+    told = verdict(
+        seen(5.0, "a", RankExited(0, code=1, exception="ValueError: no", raised_s=0.2), mono=5.0),
+        seen(5.0, "a", Stopping("rank 0 on a", StopCause.LOCAL), mono=5.1),
+        seen(5.3, "a", RankExited(1, signal=TERM, exception=RESET, raised_s=0.53), mono=5.3),
+    )
+    assert told.first_failure == Failure("a", 1, "raised ConnectionResetError")
+    told = verdict(
+        seen(5.0, "a", RankExited(0, code=1, exception=GONE), mono=5.0),
+        seen(5.0, "a", Stopping("rank 0 on a", StopCause.LOCAL), mono=5.1),
+        seen(5.3, "a", RankExited(1, code=7), mono=5.3),
+    )
+    assert told.first_failure == Failure("a", 0, "exited with 1")
 
 
 def test_failure_that_came_first_is_the_first() -> None:
@@ -146,7 +206,7 @@ def test_failure_that_came_first_is_the_first() -> None:
 
 @pytest.mark.parametrize(
     ("code", "exception", "same"),
-    [(1, "FileNotFoundError: no x", 2), (2, "", 2), (1, "", 0), (1, "E: reset by peer", 0)],
+    [(1, "FileNotFoundError: no x", 2), (2, "", 2), (1, "", 0), (1, GONE, 0)],
 )
 def test_equal_failures_are_no_consequences(code: int, exception: str, same: int) -> None:
     """Unless ranks only noticed the end of another, or nothing is known but 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -137,6 +138,20 @@ def test_the_time_of_a_failure_decides_whether_it_was_one(
     failed = stopped_after_s > 0
     assert [bool(body.error) for body in host.exits()] == [failed]
     assert host.ranks.first_own_failure(None) == (ended_at if failed else None)
+
+
+def test_an_exception_has_the_time_at_which_it_was_written(host: Host) -> None:
+    """The end of its rank may come much later."""
+    (host.attempt / "rank_0.err").write_text(TRACEBACK)
+    times = {"mono": time.monotonic(), "wall": time.time()}
+    host.record("rank_0.start", pid=1, shim=1, nodes=1, world_size=1, **times)
+    host.record("rank_0.exit", code=1, signal=None, max_rss=0, **times)
+    for name, written_at in ("rank_0.err", 1000.0), ("rank_0.exit", 1007.5):
+        os.utime(host.attempt / name, (written_at, written_at))
+    host.ranks.tick()
+    host.answer()
+    (exited,) = host.exits()
+    assert (exited.exception, exited.raised_s) == ("ValueError: bad lr", 7.5)
 
 
 FULL = "No space left in /"

@@ -74,7 +74,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
     noted = Noted()
     monkeypatch.setattr(time, "monotonic", noted.monotonic)
     monkeypatch.setattr(stacks, "start_dump", lambda *_, **__: Dump())
-    monkeypatch.setattr(stacks, "result", lambda _: ({"when": "then"}, ""))
+    monkeypatch.setattr(stacks, "result", lambda _: ("then", ""))
     monkeypatch.setattr(activity, "start", lambda _: None)
     monkeypatch.setattr(procfs, "table", dict)
     return noted
@@ -90,7 +90,7 @@ def test_a_standstill_is_on_record_once_and_ends_when_something_moves(noted: Not
     watching = dog(noted)
     for still in (39.0, 40.0, 41.0, None, 80.0, 1.0, None, 2.0):
         assert not watching.check(still)
-    assert noted.bodies == [Stalled(41.0, dump_time="then"), ProgressResumed()]
+    assert noted.bodies == [Stalled(40.0, dump_time="then"), ProgressResumed()]
 
 
 def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
@@ -106,6 +106,38 @@ def test_a_run_is_stopped_after_the_others_had_their_time(noted: Noted) -> None:
     assert watching.reason == "no rank made progress for 45 s (watch.stall_s is 40)"
     watching.sample({"rank_0.out": 2}, 1)
     assert watching.reason == ""
+
+
+def test_what_a_dump_causes_is_no_progress(noted: Noted) -> None:
+    """A rank whose wait its signal cuts prints that; what it prints later is its own."""
+    watching = dog(noted, stops=True)
+    printed = 0
+
+    def sample(*, prints: bool) -> float:
+        nonlocal printed
+        noted.now += 5
+        printed += prints
+        watching.sample({"rank_0.out": printed}, 1)
+        return watching.stalled_s
+
+    for _ in range(7):
+        sample(prints=False)
+    assert sample(prints=False) == 35
+    watching.dump("asked for by ada")
+    assert sample(prints=True) == 40
+    assert not watching.check(40.0)  # both dumps were made at once
+    assert sample(prints=True) == 45
+    assert not watching.check(45.0)
+    needed = [watching.needs_sample]
+    noted.now += 2
+    needed.append(watching.needs_sample)
+    assert sample(prints=True) == 52
+    assert [*needed, watching.needs_sample] == [False, True, False]
+    assert watching.check(52.0)
+    assert "52 s" in watching.reason
+    assert sample(prints=True) == 0
+    assert not watching.check(0.0)
+    assert noted.bodies == [Stalled(40.0, stops_run=True, dump_time="then"), ProgressResumed()]
 
 
 def test_a_freeze_of_the_machine_is_no_standstill(noted: Noted) -> None:

@@ -20,9 +20,9 @@ OUT, ERR = 1, 2
 HEAD = b"Traceback (most recent call last):"
 FRAMES = HEAD + b'\n  File "t.py", line 1, in <module>\n    main()\n'
 OWN = FRAMES + b"ValueError: no lr"
-CLOSED = FRAMES + b"RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:4242"
+CLOSED = FRAMES + b"RuntimeError: [gloo/pair.cc:553] Connection closed by peer [10.0.0.1]:4242"
 FOLDED = (
-    b"4 lines of a traceback: RuntimeError: [pair.cc:553] Connection closed by peer "
+    b"4 lines of a traceback: RuntimeError: [gloo/pair.cc:553] Connection closed by peer "
     b"[10.0.0.1]:4242 (whole in logs)"
 )
 
