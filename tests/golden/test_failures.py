@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.outcome.failure_patterns import FAILURE_PATTERNS
-from runner.core.outcome.known_failures import SIGNAL_EXPLANATIONS, explain
+from runner.core.outcome.known_failures import KNOWN_FAILURES, SIGNAL_EXPLANATIONS, explain
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -19,7 +18,7 @@ HEAD = "| name | what it means | what to do |\n|---|---|---|\n"
 
 def table() -> str:
     rows = []
-    for known in FAILURE_PATTERNS:
+    for known in KNOWN_FAILURES:
         explained = explain((WROTE / f"{known.name}.txt").read_text().splitlines())
         assert explained is not None
         assert explained.name == known.name
@@ -42,3 +41,12 @@ def test_the_table_is_what_the_code_knows(request: pytest.FixtureRequest) -> Non
         PAGE.write_text(before + HEAD + table(), encoding="utf-8")
     else:
         assert shown == table()
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in WROTE.glob("*.*.txt")))
+def test_other_words_for_the_same(name: str) -> None:
+    """`NAME.WHERE.txt`: what another program, shell or library writes of it."""
+    explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
+    assert explained is not None
+    assert explained.name == name.partition(".")[0]
+    assert not re.search(r"[{}]|None", explained.meaning + explained.remedy)

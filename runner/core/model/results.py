@@ -8,6 +8,7 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from runner.core.errors import Problem
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
+from runner.core.protocol.events import RankFacts
 from runner.core.protocol.states import State
 
 
@@ -22,6 +23,7 @@ class RankResult:
     started: bool = False
     traceback: str = ""  # what torch's `@record` wrote about its end
     exception: str = ""  # the one that its log ends with
+    facts: Optional[RankFacts] = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -94,6 +95,8 @@ def main(argv: List[str]) -> NoReturn:
     code = None if signum else os.WEXITSTATUS(status)
     traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
     exit_record = {"code": code, "signal": signum, "max_rss": max_rss}
+    if status:
+        exit_record["facts"] = facts_of_failure(f"{base}.err", program)
     kills, limit = memory_kills()
     memory = {"oom_kills": kills - kills_before, "memory_limit": limit}
     write_json(f"{record_base}.exit", {**exit_record, **memory, "traceback": traceback})
@@ -161,6 +164,17 @@ def memory_kills() -> Tuple[int, int]:
     return 0, 0
 
 
+def facts_of_failure(log: str, program: List[str]) -> Any:
+    """Return what `rank_facts` tells; {} if the run folder is gone."""
+    import runpy  # noqa: PLC0415 - slow, and needed after a failure only
+
+    try:
+        functions = runpy.run_path(os.path.join(os.path.dirname(__file__), "rank_facts.py"))
+        return functions["rank_facts"](log, program)
+    except OSError:
+        return {}
+
+
 class ExecutedRank:
     """A rank as our child, and how it is known; its program may be of any kind."""
 
@@ -213,7 +227,11 @@ class ExecutedRank:
             os.execvp(program[0], program)
         except OSError as error:
             os.write(failed_fd, b"1")
-            os.write(2, f"{program[0]}: {error.strerror}\n".encode(errors="backslashreplace"))
+            reason = f"{program[0]}: {error.strerror}\n"
+            if error.errno == errno.ENOENT and "/" in program[0] and os.path.exists(program[0]):
+                with open(program[0], "rb") as file:
+                    reason = f"{program[0]}: bad interpreter: {file.readline(99)!r}\n"
+            os.write(2, reason.encode(errors="backslashreplace"))
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 

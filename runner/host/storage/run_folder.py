@@ -22,6 +22,7 @@ from runner.core.protocol.events import (
     EventBody,
     ProgramStarted,
     RankExited,
+    RankFacts,
     RelaunchPending,
     Stopping,
     is_loss,
@@ -104,8 +105,8 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `spawner`, `sitecustomize`, and of what a container needs;
-    `record` has the `info`, `plan` and `config` of the whole run.
+    `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize`, and of what a
+    container needs; `record` has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
     """
@@ -138,6 +139,7 @@ def create_run_folder(
     write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
     yield
     write_atomic(folder.shim, programs["shim"])
+    write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
     if order.spawns_ranks:
         write_atomic(folder.spawner, programs["spawner"])
@@ -276,7 +278,9 @@ class EventLog:
         """Record a rank's end as its shim saw it; `error` and `raised` add to that."""
         traceback = str(data.get("traceback", ""))
         exit_fields = (data["code"], data["signal"], int(data["max_rss"]))
-        body = RankExited(rank, *exit_fields, error, traceback, int(data["start"]), raised)
+        facts = decode(RankFacts, data["facts"]) if "facts" in data else None
+        start = int(data["start"])
+        body = RankExited(rank, *exit_fields, error, traceback, start, raised, facts)
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 
     def set_state(self, state: State) -> None:

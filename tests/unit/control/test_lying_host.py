@@ -245,6 +245,7 @@ INFO = RunInfo(
     past_attempts=(PastAttempt(0, (HONEST, LIAR), "rank 0 exited with 1"),),
     relaunches_left=1,
 )
+RANK = events.RankFacts("/bin", 0, {"nofile": 9}, {"/dev/shm": events.DiskSpace(9, 0)})
 BODIES = [
     events.ProgramStarted(7),
     events.HubJoined(),
@@ -258,7 +259,7 @@ BODIES = [
     events.RelaunchPending(),
     events.Relaunching(1, (HONEST, LIAR), "lost"),
     events.NotRelaunched("too few"),
-    events.RankExited(1, 1, None, 1 << 30, "ValueError: x", "Traceback", 1, "ValueError: x"),
+    events.RankExited(1, 1, None, 1 << 30, "ValueError: x", "Traceback", 1, "ValueError: x", RANK),
     events.ProgramExited(1),
     events.Stopping("a rank failed"),
     events.Ended(State.FAILED, "a rank failed", 1, (), verified=True),
