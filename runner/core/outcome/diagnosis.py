@@ -102,7 +102,7 @@ def known_facts(plan: Plan, facts: RankFacts) -> Dict[str, str]:
         "uid": "" if facts.uid is None else str(facts.uid),
         "cluster": cluster_flag(plan.cluster),
         "full": " and ".join(full),
-        "spaces": ", ".join(spaces.values()),
+        "spaces": "" if full else ", ".join(spaces.values()),
         "shm": shm,
         **{name: str(limit) for name, limit in facts.limits.items()},
     }

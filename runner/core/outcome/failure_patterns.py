@@ -217,7 +217,7 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
         "peer_left",
         # The words of torch, gloo and NCCL: a connection of the program's own is `server_closed`.
-        rf"^(?=.*?(?:gloo|[Nn][Cc][Cc][Ll]|ProcessGroup|TCPStore|DistNetworkError))(?=.*?{_CLOSED})|"
+        rf"^(?=.*?(?:gloo|[Nn][Cc][Cc][Ll]|ProcessGroup|TCPStore|Dist\w+Error))(?=.*?{_CLOSED})|"
         rf"/torch/distributed/\S+\.py\", line .*\n(?:[ \t].*\n)*RuntimeError: .*?{_CLOSED}",
         "another rank left while this one talked to it",
         "look for the rank that raised, returned early, or was killed",

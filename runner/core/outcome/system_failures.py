@@ -69,9 +69,9 @@ SYSTEM_FAILURES: Tuple[FailurePattern, ...] = (
         "disk_full",
         r"\[Errno 28\][^\n]*?(?:: '(?P<file>[^']+)')?$|"
         r"[Nn]o space left (?:on device|in (?P<full>/\S+))",
-        "{full|a file system} is full there{file:: no space for ?}{spaces:; then free: ?}",
-        "free some space there: `{program} clean` removes what old runs left; task.env.TMPDIR "
-        "names another folder for temporary files, cluster.workdir for runs",
+        "{full|a file system} is full there{file:: no space for ?}",
+        "free some space there{spaces: (left: ?)}: `{program} clean` removes what old runs left; "
+        "task.env.TMPDIR names another folder for temporary files, cluster.workdir for runs",
     ),
     FailurePattern(
         "quota",

@@ -46,7 +46,7 @@ def look_at_disks(folders: List[str], disks: Dict[str, Dict[str, Any]]) -> None:
     """Add the space of the file systems that hold these folders, or the nearest above them."""
     for folder in map(os.path.abspath, folders):
         path = folder
-        while not os.path.exists(path):
+        while not os.path.isdir(path):
             path = os.path.dirname(path)
         disk = os.statvfs(path)
         disks[path] = {
