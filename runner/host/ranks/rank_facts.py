@@ -24,7 +24,7 @@ def rank_facts(log: str, program: List[str]) -> Dict[str, Any]:
     Disks are looked at only if the end of the log names them.
     """
     disks: Dict[str, Dict[str, Any]] = {}
-    with contextlib.suppress(OSError), open(log, "rb") as file:
+    with contextlib.suppress(OSError, RuntimeError), open(log, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
         if DISK_WORDS.search(file.read()):
             arguments = [word.rpartition("=")[2] for word in program]
@@ -44,13 +44,14 @@ def rank_facts(log: str, program: List[str]) -> Dict[str, Any]:
 
 def look_at_disks(folders: List[str], disks: Dict[str, Dict[str, Any]]) -> None:
     """Add the space of the file systems that hold these folders, or the nearest above them."""
-    for folder in map(os.path.abspath, folders):
-        path = folder
-        while not os.path.isdir(path):
-            path = os.path.dirname(path)
-        disk = os.statvfs(path)
-        disks[path] = {
-            "size": min(MAX_SIZE, disk.f_blocks * disk.f_frsize),
-            "free": min(MAX_SIZE, disk.f_bavail * disk.f_frsize),
-            "no_inodes": bool(disk.f_files and not disk.f_favail),
-        }
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            path = os.path.abspath(folder)
+            while not os.path.isdir(path):
+                path = os.path.dirname(path)
+            disk = os.statvfs(path)
+            disks[path] = {
+                "size": min(MAX_SIZE, disk.f_blocks * disk.f_frsize),
+                "free": min(MAX_SIZE, disk.f_bavail * disk.f_frsize),
+                "no_inodes": bool(disk.f_files and not disk.f_favail),
+            }

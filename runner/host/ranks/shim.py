@@ -171,7 +171,7 @@ def facts_of_failure(log: str, program: List[str]) -> Any:
     try:
         functions = runpy.run_path(os.path.join(os.path.dirname(__file__), "rank_facts.py"))
         return functions["rank_facts"](log, program)
-    except OSError:
+    except (OSError, MemoryError):
         return {}
 
 
