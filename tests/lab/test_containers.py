@@ -446,7 +446,7 @@ def test_out_of_the_containers_shared_memory(on_docker: User) -> None:
     (on_docker.launcher.folder / "locks.py").write_text(LOCKS)
     done = on_docker.run("container.shm_size=1m", "task.script=locks.py", "task.entry=plain")
     assert done.code == 1, done
-    assert "the shared memory (/dev/shm: 1.0 MB) is too small" in done.err, done
+    assert "the shared memory (/dev/shm: 1 MiB) is too small" in done.err, done
     assert "cure: set container.shm_size=16g" in done.err, done
 
 

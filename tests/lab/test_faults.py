@@ -133,9 +133,9 @@ OTHERS = {
     ),
     "the shared memory is full": Fault(
         (*RUN, *program("faulty.py", "1", "locks"), PLAIN_ENTRY),
-        (RANK_1, "the shared memory (/dev/shm: 65.5 kB) is too small", "remount,size=16G"),
+        (RANK_1, "the shared memory (/dev/shm: 1 MiB) is too small", "remount,size=16G"),
         "shared_memory",
-        setup=mounted("/dev/shm", "size=64k,mode=1777"),
+        setup=mounted("/dev/shm", "size=1m,mode=1777"),
     ),
     "a full folder for temporary files": Fault(
         ("check", "--cluster", "lab", "cluster.setup=['export TMPDIR=/mnt']"),

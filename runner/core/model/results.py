@@ -8,7 +8,6 @@ from typing import Dict, List, Optional, Set, Tuple
 
 from runner.core.errors import Problem
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
-from runner.core.protocol.events import RankFacts
 from runner.core.protocol.states import State
 
 
@@ -23,7 +22,7 @@ class RankResult:
     started: bool = False
     traceback: str = ""  # what torch's `@record` wrote about its end
     exception: str = ""  # the one that its log ends with
-    facts: Optional[RankFacts] = None
+    facts: Dict[str, str] = field(default_factory=dict)  # of `rank_facts`, if it failed
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure, NodeResult
 from runner.core.outcome import stacks, tracebacks
 from runner.core.outcome.known_failures import explain
 from runner.core.outcome.verdict import LOST, Verdict
-from runner.core.protocol.events import RankFacts, is_scheduled, is_unattended
+from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
 from runner.core.shell import cluster_flag
-from runner.core.text import describe_exit, format_ranges, format_size
+from runner.core.text import describe_exit, format_ranges
 
 Tail = Callable[[str, str, int], List[str]]
 """Takes (node, log, number) and returns the last lines of a log."""
@@ -59,7 +59,11 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
     if failure.reason == f"{plan.launcher} {describe_exit(None, launcher_signal)}":
         signum = launcher_signal
     texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
-    facts = known_facts(plan, (result and result.facts) or RankFacts())
+    facts = {
+        **(result.facts if result else {}),
+        "cluster": cluster_flag(plan.cluster),
+        "image" if plan.image else "bare": "",
+    }
     cause, meaning, remedy = explain(texts, signum, facts) or ("", "", "")
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
@@ -77,37 +81,6 @@ def diagnose(plan: Plan, verdict: Verdict, tail: Tail) -> Optional[Diagnosis]:
         meaning=meaning,
         remedy=remedy,
     )
-
-
-FULL_BYTES = 64 << 20
-"""The space that a file system may have left where it is full: a program may need more."""
-
-
-def known_facts(plan: Plan, facts: RankFacts) -> Dict[str, str]:
-    """Return what the texts of known failures may name, of the plan and of a rank's host."""
-    full: List[str] = []
-    spaces: Dict[Tuple[int, int], str] = {}
-    shm = ""
-    for folder, disk in facts.disks.items():
-        if folder.endswith("/shm"):
-            shm = format_size(disk.size)
-        if (disk.size, disk.free) in spaces:  # of the same file system
-            continue
-        free = "no inode" if disk.no_inodes else format_size(disk.free)
-        spaces[disk.size, disk.free] = f"{folder} {free} of {format_size(disk.size)}"
-        if disk.no_inodes or disk.free < min(FULL_BYTES, disk.size // 20):
-            full.append(folder)
-    texts = {
-        "path": facts.path,
-        "uid": "" if facts.uid is None else str(facts.uid),
-        "cluster": cluster_flag(plan.cluster),
-        "full": " and ".join(full),
-        "spaces": "" if full else ", ".join(spaces.values()),
-        "shm": shm,
-        **{name: str(limit) for name, limit in facts.limits.items()},
-    }
-    place = {"image": plan.image} if plan.image else {"bare": ""}
-    return {**{name: text for name, text in texts.items() if text}, **place}
 
 
 OWN_MODULE = (

@@ -17,7 +17,7 @@ class FailurePattern:
     pattern: str  # searched for in the last lines; `name2` is another group `name`
     meaning: str  # as a sentence without a full stop
     remedy: str  # the key, or the command; "{program}" is this one
-    # Both ask what they name: "{x}", a group or a fact (`diagnosis.known_facts`), "{x|OTHERWISE}",
+    # Both ask what they name: "{x}", a group or a fact (`rank_facts`, `diagnose`), "{x|OTHERWISE}",
     # or "{x:TEXT}", which is left out where x is not known, with x in place of "?".
 
 

@@ -70,7 +70,7 @@ SYSTEM_FAILURES: Tuple[FailurePattern, ...] = (
         r"\[Errno 28\][^\n]*?(?:: '(?P<file>[^']+)')?$|"
         r"[Nn]o space left (?:on device|in (?P<full>/\S+))",
         "{full|a file system} is full there{file:: no space for ?}",
-        "free some space there{spaces: (left: ?)}: `{program} clean` removes what old runs left; "
+        "free some space there{left: (it has ?)}: `{program} clean` removes what old runs left; "
         "task.env.TMPDIR names another folder for temporary files, cluster.workdir for runs",
     ),
     FailurePattern(
@@ -121,19 +121,12 @@ SYSTEM_FAILURES: Tuple[FailurePattern, ...] = (
         "show what there is; vm.overcommit_memory=2 refuses early",
     ),
     FailurePattern(
-        "glibc_old",
-        r"version `(?P<version>GLIBC_[\d.]+)' not found \(required by (?P<file>[^)]+)\)",
-        "{file} was built for a newer system: its C library is older than {version}",
-        "install a build for that system there (pip does so on the host itself), or use a "
-        "container with a newer one",
-    ),
-    FailurePattern(
-        "libstdcxx_old",
-        r"(?P<library>\S+): version `(?P<version>(?:GLIBCXX|CXXABI)_[\d.]+)' not found"
+        "libc_old",
+        r"version `(?P<version>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found"
         r"(?: \(required by (?P<file>[^)]+)\))?",
-        "{library} there is older than what{file: ?} was built with ({version})",
-        "have the newer one found first: task.env.LD_LIBRARY_PATH=FOLDER, with that of the "
-        "environment (conda: $CONDA_PREFIX/lib)",
+        "{file|a library} was built for a newer system: that host has no {version}",
+        "install a build for that system there, or use a container with a newer one; of GLIBCXX, "
+        "conda often has a newer one: task.env.LD_LIBRARY_PATH=FOLDER_OF_LIBSTDC++",
     ),
     FailurePattern(
         "pipe_closed",

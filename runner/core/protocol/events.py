@@ -89,25 +89,6 @@ class RankStarted(EventBody):
 
 
 @dataclass(frozen=True)
-class DiskSpace:
-    """The bytes of a file system, in all and free."""
-
-    size: int = field(metadata=COUNT)
-    free: int = field(metadata=COUNT)
-    no_inodes: bool = False  # whether none is free
-
-
-@dataclass(frozen=True)
-class RankFacts:
-    """What a failed rank had on its host, or in its container, when it had ended."""
-
-    path: str = ""  # its PATH
-    uid: Optional[int] = None
-    limits: Dict[str, int] = field(default_factory=dict)  # soft ones of getrlimit(2); -1: none
-    disks: Dict[str, DiskSpace] = field(default_factory=dict)  # by folder, if its log names disks
-
-
-@dataclass(frozen=True)
 class RankExited(EventBody):
     """A rank ended: by `code`, or by `signal`; both are None if its shim was killed with it."""
 
@@ -119,7 +100,7 @@ class RankExited(EventBody):
     traceback: str = ""  # what torch's `@record` wrote
     start: int = field(default=1, metadata=COUNT)  # as in its `RankStarted`
     exception: str = ""  # the one that its log ends with
-    facts: Optional[RankFacts] = None  # of one that failed
+    facts: Dict[str, str] = field(default_factory=dict)  # of `rank_facts`, if it failed
 
     @property
     def succeeded(self) -> bool:

@@ -1,6 +1,6 @@
 """Rank facts: what a failed rank had around it, on its host or in its container.
 
-The shim runs this file when its rank has failed. `diagnosis` tells what explains the failure.
+The shim runs this file. The texts of known failures name these facts.
 """
 
 from __future__ import annotations
@@ -10,48 +10,47 @@ import os
 import re
 import resource
 import threading
-from typing import Any, Dict, List
+from typing import Dict, List
 
 LOG_BYTES = 8 << 10
-MAX_SIZE = 1 << 60  # some file systems claim to be endless
 DISK_TIMEOUT_S = 1.0  # a file system may hang
 DISK_WORDS = re.compile(rb"o space left on device|\[Errno 28\]|shared memory")
+FULL_BYTES = 64 << 20  # a program may want more
 
 
-def rank_facts(log: str, program: List[str]) -> Dict[str, Any]:
-    """Return the facts as `RankFacts` has them.
-
-    Disks are looked at only if the end of the log names them.
-    """
-    disks: Dict[str, Dict[str, Any]] = {}
+def rank_facts(log: str, program: List[str]) -> Dict[str, str]:
+    """Return the facts by name; of file systems only if the end of the log names them."""
+    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    facts = {name: str(resource.getrlimit(limit)[0]) for name, limit in limits.items()}
+    facts.update(path=os.environ.get("PATH", ""), uid=str(os.getuid()))
     with contextlib.suppress(OSError, RuntimeError), open(log, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
         if DISK_WORDS.search(file.read()):
-            arguments = [word.rpartition("=")[2] for word in program]
+            paths = [word.rpartition("=")[2] for word in program]
             folders = ["/dev/shm", os.environ.get("TMPDIR", "/tmp"), ".", os.path.dirname(log)]
-            folders += [os.environ.get("HOME", "/"), *filter(os.path.isabs, arguments)]
-            look = threading.Thread(target=look_at_disks, args=(folders, disks), daemon=True)
+            folders += [os.environ.get("HOME", "/"), *filter(os.path.isabs, paths)]
+            look = threading.Thread(target=look_at_disks, args=(folders, facts), daemon=True)
             look.start()
             look.join(DISK_TIMEOUT_S)
-    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    return {
-        "path": os.environ.get("PATH", ""),
-        "uid": os.getuid(),
-        "limits": {name: resource.getrlimit(limit)[0] for name, limit in limits.items()},
-        "disks": dict(disks),
-    }
+    return dict(facts)
 
 
-def look_at_disks(folders: List[str], disks: Dict[str, Dict[str, Any]]) -> None:
-    """Add the space of the file systems that hold these folders, or the nearest above them."""
+def look_at_disks(folders: List[str], facts: Dict[str, str]) -> None:
+    """Add the size of shared memory, what is full, and the space that is left."""
+    full: List[str] = []
+    left: Dict[int, str] = {}  # by device
     for folder in folders:
         with contextlib.suppress(OSError):
             path = os.path.abspath(folder)
             while not os.path.isdir(path):
                 path = os.path.dirname(path)
             disk = os.statvfs(path)
-            disks[path] = {
-                "size": min(MAX_SIZE, disk.f_blocks * disk.f_frsize),
-                "free": min(MAX_SIZE, disk.f_bavail * disk.f_frsize),
-                "no_inodes": bool(disk.f_files and not disk.f_favail),
-            }
+            size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+            facts.setdefault("shm", f"{size >> 20} MiB")  # the first one
+            has_no_inode = disk.f_files and not disk.f_favail
+            device = os.stat(path).st_dev
+            if device not in left and (has_no_inode or free < min(FULL_BYTES, size // 20)):
+                full.append(path)
+                facts["full"] = " and ".join(full)
+            left.setdefault(device, f"{path} {free >> 20} of {size >> 20} MiB")
+            facts["left"] = ", ".join(left.values())

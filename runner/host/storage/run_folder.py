@@ -22,7 +22,6 @@ from runner.core.protocol.events import (
     EventBody,
     ProgramStarted,
     RankExited,
-    RankFacts,
     RelaunchPending,
     Stopping,
     is_loss,
@@ -278,8 +277,7 @@ class EventLog:
         """Record a rank's end as its shim saw it; `error` and `raised` add to that."""
         traceback = str(data.get("traceback", ""))
         exit_fields = (data["code"], data["signal"], int(data["max_rss"]))
-        facts = decode(RankFacts, data["facts"]) if "facts" in data else None
-        start = int(data["start"])
+        start, facts = int(data["start"]), data.get("facts", {})
         body = RankExited(rank, *exit_fields, error, traceback, start, raised, facts)
         self.append(body, mono=float(data["mono"]), wall=float(data["wall"]))
 

@@ -245,7 +245,7 @@ INFO = RunInfo(
     past_attempts=(PastAttempt(0, (HONEST, LIAR), "rank 0 exited with 1"),),
     relaunches_left=1,
 )
-RANK = events.RankFacts("/bin", 0, {"nofile": 9}, {"/dev/shm": events.DiskSpace(9, 0)})
+RANK = {"path": "/bin", "shm": "64 MiB"}
 BODIES = [
     events.ProgramStarted(7),
     events.HubJoined(),

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.codec import decode
-from runner.core.protocol.events import RankFacts
-from runner.host.ranks import rank_facts
+from runner.host.ranks.rank_facts import rank_facts
+
+ALWAYS = {"path", "uid", "nofile", "nproc"}
 
 
 def test_disks_are_looked_at_where_the_log_names_one(tmp_path: Path) -> None:
     """Those of the usual folders, and of paths in the program's arguments that need not exist."""
     log = tmp_path / "rank_0.err"
-    program = ["python", f"--out={tmp_path}/new/x.pt"]
-    for text, folders in (("ValueError: x", set()), ("[Errno 28] x", {"/dev/shm", str(tmp_path)})):
-        log.write_text(text)
-        facts = decode(RankFacts, rank_facts.rank_facts(str(log), program))
-        assert facts.disks.keys() >= folders
-        assert bool(facts.disks) == bool(folders)
-        assert facts.path == os.environ["PATH"]
-        assert facts.uid == os.getuid()
-        assert facts.limits.keys() == {"nofile", "nproc"}
+    log.write_text("ValueError: x")
+    facts = rank_facts(str(log), [])
+    assert facts.keys() == ALWAYS
+    assert facts["path"] == os.environ["PATH"]
+    log.write_text("OSError: [Errno 28] No space left on device")
+    facts = rank_facts(str(log), ["python", "--out=/proc/none/x.pt"])
+    assert facts.keys() >= {*ALWAYS, "shm", "left"}
+    assert "/proc 0 of 0 MiB" in facts["left"]
 
 
 def test_a_file_system_that_hangs_holds_nobody_up(
@@ -42,7 +41,7 @@ def test_a_file_system_that_hangs_holds_nobody_up(
     monkeypatch.setattr(os, "statvfs", hang)
     log = tmp_path / "rank_0.err"
     log.write_text("No space left on device")
-    facts = rank_facts.rank_facts(str(log), [])
+    facts = rank_facts(str(log), [])
     released.set()
-    assert "/dev/shm" in facts["disks"]
-    assert str(tmp_path) not in facts["disks"]
+    assert "/dev/shm" in facts["left"]
+    assert str(tmp_path) not in facts["left"]
