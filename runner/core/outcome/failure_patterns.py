@@ -21,8 +21,6 @@ class FailurePattern:
     # or "{x:TEXT}", which is left out where x is not known, with x in place of "?".
 
 
-_CLOSED = r"(?:Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|was likely closed)"
-
 FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     FailurePattern(
         "unattended",
@@ -216,9 +214,9 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "peer_left",
-        # The words of torch, gloo and NCCL: a connection of the program's own is `server_closed`.
-        rf"^(?=.*?(?:gloo|[Nn][Cc][Cc][Ll]|ProcessGroup|TCPStore|Dist\w+Error))(?=.*?{_CLOSED})|"
-        rf"/torch/distributed/\S+\.py\", line .*\n(?:[ \t].*\n)*RuntimeError: .*?{_CLOSED}",
+        # A connection of the program's own is `server_closed`.
+        r"^(?=.*?(?:gloo/|ProcessGroup|Dist\w*Error|TCPStore|c10d|NCCL|^RuntimeError: [CB]))"
+        r".*?(?:(?:closed|reset) by (?:remote )?peer|Broken pipe|Connection was likely closed)",
         "another rank left while this one talked to it",
         "look for the rank that raised, returned early, or was killed",
     ),
