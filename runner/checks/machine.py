@@ -78,17 +78,17 @@ def limits(context: CheckContext) -> Iterator[Finding]:
 
 def _limit_findings(name: str, facts: Facts) -> Iterator[Finding]:
     limits, devices = facts.limits, facts.system.infiniband
-    hint = "add `ulimit -{flag} {wanted}` to cluster.setup, or edit /etc/security/limits.conf there"
+    hint = "raise {name} to {wanted} in /etc/security/limits.conf there"
     if 0 <= limits.get("nofile", -1) < MIN_OPEN_FILES:
         message = f"ulimit -n is {limits['nofile']}: data loaders and NCCL open many files"
-        yield warning(name, message, hint.format(flag="n", wanted=65536))
+        yield warning(name, message, hint.format(name="nofile", wanted=65536))
     if 0 <= limits.get("nproc", -1) < MIN_PROCESSES:
         message = f"ulimit -u is {limits['nproc']}: ranks, workers and threads all count"
-        yield warning(name, message, hint.format(flag="u", wanted=65536))
+        yield warning(name, message, hint.format(name="nproc", wanted=65536))
     if devices and 0 <= limits.get("memlock", -1) < MIN_LOCKED_BYTES:
         locked = limits["memlock"] >> 10
         message = f"ulimit -l is {locked} KiB: NCCL cannot register its buffers with {devices[0]}"
-        yield warning(name, message, hint.format(flag="l", wanted="unlimited"))
+        yield warning(name, message, hint.format(name="memlock", wanted="unlimited"))
 
 
 @check(160)

@@ -41,3 +41,12 @@ def test_the_table_is_what_the_code_knows(request: pytest.FixtureRequest) -> Non
         PAGE.write_text(before + HEAD + table(), encoding="utf-8")
     else:
         assert shown == table()
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in WROTE.glob("*.*.txt")))
+def test_other_words_for_the_same(name: str) -> None:
+    """`NAME.WHERE.txt`: what another program, shell or library writes of it."""
+    explained = explain((WROTE / f"{name}.txt").read_text().splitlines())
+    assert explained is not None
+    assert explained.name == name.partition(".")[0]
+    assert not re.search(r"[{}]|None", explained.meaning + explained.remedy)

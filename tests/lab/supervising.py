@@ -47,7 +47,7 @@ order = decode(Order, json.loads(sys.argv[3]))
 folder = RunPaths(sys.argv[2], order.run_id, order.node)
 try:
     ranks = f"{sys.argv[1]}/runner/host/ranks"
-    programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "sitecustomize")}
+    programs = {n: open(f"{ranks}/{n}.py").read() for n in ("shim", "rank_facts", "sitecustomize")}
     run_steps(run_folder.create_run_folder(folder, order, programs, {}))
 except FileExistsError:
     pass  # what an agent refuses is not what is tested

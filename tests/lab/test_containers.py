@@ -477,6 +477,18 @@ def test_out_of_the_containers_memory(on_docker: User) -> None:
     assert "container.extra" in done.err, done
 
 
+LOCKS = "import multiprocessing\nlocks = [multiprocessing.Lock() for _ in range(10_000)]\n"
+
+
+def test_out_of_the_containers_shared_memory(on_docker: User) -> None:
+    """The size is the container's, and so is the cure."""
+    (on_docker.launcher.folder / "locks.py").write_text(LOCKS)
+    done = on_docker.run("container.shm_size=1m", "task.script=locks.py", "task.entry=plain")
+    assert done.code == 1, done
+    assert "the shared memory (/dev/shm: 1 MiB) is too small" in done.err, done
+    assert "cure: set container.shm_size=16g" in done.err, done
+
+
 STEPS = 80
 
 

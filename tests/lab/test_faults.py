@@ -120,6 +120,23 @@ OTHERS = {
         ("rank 1 on node2 had exited with 0 before", "take part in every collective"),
         "peer_left",
     ),
+    "a program is missing": Fault(
+        (*RUN, *program("faulty.py", "1", "program", "no-ffmpeg", "-i"), PLAIN_ENTRY),
+        (RANK_1, "no program no-ffmpeg on the PATH of the rank", "/usr/bin", "exec --cluster lab"),
+        "program_missing",
+    ),
+    "a file system that the program writes to is full": Fault(
+        (*RUN, *program("faulty.py", "1", "disk", "/mnt/weights.pt"), PLAIN_ENTRY),
+        (RANK_1, "No space left on device", "/mnt is full there"),
+        "disk_full",
+        setup=mounted("/mnt", "size=2m,mode=1777"),
+    ),
+    "the shared memory is full": Fault(
+        (*RUN, *program("faulty.py", "1", "locks"), PLAIN_ENTRY),
+        (RANK_1, "the shared memory (/dev/shm: 1 MiB) is too small", "remount,size=16G"),
+        "shared_memory",
+        setup=mounted("/dev/shm", "size=1m,mode=1777"),
+    ),
     "a full folder for temporary files": Fault(
         ("check", "--cluster", "lab", "cluster.setup=['export TMPDIR=/mnt']"),
         ("node2", "/mnt has 0 MiB free for temporary files", "task.env.TMPDIR"),

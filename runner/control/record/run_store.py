@@ -323,7 +323,8 @@ class RunStore:
                 text = file.read().decode(errors="replace")
         except OSError:
             return []
-        rows = text.rstrip().split("\n")[-lines:]
+        # A shell quotes a line of Windows as "-\r: invalid option".
+        rows = text.rstrip().replace("\r: ", "\\r: ").split("\n")[-lines:]
         # Of a progress bar, its last state.
         return [row.rstrip("\r").rpartition("\r")[2] for row in rows]
 

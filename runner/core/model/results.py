@@ -22,6 +22,7 @@ class RankResult:
     started: bool = False
     traceback: str = ""  # what torch's `@record` wrote about its end
     exception: str = ""  # the one that its log ends with
+    facts: Dict[str, str] = field(default_factory=dict)  # of `rank_facts`, if it failed
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from runner.core.outcome.module_causes import ProjectFiles, explain_import
 from runner.core.outcome.verdict import LOST, OWN_MASTER, Verdict
 from runner.core.protocol.events import is_scheduled, is_unattended
 from runner.core.protocol.paths import PROGRAM_LOG, STACKS_LOG, local_log_name, rank_source
+from runner.core.shell import cluster_flag
 from runner.core.text import describe_exit, format_ranges
 
 Tail = Callable[[str, str, int], List[str]]
@@ -64,7 +65,12 @@ def diagnose(
     if failure.reason == f"{plan.launcher} {describe_exit(None, launcher_signal)}":
         signum = launcher_signal
     texts = (failure.reason, *context[-CONTEXT_LINES:], *excerpt)
-    cause, meaning, remedy = explain(texts, signum) or ("", "", "")
+    facts = {
+        **(result.facts if result else {}),
+        "cluster": cluster_flag(plan.cluster),
+        "image" if plan.image else "bare": "",
+    }
+    cause, meaning, remedy = explain(texts, signum, facts) or ("", "", "")
     if cause == "argument_unknown":
         remedy = _other_spelling(lines) or remedy
     if cause in ("module_missing", "relative_import") and (files := find_files()):

@@ -14,9 +14,11 @@ class FailurePattern:
     """One known failure."""
 
     name: str  # in `result.json`
-    pattern: str  # searched for in the last lines; the texts may refer to its named groups
+    pattern: str  # searched for in the last lines; `name2` is another group `name`
     meaning: str  # as a sentence without a full stop
     remedy: str  # the key, or the command; "{program}" is this one
+    # Both ask what they name: "{x}", a group or a fact (`rank_facts`, `diagnose`), "{x|OTHERWISE}",
+    # or "{x:TEXT}", which is left out where x is not known, with x in place of "?".
 
 
 FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
@@ -87,21 +89,6 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
         "port{port: ?} was already taken",
         "if the program opens a port of its own, let it choose a free one; the runner's is "
         "cluster.master_port (auto, or a range), reserved for what sets SO_REUSEADDR, as torch",
-    ),
-    FailurePattern(
-        "shared_memory",
-        r"(?:[Bb]us error.*shared memory|insufficient shared memory|"
-        r"unable to (?:open|mmap|allocate).*shared memory|/dev/shm.*[Nn]o space left)",
-        "the shared memory (/dev/shm) is too small for what the data loaders' workers hand over",
-        "make it larger there (mount -o remount,size=16G /dev/shm; container.shm_size=16g), "
-        "or use fewer workers (num_workers)",
-    ),
-    FailurePattern(
-        "disk_full",
-        r"\[Errno 28\]|[Nn]o space left on device",
-        "a disk of that host is full",
-        "free some space there (`df -h` names the disk): `{program} clean` removes what old runs "
-        "left; if it is that of /tmp, task.env.TMPDIR names another folder",
     ),
     FailurePattern(
         "start_not_permitted",
@@ -226,16 +213,16 @@ FAILURE_PATTERNS: Tuple[FailurePattern, ...] = (
     ),
     FailurePattern(
         "peer_left",
-        r"Connection closed by peer|Connection reset by peer|Broken pipe|"
-        r"Connection was likely closed",
+        # A connection of the program's own is `server_closed`.
+        r"^(?=.*?(?:gloo/|ProcessGroup|Dist\w*Error|TCPStore|c10d|NCCL|^RuntimeError: [CB]))"
+        r".*?(?:(?:closed|reset) by (?:remote )?peer|Broken pipe|Connection was likely closed)",
         "another rank left while this one talked to it",
         "look for the rank that raised, returned early, or was killed",
     ),
     FailurePattern(
-        "not_executable",
-        r"^(?P<file>\S*/\S+): (?:Permission denied|Exec format error)\Z",
-        "{file} cannot be executed on that host",
-        "`chmod +x {file}`, and a first line such as #!/usr/bin/env python3; a program in Python "
-        "needs neither as task.script={file}",
+        "shell_exit",
+        r"\A.*exited with (?P<code>12[67])$",
+        "a shell exits with 127 if it finds no such program, with 126 if it cannot execute it",
+        "`bash -x SCRIPT` shows each command before it starts",
     ),
 )

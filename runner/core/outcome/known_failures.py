@@ -7,13 +7,18 @@ import signal
 from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from runner.core.outcome.failure_patterns import FAILURE_PATTERNS
-from runner.core.outcome.failure_patterns_libraries import LIBRARY_FAILURES
+from runner.core.outcome.library_failures import LIBRARY_FAILURES
+from runner.core.outcome.system_failures import SYSTEM_FAILURES
 from runner.core.shell import this_program
+from runner.core.text import signal_name
 
 MAX_LINE_CHARS = 2000
 """The patterns take quadratic time on some lines; of longer ones the middle is left out."""
 
-KNOWN_FAILURES = (*LIBRARY_FAILURES, *FAILURE_PATTERNS)
+KNOWN_FAILURES = (*LIBRARY_FAILURES, *SYSTEM_FAILURES, *FAILURE_PATTERNS)
+
+ANYWHERE: Mapping[str, str] = {"bare": "", "image": ""}
+"""Facts of which a remedy names those inside and outside of containers."""
 
 
 class Explanation(NamedTuple):
@@ -49,6 +54,11 @@ SIGNAL_EXPLANATIONS: Mapping[int, Tuple[str, str]] = {
 }
 """Meaning and remedy of a death by signal."""
 
+UNKNOWN_SIGNAL = (
+    "another process, or the program itself, sent it",
+    "the lines before may say who; `timeout`, a scheduler and a user's kill send TERM",
+)
+
 _BY_TORCH = re.compile(
     r"\bgloo/|ProcessGroup|\bDist\w*Error\b|TCPStore|\bc10d\b|NCCL|"
     r"^RuntimeError: (?=Connection reset|Broken pipe)"  # torch 2.0; Python's own is an OSError
@@ -70,15 +80,29 @@ def is_secondary_error(error: str) -> bool:
     return bool(says_gone or _SECONDARY_ERROR.search(error))
 
 
-def explain(lines: Sequence[str], signum: Optional[int] = None) -> Optional[Explanation]:
-    """Return the known failure that the last lines, or the signal, match."""
+def explain(
+    lines: Sequence[str], signum: Optional[int] = None, facts: Mapping[str, str] = ANYWHERE
+) -> Optional[Explanation]:
+    """Return the known failure that the last lines, or the signal, match.
+
+    The first line may be how the program exited: a shell tells a signal by its exit code.
+    """
     text = "\n".join(map(_shorten, lines))
     for entry in KNOWN_FAILURES:
         match = re.search(entry.pattern, text, re.MULTILINE)
         if match:
-            groups = match.groupdict()
-            remedy = _substitute(entry.remedy, {**groups, "program": this_program()})
-            return Explanation(entry.name, _substitute(entry.meaning, groups), remedy)
+            found = match.groupdict().items()
+            groups = {name.rstrip("0123456789"): value for name, value in found if value}
+            known = {**facts, **groups, "program": this_program()}
+            meaning = _substitute(entry.meaning, known)
+            return Explanation(entry.name, meaning, _substitute(entry.remedy, known))
+    shell_exit = re.match(r".*\bexited with (\d+)$", text, re.MULTILINE)
+    shell_signum = int(shell_exit[1]) - 128 if shell_exit else 0
+    if 0 < shell_signum <= signal.SIGRTMAX:
+        name = signal_name(shell_signum)
+        meaning, remedy = SIGNAL_EXPLANATIONS.get(shell_signum, UNKNOWN_SIGNAL)
+        meaning = f"a shell exits with 128 + {shell_signum} if {name} ended its command: {meaning}"
+        return Explanation(name.lower(), meaning, remedy)
     if signum is not None and signum in SIGNAL_EXPLANATIONS:
         meaning, remedy = SIGNAL_EXPLANATIONS[signum]
         return Explanation(signal.Signals(signum).name.lower(), meaning, remedy)
@@ -92,16 +116,16 @@ def _shorten(line: str) -> str:
     return f"{line[: MAX_LINE_CHARS // 2]} … {line[-MAX_LINE_CHARS // 2 :]}"
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)(?:([:|])([^}]*))?\}")
 
 
-def _substitute(text: str, groups: Mapping[str, Optional[str]]) -> str:
-    """Fill in the groups: `{x}`, or `{x:...?...}` with text around it, left out if not found."""
+def _substitute(text: str, known: Mapping[str, str]) -> str:
+    """Fill in what a text of a `FailurePattern` names."""
 
     def put(field: "re.Match[str]") -> str:
-        value = groups.get(field[1])
-        if value is None:
-            return ""
-        return field[2].replace("?", value) if field[2] is not None else value
+        name, kind, more = field.groups()
+        if name not in known:
+            return more if kind == "|" else ""
+        return more.replace("?", known[name]) if kind == ":" else known[name]
 
     return _PLACEHOLDER.sub(put, text)

@@ -203,6 +203,7 @@ def _rank_results(
                 started=True,
                 traceback=body.traceback,
                 exception=body.exception,
+                facts=body.facts,
             )
         else:
             ranks[body.rank] = replace(ranks.get(body.rank, RankResult(name)), started=True)

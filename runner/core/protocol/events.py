@@ -106,6 +106,7 @@ class RankExited(EventBody):
     start: int = field(default=1, metadata=COUNT)  # as in its `RankStarted`
     exception: str = ""  # the one that its log ends with
     raised_s: float = field(default=0.0, metadata=TIME)  # from then until it ended
+    facts: Dict[str, str] = field(default_factory=dict)  # of `rank_facts`, if it failed
 
     @property
     def succeeded(self) -> bool:

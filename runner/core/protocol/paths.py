@@ -95,6 +95,7 @@ class RunPaths:
         self.work = posixpath.join(self.root, "work")
         self.checked_out = posixpath.join(self.root, "checked_out")
         self.shim = posixpath.join(self.root, "rank.py")
+        self.rank_facts = posixpath.join(self.root, "rank_facts.py")
         self.spawner = posixpath.join(self.root, "spawner.py")
         self.container_client = posixpath.join(self.root, "container_client.py")
         self.container_entry = posixpath.join(self.root, "container_entry.py")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -30,7 +31,6 @@ import time
 from typing import Any, Collection, Dict, List, Mapping, NoReturn, Optional, Tuple, Union
 
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
-MAX_TRACEBACK = 8 << 10  # bytes of a traceback that are kept, from its end
 FORWARDED_SIGNALS = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU),
@@ -91,11 +91,11 @@ def main(argv: List[str]) -> NoReturn:
     status, max_rss = await_end(rank)
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if signum else os.WEXITSTATUS(status)
-    traceback = traceback_of(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) if status else ""
     exit_record = {"code": code, "signal": signum, "max_rss": max_rss}
+    found = look_at_failure(f"{base}.err", program) if status else {}
     kills, limit = memory_kills()
     memory = {"oom_kills": kills - kills_before, "memory_limit": limit}
-    write_json(f"{record_base}.exit", {**exit_record, **memory, "traceback": traceback})
+    write_json(f"{record_base}.exit", {**exit_record, **memory, **found})
     if signum:
         if signum != signal.SIGKILL:
             signal.signal(signum, signal.SIG_DFL)
@@ -181,6 +181,18 @@ def await_end(rank: "Rank") -> Tuple[int, int]:
             terminated = terminated or signum == signal.SIGTERM
 
 
+def look_at_failure(log: str, program: List[str]) -> Mapping[str, Any]:
+    """Return what `rank_facts` finds; {} if the run folder is gone."""
+    import runpy  # noqa: PLC0415 - slow, and needed after a failure only
+
+    try:
+        functions = runpy.run_path(os.path.join(os.path.dirname(__file__), "rank_facts.py"))
+        found: Mapping[str, Any] = functions["look_at_failure"](log, program)
+        return found
+    except (OSError, MemoryError):
+        return {}
+
+
 class ExecutedRank:
     """A rank as our child; its program may be of any kind."""
 
@@ -233,7 +245,11 @@ class ExecutedRank:
             os.execvp(program[0], program)
         except OSError as error:
             os.write(failed_fd, b"1")
-            os.write(2, f"{program[0]}: {error.strerror}\n".encode(errors="backslashreplace"))
+            reason = f"{program[0]}: {error.strerror}\n"
+            if error.errno == errno.ENOENT and "/" in program[0] and os.path.exists(program[0]):
+                with open(program[0], "rb") as file:
+                    reason = f"{program[0]}: bad interpreter: {file.readline(99)!r}\n"
+            os.write(2, reason.encode(errors="backslashreplace"))
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
@@ -356,19 +372,6 @@ def raise_oom_score() -> None:
             file.write(str(score))
     except (OSError, ValueError):  # no reason to fail a start
         pass
-
-
-def traceback_of(path: str) -> str:
-    """Return the traceback that torch's `@record` left, "" for none.
-
-    Its form is that of torch/distributed/elastic/multiprocessing/errors/error_handler.py.
-    """
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            message = json.loads(file.read(1 << 20))["message"]
-        return str(message["extraInfo"]["py_callstack"])[-MAX_TRACEBACK:]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def open_own(path: str, flags: int) -> int:

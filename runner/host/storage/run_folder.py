@@ -104,8 +104,8 @@ def create_run_folder(
 ) -> Steps:
     """Make the run folder of a new attempt; that of a node that rejoins keeps its content.
 
-    `programs` are the texts of `shim`, `spawner`, `sitecustomize`, and of what a container needs;
-    `record` has the `info`, `plan` and `config` of the whole run.
+    `programs` are the texts of `shim`, `rank_facts`, `spawner`, `sitecustomize`, and of what a
+    container needs; `record` has the `info`, `plan` and `config` of the whole run.
 
     OSError: no file can be written, or there is a run of this id.
     """
@@ -138,6 +138,7 @@ def create_run_folder(
     write_atomic(folder.order, json.dumps(encode(order), indent=1) + "\n", durable=True)
     yield
     write_atomic(folder.shim, programs["shim"])
+    write_atomic(folder.rank_facts, programs["rank_facts"])
     write_atomic(os.path.join(folder.site, "sitecustomize.py"), programs["sitecustomize"])
     if order.spawns_ranks:
         write_atomic(folder.spawner, programs["spawner"])

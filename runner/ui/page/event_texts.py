@@ -26,7 +26,7 @@ _WARNING = (
     *(events.RanksSignalled,),
 )
 _ENDS = {State.SUCCEEDED: INFO, State.STOPPED: STOPPED}
-_SHOWN_APART = ("rank", "traceback")
+_SHOWN_APART = ("rank", "traceback", "facts")
 _BYTES = ("max_rss",)
 
 

@@ -3,8 +3,10 @@
 import atexit
 import importlib
 import json
+import multiprocessing
 import os
 import socket
+import subprocess
 import sys
 import time
 
@@ -53,6 +55,15 @@ def train() -> None:
         importlib.import_module(WORDS[0])
     if FAULT == "data":
         open(WORDS[0], "rb").close()
+    if FAULT == "program":
+        subprocess.run(WORDS, check=True)
+    if FAULT == "disk":
+        with open(WORDS[0], "wb") as file:
+            while True:
+                file.write(b"x" * (1 << 20))
+    if FAULT == "locks":
+        locks = [multiprocessing.Lock() for _ in range(10_000)]
+        print(len(locks))
 
 
 if os.environ["RANK"] == RANK or FAULT in ("module", "data"):

@@ -245,6 +245,7 @@ INFO = RunInfo(
     past_attempts=(PastAttempt(0, (HONEST, LIAR), "rank 0 exited with 1"),),
     relaunches_left=1,
 )
+RANK = {"path": "/bin", "shm": "64 MiB"}
 BODIES = [
     events.ProgramStarted(7),
     events.HubJoined(),
@@ -258,7 +259,15 @@ BODIES = [
     events.RelaunchPending(),
     events.Relaunching(1, (HONEST, LIAR), "lost"),
     events.NotRelaunched("too few"),
-    events.RankExited(1, 1, None, 1 << 30, "ValueError: x", "Traceback", 1, "ValueError: x"),
+    events.RankExited(
+        rank=1,
+        code=1,
+        max_rss=1 << 30,
+        error="ValueError: x",
+        traceback="Traceback",
+        exception="ValueError: x",
+        facts=RANK,
+    ),
     events.ProgramExited(1),
     events.Stopping("a rank failed"),
     events.Ended(State.FAILED, "a rank failed", 1, (), verified=True),

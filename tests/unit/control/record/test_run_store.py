@@ -256,3 +256,10 @@ def test_record_is_replaced_whole_or_not_at_all(store: RunStore) -> None:
 
     assert decode(Plan, json.loads((store.folder / "plan.json").read_text())) == plan(1)
     assert names(store.folder) == {*RECORD, "plan.json"}
+
+
+def test_a_tail_shows_the_cr_that_a_shell_quotes(tmp_path: Path) -> None:
+    """A progress bar's last state is what follows its last CR; that of a Windows line is text."""
+    store = RunStore(tmp_path)
+    store.write_log("a", "x.err", 0, b"1%\r2%\nt.sh: line 2: set: pipefail\r: invalid option\n")
+    assert store.tail("a", "x.err", 9) == ["2%", "t.sh: line 2: set: pipefail\\r: invalid option"]

@@ -141,3 +141,48 @@ def test_a_stop_for_want_of_a_controller_quotes_no_log() -> None:
 def test_where_no_rank_is_to_blame_nothing_is_told(verdict: Verdict) -> None:
     """What ranks say when their host's loss ends them, is no reason."""
     assert diagnose(MADE, verdict, logs(b_2_err=CHAIN)) is None
+
+
+FULL_SHM = "RuntimeError: unable to write to file </torch_1_2_0>: No space left on device (28)"
+NO_SPACE = "OSError: [Errno 28] No space left on device"
+FACTS = {"path": "/bin", "uid": "7", "nofile": "1024", "shm": "64 MiB", "left": "/ 5 of 9 MiB"}
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "image", "meaning", "remedy"),
+    [
+        (FULL_SHM, FACTS, "", "(/dev/shm: 64 MiB)", "mount -o remount"),
+        (FULL_SHM, FACTS, "train:1", "(/dev/shm: 64 MiB)", "set container.shm_size=16g"),
+        (NO_SPACE, {**FACTS, "full": "/data"}, "", "/data is full there", "free some space"),
+        (
+            f"{NO_SPACE}: '/data/x'",
+            FACTS,
+            "",
+            "a file system is full there: no space for",
+            "/ 5 of",
+        ),
+        ("OSError: [Errno 24] Too many open files", FACTS, "", "than it may (1024)", "limits.conf"),
+        (
+            "sh: 1: ffmpeg: not found",
+            FACTS,
+            "",
+            "no program ffmpeg on the PATH of the rank (/bin)",
+            "",
+        ),
+        ("PermissionError: [Errno 13] Permission denied: '/x'", FACTS, "", "uid 7, may", "/x"),
+        (NO_SPACE, {}, "", "a file system is full there", "free some space there: "),
+    ],
+)
+def test_a_known_failure_names_the_facts_of_its_rank(
+    text: str, facts: dict[str, str], image: str, meaning: str, remedy: str
+) -> None:
+    """Its limits, its PATH, the file system that is full; and the cure is that of its place."""
+    verdict = failed()
+    ranks = {**verdict.ranks, "2": replace(verdict.ranks["2"], facts=facts)}
+    made = replace(MADE, image=image)
+    told = diagnose(made, replace(verdict, ranks=ranks), logs(b_2_err=text))
+    assert told is not None
+    assert meaning in told.meaning
+    assert remedy in told.remedy
+    assert ("mount -o" in told.remedy) <= (not image)
+    assert ("container." in told.remedy) <= bool(image)

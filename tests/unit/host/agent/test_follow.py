@@ -57,7 +57,8 @@ def test_supervisor_out_of_reach_is_asked_by_a_signal_to_stop(tmp_path: Path) ->
     """In another network namespace: it gives its ranks their grace, as for any stop."""
     order = Order("r1", "n1", 0, str(tmp_path), ("x",), {}, "/", (0,), grace_s=60.0)
     folder = RunPaths(str(tmp_path), "r1", "n1")
-    run_steps(run_folder.create_run_folder(folder, order, {"shim": "", "sitecustomize": ""}, {}))
+    programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
+    run_steps(run_folder.create_run_folder(folder, order, programs, {}))
     asked = tmp_path / "asked"
     argv = [sys.executable, "-c", SUPERVISOR, str(asked)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as supervisor:

@@ -31,7 +31,7 @@ from runner.host.storage.run_list import read_run
 from runner.host.storage.run_owner import RunOwner, RunSocket
 from runner.host.supervisor.recovery import recover_unfinished
 
-PROGRAMS = {"shim": "#", "sitecustomize": "#"}
+PROGRAMS = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "#")
 
 
 class Host:

@@ -98,7 +98,7 @@ class Supervised:
             (0,),
             **{"grace_s": 20.0, "disconnect_s": 0.0, "launcher": "", **changes},
         )
-        programs = {"shim": "", "sitecustomize": ""}
+        programs = dict.fromkeys(("shim", "rank_facts", "sitecustomize"), "")
         run_steps(run_folder.create_run_folder(folder, self.order, programs, {}))
         self._more: Any = {"write_down": write_down}
         problem = workdir / "problem"

@@ -186,7 +186,8 @@ LIBRARY_FAILURES: Tuple[FailurePattern, ...] = (
         "offline",
         r"couldn't connect to '(?P<server>https?://[^']+)'|LocalEntryNotFoundError|"
         r"^[\w.]+: .*HTTPS?ConnectionPool\(host='(?P<host>[^']+)'.*Max retries exceeded|"
-        r"<urlopen error (?:\[Errno (?:-\d|1\d\d)\]|timed out)|httpx\.Connect(?:Error|Timeout)",
+        r"<urlopen error (?:\[Errno (?:-\d|1(?!04)\d\d)\]|timed out)|"
+        r"httpx\.Connect(?:Error|Timeout)",
         "that host cannot download{server: from ?}{host: from ?}",
         "many nodes have no way to the internet: fetch it before, to a folder that they see, and "
         "set HF_HUB_OFFLINE=1 for Hugging Face; a proxy is cluster.env.HTTPS_PROXY",
