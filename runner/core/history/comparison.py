@@ -78,7 +78,7 @@ def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], 
         {key: value_text(value) for key, value in flat_config(run.config).items()} for run in runs
     ]
     known = [flat for flat in flats if flat]
-    keys = dict.fromkeys(key for flat in known for key in flat if _has_effect(key))
+    keys = dict.fromkeys(key for flat in known for key in flat if not without_effect(key))
     differing: Dict[str, Tuple[Optional[str], ...]] = {}
     for key in sorted(keys, key=lambda key: (not _is_argument(key), not key.startswith("task."))):
         if len({flat.get(key, NOTHING) for flat in known}) > 1:
@@ -86,8 +86,9 @@ def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], 
     return differing
 
 
-def _has_effect(key: str) -> bool:
-    return key not in WITHOUT_EFFECT and key.partition(".")[0] not in WITHOUT_EFFECT
+def without_effect(key: str) -> bool:
+    """Return whether no run computes anything else by this key."""
+    return key in WITHOUT_EFFECT or key.partition(".")[0] in WITHOUT_EFFECT
 
 
 def _is_argument(key: str) -> bool:
