@@ -1,4 +1,4 @@
-"""Report of a big run: how long it is written, and how fast it opens, zooms and filters.
+"""Report of a big run: how long it takes to write, and how fast it opens.
 
     python -m benchmarks.report [--ranks 1000] [--lines 150000] [--events 10000] [--rounds 3]
 
@@ -13,8 +13,6 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,7 @@ from benchmarks.timing import timed
 from tests.lab.browser import open_browser
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 SMALL_RANKS, SMALL_SHARE = 8, 100
 NEXT_FRAME = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -55,44 +53,25 @@ def measure(browser: Browser, record: Path, rounds: int) -> dict[str, float]:
     file = record / "report.html"
     argv = [sys.executable, "-m", "runner", "report", str(record), "--out", str(file)]
     seconds, _ = timed(argv, record)
-    figures: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for title, value in looked_at(browser, file).items():
-            figures.setdefault(title, []).append(value)
+    opened = [opens_in(browser, file) for _ in range(rounds)]
     size = sum(path.stat().st_size for path in record.rglob("*") if path != file)
     return {
         "record, MB": size / 1e6,
         "page, MB": file.stat().st_size / 1e6,
         "report, s": seconds,
-        **{title: statistics.median(values) for title, values in figures.items()},
+        "opens, s": statistics.median(opened),
     }
 
 
-def looked_at(browser: Browser, file: Path) -> dict[str, float]:
-    """Return how long a page takes to be drawn, and to answer, in seconds."""
+def opens_in(browser: Browser, file: Path) -> float:
+    """Return how many seconds a page takes to be drawn."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(file.as_uri(), wait_until="commit")
     page.wait_for_selector("html[data-ready]", timeout=60_000)
     page.evaluate(NEXT_FRAME)
-    opened = page.evaluate("performance.now() / 1000")
-    zoom = page.get_by_role("button", name="Zoom in").first
-    words = page.get_by_label("Filter events of")
-    took = {
-        "opens, s": opened,
-        "opens all nodes, s": until_drawn(page, lambda: page.get_by_text("Open all nodes").click()),
-        "zooms, s": until_drawn(page, zoom.click),
-        "filters events, s": until_drawn(page, lambda: words.fill("exited with 1")),
-    }
+    opened: float = page.evaluate("performance.now() / 1000")
     page.close()
-    return took
-
-
-def until_drawn(page: Page, act: Callable[[], object]) -> float:
-    """Return the seconds from an action to the frame after it."""
-    began = time.monotonic()
-    act()
-    page.evaluate(NEXT_FRAME)
-    return time.monotonic() - began
+    return opened
 
 
 if __name__ == "__main__":

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeSource
+from runner.control.history.run_reader import METRICS, read_run
 from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.model.results import SweepRun
 from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace
 from runner.core.shell import line, this_program
+from runner.ui.comparison import compare_runs, render_columns
+from runner.ui.layout import message_width
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
-from runner.workflows.history.compare import sweep_text
 from runner.workflows.launch import run
 from runner.workflows.preparation import open_code_source
 
@@ -66,8 +68,14 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
         _record_sweep(request, runs)
         if code in STOPPING_CODES:
             break
-    text = render_sweep(runs, is_planned=True) if is_planned else sweep_text(requests, runs)
-    show(text, file=sys.stderr)
+    recorded = [request.run_dir for request in requests if request.run_dir.is_dir()]
+    if recorded and not is_planned:
+        read = [read_run(folder, parts=frozenset({METRICS})) for folder in recorded]
+        show(render_columns(compare_runs(read), message_width() - 1), file=sys.stderr)
+        compared = {each.run_id for each in read}
+        show(render_sweep(runs, is_planned=False, compared=compared), file=sys.stderr)
+    else:
+        show(render_sweep(runs, is_planned=is_planned), file=sys.stderr)
     left = [r for r, swept in zip(requests, runs, strict=True) if swept.exit_code is None]
     for command in (*commands_for(left), *_report_commands(requests)):
         show(f"  {command}", file=sys.stderr)

@@ -13,11 +13,15 @@ from runner.cli.verb import parse_duration, verb
 from runner.control.atomic_file import replace_file
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.history.run_data import RunData
 from runner.core.protocol.paths import is_run_id
 from runner.core.text import counted, format_size
 from runner.ui.output import show
 
 REPORT_FILE = "report.html"
+MAX_BEFORE = 20
+"""So many of the newest records are searched for the run before."""
+
 MAX_NAMED = 3
 """Beyond so many runs, the name of their report has a hash of their ids."""
 
@@ -36,46 +40,67 @@ def report(
 ) -> int:
     """Write what a run did as a page for a browser, in one file.
 
-    Timeline, metrics, load, failure, logs and configuration; several runs side by side.
+    How it ended and why, metrics, nodes and ranks, load, logs; several runs beside each other.
     """
-    from runner.control.history.run_reader import read_run
-    from runner.ui.page import page_data, render_page
     from runner.workflows.history.incomplete_records import note_incomplete
 
     words = run or ("",)
     every_s = max(1, round(parse_duration("--watch", watch))) if watch else 0
     records = list(dict.fromkeys(chain.from_iterable(_records(selection, each) for each in words)))
-    runs = [read_run(folder) for folder in records]
+    page, runs = _page(records, every_s)
     path = Path(out).absolute() if out else report_path(records, [each.run_id for each in runs])
-    unended = [each.run_id for each in runs if each.verdict is None]
-    page = render_page(page_data(runs), every_s if unended else 0)
     size = write_report(path, page, is_named=bool(out))
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
     show(f"{what}: {path}, {format_size(size)}\n  {path.as_uri()}")
+    unended = [each.run_id for each in runs if each.verdict is None]
     note_incomplete(unended, "the page")
     if every_s and unended:
-        _write_until_they_end(records, path, every_s, is_named=bool(out))
+        show(f"  written again every {every_s} s until the end; Ctrl-C ends that, and no run")
+        while any(each.verdict is None for each in runs):
+            try:
+                time.sleep(every_s)
+            except KeyboardInterrupt:
+                page, _ = _page(records, 0)
+                write_report(path, page, is_named=bool(out))
+                break
+            page, runs = _page(records, every_s)
+            write_report(path, page, is_named=bool(out))
     return 0
 
 
-def _write_until_they_end(
-    records: Sequence[Path], path: Path, every_s: int, *, is_named: bool
-) -> None:
-    """Write the page again and again until its runs have ended, or until Ctrl-C."""
-    from runner.control.history.run_reader import read_run
-    from runner.ui.page import page_data, render_page
+def _page(records: Sequence[Path], every_s: int) -> tuple[str, list[RunData]]:
+    """Return the page of some records, and what was read of them.
 
-    show(f"  written again every {every_s} s until the end; Ctrl-C ends that, and no run")
-    goes_on = True
-    while goes_on:
-        try:
-            time.sleep(every_s)
-        except KeyboardInterrupt:
-            goes_on = False
-        runs = [read_run(folder) for folder in records]
-        goes_on = goes_on and any(run.verdict is None for run in runs)
-        page = render_page(page_data(runs), every_s if goes_on else 0)
-        write_report(path, page, is_named=is_named)
+    A browser reads it again every `every_s`, if that is not 0 and one of the runs has not ended.
+    """
+    from runner.config.schema import default_values
+    from runner.control.history.run_reader import read_run
+    from runner.ui.page import render_page
+
+    runs = [read_run(folder) for folder in records]
+    before = _run_before(records[0], runs[0]) if len(runs) == 1 else None
+    is_on = any(run.verdict is None for run in runs)
+    page = render_page(
+        runs,
+        before=before,
+        defaults=default_values(),
+        refresh_s=every_s if is_on else 0,
+    )
+    return page, runs
+
+
+def _run_before(record: Path, run: RunData) -> RunData | None:
+    """Return the last run of the same task that was launched before a run, from its folder."""
+    from runner.control.history.run_reader import METRICS, read_run
+    from runner.control.record import run_index
+
+    beside = [folder for folder in run_index.records() if folder.parent == record.resolve().parent]
+    for folder in beside[:MAX_BEFORE]:
+        other = read_run(folder, parts=frozenset({METRICS}))
+        is_earlier = (other.launched_at or 0.0) < (run.launched_at or 0.0)
+        if is_earlier and other.task == run.task:
+            return other
+    return None
 
 
 def _records(selection: Selection, word: str) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import replace
 
 from runner.cli.selection import Selection
@@ -27,23 +28,16 @@ LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
 def top(selection: Selection, run: str = "", once: bool = False, json_: bool = False) -> int:
     """Watch the hosts of a cluster or of a run: GPUs, whose processes they have, runs.
 
-    What is unusual comes first. Keys: s sorts, g shows each GPU, ? helps, q quits.
+    What is unusual comes first. Ctrl-C ends the view, and no run.
     """
-    from runner.ui.top.terminal import is_usable
-    from runner.workflows.top.host_watch import HostWatch
-    from runner.workflows.top.live_view import watch_live
-    from runner.workflows.top.snapshot import print_snapshot
-    from runner.workflows.top.subject import Subject
+    from runner.workflows.top import watch_hosts
 
     named = selection.cluster
     if not run and named and (run_index.record_folder(named) or LIKE_A_RUN.match(named)):
         run, selection = named, replace(selection, cluster="")
     composed, is_run = contact(selection, run)
-    subject = Subject(composed, is_run=is_run)
-    watch = HostWatch(composed.spec, composed.spec.run_id if is_run else "")
-    if once or json_ or not is_usable():
-        return print_snapshot(subject, watch, as_json=json_)
-    return watch_live(subject, watch, colour=not os.environ.get("NO_COLOR"))
+    is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return watch_hosts(composed, is_run=is_run, is_live=is_live, as_json=json_)
 
 
 def contact(selection: Selection, run: str) -> tuple[LaunchRequest, bool]:

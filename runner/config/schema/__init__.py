@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.config.schema.cluster import ClusterConfig, NodeConfig, SshConfig
@@ -41,6 +41,8 @@ from runner.config.schema.fields import (
     section,
 )
 from runner.config.schema.slurm import SlurmConfig
+from runner.core.history.comparison import value_text
+from runner.core.history.run_data import flat_config
 from runner.core.planning.rendezvous_flags import BACKENDS
 
 GROUPS = ("cluster", "task", "rendezvous", "container")
@@ -289,3 +291,8 @@ SECTIONS: Mapping[str, type] = {
     "progress": ProgressConfig,
 }
 """Every dataclass of the schema by the key it stands below."""
+
+
+def default_values() -> dict[str, str]:
+    """Return the default of each dotted key as a text."""
+    return {key: value_text(value) for key, value in flat_config(asdict(RunnerConfig())).items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.core.errors import NotReady, Problem
-from runner.core.history.comparison import RunSummary
 from runner.core.history.run_data import RunData
 from runner.core.shell import line, this_program
 from runner.core.text import counted, join_some
@@ -26,7 +25,7 @@ def note_incomplete(run_ids: Sequence[str], what: str) -> None:
         note(f"  {command}")
 
 
-def note_damaged(runs: Sequence[RunSummary]) -> None:
+def note_damaged(runs: Sequence[RunData]) -> None:
     """Say what of the records of runs could not be read."""
     for run in [run for run in runs if run.problems][:MAX_NAMED]:
         note(f"the record of {run.run_id} is damaged: {join_some(run.problems, 1)}")

@@ -16,7 +16,6 @@ import random
 import re
 import shutil
 import signal
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -26,6 +25,7 @@ from typing import Any, ClassVar, cast
 from unittest.mock import MagicMock
 
 import pytest
+from rich.console import Console
 
 from runner.checks.base import CheckContext, evaluate_checks
 from runner.cli.commands import stacks
@@ -67,13 +67,13 @@ from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
 from runner.ui.reports.dry_run import render_dry_run
-from runner.ui.top.screen import Screen, text_table
+from runner.ui.top import render_view
+from runner.workflows import top
 from runner.workflows.host_pool import HostPool, enqueue_signal
 from runner.workflows.preparation import Preparation
 from runner.workflows.relaunch import Relauncher
 from runner.workflows.runs.discovery import RunFinder
-from runner.workflows.top import host_watch, watched_host
-from runner.workflows.top.host_watch import HostWatch
+from runner.workflows.top import HostWatch
 from tests.golden import builders
 from tests.golden.builders import RUN_ID
 from tests.unit.core.outcome.test_stacks import DUMP
@@ -408,10 +408,9 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Return a new one; it is as it was in the end."""
     monkeypatch.setattr(WaitLoop, "ping_interval_s", 0.003)
-    for module in (wait, monitor, log_dump, host_watch):
+    for module in (wait, monitor, log_dump):
         monkeypatch.setattr(module, "TICK_S", 0.002)
-    monkeypatch.setattr(watched_host, "FIRST_SAMPLE_S", 0.0)
-    monkeypatch.setattr(host_watch, "MERGE_S", 0.0)
+    monkeypatch.setattr(top, "RUNS_S", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     world = World(tmp_path / "base")
     reject = HostSession.reject
@@ -594,21 +593,16 @@ def stacks_of_a_liar(pool: Pool) -> None:
 
 
 def view_of_a_liar(pool: Pool) -> None:
-    watch = HostWatch(SPEC, pool.chance.choice(["", RUN_ID]))
-    watch._connector = OneVisit(pool.chance)
-    with watch.running():
-        deadline = time.monotonic() + 10
-        while not watch.is_settled and time.monotonic() < deadline:
-            watch.changed.wait(0.002)
-            watch.changed.clear()
-        view = watch.view("lab")
-    screen = Screen()
-    for key in "gs":
-        screen.on_key(key)
-        shown("\n".join(line.plain for line in screen.lines(view, 120, 30)))
-    shown("\n".join(line.plain for line in text_table(view, 10_000)))
-    shown(json.dumps(view.as_data()))
-    shown(render_problems(watch.problems))
+    request = LaunchRequest(SPEC, DryRun.OFF, pool.folder, "plain", None, "")
+    watch = HostWatch(request, RunFinder(pool, ""), is_run=pool.chance.choice([True, False]))
+    watch.poll()
+    watch.poll()
+    for width in (80, 10_000):
+        console = Console(file=io.StringIO(), width=width)
+        with console.capture() as captured:
+            console.print(render_view(watch.view(), width, most=30))
+        shown(captured.get())
+    shown(json.dumps(watch.view().as_data()))
 
 
 SCENES = [

@@ -1,1 +1,0 @@
-"""Live view of a cluster: hosts that are watched, the view while it is shown, and one look."""
