@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def _page(records: Sequence[Path], every_s: int) -> tuple[str, list[RunData]]:
     from runner.control.history.run_reader import read_run
     from runner.ui.page import render_page
 
-    runs = [read_run(folder) for folder in records]
+    runs = [_with_stall(read_run(folder), folder) for folder in records]
     before = _run_before(records[0], runs[0]) if len(runs) == 1 else None
     is_on = any(run.verdict is None for run in runs)
     page = render_page(
@@ -87,6 +88,18 @@ def _page(records: Sequence[Path], every_s: int) -> tuple[str, list[RunData]]:
         refresh_s=every_s if is_on else 0,
     )
     return page, runs
+
+
+def _with_stall(run: RunData, folder: Path) -> RunData:
+    """Return a run that hung with the diagnosis of that, also if it was stopped by hand."""
+    from runner.control.record.run_store import RunStore
+    from runner.core.outcome.diagnosis import diagnose_stall
+    from runner.core.protocol.events import Stalled
+
+    hung = any(isinstance(event.body, Stalled) for event in run.events)
+    if not hung or run.diagnosis or not run.plans:
+        return run
+    return replace(run, diagnosis=diagnose_stall(run.plans[-1], RunStore(folder).tail))
 
 
 def _run_before(record: Path, run: RunData) -> RunData | None:

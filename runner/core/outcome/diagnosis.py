@@ -52,7 +52,7 @@ def diagnose(
     if failure is None or verdict.state == LOST:
         return None
     if stacks.is_stall(failure.reason):
-        return _diagnose_stall(plan, tail)
+        return diagnose_stall(plan, tail)
     if is_unattended(failure.reason) or is_scheduled(failure.reason):  # no rank failed by itself
         return Diagnosis((), (), *(explain((failure.reason,)) or ()))
     lines = _last_log_lines(plan, failure, tail)
@@ -144,7 +144,7 @@ def _explain_early_exit(verdict: Verdict, ranks: List[int]) -> Tuple[str, str]:
     return f"{who} {verb} exited with 0 before, and the others still waited for {whom}", remedy
 
 
-def _diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
+def diagnose_stall(plan: Plan, tail: Tail) -> Diagnosis:
     """Return the diagnosis of a stall, from the last stacks of every node."""
     name = local_log_name(plan.attempt, STACKS_LOG, "out")
     stacks_by_node = {}
