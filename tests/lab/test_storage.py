@@ -55,7 +55,7 @@ def test_workdir_may_be_on_a_mount_that_executes_nothing(
 @pytest.mark.promise(11)
 def test_host_with_a_slow_disk_answers_while_it_copies(on_lab: Launcher, tmp_path: Path) -> None:
     """Each call on a file takes its agent 15 ms, so that the copy takes longer than `lost_s`."""
-    for number in range(900):
+    for number in range(1200):
         (on_lab.folder / f"part{number}.py").write_text(f"x = {number}\n")
     assert on_lab("deploy", "cluster=lab").code == 0
     slow_python = tmp_path / "slow-python"
