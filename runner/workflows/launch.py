@@ -278,9 +278,7 @@ class LaunchSession:
         self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
         if not (plan.attempt or self._pool.spec.detach):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
-        reporter = AttemptReporter(
-            plan, self._console, self._store, is_launch=True, on_event=self._on_event
-        )
+        reporter = AttemptReporter(plan, self._console, self._store, on_event=self._on_event)
         self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,

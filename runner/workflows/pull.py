@@ -39,7 +39,7 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         raise Interrupted(error.exit_code, message) from None
     samples_record.merge(store.folder)
     if has_ended:
-        store.complete_metrics(run.plan)
+        store.record_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):
         diagnosis = diagnose(run.plan, verdict, store.tail)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)
