@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from runner.core.codec import decode, parse_json
 from runner.core.errors import reason_of
+from runner.core.text import format_size
 
 T = TypeVar("T")
 
@@ -47,8 +48,8 @@ def read_bytes(
         if not (optional and isinstance(error, FileNotFoundError)):
             problems.add(path.name, reason_of(error))
         return b""
-    left_out = (size - len(head) - len(tail)) / (1 << 20)
-    problems.add(path.name, f"{left_out:,.1f} MiB in the middle are left out")
+    left_out = format_size(size - len(head) - len(tail))
+    problems.add(path.name, f"{left_out} in the middle are left out")
     return head + b"\n" + tail
 
 

@@ -85,10 +85,9 @@ def read_run(
         events, count = read_events(folder, problems)
         data = replace(data, events=events, event_count=count)
     if METRICS in parts:
-        if not is_made_of_logs(folder):
-            pattern = data.plans[-1].progress_pattern if data.plans else ""
+        if data.plans and not is_made_of_logs(folder):
             try:
-                record_metrics(folder, pattern)
+                record_metrics(folder, data.plans[-1].progress_pattern)
             except OSError as error:
                 problems.add(METRICS_FILE, f"cannot be made from the logs: {reason_of(error)}")
         found = read_metrics(folder, max_points, earliest, problems)

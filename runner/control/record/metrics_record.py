@@ -84,6 +84,8 @@ def record_metrics(folder: Path, pattern: str) -> str:
     if logs.kept:
         spans = _spans(folder)
         replace_file(folder / METRICS_FILE, _record(logs, paths, spans))
+    elif paths:
+        (folder / METRICS_FILE).touch(mode=0o600)  # so that nobody looks through these logs again
     return logs.broken
 
 

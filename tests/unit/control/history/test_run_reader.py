@@ -212,7 +212,7 @@ def test_of_a_huge_file_the_middle_is_left_out(tmp_path: Path) -> None:
     read = read_lines(tmp_path / "file", problems, max_size=2 << 20)
     assert (read[0], read[-1]) == (lines[0], lines[-1])
     assert set(read) < set(lines)
-    assert problems.lines == ["file: 2.8 MiB in the middle are left out"]
+    assert problems.lines == ["file: 2.9 MB in the middle are left out"]
 
 
 def test_no_alias_makes_a_configuration_endless(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.control.record import metrics_record
-from runner.control.record.metrics_record import METRICS_FILE, record_metrics
+from runner.control.record.metrics_record import METRICS_FILE, is_made_of_logs, record_metrics
 from runner.core.protocol.events import Event, RankExited, RankStarted
 
 LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n{"step": 3}'
@@ -104,6 +105,18 @@ def test_of_a_rank_only_lines_in_one_form_count(tmp_path: Path) -> None:
     assert steps_of(tmp_path, steps + '{"step": 7, "loss": 0.5}\n' + steps) == [(7, 0.5)]
     write(tmp_path, "rank_0.metrics", b'{"step": 8, "loss": 0.25}\n')
     assert steps_of(tmp_path, steps) == [(8, 0.25)]
+
+
+def test_logs_without_metrics_are_looked_through_once(tmp_path: Path) -> None:
+    """Those of an earlier record stay."""
+    write(tmp_path, "rank_0.out", b"hello\n")
+    assert not is_made_of_logs(tmp_path)
+    for content in ("", "earlier\n"):
+        (tmp_path / METRICS_FILE).write_text(content)
+        os.utime(tmp_path / METRICS_FILE, (0, 0))
+        record_metrics(tmp_path, "")
+        assert is_made_of_logs(tmp_path)
+        assert (tmp_path / METRICS_FILE).read_text() == content
 
 
 def test_no_line_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
