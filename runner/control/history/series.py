@@ -60,10 +60,11 @@ def read_metrics(
     for text in read_lines(folder / METRICS_FILE, problems):
         try:
             line = parse_json(text)
-            rank, step, steps = int(line["rank"]), int(line["step"]), line["steps"]
+            rank = int(line["rank"])
+            step = int(line["step"])
             attempt = int(line["attempt"])
             time = None if line["time"] is None else float(line["time"])
-            steps = None if steps is None else int(steps)
+            steps = None if line["steps"] is None else int(line["steps"])
             figures_of_line = {"loss": line["loss"], "rate": line["rate"], **line["more"]}
             values = {name: _number(value) for name, value in figures_of_line.items()}
         except ERRORS:
@@ -149,7 +150,8 @@ def read_loads(
     for line in (line for file in files for line in read_lines(file, problems)):
         try:
             sample = parse_json(line)
-            node, wall = str(sample["node"]), float(sample["wall"])
+            node = str(sample["node"])
+            wall = float(sample["wall"])
             values = [
                 (source.get("index"), load.name, float(source[load.name]))
                 for load in LOAD_FIGURES

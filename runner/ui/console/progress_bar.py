@@ -197,7 +197,8 @@ def bar_row(bar: BarState, columns: int) -> Parts:
     Where they have no room, the bar is shortened first; then figures are left out, the last ones
     first, and the bar.
     """
-    label, figures = f"[{bar.source.label}] ", [*bar.figures]
+    label = f"[{bar.source.label}] "
+    figures = [*bar.figures]
     cells = 0
     if bar.share is not None:
         cells = max(MIN_CELLS, min(MAX_CELLS, columns // CELLS_SHARE))
