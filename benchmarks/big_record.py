@@ -47,9 +47,6 @@ def write_big_record(
     (folder / PLAN_FILE).write_text(json.dumps(encode(plan)))
     (folder / CONFIG_FILE).write_text("task: {args: {lr: 0.1}}\n")
     steps = lines // ranks
-    with (folder / "metrics.jsonl").open("w") as file:
-        for step in range(steps):
-            file.writelines(_metric_lines(plan, step, steps))
     with (folder / "events.jsonl").open("w") as file:
         file.writelines(event.to_line() for event in big_events(plan, event_count))
     with (folder / "samples.jsonl").open("w") as file:
@@ -61,6 +58,9 @@ def write_big_record(
         logs.mkdir(parents=True)
         for rank in node.ranks:
             (logs / f"rank_{rank}.out").write_text("".join(f"step {n}\n" for n in range(50)))
+    with (folder / "metrics.jsonl").open("w") as file:  # after the logs that it is made of
+        for step in range(steps):
+            file.writelines(_metric_lines(plan, step, steps))
 
 
 def _metric_lines(plan: Plan, step: int, steps: int) -> Iterable[str]:

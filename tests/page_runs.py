@@ -70,17 +70,13 @@ def attempt_events(made: Plan, start: float, end: float, failed: int | None) -> 
 def metric(name: str, unit: str, spans: Iterable[tuple[int, float, float]]) -> Metric:
     """A figure of four ranks that falls, with noise, in each attempt."""
     by_attempt: dict[int, Series] = {}
-    spread: dict[int, Series] = {}
     steps = tuple(range(200))
     values: tuple[float, ...] = ()
     for attempt, start, end in spans:
         times = tuple(start + 5 + n * (end - start - 6) / 200 for n in steps)
         values = tuple(2.5 * math.exp(-n / 80) + 0.1 * math.sin(n * (attempt + 2)) for n in steps)
         by_attempt[attempt] = Series(times, steps, values)
-        low = tuple(value - 0.2 for value in values)
-        high = tuple(value + 0.3 for value in values)
-        spread[attempt] = Series(times, steps, values, low, high)
-    return Metric(name, unit, 0, 4, values[-1], min(values), max(values), by_attempt, spread)
+    return Metric(name, unit, 0, values[-1], min(values), max(values), by_attempt)
 
 
 def load(node: str, start: float, end: float) -> NodeLoad:
@@ -93,7 +89,6 @@ def load(node: str, start: float, end: float) -> NodeLoad:
         GpuLoad(
             index,
             {"utilization": series(90 - 30 * index, 8), "power_w": series(320, 40)},
-            ((start + 50, start + 90, "power"),) if index == 0 else (),
         )
         for index in range(2)
     )

@@ -285,12 +285,13 @@ class Validator:
         pattern = self.optional_line(where, value) or ""
         problem = ""
         try:
-            if re.compile(pattern, re.ASCII).groups not in (1, 2) and pattern:
-                problem = "needs one group for the step, and may have one for all steps"
+            compiled = re.compile(pattern, re.ASCII)
+            if pattern and not compiled.groupindex and compiled.groups not in (1, 2):
+                problem = "needs a group for the step, may have one for all steps, or named groups"
         except (re.error, OverflowError, RecursionError) as error:
             problem = f"is no regular expression: {error}"
         if problem:
-            self.add(where, f"{pattern} {problem}", r"such as epoch (\d+)/(\d+)")
+            self.add(where, f"{pattern} {problem}", r"such as (?P<step>\d+) loss (?P<loss>\S+)")
         return pattern
 
     def gpus(self, where: str, value: object) -> tuple[int | None, tuple[int, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple, Union
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -35,6 +35,12 @@ def join_some(names: Sequence[str], limit: int = 8, others: str = "more") -> str
     """Return the first of many names: "gpu1, gpu2 and 6 more"."""
     more = f" and {len(names) - limit} {others}" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
+
+
+def natural_key(name: str) -> List[Tuple[int, Union[int, str]]]:
+    """Return a key by which gpu2 comes before gpu10."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts]
 
 
 def format_size(size: int) -> str:

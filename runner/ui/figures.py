@@ -11,7 +11,9 @@ MAX_SHOWN = 1e15  # beyond it, and for other small numbers, the exponent is show
 
 
 def step_text(progress: Metrics | RankProgress) -> str:
-    """Return "120/240", or "step 120" where it is not known how many there are."""
+    """Return "120/240", or "step 120" where it is not known how many there are; "" for no step."""
+    if progress.step is None:
+        return ""
     if progress.steps is None:
         return f"step {progress.step}"
     return f"{progress.step}/{progress.steps}"

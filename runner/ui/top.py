@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from runner.core.codec import encode
 from runner.core.model.samples import GpuSample, Sample
-from runner.core.text import format_age, format_ranges, printable
+from runner.core.text import format_age, format_ranges, natural_key, printable
 from runner.ui.figures import left_text, step_text
 from runner.ui.layout import group_names
 from runner.ui.reports.run_table import Row
@@ -101,7 +100,7 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
 
     def order(node: NodeView) -> tuple[int, list[tuple[int, int | str]]]:
         found = unusual[node.name]
-        return found[0][0] if found else USUAL, _natural(node.name)
+        return found[0][0] if found else USUAL, natural_key(node.name)
 
     nodes = sorted(view.nodes, key=order)
     told = [(severity, node.name, text) for node in nodes for severity, text in unusual[node.name]]
@@ -315,9 +314,3 @@ def _mean_utilization(gpus: Iterable[GpuSample]) -> float | None:
 def _clean(text: str) -> str:
     """Return a host's word in short, and such that no terminal acts upon it."""
     return printable(text[:MAX_TEXT])
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Return a key by which gpu2 comes before gpu10."""
-    parts = re.findall(r"\d+|\D+", name)
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts]

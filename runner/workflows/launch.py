@@ -285,9 +285,7 @@ class LaunchSession:
         is_passing = bool(self._pool.spec.debug)  # how to attach to its rank
         for text in plan.notes if is_passing else unsaid(f"plan on {plan.cluster}", plan.notes):
             self._console.message(f"note: {text}")
-        reporter = AttemptReporter(
-            plan, self._console, self._store, is_launch=True, on_event=self._on_event
-        )
+        reporter = AttemptReporter(plan, self._console, self._store, on_event=self._on_event)
         self._monitor = monitor = self._pool.monitor(plan, reporter.record, reporter.log)
         monitor.start(
             facts,

@@ -38,7 +38,7 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         raise Interrupted(error.exit_code, message) from None
     samples_record.merge(store.folder)
     if has_ended:
-        store.complete_metrics(run.plan)
+        store.record_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):
         diagnosis = store.diagnose(run.plan, verdict)
         store.write_result(run.plan, verdict, run.record.info.launched_at, diagnosis)

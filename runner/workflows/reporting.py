@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import time
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,7 @@ class AttemptReporter:
     """Shows what the ranks of an attempt write, and records all of it.
 
     Without a `store`, another process writes the record; else the stacks of a run that makes no
-    progress are shown, too. A launch reads lines as they are written, and records when.
+    progress are shown, too.
     `on_reader_gone` is called when the console's reader has closed it, and `on_event` with each
     event.
     """
@@ -54,13 +53,11 @@ class AttemptReporter:
         console: Console,
         store: RunStore | None,
         *,
-        is_launch: bool = False,
         report_stalls: bool = True,
         on_reader_gone: Callable[[], None] = lambda: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
         self._plan, self._console, self._store = plan, console, store
-        self._is_launch = is_launch
         self._on_reader_gone, self._on_event = on_reader_gone, on_event
         self._stalls: tables.StallReporter | None = None
         console.begin_attempt(plan.progress_pattern, plan.work_folders)
@@ -81,11 +78,6 @@ class AttemptReporter:
         if self._store:
             name = local_log_name(self._plan.attempt, source, stream)
             self._store.write_log(node, name, offset, data)
-            if is_rank_source(source):
-                wall = time.time() if self._is_launch else None
-                attempt = self._plan.attempt
-                pattern = self._plan.progress_pattern
-                self._store.metrics.advance(node, attempt, name, pattern, wall)
         if self._stalls:
             self._stalls.on_log(source)
         if is_rank_source(source) and stream == METRICS_STREAM:
@@ -119,7 +111,6 @@ class Ending:
         Returns the diagnosis of the first failure.
         """
         self.console.flush_ranks(FLUSH_TIMEOUT_S)
-        self.store.complete_metrics(plan)
         diagnosis = self.store.diagnose(plan, verdict)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
@@ -128,10 +119,7 @@ class Ending:
             self.store.unlock()
             downloaded = self._download(plan, kinds)
         if LOG in kinds:  # there is more to diagnose by
-            self.store.complete_metrics(plan)
             diagnosis = self.store.diagnose(plan, verdict)
-        if broken := self.store.metrics.broken:
-            self.console.message(f"note: {broken}")
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
         # Supervisors that were not reached wait that long for a controller.
@@ -146,6 +134,8 @@ class Ending:
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict("\n".join(filter(None, (downloaded, text))))
+        if broken := self.store.record_metrics(plan):
+            self.console.message(f"note: {broken}")
         # Last: a host that hangs takes seconds, and merging those of many hosts as well.
         if self._fetch_samples(plan, HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S):
             samples_record.merge(self.store.folder)

@@ -199,7 +199,7 @@ class ProgressConfig:
     """Progress of the ranks: the bar, `ps` and `metrics.jsonl` show what they print of it."""
 
     pattern: str | None = doc(
-        "for programs that print no metrics lines: a group for the step, one for all steps",
+        "for programs that print neither JSON nor a usual form: groups step, loss and others",
         LINE_PATTERN,
     )
 

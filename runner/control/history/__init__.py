@@ -1,1 +1,1 @@
-"""Readers of the record of a run: damaged parts become problems, and never raise."""
+"""Readers of the record of a run: what cannot be read becomes a problem, and nothing raises."""

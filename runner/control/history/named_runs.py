@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.control.history.bounded_reader import Problems, read_json
+from runner.control.history.files import Problems, read_json
 from runner.control.record import run_index
 from runner.control.record.file_names import CONFIG_FILE, CONTACT_FILE, PLAN_FILE, SWEEP_FILE
 from runner.core.errors import ConfigError, Problem

@@ -12,18 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.control.history.bounded_reader import (
-    MAX_TIME,
+from runner.control.history.files import (
     Problems,
-    blocks_of_lines,
     decoded,
+    read_as,
     read_json,
+    read_lines,
+    read_yaml,
 )
-from runner.control.history.config_reader import read_config, read_yaml
-from runner.control.history.line_times import with_times
-from runner.control.history.log_tails import LOG_BYTES, read_logs
-from runner.control.history.metrics_reader import MetricsHistory
-from runner.control.history.samples_reader import read_loads
+from runner.control.history.series import read_loads, read_metrics
 from runner.control.record.contact_file import RecordedContact
 from runner.control.record.file_names import (
     CONFIG_FILE,
@@ -34,24 +31,34 @@ from runner.control.record.file_names import (
     RESULT_FILE,
     SWEEP_FILE,
 )
-from runner.core.history.run_data import MAX_POINTS, RunData
+from runner.control.record.metrics_record import (
+    METRICS_FILE,
+    RecordedLog,
+    is_made_of_logs,
+    record_metrics,
+    recorded_logs,
+)
+from runner.core.errors import reason_of
+from runner.core.history.run_data import MAX_POINTS, LogTail, RunData
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import RunInfo
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
-from runner.core.protocol.paths import EVENTS_FILE, is_run_id
+from runner.core.protocol.paths import (
+    EVENTS_FILE,
+    PROGRAM_LOG,
+    STREAMS,
+    is_rank_source,
+    is_run_id,
+    rank_source,
+    source_rank,
+)
 
 DAY_S = 86_400
-MAX_PLANS = 200
 MAX_EVENTS = 20_000
-MAX_EVENTS_SIZE = 256 << 20  # bytes of the file that are read
-
-_USUAL = re.compile(
-    rb'"kind":\s?"(?:program_started|rank_started|hub_joined|program_exited|detached)"'
-    rb'|"kind":\s?"rank_exited".*?"code":\s?0\b'
-)
-"""What nobody would miss where there are too many."""
+LOG_BYTES = 16 << 10  # of one log
+MAX_LOGS = 1000
 
 EVENTS = "events"
 METRICS = "metrics"
@@ -61,14 +68,11 @@ ALL_PARTS = frozenset({EVENTS, METRICS, LOADS, LOGS})
 """The parts of a record that may be large."""
 
 _PLAN = re.compile(r"plan\.([0-9]{1,6})\.json")
+_LOG = re.compile(rf"({PROGRAM_LOG}|rank_[0-9]{{1,9}})\.({'|'.join(STREAMS)})")
 
 
 def read_run(
-    folder: Path,
-    *,
-    max_points: int = MAX_POINTS,
-    log_bytes: int = LOG_BYTES,
-    parts: frozenset[str] = ALL_PARTS,
+    folder: Path, *, max_points: int = MAX_POINTS, parts: frozenset[str] = ALL_PARTS
 ) -> RunData:
     """Return what is on record of a run, as far as it can be read; nothing of it raises.
 
@@ -81,36 +85,38 @@ def read_run(
         events, count = read_events(folder, problems)
         data = replace(data, events=events, event_count=count)
     if METRICS in parts:
-        history = MetricsHistory(max_points)
-        history.read(folder, problems)
-        step, steps = history.progress
-        metrics = with_times(history.metrics(earliest), data.events)
-        data = replace(data, metrics=metrics, step=step, steps=steps)
+        if data.plans and not is_made_of_logs(folder):
+            try:
+                record_metrics(folder, data.plans[-1].progress_pattern)
+            except OSError as error:
+                problems.add(METRICS_FILE, f"cannot be made from the logs: {reason_of(error)}")
+        found = read_metrics(folder, max_points, earliest, problems)
+        data = replace(data, metrics=found.metrics, step=found.step, steps=found.steps)
     if LOADS in parts:
         data = replace(data, loads=read_loads(folder, max_points, earliest, problems))
     if LOGS in parts:
-        data = replace(data, logs=read_logs(folder, data.verdict, log_bytes, problems))
+        data = replace(data, logs=_read_logs(folder, data.verdict, problems))
     return replace(data, problems=tuple(problems.lines))
 
 
 def _read_outline(folder: Path, problems: Problems) -> RunData:
     """Return the small parts of a record."""
     plans = _read_plans(folder, problems)
-    contact_data = read_json(folder / CONTACT_FILE, problems, optional=bool(plans))
-    contact = contact_data and decoded(RecordedContact, contact_data, CONTACT_FILE, problems)
+    contact = read_as(RecordedContact, folder / CONTACT_FILE, problems, optional=bool(plans))
     ended_at, verdict, diagnosis = _read_result(folder, plans, problems)
     info = _read_info(folder)
-    launched_at = contact.launched_at if contact else info.launched_at if info else 0.0
+    launched_at = 0.0
+    if contact or info:
+        launched_at = contact.launched_at if contact else info.launched_at  # type: ignore[union-attr]
     last = plans[-1] if plans else None
     recorded_id = contact.run.run_id if contact else last.run_id if last else ""
-    config = read_config(folder / CONFIG_FILE, problems)
-    words = read_yaml(folder / OVERRIDES_FILE, problems)
-    overrides = tuple(map(str, words)) if isinstance(words, list) else ()
+    config = read_yaml(dict, folder / CONFIG_FILE, problems) or {}
+    words = read_yaml(list, folder / OVERRIDES_FILE, problems) or ()
     return RunData(
         run_id=recorded_id if is_run_id(recorded_id) else folder.name,
         folder=str(folder),
         cluster=contact.run.cluster if contact else last.cluster if last else "",
-        task=last.task if last else _task_name(config),
+        task=last.task if last else _text(config.get("task"), "name"),
         launched_by=_launched_by(folder, contact, info),
         launched_at=launched_at or None,
         ended_at=ended_at,
@@ -118,8 +124,8 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
         diagnosis=diagnosis,
         plans=plans,
         config=config,
-        overrides=overrides,
-        sweep_id=_sweep_id(folder, problems),
+        overrides=tuple(map(str, words)),
+        sweep_id=_text(read_json(folder / SWEEP_FILE, problems), "sweep"),
     )
 
 
@@ -131,16 +137,15 @@ def _read_plans(folder: Path, problems: Problems) -> tuple[Plan, ...]:
         problems.add(folder.name, error.strerror)
         return ()
     numbers = sorted(int(match[1]) for match in map(_PLAN.fullmatch, names) if match)
-    files = [f"plan.{number}.json" for number in numbers][-MAX_PLANS:]
+    files = [*(f"plan.{number}.json" for number in numbers), PLAN_FILE]
     plans = []
-    for name in (*files, PLAN_FILE):
-        data = read_json(folder / name, problems, optional=name == PLAN_FILE)
-        plan = None if data is None else decoded(Plan, data, name, problems)
+    for name in files:
+        plan = read_as(Plan, folder / name, problems)
         if plan and plan.nodes:
             plans.append(plan)
         elif plan:
             problems.add(name, "it has no nodes")
-    if PLAN_FILE not in names and (files or {EVENTS_FILE, RESULT_FILE} & {*names}):
+    if PLAN_FILE not in names and (numbers or {EVENTS_FILE, RESULT_FILE} & {*names}):
         problems.add(PLAN_FILE, "it is missing, so nodes and GPUs of the run are unknown")
     return tuple(plans)
 
@@ -149,18 +154,16 @@ def _read_result(
     folder: Path, plans: tuple[Plan, ...], problems: Problems
 ) -> tuple[float | None, Verdict | None, Diagnosis | None]:
     """Return when the run ended, how and why, unless that is the end of an earlier attempt."""
-    data = read_json(folder / RESULT_FILE, problems, optional=True)
+    data = read_json(folder / RESULT_FILE, problems)
     verdict = None if data is None else decoded(Verdict, data, RESULT_FILE, problems)
-    if verdict is None:
-        return None, None, None
     last = plans[-1].attempt if plans else 0
-    attempt = data.get("attempt", last)
-    if type(attempt) is int and attempt < last:
+    attempt = data.get("attempt", last) if verdict else last
+    if verdict is None or (isinstance(attempt, int) and attempt < last):
         return None, None, None
     ended = data.get("ended")
     diagnosis = data.get("diagnosis")
     return (
-        float(ended) if type(ended) in (int, float) and 0 < ended < MAX_TIME else None,
+        float(ended) if type(ended) in (int, float) and math.isfinite(ended) else None,
         verdict,
         None if diagnosis is None else decoded(Diagnosis, diagnosis, RESULT_FILE, problems),
     )
@@ -169,10 +172,8 @@ def _read_result(
 def _read_info(folder: Path) -> RunInfo | None:
     """Return what a host has on record of the whole run, if `pull` brought it."""
     unread = Problems()
-    for file in sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json"))[:10]:
-        data = read_json(file, unread, optional=True)
-        info = decoded(RunInfo, data, file.name, unread) if data else None
-        if info:
+    for file in sorted(folder.glob(f"{HOSTS_FOLDER}/*/run.json")):
+        if info := read_as(RunInfo, file, unread):
             return info
     return None
 
@@ -190,52 +191,57 @@ def _launched_by(folder: Path, contact: RecordedContact | None, info: RunInfo | 
     return f"{user}@{socket.gethostname()}"
 
 
-def _task_name(config: Mapping[str, Any]) -> str:
-    task = config.get("task")
-    name = task.get("name") if isinstance(task, dict) else None
-    return name if isinstance(name, str) else ""
+def _text(data: Any, name: str) -> str:
+    """Return a text in data that may be no mapping; "" if there is none."""
+    value = data.get(name) if isinstance(data, Mapping) else None
+    return value if isinstance(value, str) else ""
 
 
-def _sweep_id(folder: Path, problems: Problems) -> str:
-    data = read_json(folder / SWEEP_FILE, problems, optional=True)
-    sweep = data.get("sweep") if isinstance(data, dict) else None
-    return sweep if isinstance(sweep, str) else ""
-
-
-def read_events(
-    folder: Path, problems: Problems, limit: int = MAX_EVENTS
-) -> tuple[tuple[Event, ...], int]:
+def read_events(folder: Path, problems: Problems) -> tuple[tuple[Event, ...], int]:
     """Return the events by time, the first and last of too many, and how many there are."""
-    important: list[bytes] = []
-    usual: list[bytes] = []
-    count = 0
-    for block in blocks_of_lines(folder / EVENTS_FILE, MAX_EVENTS_SIZE, problems):
-        for line in filter(None, block.splitlines()):
-            kind = usual if _USUAL.search(line, 0, 1000) else important
-            count += bool(line.strip())
-            kind.append(line)
-            if len(kind) > 2 * limit:
-                _keep_ends(kind, limit)
-    _keep_ends(important, limit)
-    _keep_ends(usual, limit - len(important))
-    kept = important + usual
+    lines = read_lines(folder / EVENTS_FILE, problems)
+    count = len(lines)
+    if count > MAX_EVENTS:
+        problems.add(EVENTS_FILE, f"{MAX_EVENTS:,} of {count:,} events are read")
+        del lines[MAX_EVENTS // 2 : -MAX_EVENTS // 2]
     events = []
-    bad = 0
-    for line in kept:
-        with contextlib.suppress(ValueError, RecursionError):
+    for line in lines:
+        with contextlib.suppress(ValueError):
             events.append(parse(line.decode(errors="replace")))
+    if bad_count := len(lines) - len(events):
+        problems.add(EVENTS_FILE, f"{bad_count:,} lines are no events")
+    return tuple(sorted(events, key=lambda event: event.wall)), count - bad_count
+
+
+def _read_logs(folder: Path, verdict: Verdict | None, problems: Problems) -> tuple[LogTail, ...]:
+    """Return the ends of the logs: of the last attempt first, of the failed rank before others."""
+    failure = verdict.first_failure if verdict else None
+    failed = rank_source(failure.rank) if failure and failure.rank is not None else PROGRAM_LOG
+
+    def order(log: RecordedLog) -> tuple[object, ...]:
+        source = log.path.stem
+        is_failed = failure is not None and (log.node, source) == (failure.node, failed)
+        rank = source_rank(source) if is_rank_source(source) else -1
+        return -log.attempt, not is_failed, rank < 0, rank, log.node, log.path.suffix
+
+    found = [log for log in recorded_logs(folder) if _LOG.fullmatch(log.path.name)]
+    if len(found) > MAX_LOGS:
+        problems.add("logs", f"{MAX_LOGS:,} of {len(found):,} are read")
+    logs = []
+    for log in sorted(found, key=order)[:MAX_LOGS]:
+        try:
+            with log.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - LOG_BYTES))
+                data = file.read(LOG_BYTES)
+        except OSError as error:
+            problems.add(f"logs/{log.node}/{log.path.name}", reason_of(error))
             continue
-        bad += 1
-    if bad:
-        problems.add(EVENTS_FILE, f"{bad:,} lines are no events")
-    if count > len(kept):
-        problems.add(EVENTS_FILE, f"{len(kept):,} of {count:,} events are read")
-    return tuple(sorted(events, key=lambda event: event.wall)), count - bad
-
-
-def _keep_ends(lines: list[bytes], limit: int) -> None:
-    """Remove lines from the middle, if there are too many."""
-    excess = len(lines) - limit
-    if excess > 0:
-        first = limit // 2
-        del lines[first : first + excess]
+        if size > LOG_BYTES and b"\n" in data:
+            data = data.partition(b"\n")[2]
+        if data:
+            source = log.path.stem
+            stream = log.path.suffix[1:]
+            text = data.decode(errors="replace")
+            logs.append(LogTail(log.node, log.attempt, source, stream, text, size))
+    return tuple(logs)

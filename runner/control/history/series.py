@@ -1,164 +1,181 @@
-"""Series reduced while they grow: neighbouring points become one, with its least and its most."""
+"""Metrics and samples of a record as series, of at most so many points."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from runner.core.history.run_data import Series
+from runner.control.history.files import Problems, read_lines
+from runner.control.record.file_names import HOSTS_FOLDER
+from runner.control.record.metrics_record import METRICS_FILE
+from runner.core.codec import parse_json
+from runner.core.history.run_data import LOAD_FIGURES, GpuLoad, Metric, NodeLoad, Series
+from runner.core.protocol.paths import SAMPLES_FILE
+from runner.core.text import natural_key
 
-PENDING = 4096  # values that are taken at once
+MAX_NAMES = 100  # of metrics
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Texts in the file that are numbers."""
+
+ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What a line that is not ours raises."""
 
 
-class Summary(NamedTuple):
-    """Some values as one point."""
+class Point(NamedTuple):
+    """A value of a figure."""
 
-    time: float  # of the last one, like `step`; NaN if unknown
+    time: float | None
     step: int
-    total: float  # of those that are finite
-    number: int  # of these
-    low: float
-    high: float
-
-    def merged(self, later: Summary) -> Summary:
-        """Return this point and a later one as one."""
-        return Summary(
-            later.time,
-            later.step,
-            self.total + later.total,
-            self.number + later.number,
-            min(self.low, later.low),
-            max(self.high, later.high),
-        )
+    value: float
 
 
-def summarize(time: float, step: int, values: Sequence[float]) -> Summary:
-    """Return some values as one point."""
-    total = sum(values)
-    if not math.isfinite(total):
-        values = [value for value in values if math.isfinite(value)]
-        total = sum(values)
-    if not values:
-        return Summary(time, step, 0.0, 0, math.inf, -math.inf)
-    return Summary(time, step, total, len(values), min(values), max(values))
+class MetricsOnRecord(NamedTuple):
+    """The metrics of a run, and how far the lowest rank is."""
+
+    metrics: tuple[Metric, ...] = ()
+    step: int | None = None
+    steps: int | None = None
 
 
-class SeriesBuilder:
-    """A series of values in their order, of at most `max_points`."""
+@dataclass
+class _Figure:
+    """A metric of the lowest rank so far."""
 
-    def __init__(self, max_points: int) -> None:
-        self._max = max(2, max_points)
-        self._width = 1  # values for each point
-        self.points: list[Summary] = []
-        self._times: list[float] = []
-        self._steps: list[int] = []
-        self._values: list[float] = []
-
-    def extend(self, times: Iterable[float], steps: Iterable[int], values: Iterable[float]) -> None:
-        """Add values; NaN is no number, and no time."""
-        self._times += times
-        self._steps += steps
-        self._values += values
-        if len(self._values) >= max(PENDING, self._width):
-            self._take(len(self._values) // self._width * self._width)
-
-    def build(self, earliest: float = -math.inf, *, has_steps: bool = True) -> Series:
-        """Return the series; times before `earliest` are unknown."""
-        self.all_points()
-        while len(self.points) > self._max:
-            self._halve()
-        return as_series(*(self.points, earliest), has_steps=has_steps, has_range=self._width > 1)
-
-    def all_points(self) -> Sequence[Summary]:
-        """Return what it has so far."""
-        self._take(len(self._values))
-        return self.points
-
-    def _take(self, count: int) -> None:
-        """Make points of the first values that wait."""
-        times, steps, values = self._times[:count], self._steps[:count], self._values[:count]
-        if self._width == 1 and math.isfinite(sum(values)):
-            self.points += map(Summary, times, steps, values, repeat(1), values, values)
-        else:
-            for start in range(0, count, self._width):
-                last = min(start + self._width, count) - 1
-                self.points.append(summarize(times[last], steps[last], values[start : last + 1]))
-        for column in (self._times, self._steps, self._values):
-            del column[:count]
-        while len(self.points) > 2 * self._max:
-            self._halve()
-
-    def _halve(self) -> None:
-        points, self._width = self.points, 2 * self._width
-        self.points = [a.merged(b) for a, b in zip(points[::2], points[1::2], strict=False)]
-        self.points += points[len(points) & ~1 :]
+    rank: int
+    unit: str = ""
+    by_attempt: dict[int, list[Point]] = field(default_factory=lambda: defaultdict(list))
 
 
-class SpreadBuilder:
-    """The mean, the least and the most over the ranks by step, of at most `max_points`."""
-
-    def __init__(self, max_points: int) -> None:
-        self._max = max(2, max_points)
-        self._shift = 0  # a point has the steps that are equal without so many bits
-        self._points: dict[int, Summary] = {}
-
-    def extend(self, times: Sequence[float], steps: Sequence[int], values: Sequence[float]) -> None:
-        """Add values of ranks."""
-        keys = [step >> self._shift for step in steps] if self._shift else steps
-        by_key = defaultdict[int, list[float]](list)
-        for key, value in zip(keys, values, strict=True):
-            by_key[key].append(value)
-        last = dict(zip(keys, range(len(keys)), strict=True))
-        self.merge(
-            summarize(times[last[key]], steps[last[key]], found) for key, found in by_key.items()
-        )
-
-    def merge(self, points: Iterable[Summary]) -> None:
-        """Add points."""
-        for point in points:
-            if not point.number:
+def read_metrics(
+    folder: Path, max_points: int, earliest: float, problems: Problems
+) -> MetricsOnRecord:
+    """Return the metrics, the loss and the rate first; times before `earliest` are unknown."""
+    figures: dict[str, _Figure] = {}
+    progress: dict[bool, tuple[int, int, int | None]] = {}
+    bad_count = 0
+    for text in read_lines(folder / METRICS_FILE, problems):
+        try:
+            line = parse_json(text)
+            rank = int(line["rank"])
+            step = int(line["step"])
+            attempt = int(line["attempt"])
+            time = None if line["time"] is None else float(line["time"])
+            steps = None if line["steps"] is None else int(line["steps"])
+            figures_of_line = {"loss": line["loss"], "rate": line["rate"], **line["more"]}
+            values = {name: _number(value) for name, value in figures_of_line.items()}
+        except ERRORS:
+            bad_count += 1
+            continue
+        known = progress.get(steps is not None)
+        if known is None or rank <= known[0]:
+            progress[steps is not None] = rank, step, steps
+        if time is not None and time < earliest:
+            time = None
+        for name, number in values.items():
+            if number is None:
                 continue
-            key = point.step >> self._shift
-            known = self._points.get(key)
-            self._points[key] = known.merged(point) if known else point
-            if len(self._points) > 2 * self._max:
-                self._halve()
-
-    def build(self, earliest: float = -math.inf) -> Series:
-        """Return the series; times before `earliest` are unknown."""
-        while len(self._points) > self._max:
-            self._halve()
-        points = [self._points[key] for key in sorted(self._points)]
-        return as_series(points, earliest)
-
-    def _halve(self) -> None:
-        """Double the steps of each point."""
-        self._shift += 1
-        old, self._points = self._points, {}
-        for key in sorted(old):
-            known = self._points.get(key >> 1)
-            self._points[key >> 1] = known.merged(old[key]) if known else old[key]
+            figure = figures.get(name)
+            if figure is None or rank < figure.rank:
+                figure = figures[name] = _Figure(rank)
+            if rank == figure.rank:
+                figure.by_attempt[attempt].append(Point(time, step, number))
+                figure.unit = str(line["unit"]) if name == "rate" else ""
+    if bad_count:
+        problems.add(METRICS_FILE, f"{bad_count:,} lines are no metrics")
+    if len(figures) > MAX_NAMES:
+        problems.add(METRICS_FILE, f"{MAX_NAMES} of {len(figures):,} metrics are read")
+    first = [name for name in ("loss", "rate") if name in figures]
+    names = [*first, *sorted(figures.keys() - {*first})][:MAX_NAMES]
+    metrics = tuple(_metric(name, figures[name], max_points) for name in names)
+    found = progress.get(True) or progress.get(False) or (0, None, None)
+    return MetricsOnRecord(metrics, found[1], found[2])
 
 
-def as_series(
-    points: Sequence[Summary],
-    earliest: float,
-    *,
-    has_steps: bool = True,
-    has_range: bool = True,
-) -> Series:
-    """Return points as columns; times before `earliest` are unknown."""
-    return Series(
-        times=tuple(p.time if p.time >= earliest else None for p in points),
-        steps=tuple(p.step for p in points) if has_steps else (),
-        values=tuple(_finite(p.total / p.number) if p.number else None for p in points),
-        low=tuple(_finite(p.low) for p in points) if has_range else (),
-        high=tuple(_finite(p.high) for p in points) if has_range else (),
+def _number(value: object) -> float | None:
+    """Return the number that a figure is, None for a text; raise OverflowError."""
+    if isinstance(value, str):
+        return NOT_FINITE.get(value)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _metric(name: str, figure: _Figure, max_points: int) -> Metric:
+    attempts = sorted(figure.by_attempt.items())
+    values = [p.value for _, points in attempts for p in points if math.isfinite(p.value)]
+    last = attempts[-1][1][-1].value
+    return Metric(
+        name=name,
+        unit=figure.unit,
+        rank=figure.rank,
+        last=last if math.isfinite(last) else None,
+        least=min(values, default=None),
+        most=max(values, default=None),
+        by_attempt={attempt: reduced(points, max_points) for attempt, points in attempts},
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def reduced(points: Sequence[Point], max_points: int) -> Series:
+    """Return a series of at most so many points: of neighbours, the least and the greatest."""
+    if len(points) > max_points:
+        width = math.ceil(2 * len(points) / (max_points - 2))
+        points = [*_peaks(points, width), points[-1]]
+    return Series(
+        times=tuple(point.time for point in points),
+        steps=tuple(point.step for point in points),
+        values=tuple(point.value if math.isfinite(point.value) else None for point in points),
+    )
+
+
+def _peaks(points: Sequence[Point], width: int) -> Iterable[Point]:
+    for start in range(0, len(points) - 1, width):
+        some = [p for p in points[start : start + width] if math.isfinite(p.value)]
+        if some:
+            least = min(some, key=lambda point: point.value)
+            most = max(some, key=lambda point: point.value)
+            yield from sorted({least, most}, key=some.index)
+
+
+def read_loads(
+    folder: Path, max_points: int, earliest: float, problems: Problems
+) -> tuple[NodeLoad, ...]:
+    """Return the load of each node; samples before `earliest` are left out."""
+    files = [folder / SAMPLES_FILE]
+    if not files[0].exists():  # `pull` was interrupted before it made one
+        files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}"))
+    figures: dict[tuple[str, int | None, str], list[Point]] = defaultdict(list)
+    bad_count = 0
+    for line in (line for file in files for line in read_lines(file, problems)):
+        try:
+            sample = parse_json(line)
+            node = str(sample["node"])
+            wall = float(sample["wall"])
+            values = [
+                (source.get("index"), load.name, float(source[load.name]))
+                for load in LOAD_FIGURES
+                for source in (sample.get("gpus", ()) if load.is_gpu else (sample,))
+                if source.get(load.name) is not None
+            ]
+        except ERRORS:
+            bad_count += 1
+            continue
+        if wall >= earliest:
+            for index, name, value in values:
+                figures[node, index, name].append(Point(wall, 0, value))
+    if bad_count:
+        problems.add(SAMPLES_FILE, f"{bad_count:,} lines are no samples")
+    series: dict[str, dict[int | None, dict[str, Series]]] = {}
+    for (node, index, name), points in figures.items():
+        members = series.setdefault(node, {})
+        found = reduced(points, max_points)
+        members.setdefault(index, {})[name] = Series(found.times, (), found.values)
+    return tuple(
+        NodeLoad(
+            node,
+            members.get(None, {}),
+            tuple(GpuLoad(i, members[i]) for i in sorted(i for i in members if i is not None)),
+        )
+        for node, members in sorted(series.items(), key=lambda item: natural_key(item[0]))
+    )

@@ -26,7 +26,7 @@ from runner.control.record.file_names import (
     SAID_FILE,
     SWEEP_FILE,
 )
-from runner.control.record.metrics_record import MetricsRecord
+from runner.control.record.metrics_record import record_metrics
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.plan import Plan
@@ -68,7 +68,6 @@ class RunStore:
         self._known_events: set[tuple[Any, ...]] | None = None
         self._lock_fd: int | None = None
         self._has_torn_line = False
-        self.metrics = MetricsRecord(folder, self._append)
 
     @property
     def display_path(self) -> Path:
@@ -166,7 +165,6 @@ class RunStore:
             self.write_error = f"cannot write in {self.folder}: {reason}"
             return False
         self._known_events = set()
-        self.metrics.forget_position()
         with contextlib.suppress(OSError):
             for line in (self.folder / EVENTS_FILE).read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
@@ -283,16 +281,12 @@ class RunStore:
             local_size = offset + len(data) if is_complete else _file_size(path)
         self._sizes[path] = local_size
 
-    def complete_metrics(self, plan: Plan) -> None:
-        """Record the metrics that are left in the logs, unless another process writes here."""
-        with contextlib.suppress(OSError):  # there is no record
-            descriptor = None if self._lock_fd is not None else try_lock_folder(self.folder)
-            if descriptor is not None:
-                self.metrics.forget_position()
-            if descriptor is not None or self._lock_fd is not None:
-                self.metrics.complete(plan.progress_pattern)
-            if descriptor is not None:
-                os.close(descriptor)
+    def record_metrics(self, plan: Plan) -> str:
+        """Record the metrics in the logs; return what to tell the user of that, or ""."""
+        try:
+            return record_metrics(self.folder, plan.progress_pattern)
+        except OSError as error:
+            return f"cannot write the metrics in {self.folder}: {error.strerror}"
 
     def diagnose(self, plan: Plan, verdict: Verdict) -> Diagnosis | None:
         """Return the diagnosis of the first failure, by the logs and the code on record."""

@@ -6,7 +6,7 @@ Times are in seconds since 1970, by the clocks of those who wrote them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis
@@ -17,9 +17,33 @@ MAX_POINTS = 2000
 """Points of a series, at most: longer ones are reduced, so that peaks stay."""
 
 
+class LoadFigure(NamedTuple):
+    """A figure of samples: how it is called, and where it is in a sample."""
+
+    title: str
+    name: str
+    is_gpu: bool
+    unit: str
+
+
+LOAD_FIGURES = (
+    LoadFigure("GPU utilization", "utilization", True, "%"),
+    LoadFigure("GPU memory", "memory_used", True, "B"),
+    LoadFigure("GPU power", "power_w", True, "W"),
+    LoadFigure("GPU temperature", "temperature_c", True, "°C"),
+    LoadFigure("CPU", "cpu", False, "%"),
+    LoadFigure("memory", "memory_used", False, "B"),
+    LoadFigure("network in", "net_received", False, "B/s"),
+    LoadFigure("network out", "net_sent", False, "B/s"),
+    LoadFigure("disk read", "disk_read", False, "B/s"),
+    LoadFigure("disk write", "disk_written", False, "B/s"),
+)
+"""What pages and exports show of samples."""
+
+
 @dataclass(frozen=True)
 class Series:
-    """A figure over time: three columns of the same length; a value is None where it is no number.
+    """A figure over time: columns of the same length; a value is None where it is no number.
 
     `steps` are empty for figures that belong to no step, `times` may have None.
     """
@@ -27,27 +51,19 @@ class Series:
     times: Tuple[Optional[float], ...] = ()
     steps: Tuple[int, ...] = ()
     values: Tuple[Optional[float], ...] = ()
-    low: Tuple[Optional[float], ...] = ()  # least of what a point stands for; () if it is one value
-    high: Tuple[Optional[float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that ranks print ("loss", "rate", or a name of theirs), by attempt.
-
-    `series` is that of the lowest rank which prints it; `low` and `high` there are over its own
-    lines. `spread` is over all ranks that print it, where these are several.
-    """
+    """A figure that ranks print ("loss", "rate", or a name of theirs): of the lowest that does."""
 
     name: str
     unit: str = ""
     rank: int = 0
-    rank_count: int = 1
-    last: Optional[float] = None  # of that rank, at its last step
+    last: Optional[float] = None  # at its last step
     least: Optional[float] = None
     most: Optional[float] = None
     by_attempt: Mapping[int, Series] = field(default_factory=dict)
-    spread: Mapping[int, Series] = field(default_factory=dict)  # values: mean over the ranks
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,6 @@ class GpuLoad:
 
     index: int
     series: Mapping[str, Series] = field(default_factory=dict)
-    throttled: Tuple[Tuple[float, float, str], ...] = ()  # from, to, why
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,6 @@ class NodeLoad:
     node: str
     series: Mapping[str, Series] = field(default_factory=dict)
     gpus: Tuple[GpuLoad, ...] = ()
-    gpu_error: str = ""
 
 
 @dataclass(frozen=True)

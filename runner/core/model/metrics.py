@@ -1,7 +1,8 @@
 """Metrics lines: what a program tells of its progress, found among its other output.
 
-A metrics line is a JSON object with a whole number `step`; or, with a pattern, a line that the
-pattern matches. What looks like one and is broken stays ordinary output, and is counted.
+A metrics line is a JSON object with a whole number `step`, a line that the pattern of the run
+matches, or, without a pattern, one in a usual form. What looks like the first and is broken stays
+ordinary output, and is counted.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import json
 import math
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Pattern, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Pattern, Union
 
 from runner.core.codec import bounded, matching, parse_json
+from runner.core.model.plain_metrics import COUNT_TEXT, may_be_plain, plain_figures
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import RANK
 
 MAX_LINE = 4096  # bytes of a metrics line
 MAX_CHARS = 200  # of a line that a pattern is searched in: the rest is cut
+MAX_PLAIN = 1000  # bytes of a line in a usual form
 MAX_UNIT, MAX_TEXT, MAX_MORE = 32, 200, 32
 """Characters of a unit and of other texts, and the number of other figures of a line."""
 
@@ -30,9 +33,13 @@ _STEP_KEY = b'"step"'
 _LOOKS_LIKE_ONE = re.compile(rb'\{\s*"step"\s*:\s*(?:-?[0-9I]|NaN)')
 """A number as the step: other loggers have a text there, the name of what they do."""
 
-_NUMBER = re.compile("[0-9]{1,15}")
-
 _SHOWN = ("step", "steps", "loss", "rate", "unit")
+
+TOLD, STEPS, EPOCHS = 2, 1, 0
+"""Forms of lines: JSON or of the pattern, plain with a step, and plain without one.
+
+Of a rank only those in the highest form count: others sum up the same figures.
+"""
 
 Figure = Union[int, float, str]
 
@@ -41,12 +48,14 @@ Figure = Union[int, float, str]
 class Metrics:
     """The figures of one line."""
 
-    step: int
+    step: Optional[int]  # None where a line has figures alone
     steps: Optional[int] = None  # in all
     loss: Optional[float] = None
     rate: Optional[float] = None  # of `unit` per second
     unit: str = ""
     more: Mapping[str, Figure] = field(default_factory=dict)
+    epoch: Optional[int] = None  # of a plain line: steps may begin anew in each
+    form: int = field(default=TOLD, compare=False)
     is_all_figures: bool = field(default=False, compare=False)  # of the line: it says nothing else
 
     def updating(self, earlier: Optional[Metrics]) -> Metrics:
@@ -66,15 +75,45 @@ class Metrics:
 
         A step beyond them counts something else.
         """
-        steps = earlier.steps if earlier else None
-        is_theirs = self.steps is None and steps is not None and self.step <= steps
-        return replace(self, steps=steps) if is_theirs else self
+        if earlier is None or self.steps is not None:
+            return self
+        if self.step is None:
+            return replace(self, step=earlier.step, steps=earlier.steps)
+        if earlier.steps is None or self.step > earlier.steps:
+            return self
+        return replace(self, steps=earlier.steps)
 
     def as_data(self) -> Dict[str, Any]:
         """Return the figures as JSON data, in which NaN and infinity are texts."""
         more = {name: _as_json(value) for name, value in self.more.items()}
         figures = {"loss": _as_json(self.loss), "rate": _as_json(self.rate), "unit": self.unit}
         return {"step": self.step, "steps": self.steps, **figures, "more": more}
+
+
+class LatestMetrics:
+    """The latest metrics of a rank: of its lines in the highest form, those that count its steps.
+
+    Where lines say how many steps there are, one that does not counts something else, such as an
+    evaluation; a single one tells it for those after it.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: Optional[Metrics] = None
+        self._told_count = 0
+
+    def take(self, metrics: Metrics) -> bool:
+        """Take a line; return whether it counts."""
+        if self.metrics is not None and metrics.form < self.metrics.form:
+            return False
+        if self.metrics is not None and metrics.form > self.metrics.form:
+            self.metrics = None
+            self._told_count = 0
+        if metrics.steps is not None:
+            self._told_count += 1
+        elif self._told_count > 1 and metrics.step is not None:
+            return False
+        self.metrics = metrics.updating(self.metrics)
+        return True
 
 
 @dataclass(frozen=True)
@@ -89,6 +128,13 @@ class RankProgress:
     left_s: Optional[float] = field(default=None, metadata=TIME)  # None if that is not known
 
 
+def seconds_left(steps: Optional[int], step: int, done: int, seconds: float) -> Optional[float]:
+    """Return how long the rest takes, after the last `done` steps took so many seconds."""
+    if steps is None or done <= 0:
+        return None
+    return max(0, steps - step) * seconds / done
+
+
 @functools.lru_cache(maxsize=16)
 def compile_pattern(pattern: str) -> Optional[Pattern[str]]:
     """Return the pattern of a run; None for none, and for one that only a newer Python knows."""
@@ -99,8 +145,8 @@ def compile_pattern(pattern: str) -> Optional[Pattern[str]]:
 
 
 def may_have_metrics(data: bytes, pattern: Optional[Pattern[str]]) -> bool:
-    """Return whether a look at each line is worth it: without a pattern it rarely is."""
-    return pattern is not None or _STEP_KEY in data
+    """Return whether a look at each line is worth it: it rarely is."""
+    return pattern is not None or _STEP_KEY in data or may_be_plain(data)
 
 
 def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Optional[Metrics]:
@@ -109,7 +155,8 @@ def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Option
     Raises:
         ValueError: It looks like a metrics line and is broken.
     """
-    line = _last_drawn(line).strip()
+    line = line.rstrip(b"\r")
+    line = line[line.rfind(b"\r") + 1 :].strip()  # what a line that redraws itself shows last
     if line.startswith(b"{") and _STEP_KEY in line:
         is_meant = _LOOKS_LIKE_ONE.match(line) is not None
         try:
@@ -122,24 +169,63 @@ def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Option
         except ValueError as error:
             if is_meant:
                 raise ValueError(_reason(error)) from None
-    return None if pattern is None else _from_text(line, pattern)
+    if pattern is not None:
+        text = line[: 4 * MAX_CHARS].decode(errors="replace")
+        return _from_texts(_pattern_figures(text[:MAX_CHARS], pattern), TOLD)
+    if may_be_plain(line):
+        found = plain_figures(line[:MAX_PLAIN].decode(errors="replace"))
+        return _from_texts(found, STEPS if "step" in found else EPOCHS)
+    return None
 
 
-def _from_text(line: bytes, pattern: Pattern[str]) -> Optional[Metrics]:
-    """Return the steps that the groups of a pattern find in the beginning of a line."""
-    text = line[: 4 * MAX_CHARS].decode(errors="replace")
-    match = pattern.search(text[:MAX_CHARS])
-    numbers = [each for each in match.groups() if each is not None] if match else []
-    if not numbers or not all(map(_NUMBER.fullmatch, numbers)):
+def _pattern_figures(text: str, pattern: Pattern[str]) -> Dict[str, str]:
+    """Return what the groups of a pattern find: by their names, or the step and all steps."""
+    match = pattern.search(text)
+    if match is None:
+        return {}
+    if pattern.groupindex:
+        return {name: value for name, value in match.groupdict().items() if value is not None}
+    values = [value for value in match.groups() if value is not None]
+    if not values or not all(COUNT_TEXT.fullmatch(value) for value in values):
+        return {}
+    return {"step": values[0]} if len(values) == 1 else {"step": values[0], "steps": values[1]}
+
+
+def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
+    """Return the metrics of a plain line, by the texts of its figures."""
+    counts: Dict[str, int] = {}
+    numbers: Dict[str, Figure] = {}
+    for name, text in found.items():
+        if name in ("step", "steps", "epoch", "epochs") and COUNT_TEXT.fullmatch(text):
+            counts[name] = int(text)
+        elif name not in ("steps", "epochs", "unit") and name not in numbers:
+            try:
+                numbers[name] = float(text)
+            except ValueError:
+                continue
+    loss = numbers.pop("loss", None)
+    rate = numbers.pop("rate", None)
+    step = counts.get("step")
+    steps = counts.get("steps")
+    epoch = counts.get("epoch")
+    if epoch is not None and step is None:
+        step = epoch
+        steps = counts.get("epochs")
+        epoch = None
+    elif epoch is not None:
+        numbers["epoch"] = epoch
+    if step is None and loss is None and not numbers:
         return None
-    steps = int(numbers[1]) if len(numbers) > 1 else None
-    return Metrics(step=int(numbers[0]), steps=steps)
-
-
-def _last_drawn(line: bytes) -> bytes:
-    """Return what a line that redraws itself shows last; a carriage return at its end stays."""
-    drawn = line.rstrip(b"\r")
-    return line[drawn.rfind(b"\r") + 1 :]
+    return Metrics(
+        step=step,
+        steps=steps,
+        loss=loss,  # type: ignore[arg-type]  # a number
+        rate=rate,  # type: ignore[arg-type]  # a number
+        unit=found.get("unit", ""),
+        more=dict([*numbers.items()][:MAX_MORE]),
+        epoch=epoch,
+        form=form,
+    )
 
 
 def _reason(error: ValueError) -> str:
@@ -195,49 +281,3 @@ def _as_json(value: Optional[Figure]) -> Optional[Figure]:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-class MetricsReader:
-    """The metrics in a growing stream that comes in pieces, the next one from `position` on.
-
-    `on_broken` is called with where a broken metrics line begins, and what is wrong with it.
-    """
-
-    def __init__(
-        self,
-        pattern: Optional[Pattern[str]] = None,
-        position: int = 0,
-        on_broken: Callable[[int, str], object] = lambda _offset, _reason: None,
-    ) -> None:
-        self.position = position
-        self._pattern, self._on_broken = pattern, on_broken
-        self._line_start, self._partial = position, b""
-
-    def feed(self, data: bytes) -> List[Tuple[int, Metrics]]:
-        """Take a piece; return where each metrics line that it completes begins, and its figures.
-
-        The end of a line without a line break may be torn, and counts as no line.
-        """
-        line_end = self.position
-        self.position += len(data)
-        if not may_have_metrics(self._partial + data, self._pattern):
-            end_of_lines = data.rfind(b"\n") + 1
-            if end_of_lines:
-                self._line_start, self._partial = line_end + end_of_lines, b""
-            self._partial = _last_drawn(self._partial + data[end_of_lines:])[: MAX_LINE + 1]
-            return []
-        *lines, rest = data.split(b"\n")
-        found = []
-        for line in lines:
-            start, text = self._line_start, _last_drawn(self._partial + line)[: MAX_LINE + 1]
-            line_end += len(line) + 1
-            self._line_start, self._partial = line_end, b""
-            try:
-                metrics = parse_metrics(text, self._pattern)
-            except ValueError as error:
-                self._on_broken(start, str(error))
-                continue
-            if metrics is not None:
-                found.append((start, metrics))
-        self._partial = _last_drawn(self._partial + rest)[: MAX_LINE + 1]
-        return found

@@ -13,11 +13,13 @@ from collections import deque
 from typing import NamedTuple
 
 from runner.core.model.metrics import (
+    MAX_LINE,
+    LatestMetrics,
     Metrics,
-    MetricsReader,
     compile_pattern,
     may_have_metrics,
     parse_metrics,
+    seconds_left,
 )
 from runner.ui.console.dedup import Source
 from runner.ui.figures import left_text, loss_text, more_texts, rate_text, step_text
@@ -81,13 +83,14 @@ class StepClock:
 
     def left_s(self, steps: int | None, now: float) -> float | None:
         """Return the time left at `now`, None as long as it cannot be told."""
-        if steps is None or not self._seen:
+        if not self._seen:
             return None
-        (began, first), (seen_at, last) = self._first(), self._seen[-1]
+        began, first = self._first()
+        seen_at, last = self._seen[-1]
         if seen_at - began < MIN_SPAN_S:
             return None
-        left = (steps - last) * (seen_at - began) / (last - first) - (now - seen_at)
-        return max(0.0, left)
+        left = seconds_left(steps, last, last - first, seen_at - began)
+        return None if left is None else max(0.0, left - (now - seen_at))
 
     def _first(self) -> tuple[float, int]:
         """Return the first observation that is no history."""
@@ -106,11 +109,11 @@ class ProgressBar:
 
     def __init__(self, pattern: str = "") -> None:
         self._pattern = compile_pattern(pattern)
-        self._readers: dict[Source, MetricsReader] = {}
-        self._told_steps: dict[Source, int] = {}  # how many lines had the steps in all
+        self._partial_lines: dict[Source, bytes] = {}  # of the files that ranks append to
+        self._ranks: dict[Source, LatestMetrics] = {}
         self._source: Source | None = None
-        self._metrics: Metrics | None = None
-        self._clock, self._seen_at = StepClock(), 0.0
+        self._clock = StepClock()
+        self._seen_at = 0.0
 
     def take(self, source: Source, lines: bytes, now: float) -> bytes | None:
         """Take the metrics out of whole lines; return the others, None if there are none.
@@ -131,10 +134,10 @@ class ProgressBar:
 
     def feed(self, source: Source, data: bytes, now: float) -> None:
         """Take a piece of the file to which a rank appends metrics."""
-        if source not in self._readers:
-            self._readers[source] = MetricsReader(self._pattern)
-        for _, metrics in self._readers[source].feed(data):
-            self._note(source, metrics, now)
+        lines, line_break, rest = (self._partial_lines.get(source, b"") + data).rpartition(b"\n")
+        self._partial_lines[source] = rest[: MAX_LINE + 1]
+        if line_break:
+            self.take(source, lines, now)
 
     def state(self, now: float) -> BarState | None:
         """Return what is to be shown, None while there is nothing."""
@@ -144,7 +147,7 @@ class ProgressBar:
         metrics = self._metrics
         if self._source is None or metrics is None:
             return None
-        share = min(1.0, metrics.step / metrics.steps) if metrics.steps else None
+        share = min(1.0, (metrics.step or 0) / metrics.steps) if metrics.steps else None
         figures = (loss_text(metrics), rate_text(metrics), *more_texts(metrics))
         left = left_text(left_s if share != 1 else None)
         return BarState(self._source, share, step_text(metrics), tuple(filter(None, figures)), left)
@@ -152,35 +155,40 @@ class ProgressBar:
     def pop(self) -> BarState | None:
         """Return its last figures once, without the time that was left, and begin anew."""
         state = self._shown(None)
-        self._source, self._metrics, self._clock = None, None, StepClock()
-        self._told_steps.clear()
+        self._source = None
+        self._clock = StepClock()
+        self._ranks.clear()
         return state
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
-        """Take a line of a rank; return whether it counts the rank's steps.
-
-        Where lines say how many there are, one that does not counts something else; a single one
-        tells it for those after it.
-        """
-        told = self._told_steps.get(source, 0)
-        if metrics.steps is not None:
-            self._told_steps[source] = told + 1
-        elif told > 1:
+        """Take a line of a rank; return whether it counts the rank's steps."""
+        rank = self._ranks.setdefault(source, LatestMetrics())
+        was_plain = rank.metrics is not None and rank.metrics.form < metrics.form
+        if not rank.take(metrics):
             return False
-        if self._source is None or source == self._source or self._replaces(source, metrics, now):
-            if source != self._source:
-                self._source, self._metrics, self._clock = source, None, StepClock()
-            self._metrics, self._seen_at = metrics.updating(self._metrics), now
-            self._clock.note(metrics.step, now)
+        if was_plain and source == self._source:
+            self._clock = StepClock()  # those were epochs, or other steps
+        if source != self._source and self._replaces(source, metrics, now):
+            self._source = source
+            self._clock = StepClock()
+        if source == self._source:
+            self._seen_at = now
+            if metrics.step is not None:
+                self._clock.note(metrics.step, now)
         return True
 
     def _replaces(self, source: Source, metrics: Metrics, now: float) -> bool:
         """Return whether another rank is to be shown from now on."""
-        assert self._source is not None  # noqa: S101 (for mypy)
-        assert self._metrics is not None  # noqa: S101 (for mypy)
-        if (metrics.steps is None) != (self._metrics.steps is None):
-            return self._metrics.steps is None
+        shown = self._metrics
+        if self._source is None or shown is None:
+            return True
+        if (metrics.steps is None) != (shown.steps is None):
+            return shown.steps is None
         return source.rank < self._source.rank or now - self._seen_at > SILENT_S
+
+    @property
+    def _metrics(self) -> Metrics | None:
+        return self._ranks[self._source].metrics if self._source else None
 
 
 def bar_row(bar: BarState, columns: int) -> Parts:
@@ -189,7 +197,8 @@ def bar_row(bar: BarState, columns: int) -> Parts:
     Where they have no room, the bar is shortened first; then figures are left out, the last ones
     first, and the bar.
     """
-    label, figures = f"[{bar.source.label}] ", [*bar.figures]
+    label = f"[{bar.source.label}] "
+    figures = [*bar.figures]
     cells = 0
     if bar.share is not None:
         cells = max(MIN_CELLS, min(MAX_CELLS, columns // CELLS_SHARE))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner.core.history.run_data import Metric, RunData, Series
+from runner.core.history.run_data import LOAD_FIGURES, Metric, RunData, Series
 from runner.core.text import per_second, printable
 
 if TYPE_CHECKING:
@@ -22,20 +22,6 @@ BINS = 400
 
 Number = int | float | None
 Columns = list[list[Number]]
-
-LOADS = (
-    ("GPU utilization", "utilization", True, "%"),
-    ("GPU memory", "memory_used", True, "B"),
-    ("GPU power", "power_w", True, "W"),
-    ("GPU temperature", "temperature_c", True, "°C"),
-    ("CPU", "cpu", False, "%"),
-    ("memory", "memory_used", False, "B"),
-    ("network in", "net_received", False, "B/s"),
-    ("network out", "net_sent", False, "B/s"),
-    ("disk read", "disk_read", False, "B/s"),
-    ("disk write", "disk_written", False, "B/s"),
-)
-"""Title, field of a sample, whether it is a GPU's, and unit."""
 
 
 def metric_charts(runs: Sequence[RunData], origins: Sequence[float]) -> list[dict[str, Any]]:
@@ -96,7 +82,7 @@ def _time_columns(attempts: Iterable[Series], origin: float) -> Columns:
 def load_charts(runs: Sequence[RunData], origins: Sequence[float]) -> list[dict[str, Any]]:
     """Return a chart for each figure of a load: of one run its GPUs or hosts, of several a mean."""
     charts = []
-    for title, name, is_gpu, unit in LOADS:
+    for title, name, is_gpu, unit in LOAD_FIGURES:
         labels: list[str] = []
         colours: list[int] = []
         tables: list[Columns] = []

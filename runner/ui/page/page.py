@@ -229,7 +229,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         ("step", "" if run.step is None else f"{run.step}{steps}"),
         ("last loss", number_text(loss.last) if loss and loss.last is not None else ""),
         ("last rate", number_text(rate.last) if rate and rate.last is not None else ""),
-        ("GPU hours", f"{hours:.3g}" if hours else ""),
+        ("GPU hours", number_text(hours) if hours else ""),
         ("launched by", run.launched_by),
         ("record", run.folder),
     ]

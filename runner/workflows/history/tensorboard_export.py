@@ -20,9 +20,7 @@ EVENT_FILE = "events.out.tfevents.0000000001.runner"
 
 TEMP_FILE = ".runner.new"
 OWN_FILES = frozenset({EVENT_FILE, TEMP_FILE, ".gitignore"})
-MAX_POINTS = 5000  # of each scalar; longer ones are means of neighbours
-NODE_FIGURES = ("cpu", "memory_used", "net_received", "net_sent", "disk_read", "disk_written")
-GPU_FIGURES = ("utilization", "power_w", "temperature_c", "memory_used")
+MAX_POINTS = 5000  # of each scalar; longer ones keep their peaks
 
 
 class Scalar(NamedTuple):
@@ -117,15 +115,15 @@ def scalars_of(run: RunData) -> Iterator[Scalar]:
                 if value is not None:
                     yield Scalar(metric.name, wall, step, value)
     for node in run.loads:
-        for name in NODE_FIGURES:
-            yield from _samples(run, f"{node.node}/{name}", node.series.get(name))
+        for name, series in node.series.items():
+            yield from _samples(run, f"{node.node}/{name}", series)
         for gpu in node.gpus:
-            for name in GPU_FIGURES:
-                yield from _samples(run, f"{node.node}/gpu{gpu.index}/{name}", gpu.series.get(name))
+            for name, series in gpu.series.items():
+                yield from _samples(run, f"{node.node}/gpu{gpu.index}/{name}", series)
 
 
-def _samples(run: RunData, tag: str, series: Series | None) -> Iterator[Scalar]:
-    known = [*zip(series.times, series.values, strict=True)] if series else []
+def _samples(run: RunData, tag: str, series: Series) -> Iterator[Scalar]:
+    known = [*zip(series.times, series.values, strict=True)]
     zero = run.launched_at or next((time for time, _ in known if time is not None), 0.0)
     for time, value in known:
         if time is not None and value is not None:

@@ -472,7 +472,6 @@ def run_of_a_liar(pool: Pool) -> None:
 
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
-        store.metrics.advance(node, 0, f"{source}.{stream}", "", 1.7e9)
 
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     hooks: dict[str, Any] = {
@@ -489,7 +488,7 @@ def run_of_a_liar(pool: Pool) -> None:
     verdict = fold_events(briefly.plan, briefly.timed_events, 1.0)
     diagnosis = diagnose(plan, verdict, store.tail)
     store.write_result(plan, verdict, 1.7e9, diagnosis)
-    store.complete_metrics(plan)
+    store.record_metrics(plan)
     store.unlock()
     RunStore(pool.folder).read_result()
     shown(

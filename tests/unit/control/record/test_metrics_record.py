@@ -2,127 +2,126 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import random
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.control.record import metrics_record
-from runner.control.record.metrics_record import MAX_ADVANCE
-from runner.control.record.run_store import RunStore, try_lock_folder
-from tests.golden.builders import plan
+from runner.control.record.metrics_record import METRICS_FILE, is_made_of_logs, record_metrics
+from runner.core.protocol.events import Event, RankExited, RankStarted
 
-PLAN = plan(1)
 LOG = b'start\n{"step": 1, "loss": 2}\n{"step": 0.5}\n{"step": 2, "loss": NaN}\n{"step": 3}'
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> RunStore:
-    return RunStore(tmp_path)
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
 
 
-def records(store: RunStore) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (store.folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def write(store: RunStore, name: str, data: bytes, node: str = "gpu1") -> None:
-    path = store.logs / node / name
+def write(folder: Path, name: str, data: bytes, node: str = "gpu1") -> None:
+    path = folder / "logs" / node / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
-def test_lines_have_their_origin_and_the_time_at_which_they_were_read(store: RunStore) -> None:
-    """A torn line is none; what is found later has no time."""
-    write(store, "rank_0.out", LOG[:31])
-    store.metrics.advance("gpu1", 0, "rank_0.out", "", 100.5)
-    write(store, "rank_0.out", LOG)
-    store.metrics.advance("gpu1", 0, "program.out", "", 110.5)
-    (first,) = records(store)
-    assert first == {
-        **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out", "offset": 6},
-        **{"time": 100.5, "step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
-        "more": {},
-    }
-    store.complete_metrics(PLAN)
-    assert records(store)[0] == first
-    (_, second) = records(store)
-    assert (second["offset"], second["time"], second["loss"]) == (43, None, "NaN")
-    assert store.metrics.broken == (
+def steps_of(folder: Path, text: str) -> list[tuple[int, float | None]]:
+    """Return step and loss of each line on record of a log."""
+    write(folder, "rank_0.out", text.encode())
+    assert record_metrics(folder, "") == ""
+    return [(each["step"], each["loss"]) for each in records(folder)]
+
+
+def test_lines_have_their_origin_and_a_time_between_start_and_end(tmp_path: Path) -> None:
+    """A torn line is none, a broken one is told; no time is known as long as the rank is on."""
+    write(tmp_path, "rank_0.out", LOG)
+    assert record_metrics(tmp_path, "") == (
         "1 broken metrics line, left among the output: rank 0 on gpu1, at byte 29 of rank_0.out, "
         "its step is no whole number from 0"
     )
+    first, second = records(tmp_path)
+    assert first == {
+        **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out", "offset": 6},
+        **{"time": None, "step": 1, "steps": None, "loss": 2, "rate": None, "unit": ""},
+        "more": {},
+    }
+    assert (second["offset"], second["loss"]) == (43, "NaN")
+    bodies = RankStarted(0, 7), RankExited(0, 0)
+    events = [Event("r", "gpu1", 0, n, 100.0 + 10 * n, 0.0, body) for n, body in enumerate(bodies)]
+    (tmp_path / "events.jsonl").write_text("".join(event.to_line() for event in events))
+    record_metrics(tmp_path, "")
+    assert 100 < records(tmp_path)[0]["time"] < records(tmp_path)[1]["time"] < 110
 
 
-def test_the_last_line_of_each_stream_is_on_record_however_many_there_are(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
+def test_of_many_lines_every_nth_and_the_last_of_each_log_are_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest lines are thinned the most, and a process that comes later adds none twice."""
-    monkeypatch.setattr(metrics_record, "MAX_SIZE", 20_000)
-    lines = [b'{"step": %d, "loss": 2}\n' % step for step in range(1000)]
-    for count in range(100, 1001, 100):
-        for rank in range(2):
-            write(store, f"rank_{rank}.out", b"".join(lines[:count]))
-            store.metrics.advance("gpu1", 0, f"rank_{rank}.out", "", 1.0)
-    RunStore(store.folder).complete_metrics(PLAN)
-    assert (store.folder / "metrics.jsonl").stat().st_size < 40_000
+    """From the first to the last, however many there are."""
+    monkeypatch.setattr(metrics_record, "MAX_LINES", 500)
     for rank in range(2):
-        steps = [line["step"] for line in records(store) if line["rank"] == rank]
-        assert steps == sorted(set(steps))
-        assert steps[-1] == 999
-        assert 0 < sum(step < 500 for step in steps) < sum(step >= 500 for step in steps)
+        lines = [b'{"step": %d, "loss": 2}\n' % step for step in range(1000 + rank)]
+        write(tmp_path, f"rank_{rank}.out", b"".join(lines))
+    record_metrics(tmp_path, "")
+    assert len(records(tmp_path)) <= 500
+    for rank in range(2):
+        steps = [line["step"] for line in records(tmp_path) if line["rank"] == rank]
+        assert (steps[0], steps[-1]) == (0, 999 + rank)
+        pauses = {after - before for before, after in itertools.pairwise(steps)}
+        assert max(pauses) <= 8
 
 
-def test_a_disk_that_was_full_loses_no_line(store: RunStore) -> None:
-    """What could not be written when it was read is written at the end."""
-    write(store, "rank_0.out", LOG)
-    path = store.folder / "metrics.jsonl"
-    path.mkdir()
-    store.metrics.advance("gpu1", 0, "rank_0.out", "", 1.0)
-    path.rmdir()
-    store.metrics.complete("")
-    assert [line["offset"] for line in records(store)] == [6, 43]
+def test_logs_of_all_attempts_come_in_their_order(tmp_path: Path) -> None:
+    """The lowest ranks first; other files are no logs of ranks."""
+    for name in ("attempt_1/rank_0.out", "rank_10.out", "rank_2.metrics", "program.out", "x/y"):
+        write(tmp_path, name, b'{"step": 1}\n')
+    record_metrics(tmp_path, "")
+    found = [(each["attempt"], each["rank"], each["stream"]) for each in records(tmp_path)]
+    assert found == [(0, 2, "metrics"), (0, 10, "out"), (1, 0, "out")]
 
 
-def test_other_hosts_do_not_wait_for_long_logs(store: RunStore) -> None:
-    """A call looks at little more than a piece; the next one goes on there."""
-    line = b'{"step": 1, "loss": 2}\n'
-    write(store, "rank_0.out", line * (4 * MAX_ADVANCE // len(line)))
-    size = (store.logs / "gpu1" / "rank_0.out").stat().st_size
-    counts = []
-    for _ in range(5):
-        store.metrics.advance("gpu1", 0, "rank_0.out", "", None)
-        counts.append(len(records(store)))
-    assert counts[0] < counts[1] < counts[2] < counts[4]
-    assert counts[4] == size // len(line)
+def test_a_line_that_redraws_itself_has_all_its_forms_on_record(tmp_path: Path) -> None:
+    """As tqdm's; the last one may be torn."""
+    bar = "\r {}%|##  | {}/100 [00:10<00:20, 12.3it/s, loss=0.{}]"
+    text = "".join(bar.format(n, n, n) for n in (10, 20, 30))
+    assert steps_of(tmp_path, text) == [(10, 0.1), (20, 0.2)]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_nothing_is_twice_however_it_came(store: RunStore, seed: int) -> None:
-    """Followed in pieces, by processes that come and go and may be killed while they write."""
-    write(store, "rank_0.out", LOG)
-    store.complete_metrics(PLAN)
-    expected = records(store)
-    (store.folder / "metrics.jsonl").unlink()
-
-    chance, size = random.Random(seed), 0  # noqa: S311 (a test)
-    while size < len(LOG):
-        size = min(len(LOG), size + chance.randrange(1, 40))
-        write(store, "rank_0.out", LOG[:size])
-        follower = RunStore(store.folder)
-        follower.metrics.advance("gpu1", 0, "rank_0.out", "", None)
-        path = store.folder / "metrics.jsonl"
-        if chance.random() < 0.5 and path.exists():
-            path.write_bytes(path.read_bytes()[:-5])  # a power cut
-    RunStore(store.folder).complete_metrics(PLAN)
-    lines = (store.folder / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines if line.endswith("}")] == expected
+def test_steps_that_begin_anew_in_each_epoch_go_on(tmp_path: Path) -> None:
+    """Those that do not stay as they are printed, and lines without one are counted."""
+    anew = "".join(f"epoch {e} step {s}/20 loss 0.{e}\n" for e in (1, 2, 3) for s in (10, 20))
+    assert [step for step, _ in steps_of(tmp_path, anew)] == [10, 20, 30, 40, 50, 60]
+    ahead = "".join(f"epoch {s // 20} step {s}/60 loss 0.5\n" for s in (10, 20, 30, 60))
+    assert [step for step, _ in steps_of(tmp_path, ahead)] == [10, 20, 30, 60]
+    none = "".join(f"{{'loss': 0.{n}, 'epoch': 0.{n}}}\n" for n in (3, 2))
+    assert steps_of(tmp_path, none) == [(1, 0.3), (2, 0.2)]
 
 
-def test_another_process_that_writes_is_left_alone(store: RunStore) -> None:
-    """Its lock is on the folder."""
-    write(store, "rank_0.out", LOG)
-    assert try_lock_folder(store.folder) is not None
-    store.complete_metrics(PLAN)
-    assert not (store.folder / "metrics.jsonl").exists()
+def test_of_a_rank_only_lines_in_one_form_count(tmp_path: Path) -> None:
+    """JSON before steps before epochs: a summary of an epoch is no step, whatever file it is in."""
+    steps = "epoch 1/3 loss 0.9\nstep 5 loss 0.8\nepoch 2/3 loss 0.7\nstep 9 loss 0.6\n"
+    assert steps_of(tmp_path, steps) == [(5, 0.8), (9, 0.6)]
+    assert steps_of(tmp_path, steps + '{"step": 7, "loss": 0.5}\n' + steps) == [(7, 0.5)]
+    write(tmp_path, "rank_0.metrics", b'{"step": 8, "loss": 0.25}\n')
+    assert steps_of(tmp_path, steps) == [(8, 0.25)]
+
+
+def test_logs_without_metrics_are_looked_through_once(tmp_path: Path) -> None:
+    """Those of an earlier record stay."""
+    write(tmp_path, "rank_0.out", b"hello\n")
+    assert not is_made_of_logs(tmp_path)
+    for content in ("", "earlier\n"):
+        (tmp_path / METRICS_FILE).write_text(content)
+        os.utime(tmp_path / METRICS_FILE, (0, 0))
+        record_metrics(tmp_path, "")
+        assert is_made_of_logs(tmp_path)
+        assert (tmp_path / METRICS_FILE).read_text() == content
+
+
+def test_no_line_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after it is found, where it is."""
+    monkeypatch.setattr(metrics_record, "BLOCK", 5000)
+    write(tmp_path, "rank_0.out", b"x" * 23_456 + b'\n{"step": 1}\n')
+    record_metrics(tmp_path, "")
+    assert [each["offset"] for each in records(tmp_path)] == [23_457]

@@ -51,3 +51,14 @@ def test_the_file_that_a_rank_appends_to_counts(folder: RunPaths) -> None:
     path.unlink()
     os.mkfifo(path)
     assert read_progress(folder) is None
+
+
+def test_plain_lines_count_where_a_rank_prints_no_json(folder: RunPaths) -> None:
+    """Each form of a line that redraws itself is one; a summary of an epoch is no step."""
+    bar = "\r 10%|#| {}/90 [00:01<00:09, 9.0it/s, loss=0.5]"
+    write(folder, "rank_0.err", "".join(map(bar.format, (9, 18, 27))))
+    assert read_progress(folder) == RankProgress(0, 18, 90, 9.0, "it")
+    write(folder, "rank_0.out", "epoch 1/3 loss 0.5\n")
+    assert read_progress(folder) == RankProgress(0, 18, 90, 9.0, "it")
+    write(folder, "rank_0.metrics", '{"step": 19, "steps": 99}\n')
+    assert read_progress(folder) == RankProgress(0, 19, 99)

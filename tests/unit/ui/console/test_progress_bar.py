@@ -76,6 +76,21 @@ def test_a_rank_that_tells_how_many_steps_there_are_is_shown_rather() -> None:
     assert shown(bar) == (SECOND, ("3/100",))
 
 
+def test_plain_lines_move_the_bar_and_stay_output() -> None:
+    """Of a rank that prints steps, or JSON, its summaries do not."""
+    bar = ProgressBar()
+    for line, told in (
+        (b"epoch 1/3 loss 0.9", ("1/3", "loss 0.9")),
+        (b"step 5/9 loss 0.8 lr 1e-3", ("5/9", "loss 0.8", "lr 0.001")),
+        (b"epoch 2/3 loss 0.7", ("5/9", "loss 0.8", "lr 0.001")),
+        (b"{'loss': 0.5, 'epoch': 0.1}", ("5/9", "loss 0.8", "lr 0.001")),
+    ):
+        assert bar.take(FIRST, line, 1.0) == line
+        assert shown(bar) == (FIRST, told)
+    assert bar.take(FIRST, b'{"step": 6, "steps": 9}', 1.0) is None
+    assert shown(bar) == (FIRST, ("6/9",))
+
+
 def test_time_left_follows_the_steps() -> None:
     """It runs down between two lines, and is never less than nothing."""
     clock = StepClock()
