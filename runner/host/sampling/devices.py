@@ -98,7 +98,6 @@ class DeviceChild:
             channel = self._socket or self._start()
         except OSError as error:
             return self._give_up(f"no process can ask the driver: {error.strerror}")
-        data = b""
         try:
             if not self._asked_at:
                 self._asked_at = time.monotonic()
@@ -108,9 +107,9 @@ class DeviceChild:
             if time.monotonic() - self._asked_at <= ANSWER_S:
                 return None
             return self._give_up(f"the driver did not answer within {ANSWER_S:g} s")
-        except OSError:  # it has ended
-            pass
-        if not data:
+        except OSError:
+            data = b""
+        if not data:  # it has ended
             self.close()
             ended = f"was ended by signal {-self._exit_code}" if self._exit_code else "ended"
             return self._give_up(f"the process that asks the driver {ended}")
@@ -144,6 +143,7 @@ class DeviceChild:
         ours.setblocking(False)
         self._socket = ours  # `_give_up` closes it
         self._asked_at = 0.0
+        self._exit_code = None
         with theirs:
             pid = subreaper.fork()
             if pid == 0:
