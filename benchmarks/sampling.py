@@ -20,7 +20,7 @@ from runner.core.model.samples import GpuSample, GpuUser, Sample
 from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
 from runner.host.gpu import nvml, query
-from runner.host.sampling.sampler import Sampler, to_line
+from runner.host.sampling.sampler import Sampler
 from runner.host.storage.sample_file import SampleFile
 from tests.lab.fake_gpus import FakeGpu, build, state
 
@@ -57,19 +57,22 @@ def cost(folder: Path, gpus: int, count: int) -> tuple[float, int]:
     paths = RunPaths(str(folder), f"r{gpus}", "n1")
     Path(paths.attempt_folder(0)).mkdir(parents=True)
     file, sampler = SampleFile(paths, 0), Sampler("n1")
-    sampler.take()
+    _take(sampler)
     before, line = _cpu_seconds(), b""
     began = time.process_time()
     for _ in range(count):
-        sampler.begin()
-        while not sampler.is_ready:
-            time.sleep(0.01)
-        line = to_line(sampler.take())
+        line = _take(sampler)
         file.append(line)
     own_s = time.process_time() - began
     sampler.close()
     child_s = _cpu_seconds() - before
     return (own_s + child_s) / count, len(line)
+
+
+def _take(sampler: Sampler) -> bytes:
+    while (sample := sampler.poll()) is None:
+        time.sleep(0.01)
+    return sample.to_line().encode()
 
 
 def _cpu_seconds() -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -15,9 +17,11 @@ from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state
-from runner.core.model.samples import Sample, parse_sample
+from runner.core.model.samples import MAX_LINE, Sample, parse_sample
 from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.frames import decompress
+from runner.core.protocol.paths import SAMPLES_FILE
+from runner.core.protocol.remote_files import SAMPLES
 from runner.core.shell import this_program
 from runner.ui.layout import fold_names, terminal_width
 from runner.ui.output import show
@@ -37,8 +41,7 @@ MAX_GPUS = 64  # of a host
 MAX_USERS = 32  # of a GPU
 
 OLD_S = 60.0  # a sample that a node of a job recorded so long ago says nothing about now
-RECENT_S = 30.0
-MAX_RECORDED_BYTES = 16 << 20
+RECORDED_BYTES = 2 * MAX_LINE  # of the end of a job's samples
 MAX_JOB_NODES = 1000
 
 
@@ -190,15 +193,19 @@ class HostWatch:
         self._in_jobs = {}
         for run, node, login in found[:MAX_JOB_NODES]:
             time_there = self.finder.clock_offsets.get(login, time.time())
-            request = {"run_id": run.run_id, "node": node, "since": time_there - RECENT_S}
+            request = {
+                "run_id": run.run_id,
+                "node": node,
+                "file_kind": SAMPLES,
+                "path": f"attempt_{run.by_host[node].info.attempt}/{SAMPLES_FILE}",
+                "offset": -RECORDED_BYTES,
+                "n": RECORDED_BYTES,
+                "compressed": True,
+            }
             broadcast = self.finder.broadcast({login})
-            answers, _ = broadcast.collect(
-                "recorded_samples", request, "recorded_samples", ANSWER_S
-            )
+            answers, _ = broadcast.collect("fetch", request, "fetched", ANSWER_S)
             samples = tuple(
-                sample
-                for answer in answers.values()
-                for sample in _recorded(answer["payload"], node)
+                sample for answer in answers.values() for sample in _recorded(answer, node)
             )
             silence = "" if samples else "no sample on record yet"
             if samples and time_there - samples[-1].wall > OLD_S:
@@ -206,19 +213,17 @@ class HostWatch:
             self._in_jobs[node] = NodeView(node, samples, silence, (run.run_id,))
 
 
-def _recorded(payload: bytes, node: str) -> Iterable[Sample]:
-    """Yield the last samples among lines of a host; torn and foreign ones are left out."""
-    try:
-        lines = decompress(payload, MAX_RECORDED_BYTES).splitlines()
-    except ValueError:
-        return
-    for line in lines[-KEPT_SAMPLES:]:
-        try:
+def _recorded(answer: Mapping[str, Any], node: str) -> Iterator[Sample]:
+    """Yield the last samples in a chunk of a host's file; torn and foreign ones are left out."""
+    data: bytes = answer["payload"]
+    with contextlib.suppress(ValueError):
+        if answer["compressed"]:
+            data = decompress(data, RECORDED_BYTES)
+    for line in data.splitlines()[-KEPT_SAMPLES:]:
+        with contextlib.suppress(ValueError):
             sample = parse_sample(line)
-        except ValueError:
-            continue
-        if sample.node == node:
-            yield sample
+            if sample.node == node:
+                yield sample
 
 
 def _limited(sample: Sample, name: str) -> Sample:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from runner.core.model.samples import GpuSample, Sample, parse_sample
 from runner.host.process import procfs
+from runner.host.sampling.devices import DeviceReader
 from runner.host.sampling.sampler import Sampler
 from tests.lab.fake_gpus import NAME, FakeGpu, HostGpus, LocalGpus
 from tests.lab.lab import Lab
@@ -48,6 +51,19 @@ def sampler() -> Iterator[Callable[[], Sampler]]:
             return made
 
         yield make
+
+
+def take(sampler: Sampler) -> Sample:
+    """Return the next sample, once the drivers have answered or their time is up."""
+    taken: list[Sample | None] = []
+
+    def is_complete() -> bool:
+        taken.append(sampler.poll())
+        return taken[-1] is not None
+
+    wait_until(is_complete, "a sample")
+    assert taken[-1]
+    return taken[-1]
 
 
 def on_host(lab: Lab, node: str, run_id: str) -> list[Sample]:
@@ -96,9 +112,10 @@ def test_a_run_has_samples_whatever_the_driver_does(
     assert None not in (mine.cpu, mine.net_received, mine.memory_used)
     (rank,) = (p for p in lab["node1"].processes(RANK_SCRIPT) if "attempt_0" not in p.cmdline)
     gpus.set(FakeGpu(processes=((rank.pid, 5 * GIB), (99999, 1))))
-    wait_until(lambda: len(newest().gpus) == 1, "the other GPU")
+    wait_until(lambda: newest().gpus[0].users[:1], "the other GPU")
+    wait_until(lambda: newest().gpus[0].users[0].user == "alice", "the name of a user")
     user, unknown = newest().gpus[0].users
-    assert (user.user, user.memory, user.run_id) == ("alice", 5 * GIB, run_id)
+    assert (user.memory, user.run_id) == (5 * GIB, run_id)
     assert user.command == f"python -u {RANK_SCRIPT}"
     assert (unknown.pid, unknown.user, unknown.command) == (99999, "", "")
 
@@ -128,24 +145,50 @@ def test_a_driver_that_hangs_or_crashes_is_said(
     """Its child is replaced after a pause; there is never a second one, and none afterwards."""
     local_gpus.set(BUSY)
     mine = sampler()
-    assert mine.take().gpus[0].utilization == 98
+    assert take(mine).gpus[0].utilization == 98
     (pid,) = mine.child_pids
 
     local_gpus.set(BUSY, mode="crash")
-    assert mine.take().gpu_error == "the process that asks the driver was ended by signal 11"
+    assert take(mine).gpu_error == "the process that asks the driver was ended by signal 11"
     assert (mine.child_pids, procfs.is_running(pid)) == (frozenset(), False)
     local_gpus.set(BUSY)
-    assert mine.take().gpu_error == "the process that asks the driver was ended by signal 11"
+    assert take(mine).gpu_error == "the process that asks the driver was ended by signal 11"
 
     again = sampler()
     local_gpus.set(mode="18")
-    assert again.take().gpu_error == "NVML: Unknown Error"
+    assert take(again).gpu_error == "NVML: Unknown Error"
     local_gpus.set(BUSY, mode="15")
-    assert again.take().gpu_error == "NVML: GPU is lost"
-    monkeypatch.setattr("runner.host.sampling.device_sampler.ANSWER_S", 0.3)
+    assert take(again).gpu_error == "NVML: GPU is lost"
+    monkeypatch.setattr("runner.host.sampling.devices.ANSWER_S", 0.3)
     local_gpus.set(BUSY, mode="hang")
-    assert "did not answer within" in again.take().gpu_error
+    assert "did not answer within" in take(again).gpu_error
     assert again.child_pids == frozenset()
+
+
+def test_a_directory_service_that_does_not_answer_costs_a_name(
+    local_gpus: LocalGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it does; each user is looked up once."""
+    answered = threading.Event()
+    asked: list[int] = []
+
+    def find_name(uid: int) -> str:
+        asked.append(uid)
+        answered.wait()
+        return "alice"
+
+    monkeypatch.setattr(procfs, "user_name", find_name)
+    local_gpus.set(FakeGpu(processes=((os.getpid(), GIB),)))
+    reader = DeviceReader()
+
+    def user() -> str:
+        (gpu,) = json.loads(reader.answer())["gpus"]
+        return str(gpu["users"][0]["user"])
+
+    assert user() == str(os.getuid())
+    answered.set()
+    wait_until(lambda: user() == "alice", "the name")
+    assert asked == [os.getuid()]
 
 
 def test_the_child_ends_with_its_parent(local_gpus: LocalGpus) -> None:
@@ -156,7 +199,7 @@ def test_the_child_ends_with_its_parent(local_gpus: LocalGpus) -> None:
     if parent == 0:
         try:
             mine = Sampler("n1")
-            mine.begin()
+            mine.poll()
             os.write(write_fd, str(*mine.child_pids).encode())
             signal.pause()
         finally:

@@ -191,7 +191,7 @@ class WaitLoop:
 
 
 class Broadcast(WaitLoop):
-    """A request to every host, which carries the host's own name as `node`."""
+    """A request to every host; its `node` is the host's own name, unless it names one."""
 
     def all(self, kind: str, data: Mapping[str, Any], reply_kind: str) -> dict[str, dict[str, Any]]:
         """Return the replies of kind `reply_kind`, by node; raise NotReady if one is missing."""
@@ -219,7 +219,7 @@ class Broadcast(WaitLoop):
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         for name, session in self.sessions.items():
-            session.request(kind, {**data, "node": name}, payload)
+            session.request(kind, {"node": name, **data}, payload)
             self._show(name, "working")
         self.wait()
         return self._replies, self._problems

@@ -219,13 +219,6 @@ class JobReply:
     log: str = ""  # the end of the job's own output, where it is over and no run began
 
 
-@dataclass(frozen=True)
-class RecordedSamples:
-    """Lines of `samples.jsonl`, compressed, of an attempt."""
-
-    attempt: int = field(metadata=ATTEMPT)
-
-
 REPLY_TYPES: Dict[str, Type[Any]] = {
     **dict.fromkeys(("following", "command_sent", "in_progress", "inventory_page"), Reply),
     **dict.fromkeys(("absent", "run", "stacks_dumped"), Reply),
@@ -246,7 +239,6 @@ REPLY_TYPES: Dict[str, Type[Any]] = {
     "pong": Pong,
     "ports_reserved": ReservedPorts,
     "probed": Probed,
-    "recorded_samples": RecordedSamples,
     "refused": Refusal,
     "relaunch_pending": RelaunchMarked,
     "runs": RunList,

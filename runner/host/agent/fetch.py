@@ -1,4 +1,4 @@
-"""Fetch requests: the inventory of a run's files, chunks of them, and its newest samples.
+"""Fetch requests: the inventory of a run's files, and chunks of them.
 
 Symbolic links are listed and never followed, so that nothing outside the run's folder is read.
 """
@@ -21,7 +21,6 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_FILES, RemoteFile
 from runner.host.agent.server import AgentContext, RequestHandler, error_text
 from runner.host.process.event_loop import Steps
-from runner.host.storage.sample_file import newest_attempt, read_since
 
 MAX_PATH_BYTES = 32 << 20  # of all paths of one inventory
 FILES_PER_PAGE = 2000
@@ -66,15 +65,8 @@ class Handler(RequestHandler):
         inventory.files.clear()
         self.context.answer(frame, "inventory_page", zlib.compress(rows.encode("ascii"), 1))
 
-    def on_recorded_samples(self, frame: Frame) -> None:
-        """Send the samples on record since a time, of the newest attempt with samples."""
-        folder = self.context.run_folder(frame)
-        attempt = newest_attempt(folder)
-        lines = b"".join(read_since(folder, attempt, float(frame.data.get("since", 0))))
-        self.context.answer(frame, "recorded_samples", zlib.compress(lines, 1), attempt=attempt)
-
     def on_fetch(self, frame: Frame) -> None:
-        """Send a chunk of a file, when its turn comes."""
+        """Send a chunk of a file, when its turn comes; from its end if the offset is below 0."""
         self._pending.append(frame)
 
     def advance(self) -> None:
@@ -101,8 +93,11 @@ class Handler(RequestHandler):
         base = self._output_folder(folder) if kind == remote_files.OUTPUT else folder.root
         descriptor = open_below(base, path)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise ValueError("it is no longer a file")
+            if offset < 0:
+                offset = max(0, status.st_size + offset)
             data = os.pread(descriptor, min(int(request["n"]), remote_files.MAX_CHUNK), offset)
             status = os.fstat(descriptor)
         finally:

@@ -50,7 +50,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("reserve_ports", "record", "start"), "launch"),
     **dict.fromkeys(("follow", "read", "command"), "follow"),
     **dict.fromkeys(("exec", "more_output", "kill"), "exec"),
-    **dict.fromkeys(("inventory", "fetch", "recorded_samples"), "fetch"),
+    **dict.fromkeys(("inventory", "fetch"), "fetch"),
     **dict.fromkeys(("runs", "run", "mark_relaunch_pending"), "runs"),
     **dict.fromkeys(("kill_leftovers", "clean"), "clean"),
     **dict.fromkeys(("submit", "job", "cancel_job"), "slurm.requests"),

@@ -73,16 +73,7 @@ class BoundedChild:
         """End it and its process group; harmless once it has ended."""
         if self.code is not None:
             return
-        code = subreaper.exit_code(self.pid)
-        if code is None:
-            for send in (os.killpg, os.kill):  # before its setsid the group does not exist
-                with suppress(OSError):
-                    send(self.pid, signal.SIGKILL)
-        for _ in range(20):  # one that hangs in the kernel is not waited for
-            if code is not None:
-                break
-            time.sleep(0.005)
-            code = subreaper.exit_code(self.pid)
+        code = subreaper.kill(self.pid)
         self._close(-signal.SIGKILL if code is None else code)
 
     def kill_group(self) -> None:
@@ -199,16 +190,13 @@ def _run_child(
 ) -> NoReturn:
     code = _EXIT_FAILED
     try:
-        os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output_write_fd, 1)
         os.dup2(output_write_fd, 2)
         os.dup2(report_write_fd, REPORT_FD)
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
-        close_inherited({1, 2, REPORT_FD})
-        procfs.reset_process()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        enter({1, 2, REPORT_FD})
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
         body()
@@ -219,13 +207,17 @@ def _run_child(
         os._exit(code)
 
 
-def close_inherited(kept_fds: AbstractSet[int]) -> None:
-    """Close the parent's sockets and pipes: a hung child must not keep its connection open.
+def enter(kept_fds: AbstractSet[int]) -> None:
+    """Make a forked child independent: a session of its own, and nothing of the parent's loop.
 
-    Files stay: our code comes from one without a name (a zip in memory).
+    The parent's sockets and pipes are closed: a hung child must not keep its connection open. Files
+    stay: our code comes from one without a name (a zip in memory).
     """
+    os.setsid()
     for fd in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             kind = stat.S_IFMT(os.fstat(fd).st_mode)
             if fd not in kept_fds and kind in (stat.S_IFSOCK, stat.S_IFIFO):
                 os.close(fd)
+    procfs.reset_process()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -5,14 +5,19 @@ A process reaps by `reap_all` in one thread, or does not: an agent, which adopts
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
+import time
 from typing import AbstractSet, Dict, List, Optional, Tuple
 
 from runner.host.process.procfs import descendants, stat_fields
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+_KILL_TRIES = 20
+_KILL_PAUSE_S = 0.005
 
 _awaited: Dict[int, Optional[int]] = {}  # wait statuses of the children of `fork`
 
@@ -44,6 +49,24 @@ def exit_code(pid: int) -> Optional[int]:
             return None
     del _awaited[pid]
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def kill(pid: int) -> Optional[int]:
+    """End a child of `fork` and its group; return as `exit_code`, soon.
+
+    One that hangs in the kernel is not waited for.
+    """
+    code = exit_code(pid)
+    if code is None:  # else its number may be another's
+        for send in (os.killpg, os.kill):  # before its setsid the group does not exist
+            with contextlib.suppress(OSError):
+                send(pid, signal.SIGKILL)
+    for _ in range(_KILL_TRIES):
+        if code is not None:
+            break
+        time.sleep(_KILL_PAUSE_S)
+        code = exit_code(pid)
+    return code
 
 
 def reap_all() -> List[Tuple[int, int]]:

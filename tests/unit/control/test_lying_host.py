@@ -92,7 +92,7 @@ NASTY: list[Any] = [
     *([None], {"": None}, {"node": "ghost"}, [[["deep"]]], "ghost", "events", "rank_0", b"".hex()),
 ]
 NASTY_WORDS = [b"9" * 5000, b"-1", b"1.2.3", b".", b"", b"x", ESCAPE.encode(), b"\xff", b"\n"]
-ABOUT_JOBS = {"from_channel", "job", "job_cancelled", "recorded_samples", "submitted"}
+ABOUT_JOBS = {"from_channel", "job", "job_cancelled", "submitted"}
 """Replies of a login node of Slurm, in no scene."""
 LYING_FRAMES = 20_000
 MAX_PINGS = 2

@@ -27,17 +27,18 @@ class Handler(RequestHandler):
         """Begin a sample; it is the answer once the drivers have said theirs."""
         if self._sampler is None:
             self._sampler = Sampler(frame.data["node"])
-        self._sampler.begin()
         self._asked.append(frame)
         self.advance()
 
     def advance(self) -> None:
-        """Answer with the sample that is complete."""
-        if self._asked and self._sampler is not None and self._sampler.is_ready:
-            asked, self._asked = self._asked, []
-            sample = encode(self._sampler.take())
-            for frame in asked:
-                self.context.answer(frame, "sampled", sample=sample)
+        """Answer with the sample once it is complete."""
+        if not self._asked or self._sampler is None:
+            return
+        sample = self._sampler.poll()
+        if sample is not None:
+            for frame in self._asked:
+                self.context.answer(frame, "sampled", sample=encode(sample))
+            self._asked.clear()
 
     def close(self) -> None:
         """End the sampler, and its child."""

@@ -27,7 +27,7 @@ def test_nodes_and_attempts_are_merged_by_time(tmp_path: Path) -> None:
     put(tmp_path, "a", 1, c)
     put(tmp_path, "a", 0, a)
 
-    assert merge(tmp_path) == ""
+    merge(tmp_path)
 
     assert merged(tmp_path) == [a, b, c]
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["samples.jsonl"]
@@ -41,6 +41,6 @@ def test_lies_are_left_out(tmp_path: Path) -> None:
     put(tmp_path, "a", 0, other, Sample("a", 3, 1.0), good, *lies, b'{"v":1,"node":"a"')
     put(tmp_path, "-x", 0, Sample("a", 0, 1.0))
 
-    assert merge(tmp_path) == ""
+    merge(tmp_path)
 
     assert merged(tmp_path) == [good]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.sampling.load import LoadReader
+from runner.host.sampling import sampler
+from runner.host.sampling.sampler import Sampler
 
 GIB = 1 << 30
 
@@ -32,7 +33,7 @@ def device(root: Path, path: str, *names: str) -> None:
         (root / "sys" / path / name).mkdir(parents=True)
 
 
-def test_bytes_are_counted_once(tmp_path: Path) -> None:
+def test_bytes_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bonds, bridges and volumes are made of what counts already; loops are no disks."""
     device(tmp_path, "class/net/eth0", "device")
     device(tmp_path, "class/net/eth1", "device")
@@ -44,10 +45,12 @@ def test_bytes_are_counted_once(tmp_path: Path) -> None:
     count(tmp_path, "100 0 100 800 0 0 0 0 0 0", dict.fromkeys(net, 0), dict.fromkeys(disk, 0))
     put(tmp_path, meminfo=f"MemTotal: {64 << 20} kB\nMemFree: 5 kB\nMemAvailable: {16 << 20} kB\n")
 
-    reader = LoadReader(str(tmp_path))
+    monkeypatch.setattr(sampler, "has_devices", lambda: False)
+    mine = Sampler("n1", root=str(tmp_path))
     count(tmp_path, "150 0 120 860 70 0 0 0 0 0", net, disk)
-    load = reader.read()
+    load = mine.poll()
 
+    assert load
     assert load.cpu == 35.0  # waiting for a disk is no work
     assert (load.memory_used, load.memory_total) == (48 * GIB, 64 * GIB)
     assert load.net_received
