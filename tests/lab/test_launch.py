@@ -90,6 +90,7 @@ def test_records_stand_in_the_run_folder(on_lab: Launcher) -> None:
         "plan.json",
         "events.jsonl",
         "result.json",
+        "metrics.jsonl",  # empty: the logs have none
         "logs",
     }
     assert "cluster.env.WHO=${oc.env:HOME}" in yaml.safe_load(

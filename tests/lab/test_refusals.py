@@ -38,7 +38,7 @@ CASES = {
     "too many gpus": (
         "cluster.nodes.node2.gpus=2",
         "node2: cluster.nodes.node2.gpus: asked for 2",
-        "legal",
+        "only NVIDIA's are counted",
     ),
 }
 """What is asked, and what must be answered; `{nobody}` is an address."""

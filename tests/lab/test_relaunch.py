@@ -214,6 +214,6 @@ def test_the_verbs_know_the_attempts(
     assert list(home.glob("*/attempt_1/rank_0.out"))
     attached = said("attach", "--run", done.folder.name)
     assert attached.code == 1, attached
-    assert "  attempt 3" in attached.err
+    assert ", attempt 3\n" in attached.err
     stopped = said("stop", "--run", done.folder.name, "--yes")
     assert stopped.code == 0, stopped

@@ -81,7 +81,9 @@ def test_a_run_needs_nothing_of_what_launched_it(
         "logs": lambda said: said.out.count("up") == 2,
         "logs --run latest": lambda said: said.out.count("up") == 2,
         "stacks": lambda said: said.code == 0,
-        "ps": lambda said: run in said.out and "note: on gone (node[1-2]), like runs/" in said.err,
+        "ps": lambda said: (
+            run in said.out and "note: on gone (node[1-2]), as in the last run" in said.err
+        ),
         "pull": lambda said: "kept/one" in said.out,
     }
     for words_, is_right in verbs.items():
