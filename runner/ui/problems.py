@@ -122,8 +122,8 @@ def render_findings(
         if len(names) > MAX_NAMES_WIDTH:
             names = f"{len(group)} nodes"
         message = Text(printable(_merge(group).message), overflow="fold")
-        level = Text(Level.OK.value, "green")
-        table.add_row(Text(check), level, Text(names), message)
+        fine = Text(Level.OK.value, "green")
+        table.add_row(Text(check), fine, Text(names), message)
     lines = table_lines(table, width, colour=colour) if table.rows else []
 
     def coloured(text: str, code: str) -> str:

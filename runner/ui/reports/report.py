@@ -358,20 +358,16 @@ def _unverified_lines(
     """Return what is known of hosts that could not be asked; `disconnect_s` is 0 for never."""
     if not names:
         return []
-    up, them, lose = "it is up, its supervisor ends", "it", "loses"
-    if len(names) > 1:
-        up, them, lose = "they are up, their supervisors end", "they", "lose"
     hub = plan.nodes[0].order.hub
-    is_elastic = plan.min_nodes > 0  # some may go on without the others
     limits = []
-    if hub and not is_elastic:
-        limits = [f"{hub.lost_s:g} s after {them} {lose} the other hosts"]
+    if hub and not plan.min_nodes:  # else some may go on without the others
+        limits = [f"{hub.lost_s:g} s after losing the other hosts"]
     if disconnect_s:
-        limits.append(f"{disconnect_s:g} s after {them} {lose} this controller")
+        limits.append(f"{disconnect_s:g} s after losing this controller")
     lines = [f"  {fold_names(names)}: could not verify that all processes ended"]
     if limits:
-        lines.append(f"    if {up} the ranks there {' or '.join(limits)}")
-    return [*lines, f"    when {them} answer{'s' * (len(names) == 1)} again: {retry_command}"]
+        lines.append(f"    a supervisor that is up ends its ranks {' or '.join(limits)}")
+    return [*lines, f"    when reachable again: {retry_command}"]
 
 
 def _node_text(group: Sequence[NodePlan]) -> str:

@@ -170,10 +170,6 @@ BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER",
 """The headers; where not all have room, the first of these are columns."""
 
 SAYS_NOTHING = {"GPUS": ("-",), "ATTEMPT": ("1",), "PROGRESS": ("-",), "FOLDER": ("-", ".")}
-WORDS = {"TASK": "task", "BY": "by", "AGE": "age", "NODES": "on"}
-WORDS |= {"ATTEMPT": "attempt", "FOLDER": "from"}
-"""What stands before a cell that has no column."""
-
 MIN_WIDTH = 40  # a narrower terminal breaks the lines itself
 
 
@@ -203,29 +199,21 @@ def _run_lines(
     table_rows: Sequence[Row], width: int, says_nothing: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
     """Return the lines of the headers and the runs; columns that say nothing give way first."""
-    from rich.cells import cell_len
-
     cells = [_cells(row) for row in table_rows]
     columns = {header: [header, *(row[header] for row in cells)] for header in HEADERS}
     silent = {h for h in HEADERS if {*columns[h][1:]} <= {*says_nothing.get(h, ())}}
-    for hidden in (silent & {"PROGRESS", "FOLDER"}, silent):
-        wanted = [header for header in BY_WEIGHT if header not in hidden]
-        kept = set[str]()
-        left = width + COLUMN_GAP
-        for header in wanted:
-            left -= max(map(cell_len, columns[header])) + COLUMN_GAP
-            if left < 0 and kept:
-                break
-            kept.add(header)
-        if len(kept) == len(wanted):
-            break
+    wanted = [header for header in BY_WEIGHT if header not in silent & {"PROGRESS", "FOLDER"}]
+    if len(_fitting(columns, wanted, width)) < len(wanted):
+        wanted = [header for header in BY_WEIGHT if header not in silent]
+    kept = _fitting(columns, wanted, width)
     shown = [columns[header] for header in HEADERS if header in kept]
     head, *run_lines = aligned(zip(*shown, strict=True), indent="")
     lines = [head]
     for line, row in zip(run_lines, cells, strict=True):
         lines.append(line)
         told = [h for h in HEADERS if h in wanted and h not in kept]
-        notes = [_note(h, row[h]) for h in told if row[h] not in says_nothing.get(h, ("",))]
+        told = [h for h in told if row[h] not in says_nothing.get(h, ("",))]
+        notes = [f"{header.lower()} {row[header]}" for header in told]
         if notes:
             whole = "; ".join(note.replace(" ", "\xa0") for note in notes)
             wrapped = wrap(whole, width, margin="    ", hanging_margin="    ")
@@ -233,13 +221,18 @@ def _run_lines(
     return lines
 
 
-def _note(header: str, cell: str) -> str:
-    """Return what a cell says outside of its column."""
-    if header == "AGE" and cell.endswith(" ago"):
-        return f"ended {cell}"
-    if header == "GPUS":
-        return f"{cell} GPU{'' if cell == '1' else 's'}"
-    return f"{WORDS[header]} {cell}" if header in WORDS else cell
+def _fitting(
+    columns: Mapping[str, Sequence[str]], wanted: Sequence[str], width: int
+) -> Sequence[str]:
+    """Return the first of the wanted headers, as many as fit, but at least one."""
+    from rich.cells import cell_len
+
+    left = width + COLUMN_GAP
+    for count, header in enumerate(wanted):
+        left -= max(map(cell_len, columns[header])) + COLUMN_GAP
+        if left < 0 and count:
+            return wanted[:count]
+    return wanted
 
 
 def _cells(row: Row) -> dict[str, str]:
