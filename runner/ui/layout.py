@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner.core.shell import this_program
+from runner.core.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -132,7 +133,7 @@ def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
 
     table = new_table(show_header=False)
     for row in rows:
-        table.add_row(*(Text(cell, no_wrap=True) for cell in row))
+        table.add_row(*(Text(printable(cell), no_wrap=True) for cell in row))
     return [indent + line for line in table_lines(table)]
 
 

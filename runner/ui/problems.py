@@ -53,16 +53,14 @@ def _merge(group: Sequence[Problem]) -> Problem:
     if len(group) == 1:
         return first
     message, hint = _common_text(first)
-    lines = []
+    lines = [hint]
     if first.shared:
         shared = [(each.subject, each.shared) for each in group if each.shared]
         details = group_names((name, each.detail) for name, each in shared if each.detail)
-        lines += [f"{fold_names(names)}: {detail}" for detail, names in details.items()]
         hosts = dict.fromkeys(each.host for _, each in shared)
-        hint = hint.replace("{}", " ".join(hosts)) if first.shared.host else hint
-        lines += [hint, first.shared.example]
-    else:
-        lines = [hint]
+        lines = [f"{fold_names(names)}: {detail}" for detail, names in details.items()]
+        lines.append(hint.replace("{}", " ".join(hosts)) if first.shared.host else hint)
+        lines.append(first.shared.example)
     where = fold_names(problem.subject for problem in group if problem.subject)
     return replace(first, subject=where, message=message, hint="\n".join(filter(None, lines)))
 
@@ -129,26 +127,23 @@ def render_findings(
     def coloured(text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
 
-    counts: list[str] = []
-    for level in (Level.WARNING, Level.ERROR):
-        rows = list(_rows(by_check, level))
-        if rows and lines and not counts:
-            lines.append("")
-        if rows:
-            counts.insert(0, counted(len(rows), level.value))
+    by_level = {level: list(_rows(by_check, level)) for level in COLOURS}
+    if lines and any(by_level.values()):
+        lines.append("")
+    for level, rows in by_level.items():
+        word = coloured(level.value, COLOURS[level])
         for check, group in rows:
             problem = _merge(group)
             place = f"{problem.subject}: " if problem.subject else ""
             text = printable(f"{level.value}: {check}: {place}{problem.message}")
             first, *more = wrap(text, width, hanging_margin="  ")
-            first = first.removeprefix(level.value)
-            lines += [coloured(level.value, COLOURS[level]) + first, *more]
-            hint = printable_lines(problem.hint)
-            hint = wrap_lines("\n".join(f"    {line}" for line in hint.splitlines()), width)
-            lines += [coloured(line, DIM) for line in hint.splitlines()]
-    summary = ", ".join(counts)
+            lines += [word + first.removeprefix(level.value), *more]
+            hint = "\n".join(f"    {line}" for line in printable_lines(problem.hint).splitlines())
+            lines += [coloured(line, DIM) for line in wrap_lines(hint, width).splitlines()]
+    worst_first = [each for each in reversed(by_level.items()) if each[1]]
+    summary = ", ".join(counted(len(rows), level.value) for level, rows in worst_first)
     if summary:
-        consequence = "refuse or hang" if find_errors(by_check) else "continue"
+        consequence = "refuse or hang" if by_level[Level.ERROR] else "continue"
         subject = f"a launch of {task}" if task else f"a launch on {cluster}"
         summary += f"; {subject} would {consequence}"
     return "\n".join([*lines, *wrap(f"{cluster}: {summary or 'no problems found'}", width)])
