@@ -14,7 +14,7 @@ A run that was started ends with a `Verdict`, which has its own exit code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Optional, Sequence
 
 SIGNAL_EXIT_BASE = 128
 """Exit codes above this one are those of signals."""
@@ -24,12 +24,24 @@ STANDARD_OUTPUT = "standard output"
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What is said once where many hosts have a problem: its words without those of one host."""
+
+    message: str
+    hint: str = ""  # with {} where the hosts stand, each as it is in `host`
+    host: str = ""
+    detail: str = ""  # what is still told of each host
+    example: str = ""  # a further line of the hint, for one host: that of the first is shown
+
+
+@dataclass(frozen=True)
 class Problem:
     """One problem: where it is, and what to do about it."""
 
     subject: str  # the node or the config key concerned
     message: str  # one sentence: what was found, and what would be legal
     hint: str = ""  # the next command to type or key to set; may have several lines
+    shared: Optional[Shared] = None  # None where message and hint fit many hosts as they are
 
     def __str__(self) -> str:
         lines = [f"{self.subject}: {self.message}" if self.subject else self.message]

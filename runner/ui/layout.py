@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner.core.shell import this_program
+from runner.core.text import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 K = TypeVar("K", bound=Hashable)
 
 PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
 COLUMN_GAP = 2
-WRAPPED_WIDTH = 16  # of a column of longer cells, if there is no room for more
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -107,56 +109,32 @@ def wrap(text: str, width: int, margin: str = "", hanging_margin: str = "") -> l
     return [line.replace("\0", " ") for line in wrapper.wrap(joined)] or [""]
 
 
-def align(rows: Sequence[Sequence[str]], indent: str = "  ", max_width: int = 40) -> list[str]:
-    """Return rows as lines; cells longer than `max_width` do not make their column wider."""
-    widths = [min(max(map(len, cells)), max_width) for cells in zip(*rows, strict=True)]
-    padded = ([f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)] for row in rows)
-    return [(indent + "  ".join(cells)).rstrip() for cells in padded]
+def table_lines(table: Table, width: int = UNLIMITED_WIDTH, *, colour: bool = False) -> list[str]:
+    """Return a table of Rich's as lines of at most this width."""
+    from rich.console import Console
+
+    colours: Literal["standard"] | None = "standard" if colour else None
+    console = Console(width=width, color_system=colours, force_terminal=colour)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def fitting_columns(
-    columns: Mapping[str, Sequence[str]], width: int, wrapped: Collection[str]
-) -> dict[str, int]:
-    """Return those columns, by their headers, that fit beside each other, and their widths.
+def new_table(**options: Any) -> Table:
+    """Return a table without lines, whose cells are texts."""
+    from rich.table import Table
 
-    The first is among them, and of the others the earlier comes before the later. Cells below the
-    headers in `wrapped` may be broken at blanks.
-    """
-    from rich.cells import cell_len
-
-    widths, full_widths, left = dict[str, int](), dict[str, int](), width + COLUMN_GAP
-    for header, cells in columns.items():
-        full = least = max(map(cell_len, (header, *cells)))
-        if header in wrapped and full > WRAPPED_WIDTH:
-            words = (word for cell in (header, *cells) for word in cell.split())
-            least = max(WRAPPED_WIDTH, *map(cell_len, words))
-        if least + COLUMN_GAP <= left or not widths:
-            widths[header], full_widths[header] = least, full
-            left -= least + COLUMN_GAP
-    for header, full in full_widths.items():
-        more = min(full - widths[header], max(left, 0))
-        widths[header] += more
-        left -= more
-    return widths
+    return Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), **options)
 
 
-def render_table(widths: Mapping[str, int], rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the lines of the headers, whose columns have these widths, and of each row."""
-    from rich.cells import cell_len
+def aligned(rows: Iterable[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Return rows as lines with their columns below each other, however long."""
+    from rich.text import Text
 
-    blocks = []
-    for row in (tuple(widths), *rows):
-        sized = [*zip(row, widths.values(), strict=True)]
-        columns = [wrap(cell, n) if cell_len(cell) > n else [cell] for cell, n in sized]
-        lines = []
-        for cells in itertools.zip_longest(*columns, fillvalue=""):
-            padded = (
-                cell + " " * (n + COLUMN_GAP - cell_len(cell))
-                for cell, n in zip(cells, widths.values(), strict=True)
-            )
-            lines.append("".join(padded).rstrip())
-        blocks.append(lines)
-    return blocks
+    table = new_table(show_header=False)
+    for row in rows:
+        table.add_row(*(Text(printable(cell), no_wrap=True) for cell in row))
+    return [indent + line for line in table_lines(table)]
 
 
 def group_names(keys: Iterable[tuple[str, K]]) -> dict[K, list[str]]:

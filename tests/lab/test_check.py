@@ -103,7 +103,7 @@ def test_smoke_is_a_real_run(lab: Lab, on_lab: Launcher) -> None:
     words = ("check", "--cluster", "lab", "--smoke")
     done = on_lab(*words)
     assert done.code == 0, done
-    assert "collectives on node[1-2] (lab), ranks 0-1, 1 each" in done.err
+    assert "collectives on node[1-2] (lab), ranks 0-1, 1 each, on CPU, gloo" in done.err
     assert "smoke: " in done.out, done
     refused = on_lab(*words, "cluster.python=/no/such/python")
     assert refused.code == 3, refused

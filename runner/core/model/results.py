@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Set, Tuple
 
-from runner.core.errors import Problem
+from runner.core.errors import Problem, Shared
 from runner.core.model.run_info import HostRunStatus, RunInfo, current_hosts
 from runner.core.protocol.states import State
 
@@ -167,16 +167,18 @@ class Finding:
     node: str  # "" for the whole cluster
     message: str  # what was found and, if not obvious, why it matters
     hint: str = ""  # the next command to type, or the key to set; "" for what is fine
+    shared: Optional[Shared] = None  # see `Problem`
 
     @property
     def as_problem(self) -> Problem:
         """The finding as a problem that a launch reports."""
-        return Problem(self.node, self.message, self.hint)
+        return Problem(self.node, self.message, self.hint, self.shared)
 
     @staticmethod
     def from_problem(problem: Problem) -> Finding:
         """Return the finding for a problem that makes a launch refuse."""
-        return Finding(Level.ERROR, problem.subject, problem.message, problem.hint)
+        subject = problem.subject
+        return Finding(Level.ERROR, subject, problem.message, problem.hint, problem.shared)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from runner.core.errors import Shared
+
 SLACK_S = 0.5
 """The lead of one deadline over a library's own, so that the better message comes first."""
 
@@ -16,9 +18,11 @@ T = TypeVar("T")
 class LoginFailure(Exception):
     """A step of a login failed; the hint is a command to type or a key to set, line by line."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", shared: Shared | None = None) -> None:
         super().__init__(message, hint)
-        self.message, self.hint = message, hint
+        self.message = message
+        self.hint = hint
+        self.shared = shared
 
 
 class ConnectionLost(LoginFailure):
@@ -73,7 +77,8 @@ class DeadlineTask(Generic[T]):
                     break
                 self._changed.wait(remaining_s)
             if isinstance(self._error, LoginFailure):
-                raise type(self._error)(self._error.message, self._error.hint)
+                failure = self._error
+                raise type(failure)(failure.message, failure.hint, failure.shared)
             if self._error is not None:
                 raise self._error
             return self._result  # type: ignore[return-value]  # the work has succeeded

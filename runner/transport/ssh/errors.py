@@ -12,6 +12,7 @@ from enum import Enum
 import paramiko
 
 from runner.core import shell
+from runner.core.errors import Shared
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import LoginFailure, RefusedForNow
 from runner.transport.ssh.known_hosts import Entry, HostKey
@@ -151,8 +152,13 @@ class FailureMessages:
         return text.format(**names, jump=self._jump_text, agent=agent, cause=cause)
 
     def _failure(self, message: str, hint: str = "") -> LoginFailure:
-        manual_hint = f"try by hand: {self.endpoint.manual_command}"
-        return LoginFailure(message, f"{hint}\n{manual_hint}" if hint else manual_hint)
+        example = f"try by hand: {self.endpoint.manual_command}"
+        own_hint = f"{hint}\n{example}" if hint else example
+        shared = message
+        if self.node:  # the jump host is that of many nodes, and is named
+            shared = shared.replace(self.place, f"its port {self.endpoint.port}")
+            shared = shared.replace(f"the name {self._host_text}", "the name of its host")
+        return LoginFailure(message, own_hint, Shared(shared, hint, example=example))
 
     def _setting_hint(self, name: str, value: str) -> str:
         if self.node:
@@ -176,9 +182,11 @@ class FailureMessages:
         """An sshd is up and closed the connection before it had read a key."""
         way = f" through {self._jump_text}" if self.jump or self.endpoint.proxy_command else ""
         cause = who or f"{self.place} answers{way}"
-        failure = self.failed(Failure.REFUSED_FOR_NOW, cause)
-        hint = f"it said: {said}\n{failure.hint}" if said else failure.hint
-        return RefusedForNow(failure.message, hint)
+        message, _, hint = Failure.REFUSED_FOR_NOW.value.partition("\n")
+        failure = self._failure(
+            self._fill(message, cause), f"it said: {said}\n{hint}" if said else hint
+        )
+        return RefusedForNow(failure.message, failure.hint, failure.shared)
 
     def waited_too_long(self) -> LoginFailure:
         """The logins before this one took all the time."""
@@ -231,23 +239,33 @@ class FailureMessages:
 
     def key_unknown(self, key: HostKey) -> LoginFailure:
         """The machine's host key is not known yet."""
+        hint = "if they are equal: {}\nor trust the first key of every host: "
+        hint = f"{_compare_hint(key)}\n{hint}cluster.ssh.host_keys=accept-new"
+        file = self.endpoint.known_hosts_files[0]
+        host = shell.quote(self.endpoint.host)
+        key_text = f"{key.type} {key.fingerprint}"
+        shared = None
+        if not self._needs_own_command:
+            shared_hint = hint.replace("{}", self._add_key_hint(key, file, "{}"))
+            detail = f"{self.place}: {key_text}"
+            shared = Shared("the host keys are not known", shared_hint, host, detail)
         return LoginFailure(
-            f"the host key of {self.place} is not known: {key.type} {key.fingerprint}",
-            f"{_compare_hint(key)}\nif they are equal: "
-            f"{self._add_key_hint(key, self.endpoint.known_hosts_files[0])}\n"
-            "or trust the first key of every host: cluster.ssh.host_keys=accept-new",
+            f"the host key of {self.place} is not known: {key_text}",
+            hint.replace("{}", self._add_key_hint(key, file, host)),
+            shared,
         )
 
     def key_changed(self, key: HostKey, entries: Sequence[Entry], name: str) -> LoginFailure:
         """The machine shows another key than before."""
         files = dict.fromkeys(entry.location.rpartition(":")[0] for entry in entries)
+        host = shell.quote(self.endpoint.host)
         forget_commands = [shell.line(["ssh-keygen", "-R", name, "-f", file]) for file in files]
         hints = [
             *(f"known: {e.key.type} {e.key.fingerprint} ({e.location})" for e in entries),
             "someone may intercept the connection, or the machine was reinstalled",
             _compare_hint(key),
             f"if they are equal, forget the old one: {'; '.join(forget_commands)}",
-            f"and take the new one: {self._add_key_hint(key, next(iter(files)))}",
+            f"and take the new one: {self._add_key_hint(key, next(iter(files)), host)}",
         ]
         return LoginFailure(
             f"the host key of {self.place} has CHANGED: it is {key.type} {key.fingerprint} now"
@@ -318,13 +336,17 @@ class FailureMessages:
             return self.refused_for_now()
         return self.connection_lost(error)
 
-    def _add_key_hint(self, key: HostKey, file: str) -> str:
+    @property
+    def _needs_own_command(self) -> bool:
+        endpoint = self.endpoint  # ssh-keyscan goes through none of these
+        return bool(self.jump or endpoint.proxy_command or endpoint.host_key_alias)
+
+    def _add_key_hint(self, key: HostKey, file: str, host: str) -> str:
         endpoint = self.endpoint
-        if self.jump or endpoint.proxy_command or endpoint.host_key_alias:
-            # ssh-keyscan cannot go through these
+        if self._needs_own_command:
             return endpoint.manual_command.replace("ssh -v", "ssh", 1)
-        scan = ["ssh-keyscan", "-p", str(endpoint.port), "-t", key.algorithm, endpoint.host]
-        return f"{shell.line(scan)} >> {shell.path(file)}"
+        scan = shell.line(["ssh-keyscan", "-p", str(endpoint.port), "-t", key.algorithm])
+        return f"{scan} {host} >> {shell.path(file)}"
 
 
 def _compare_hint(key: HostKey) -> str:

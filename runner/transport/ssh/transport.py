@@ -125,7 +125,7 @@ def _as_problem_of(node: Node) -> Iterator[None]:
     try:
         yield
     except LoginFailure as failure:
-        problem = Problem(node.name, failure.message, failure.hint)
+        problem = Problem(node.name, failure.message, failure.hint, failure.shared)
     except Exception as error:  # noqa: BLE001 - a person reads this, whatever it is
         problem = Problem(node.name, f"ssh failed ({type(error).__name__}: {error})")
     else:

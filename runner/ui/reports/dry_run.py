@@ -17,7 +17,7 @@ from runner.core import shell
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.protocol.paths import CODE_FOLDER, RunPaths, release_folder
 from runner.core.text import bracket_ipv6
-from runner.ui.layout import align, fold_names, terminal_width, wrap_lines
+from runner.ui.layout import fold_names, terminal_width, wrap_lines
 from runner.ui.reports.report import run_header
 
 
@@ -162,7 +162,7 @@ class _Template:
             [f"{name}={_quoted(_Text(value, is_path=is_path))}" for value in values]
             for (_, values), (name, is_path) in self._columns.items()
         ]
-        return align(list(zip(*cells, strict=True)), indent="")
+        return [" ".join(line) for line in zip(*cells, strict=True)]
 
     def _reference(self, parts: Sequence[_Part]) -> str:
         """Return a word of which only what follows its last common `=` is a variable."""

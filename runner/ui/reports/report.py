@@ -26,7 +26,7 @@ from runner.core.text import (
     join_some,
     printable,
 )
-from runner.ui.layout import align, fold_names
+from runner.ui.layout import aligned, fold_names
 
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
@@ -74,10 +74,9 @@ def outliving_line(plan: Plan, run_flags: str) -> str:
 
 
 def _node_lines(plan: Plan) -> list[str]:
-    groups = [  # neighbours that differ only in name and ranks
-        list(group) for _, group in itertools.groupby(plan.nodes, attrgetter("nproc", "gpus"))
-    ]
-    return align([(fold_names(each.node for each in group), _node_text(group)) for group in groups])
+    alike = itertools.groupby(plan.nodes, attrgetter("nproc", "gpus"))  # neighbours
+    groups = [list(group) for _, group in alike]
+    return aligned((fold_names(each.node for each in group), _node_text(group)) for group in groups)
 
 
 def relaunch_notice(
@@ -132,7 +131,7 @@ def render_access(request: LaunchRequest) -> str:
     taken = [f"the code in {spec.project}"] if pushes else []
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
     rows.append(("from here", ", ".join(taken) or "nothing"))
-    return "\n".join(["", "# access", *(f"#{line}" for line in align(rows))])
+    return "\n".join(["", "# access", *(f"#{line}" for line in aligned(rows))])
 
 
 def _login(spec: Spec, node: Node) -> str:
@@ -224,7 +223,7 @@ def final_report(
     elif verdict.stalled_s:
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
-    lines += align([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
+    lines += aligned([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
     apart = [name for name, result in verdict.nodes.items() if result.apart]
     if apart and verdict.state == SUCCEEDED:
         unmet = f"no rank met the master at {plan.master_addr}:{plan.master_port}"
@@ -359,20 +358,16 @@ def _unverified_lines(
     """Return what is known of hosts that could not be asked; `disconnect_s` is 0 for never."""
     if not names:
         return []
-    up, them, lose = "it is up, its supervisor ends", "it", "loses"
-    if len(names) > 1:
-        up, them, lose = "they are up, their supervisors end", "they", "lose"
     hub = plan.nodes[0].order.hub
-    is_elastic = plan.min_nodes > 0  # some may go on without the others
     limits = []
-    if hub and not is_elastic:
-        limits = [f"{hub.lost_s:g} s after {them} {lose} the other hosts"]
+    if hub and not plan.min_nodes:  # else some may go on without the others
+        limits = [f"{hub.lost_s:g} s after losing the other hosts"]
     if disconnect_s:
-        limits.append(f"{disconnect_s:g} s after {them} {lose} this controller")
+        limits.append(f"{disconnect_s:g} s after losing this controller")
     lines = [f"  {fold_names(names)}: could not verify that all processes ended"]
     if limits:
-        lines.append(f"    if {up} the ranks there {' or '.join(limits)}")
-    return [*lines, f"    when {them} answer{'s' * (len(names) == 1)} again: {retry_command}"]
+        lines.append(f"    a supervisor that is up ends its ranks {' or '.join(limits)}")
+    return [*lines, f"    when reachable again: {retry_command}"]
 
 
 def _node_text(group: Sequence[NodePlan]) -> str:

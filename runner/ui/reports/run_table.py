@@ -25,12 +25,12 @@ from runner.core.shell import this_program
 from runner.core.text import counted, format_age, printable
 from runner.ui.figures import left_text, rate_text, step_text
 from runner.ui.layout import (
+    COLUMN_GAP,
     UNLIMITED_WIDTH,
-    align,
+    aligned,
     display_folder,
-    fitting_columns,
     fold_names,
-    render_table,
+    wrap,
 )
 
 
@@ -169,14 +169,8 @@ HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PRO
 BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER", "ATTEMPT", "GPUS")
 """The headers; where not all have room, the first of these are columns."""
 
-WRAPPED = ("STATE", "NODES")
 SAYS_NOTHING = {"GPUS": ("-",), "ATTEMPT": ("1",), "PROGRESS": ("-",), "FOLDER": ("-", ".")}
-WORDS = {"TASK": "task", "BY": "by", "AGE": "age", "NODES": "on"}
-WORDS |= {"ATTEMPT": "attempt", "FOLDER": "from"}
-"""What stands before a cell that has no column."""
-
 MIN_WIDTH = 40  # a narrower terminal breaks the lines itself
-INDENT = "    "
 
 
 def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH, reader: str = "") -> str:
@@ -205,63 +199,69 @@ def _run_lines(
     table_rows: Sequence[Row], width: int, says_nothing: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
     """Return the lines of the headers and the runs; columns that say nothing give way first."""
-    cells = [dict(zip(HEADERS, _cells(row), strict=True)) for row in table_rows]
-    columns = {header: [row[header] for row in cells] for header in BY_WEIGHT}
-    silent = {h for h, column in columns.items() if {*column} <= {*says_nothing.get(h, ())}}
-    for header in silent & {"PROGRESS", "FOLDER"}:
-        del columns[header]
-    widths = fitting_columns(columns, width, WRAPPED)
-    if len(widths) < len(columns):
-        columns = {h: column for h, column in columns.items() if h not in silent}
-        widths = fitting_columns(columns, width, WRAPPED)
-    ordered = {header: widths[header] for header in HEADERS if header in widths}
-    head, *blocks = render_table(ordered, [[row[h] for h in ordered] for row in cells])
-    rest = [h for h in HEADERS if h in columns and h not in widths]
-    lines = [*head]
-    for block, row in zip(blocks, cells, strict=True):
-        told = [h for h in rest if row[h] and row[h] not in says_nothing.get(h, ())]
-        lines += block + _pack([_note(h, row[h]) for h in told], width)
+    cells = [_cells(row) for row in table_rows]
+    columns = {header: [header, *(row[header] for row in cells)] for header in HEADERS}
+    silent = {h for h in HEADERS if {*columns[h][1:]} <= {*says_nothing.get(h, ())}}
+    wanted = [header for header in BY_WEIGHT if header not in silent & {"PROGRESS", "FOLDER"}]
+    if len(_fitting(columns, wanted, width)) < len(wanted):
+        wanted = [header for header in BY_WEIGHT if header not in silent]
+    kept = _fitting(columns, wanted, width)
+    shown = [columns[header] for header in HEADERS if header in kept]
+    head, *run_lines = aligned(zip(*shown, strict=True), indent="")
+    lines = [head]
+    for line, row in zip(run_lines, cells, strict=True):
+        lines.append(line)
+        told = [h for h in HEADERS if h in wanted and h not in kept]
+        told = [h for h in told if row[h] not in says_nothing.get(h, ("",))]
+        notes = [f"{header.lower()} {row[header]}" for header in told]
+        if notes:
+            whole = "; ".join(note.replace(" ", "\xa0") for note in notes)
+            wrapped = wrap(whole, width, margin="    ", hanging_margin="    ")
+            lines += [line.replace("\xa0", " ") for line in wrapped]
     return lines
 
 
-def _pack(notes: Sequence[str], width: int) -> list[str]:
-    """Return notes in few indented lines; one that is too long, as a path, stands alone."""
-    lines: list[str] = []
-    for note in notes:
-        if lines and len(lines[-1]) + len(f"; {note}") <= width:
-            lines[-1] += f"; {note}"
-        else:
-            lines.append(f"{INDENT}{note}")
-    return lines
+def _fitting(
+    columns: Mapping[str, Sequence[str]], wanted: Sequence[str], width: int
+) -> Sequence[str]:
+    """Return the first of the wanted headers, as many as fit, but at least one."""
+    from rich.cells import cell_len
+
+    left = width + COLUMN_GAP
+    for count, header in enumerate(wanted):
+        left -= max(map(cell_len, columns[header])) + COLUMN_GAP
+        if left < 0 and count:
+            return wanted[:count]
+    return wanted
 
 
-def _note(header: str, cell: str) -> str:
-    """Return what a cell says outside of its column."""
-    if header == "AGE" and cell.endswith(" ago"):
-        return f"ended {cell}"
-    if header == "GPUS":
-        return f"{cell} GPU{'' if cell == '1' else 's'}"
-    return f"{WORDS[header]} {cell}" if header in WORDS else cell
-
-
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row) -> dict[str, str]:
+    """Return the cells by their headers."""
     age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
-    gpus = str(row.gpus) if row.gpus else "-"
-    progress = _progress_text(row.progress) if row.progress else "-"
-    told = (row.run_id, row.task, row.owner, row.state, age)
-    cells = (*told, nodes_text(row), gpus, str(row.attempt + 1), progress)
-    return (*map(printable, cells), printable(display_folder(row.folder)) or "-")
+    progress = ""
+    if row.progress:
+        done = row.progress
+        texts = (step_text(done), rate_text(done), left_text(done.left_s))
+        progress = ", ".join(filter(None, texts))
+    cells = {
+        "RUN": row.run_id,
+        "TASK": row.task,
+        "BY": row.owner,
+        "STATE": row.state,
+        "AGE": age,
+        "NODES": nodes_text(row),
+        "GPUS": str(row.gpus or "-"),
+        "ATTEMPT": str(row.attempt + 1),
+        "PROGRESS": progress or "-",
+        "FOLDER": display_folder(row.folder) or "-",
+    }
+    return {header: printable(cell) for header, cell in cells.items()}
 
 
 def nodes_text(row: Row) -> str:
     """Return the nodes that answered, and of how many where that is not all."""
     names = fold_names(row.nodes) or "none"
     return names if len(row.nodes) == row.of else f"{names} of {row.of}"
-
-
-def _progress_text(progress: RankProgress) -> str:
-    texts = (step_text(progress), rate_text(progress), left_text(progress.left_s))
-    return ", ".join(filter(None, texts))
 
 
 def describe_run(info: RunInfo, folder: str = "") -> str:
@@ -290,4 +290,4 @@ def render_stop(
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):
         again = f"{this_program()} stop {run_flags}"
         end = f"run {run_id} may still run on {names}; when reachable again: {again}"
-    return "\n".join([*align(rows), end])
+    return "\n".join([*aligned(rows), end])

@@ -25,7 +25,7 @@ from runner.core.outcome.stacks import (
 from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import STACKS_LOG, RunPaths
 from runner.core.text import counted, format_duration, format_ranges, format_size, printable
-from runner.ui.layout import align, fold_names, group_names, terminal_width, wrap_lines
+from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
 from runner.ui.reports.run_table import describe_run
 
@@ -52,7 +52,7 @@ def render_push(result: PushResult) -> str:
         for name, sent in result.sent.items()
     }
     rows = [(fold_names(names), text) for text, names in group_names(by_node.items()).items()]
-    return "\n".join([code_name(result.release, result.commit), f"  {contents}", *align(rows)])
+    return "\n".join([code_name(result.release, result.commit), f"  {contents}", *aligned(rows)])
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def render_sweep(
     codes = [swept.exit_code for swept in runs]
     verb = "could be planned, nothing was started" if is_planned else "succeeded"
     left = f", {codes.count(None)} not started" if None in codes else ""
-    lines = align(rows) if rows else []
+    lines = aligned(rows) if rows else []
     return "\n".join([*lines, f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
 
 
@@ -244,7 +244,7 @@ def _stack_lines(report: StackReport, group: StackGroup) -> list[str]:
         return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
     locations = [f"{f.file}:{f.line}" if f.line else f.file for f in frames]
     pairs = zip(frames, locations, strict=True)
-    rows = align([(printable(f.function), printable(at)) for f, at in pairs], indent="    ")
+    rows = aligned([(printable(f.function), printable(at)) for f, at in pairs], indent="    ")
     if len(rows) > INNERMOST + OUTERMOST + 1:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]

@@ -167,13 +167,13 @@ def test_lost_host_is_named_with_what_becomes_of_it() -> None:
         "  a  ranks 0-1 were stopped; 0 processes left\n"
         "  b  ranks 2-3 outcome unknown\n"
         "  b: could not verify that all processes ended\n"
-        "    if it is up, its supervisor ends the ranks there 8 s after it loses the other hosts "
-        "or 15 s after it loses this controller\n"
-        "    when it answers again: runner stop --run ID -c lab\n"
+        "    a supervisor that is up ends its ranks 8 s after losing the other hosts "
+        "or 15 s after losing this controller\n"
+        "    when reachable again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} lost after 30.0 s\n"
         "  logs: runs/0314/logs"
     )
-    assert "after it loses the other hosts" not in told(verdict, replace(made, min_nodes=1))
+    assert "after losing the other hosts" not in told(verdict, replace(made, min_nodes=1))
 
 
 def test_the_attempts_before_the_last_are_told() -> None:
@@ -192,8 +192,8 @@ def test_the_attempts_before_the_last_are_told() -> None:
         "  attempt 1 on a,b, 20.0 s: lost b (silent)\n"
         "  attempt 2 on a,c, 4.0 s: rank 1 on c exited with 3\n"
         "  b: could not verify that all processes ended\n"
-        "    if it is up, its supervisor ends the ranks there 15 s after it loses this controller\n"
-        "    when it answers again: runner stop --run ID -c lab\n"
+        "    a supervisor that is up ends its ranks 15 s after losing this controller\n"
+        "    when reachable again: runner stop --run ID -c lab\n"
         f"run {RUN_ID} succeeded after 1 m 05 s\n"
     ) in told(verdict)
 
