@@ -16,8 +16,8 @@ from runner.core.history.comparison import (
     code_text,
     differing_values,
     gpu_hours,
+    set_values,
     value_text,
-    without_effect,
 )
 from runner.core.history.run_data import LogTail, RunData, flat_config
 from runner.core.outcome.first_failure import failure_text
@@ -180,16 +180,16 @@ def _view(
         timeline=timeline(run, origin, end),
         events=event_rows(run, origin),
         events_left_out=max(0, run.event_count - len(run.events)),
-        keys=[
-            (printable(key), printable(text))
-            for key, text in flat.items()
-            if text != defaults.get(key, "null") and not without_effect(key)
-        ],
-        config=[(printable(key), printable(text)) for key, text in flat.items()],
+        keys=_printable(set_values(run, defaults)),
+        config=_printable(flat),
         logs=_logs(run.logs, run_count),
         commands=_commands(run),
         problems=[printable(problem) for problem in run.problems],
     )
+
+
+def _printable(values: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(printable(key), printable(text)) for key, text in values.items()]
 
 
 def _mood(verdict: Verdict | None) -> str:
