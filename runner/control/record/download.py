@@ -104,6 +104,8 @@ class PullLoop(WaitLoop):
         return min(super()._deadline_of(name), worked_at + self._patience_s)
 
     def _on_late(self, name: str) -> None:
+        if time.monotonic() < self._deadline:
+            self.sessions[name].close()  # nobody is to wait for it again
         self._downloads[name].fail("did not send all in time; its disk may hang")
 
     def _on_lost(self, name: str, reason: str) -> None:
