@@ -6,10 +6,12 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from runner.core.errors import STANDARD_OUTPUT
-from runner.core.text import printable_lines
+from runner.core.shell import line, this_program
+from runner.core.text import join_some, printable_lines
 from runner.ui.layout import (
     UNLIMITED_WIDTH,
     message_width,
@@ -19,6 +21,8 @@ from runner.ui.layout import (
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+MAX_NAMED = 3
 
 
 def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
@@ -51,6 +55,15 @@ def show_prose(text: str) -> None:
 def note(text: str) -> None:
     """Print what the user should know besides, to standard error."""
     show(f"note: {text}", file=sys.stderr)
+
+
+def note_incomplete(run_ids: Sequence[str], what: str) -> None:
+    """Say which runs have no end on record here: `what` has what is here."""
+    if run_ids:
+        names = join_some(run_ids, MAX_NAMED)
+        note(f"no end of {names} is on record here: {what} has what is here; this brings the rest")
+    for run_id in run_ids[:MAX_NAMED]:
+        note(f"  {this_program()} pull {line(['--run', run_id])}")
 
 
 class _NamedOutput(io.FileIO):

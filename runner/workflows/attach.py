@@ -86,9 +86,10 @@ def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
     has_result = run.already_ended and run.store.has_result
     writes_result = owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None
-    ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, kinds=kinds)
+    ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, needs_logs=LOG in kinds)
     if run.already_ended and asks:
         run.console.message(report.ended_notice(run.flags))
+    ending.fetch(run.plan, monitor, kinds)
     return verdict.exit_code
 
 

@@ -216,26 +216,24 @@ class LaunchSession:
         except Interrupted as error:
             verdict = replace(verdict, state=STOPPED, exit_code=error.exit_code)
             cut_short = True
-        self._finish_keeping()
-        if monitor.peer_status.next_attempt_number and not (
-            monitor.detached or monitor.interrupted
-        ):
-            return self._follow_hosts(monitor)
-        if monitor.detached or monitor.peer_status.next_attempt_number:
-            return self._leave(monitor)
+        goes_on = bool(monitor.peer_status.next_attempt_number)
+        if monitor.detached or goes_on:
+            self._finish_keeping()
+            is_left = monitor.detached or monitor.interrupted
+            return self._leave(monitor) if is_left else self._follow_hosts(monitor)
         plan = monitor.plan  # with the nodes that joined
         seconds = time.monotonic() - started_at
         verdict = replace(verdict, seconds=seconds, past_attempts=self._past_attempts)
         is_complete = not (monitor.interrupted or cut_short)
         pulls_outputs = is_complete and plan.outputs and self._pool.spec.pull_outputs
-        pulls_outputs = pulls_outputs and verdict.has_begun
-        kinds = (OUTPUT,) if pulls_outputs else ()
+        kinds = (OUTPUT,) if pulls_outputs and verdict.has_begun else ()
         launched_at = self._request.launched_at
-        diagnosis = self._ending.conclude(
-            plan, verdict, monitor, launched_at=launched_at, kinds=kinds
-        )
+        diagnosis = self._ending.conclude(plan, verdict, monitor, launched_at=launched_at)
+        notifier.ended(verdict, diagnosis)
+        self._finish_keeping()
+        self._ending.fetch(plan, monitor, kinds)
         inbox, too_late = self._pool.inbox, deadline(FLUSH_TIMEOUT_S)
-        notifier.ended(verdict, diagnosis, lambda: signal_pending(inbox))
+        notifier.finish(lambda: signal_pending(inbox))
         self._console.close(too_late if verdict.exit_code else lambda: signal_pending(inbox))
         return verdict.exit_code
 

@@ -89,14 +89,15 @@ class LaunchNotifier:
         notify = replace(known, nodes=nodes)
         self._send(self._subject.relaunched(notify, reason, self._seconds))
 
-    def ended(
-        self, verdict: Verdict, diagnosis: Diagnosis | None, interrupted: Callable[[], bool]
-    ) -> None:
-        """Tell of the end, unless a host has; wait for what is under way, till the deadline."""
+    def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
+        """Tell of the end, unless a host has."""
         subject, meaning = self._subject, diagnosis.meaning if diagnosis else ""
         if subject is not None and not (self._hosts_tell and self._teller_ended):
             end = (verdict.state, verdict.exit_code, verdict.seconds)
             self._send(subject.ended(*end, verdict.first_failure, meaning))
+
+    def finish(self, interrupted: Callable[[], bool]) -> None:
+        """Wait for what is under way, till the deadline."""
         deadline = time.monotonic() + NOTIFICATION_TIMEOUT_S + MARGIN_S
         while any(thread.is_alive() for thread in self._threads):
             if interrupted() or time.monotonic() > deadline:

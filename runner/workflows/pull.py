@@ -31,7 +31,7 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         verdict = _read_verdict(run)
     store.unlock()
     try:
-        pulled = download(run.finder.pool, run_id, store.folder, kinds, run.reported.by_host)
+        pulled = download(run.finder.pool, run_id, store.folder, kinds, nodes=run.reported.by_host)
     except Interrupted as error:
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"

@@ -34,8 +34,13 @@ from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
 
-SAMPLES_LIMIT_S, HURRY_S = 10.0, 3.0
-"""How long the end of a run waits for samples, and that of one that was interrupted."""
+SAMPLES_LIMIT_S = 10.0
+LOGS_LIMIT_S = 10.0
+"""How long a verdict waits for logs that a reader joined too late to see."""
+
+PATIENCE_S = 3.0
+OUTPUTS_PATIENCE_S = 10.0
+"""A host that sends nothing for so long is not waited for; `pull` brings the rest."""
 
 
 class AttemptReporter:
@@ -104,9 +109,11 @@ class Ending:
         monitor: AttemptMonitor,
         *,
         launched_at: float | None,
-        kinds: Collection[str],
+        needs_logs: bool = False,
     ) -> Diagnosis | None:
-        """Record the result if `launched_at` is given, download, and show the final report.
+        """Record the result if `launched_at` is given, and show the final report.
+
+        With `needs_logs`, it waits a while for logs that are not here, to diagnose by.
 
         Returns the diagnosis of the first failure.
         """
@@ -114,11 +121,10 @@ class Ending:
         diagnosis = self.store.diagnose(plan, verdict)
         if launched_at is not None:
             self.store.write_result(plan, verdict, launched_at, diagnosis)
-        downloaded = ""
-        if kinds:
+        if needs_logs:
             self.store.unlock()
-            downloaded = self._download(plan, kinds)
-        if LOG in kinds:  # there is more to diagnose by
+            with contextlib.suppress(Interrupted, NotReady):
+                self._download(plan, (LOG,), LOGS_LIMIT_S, PATIENCE_S)
             diagnosis = self.store.diagnose(plan, verdict)
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
@@ -133,30 +139,34 @@ class Ending:
             disconnect_s=disconnect_s,
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
-        self.console.verdict("\n".join(filter(None, (downloaded, text))))
-        if broken := self.store.record_metrics(plan):
-            self.console.message(f"note: {broken}")
-        # Last: a host that hangs takes seconds, and merging those of many hosts as well.
-        if self._fetch_samples(plan, HURRY_S if monitor.interrupted else SAMPLES_LIMIT_S):
-            samples_record.merge(self.store.folder)
+        self.console.verdict(text)
         return diagnosis
 
-    def _fetch_samples(self, plan: Plan, limit_s: float) -> bool:
-        """Download the samples; what fails stays on the hosts for `pull`."""
-        if not any(node.order.sample_s for node in plan.nodes):
-            return False
+    def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:
+        """Bring what the verdict did not need: these kinds, metrics and samples."""
+        if broken := self.store.record_metrics(plan):
+            self.console.message(f"note: {broken}")
         self.store.unlock()
-        with contextlib.suppress(Interrupted, NotReady):
-            run_id, folder = plan.run_id, self.store.folder
-            download(self.pool, run_id, folder, (SAMPLES,), limit_s=limit_s)
-            return True
-        return False
+        if kinds and (told := self._fetched(plan, kinds)):
+            self.console.message(told)
+        if not any(node.order.sample_s for node in plan.nodes):
+            return
+        limit_s = PATIENCE_S if monitor.interrupted else SAMPLES_LIMIT_S
+        with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
+            self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
+            samples_record.merge(self.store.folder)
 
-    def _download(self, plan: Plan, kinds: Collection[str]) -> str:
+    def _download(
+        self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float
+    ) -> dict[str, PullResult]:
+        run_id, folder = plan.run_id, self.store.folder
+        return download(self.pool, run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
+
+    def _fetched(self, plan: Plan, kinds: Collection[str]) -> str:
         """Download; return a summary, in which problems are named, not raised."""
         pull_command = f"{this_program()} pull {self.run_flags}"
         try:
-            pulled = download(self.pool, plan.run_id, self.store.folder, kinds)
+            pulled = self._download(plan, kinds, math.inf, OUTPUTS_PATIENCE_S)
         except Interrupted:
             return f"the rest of the outputs stays on the hosts: {pull_command}"
         except NotReady as error:
@@ -193,8 +203,10 @@ def download(
     run_id: str,
     folder: Path,
     kinds: Collection[str],
+    *,
     nodes: Container[str] | None = None,
     limit_s: float = math.inf,
+    patience_s: float = math.inf,
 ) -> dict[str, PullResult]:
     """Download from the nodes that are connected, or those of `nodes` among them."""
     pool.console.phase("fetching")
@@ -209,4 +221,5 @@ def download(
         show=pool.console.node_status,
         kinds=kinds,
         limit_s=limit_s,
+        patience_s=patience_s,
     )

@@ -6,20 +6,20 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
+from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Interrupted, NotReady
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample
 from runner.core.model.spec import LaunchRequest
-from runner.core.protocol.frames import decompress
+from runner.core.protocol.frames import Frame, decompress
 from runner.core.protocol.paths import SAMPLES_FILE
 from runner.core.protocol.remote_files import SAMPLES
 from runner.core.shell import this_program
@@ -190,34 +190,68 @@ class HostWatch:
             for node, status in run.by_host.items()
             if status.job is not None
         ]
+        pool = self.finder.pool
+        asked = JobNodes(pool.sessions, pool.inbox)
+        samples_of = asked.samples(found[:MAX_JOB_NODES])
         self._in_jobs = {}
         for run, node, login in found[:MAX_JOB_NODES]:
+            samples = samples_of.get(node, ())
             time_there = self.finder.clock_offsets.get(login, time.time())
-            request = {
-                "run_id": run.run_id,
-                "node": node,
-                "file_kind": SAMPLES,
-                "path": f"attempt_{run.by_host[node].info.attempt}/{SAMPLES_FILE}",
-                "offset": -RECORDED_BYTES,
-                "n": RECORDED_BYTES,
-                "compressed": True,
-            }
-            broadcast = self.finder.broadcast({login})
-            answers, _ = broadcast.collect("fetch", request, "fetched", ANSWER_S)
-            samples = tuple(
-                sample for answer in answers.values() for sample in _recorded(answer, node)
-            )
             silence = "" if samples else "no sample on record yet"
-            if samples and time_there - samples[-1].wall > OLD_S:
-                silence = f"its last sample is {time_there - samples[-1].wall:.0f} s old"
+            if samples:
+                age_s = time_there - samples[-1].wall
+                interval_s = samples[-1].wall - samples[max(0, len(samples) - 2)].wall
+                if age_s > max(OLD_S, 2 * interval_s):
+                    silence = f"its last sample is {age_s:.0f} s old"
             self._in_jobs[node] = NodeView(node, samples, silence, (run.run_id,))
 
 
-def _recorded(answer: Mapping[str, Any], node: str) -> Iterator[Sample]:
+class JobNodes(WaitLoop):
+    """Requests for the samples of many nodes to their login nodes, all at once."""
+
+    def samples(self, found: Sequence[tuple[RemoteRun, str, str]]) -> dict[str, tuple[Sample, ...]]:
+        """Return the last samples of each node of (run, node, login node), within `ANSWER_S`."""
+        self._deadline = time.monotonic() + ANSWER_S
+        self._found: dict[str, tuple[Sample, ...]] = {}
+        self._open: dict[str, dict[int, str]] = {}  # by login node, the node of each request
+        for run, node, login in found:
+            if login in self.sessions:
+                request = {
+                    "run_id": run.run_id,
+                    "node": node,
+                    "file_kind": SAMPLES,
+                    "path": f"attempt_{run.by_host[node].info.attempt}/{SAMPLES_FILE}",
+                    "offset": -RECORDED_BYTES,
+                    "n": RECORDED_BYTES,
+                    "compressed": True,
+                }
+                request_id = self.sessions[login].request("fetch", request)
+                self._open.setdefault(login, {})[request_id] = node
+        self.wait()
+        return self._found
+
+    def _pending(self) -> list[str]:
+        return [login for login, nodes in self._open.items() if nodes]
+
+    def _on_frame(self, name: str, frame: Frame) -> bool:
+        node = self._open[name].pop(frame.data.get("id", 0), "")
+        if node and frame.kind == "fetched":
+            data = frame.payload
+            self._found[node] = tuple(_recorded(data, node, is_compressed=frame.data["compressed"]))
+        return bool(node)
+
+    def _on_late(self, name: str) -> None:
+        self._on_lost(name, "")
+
+    def _on_lost(self, name: str, reason: str) -> None:
+        del reason
+        self._open[name].clear()
+
+
+def _recorded(data: bytes, node: str, *, is_compressed: bool) -> Iterator[Sample]:
     """Yield the last samples in a chunk of a host's file; torn and foreign ones are left out."""
-    data: bytes = answer["payload"]
     with contextlib.suppress(ValueError):
-        if answer["compressed"]:
+        if is_compressed:
             data = decompress(data, RECORDED_BYTES)
     for line in data.splitlines()[-KEPT_SAMPLES:]:
         with contextlib.suppress(ValueError):

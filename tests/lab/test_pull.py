@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -95,8 +98,15 @@ class Cluster:
             for session in sessions.values():
                 session.close()
 
-    def pull_with(self, sessions: Mapping[str, HostSession]) -> dict[str, PullResult]:
-        return pull(sessions, self.inbox, RUN, self.home, lost_s=60, show=self._note)
+    def pull_with(
+        self, sessions: Mapping[str, HostSession], patience_s: float = math.inf
+    ) -> dict[str, PullResult]:
+        return pull(
+            *(sessions, self.inbox, RUN, self.home),
+            lost_s=60,
+            show=self._note,
+            patience_s=patience_s,
+        )
 
     def _note(self, node: str, text: str) -> None:
         self.said.append((node, text))
@@ -307,3 +317,18 @@ def test_one_hosts_trouble_is_no_others(cluster: Cluster) -> None:
     assert f"gpu2: could not say what it has: there is no run {RUN} " in str(
         told["gpu2"].problems[0]
     )
+
+
+def test_a_host_that_sends_nothing_is_not_waited_for(cluster: Cluster) -> None:
+    """With a patience, as after a verdict; the other's files come."""
+    sessions = cluster.connect("gpu1", "gpu2")
+    agent = sessions["gpu2"]._channel._process.pid  # type: ignore[attr-defined]
+    os.killpg(agent, signal.SIGSTOP)
+    try:
+        told = cluster.pull_with(sessions, patience_s=1)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(agent, signal.SIGCONT)
+    assert told["gpu1"].is_complete
+    assert "did not send all in time" in str(told["gpu2"].problems[-1])
+    assert sessions["gpu2"].closed, "nothing waits for it a second time"

@@ -326,6 +326,7 @@ def test_outputs_come_home(lab: Lab, on_lab: Launcher) -> None:
     found = sorted(path.name for path in (done.folder / "outputs").rglob("*.pt"))
     assert found == [f"ckpt_{rank}.pt" for rank in range(2)]
     assert not [*(done.folder / "outputs").rglob("scratch*")]
+    assert "succeeded" in done.err.partition("pulled 2 files")[0], "the verdict waits for no output"
     assert "pulled 2 files" in done.err
 
     never = on_lab(

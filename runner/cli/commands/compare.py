@@ -11,9 +11,11 @@ from pathlib import Path
 from runner.cli.verb import verb
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.release import File
-from runner.ui.output import show
+from runner.core.text import join_some
+from runner.ui.output import note, note_incomplete, show
 
 LAST = 10
+MAX_DAMAGED = 3
 MAX_TEXT = 1 << 20
 """Bytes of a file whose lines are compared."""
 
@@ -40,7 +42,6 @@ def compare(
     from runner.control.history.run_reader import METRICS, read_run
     from runner.ui import comparison
     from runner.ui.layout import terminal_width
-    from runner.workflows.history.incomplete_records import note_damaged, note_incomplete
 
     given = [name for name, is_on in (("--code", code), ("--csv", csv), ("--json", json_)) if is_on]
     if len(given) > 1:
@@ -62,7 +63,8 @@ def compare(
         sys.stdout.write(comparison.as_csv(columns))
     else:
         show(comparison.render_columns(columns, terminal_width()))
-    note_damaged(runs)
+    for each in [each for each in runs if each.problems][:MAX_DAMAGED]:
+        note(f"the record of {each.run_id} is damaged: {join_some(each.problems, 1)}")
     note_incomplete([each.run_id for each in runs if each.verdict is None], "the table")
     return 0
 

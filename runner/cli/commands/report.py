@@ -17,7 +17,7 @@ from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history.run_data import RunData
 from runner.core.protocol.paths import is_run_id
 from runner.core.text import counted, format_size
-from runner.ui.output import show
+from runner.ui.output import note_incomplete, show
 
 REPORT_FILE = "report.html"
 MAX_BEFORE = 20
@@ -43,8 +43,6 @@ def report(
 
     How it ended and why, metrics, nodes and ranks, load, logs; several runs beside each other.
     """
-    from runner.workflows.history.incomplete_records import note_incomplete
-
     words = run or ("",)
     every_s = max(1, round(parse_duration("--watch", watch))) if watch else 0
     records = list(dict.fromkeys(chain.from_iterable(_records(selection, each) for each in words)))

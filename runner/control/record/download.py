@@ -52,12 +52,13 @@ def pull(
     show: Callable[[str, str], None],
     kinds: Collection[str] = FILE_KINDS,
     limit_s: float = math.inf,
+    patience_s: float = math.inf,
 ) -> dict[str, PullResult]:
     """Download what the hosts have of a run; return the result of each node, with its problems.
 
     A problem of one host does not affect the others. `folder`, the record on this machine, is
     created if it does not exist; `kinds` are of `FILE_KINDS`. What is not here after `limit_s` is
-    left to the next pull.
+    left to the next pull, and so is the rest of a host that sent nothing for `patience_s`.
 
     Raises:
         NotReady: The folder cannot be written to, or another process does so.
@@ -65,7 +66,7 @@ def pull(
     """
     with contextlib.closing(DownloadFolder(folder)) as destination:
         loop = PullLoop(sessions, inbox, lost_s, show)
-        return loop.run(destination, run_id, kinds, limit_s)
+        return loop.run(destination, run_id, kinds, limit_s, patience_s)
 
 
 class PullLoop(WaitLoop):
@@ -77,6 +78,7 @@ class PullLoop(WaitLoop):
         run_id: str,
         kinds: Collection[str],
         limit_s: float = math.inf,
+        patience_s: float = math.inf,
     ) -> dict[str, PullResult]:
         """Return the result of each node."""
         window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))
@@ -87,6 +89,7 @@ class PullLoop(WaitLoop):
         for download in self._downloads.values():
             download.start(run_id, kinds)
         self._deadline = time.monotonic() + limit_s
+        self._patience_s = patience_s
         self.wait()
         return {name: download.result for name, download in self._downloads.items()}
 
@@ -96,11 +99,14 @@ class PullLoop(WaitLoop):
     def _on_frame(self, name: str, frame: Frame) -> bool:
         return self._downloads[name].receive(frame)
 
+    def _deadline_of(self, name: str) -> float:
+        worked_at = self._worked_at.get(name, math.inf)
+        return min(super()._deadline_of(name), worked_at + self._patience_s)
+
     def _on_late(self, name: str) -> None:
         if time.monotonic() < self._deadline:
-            super()._on_late(name)
-        else:
-            self._downloads[name].fail("did not send all in time")
+            self.sessions[name].close()  # nobody is to wait for it again
+        self._downloads[name].fail("did not send all in time; its disk may hang")
 
     def _on_lost(self, name: str, reason: str) -> None:
         self._downloads[name].fail(reason)

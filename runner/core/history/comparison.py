@@ -35,6 +35,16 @@ def differing_values(runs: Sequence[RunData]) -> Dict[str, Tuple[Optional[str], 
     return differing
 
 
+def set_values(run: RunData, defaults: Mapping[str, str]) -> Dict[str, str]:
+    """Return the keys that were set to something else than their default, with effect."""
+    flat = {key: value_text(value) for key, value in flat_config(run.config).items()}
+    return {
+        key: text
+        for key, text in flat.items()
+        if text != defaults.get(key, NOTHING) and not without_effect(key)
+    }
+
+
 def without_effect(key: str) -> bool:
     """Return whether no run computes anything else by this key."""
     return key in WITHOUT_EFFECT or key.partition(".")[0] in WITHOUT_EFFECT

@@ -16,8 +16,8 @@ from runner.core.history.comparison import (
     code_text,
     differing_values,
     gpu_hours,
+    set_values,
     value_text,
-    without_effect,
 )
 from runner.core.history.run_data import LogTail, RunData, flat_config
 from runner.core.outcome.first_failure import failure_text
@@ -49,14 +49,6 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class LogFold:
-    """The end of a log."""
-
-    title: str
-    text: str
-
-
-@dataclass(frozen=True)
 class RunView:
     """One run, large on purpose: what the template shows of it."""
 
@@ -72,17 +64,9 @@ class RunView:
     events_left_out: int
     keys: list[tuple[str, str]]  # that were set
     config: list[tuple[str, str]]
-    logs: list[LogFold]
+    logs: list[tuple[str, str]]
     commands: list[tuple[str, str]]
     problems: list[str]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A row of the table of differences."""
-
-    name: str
-    values: list[str]
 
 
 def render_page(
@@ -180,16 +164,16 @@ def _view(
         timeline=timeline(run, origin, end),
         events=event_rows(run, origin),
         events_left_out=max(0, run.event_count - len(run.events)),
-        keys=[
-            (printable(key), printable(text))
-            for key, text in flat.items()
-            if text != defaults.get(key, "null") and not without_effect(key)
-        ],
-        config=[(printable(key), printable(text)) for key, text in flat.items()],
+        keys=_printable(set_values(run, defaults)),
+        config=_printable(flat),
         logs=_logs(run.logs, run_count),
         commands=_commands(run),
         problems=[printable(problem) for problem in run.problems],
     )
+
+
+def _printable(values: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(printable(key), printable(text)) for key, text in values.items()]
 
 
 def _mood(verdict: Verdict | None) -> str:
@@ -266,58 +250,50 @@ def _others(verdict: Verdict) -> str:
     return printable("; ".join(texts))
 
 
-def _differences(runs: Sequence[RunData]) -> list[Difference]:
+def _differences(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
     """Return the results of runs, and what differs in their code and configuration."""
-    rows = [
-        Difference("end", [run.verdict.state if run.verdict else NO_END for run in runs]),
-        Difference(
-            "duration",
-            ["-" if run.seconds is None else format_duration(run.seconds) for run in runs],
-        ),
-    ]
+    ends = [run.verdict.state if run.verdict else NO_END for run in runs]
+    spans = ["-" if run.seconds is None else format_duration(run.seconds) for run in runs]
+    rows = [("end", ends), ("duration", spans)]
     by_run = [{metric.name: metric for metric in run.metrics} for run in runs]
     for name in dict.fromkeys(name for metrics in by_run for name in metrics):
         best = "most" if name == "rate" else "least"
         for word in ("last", best):
             numbers = [getattr(metrics.get(name), word, None) for metrics in by_run]
             texts = ["-" if number is None else number_text(number) for number in numbers]
-            rows.append(Difference(printable(f"{name}, {word}"), texts))
-    rows.append(Difference("code", [printable(code_text(run)) or "-" for run in runs]))
+            rows.append((printable(f"{name}, {word}"), texts))
+    rows.append(("code", [printable(code_text(run)) or "-" for run in runs]))
     for key, values in differing_values(runs).items():
-        rows.append(Difference(printable(key), [printable(value or "-") for value in values]))
+        rows.append((printable(key), [printable(value or "-") for value in values]))
     return rows
 
 
-def _logs(logs: Sequence[LogTail], run_count: int) -> list[LogFold]:
+def _logs(logs: Sequence[LogTail], run_count: int) -> list[tuple[str, str]]:
+    """Return the ends of logs, as pairs of a title and a text."""
     shown = [log for log in logs if log.text.strip()][:MAX_LOGS]
     limit = max(MIN_LOG_CHARS, MAX_LOG_CHARS // (run_count * max(1, len(shown))))
-    return [
-        LogFold(
-            title=printable(
-                f"{log.node}, attempt {log.attempt + 1}, {log.source.replace('_', ' ')} "
-                f"({log.stream}), {format_size(log.size)}"
-            ),
-            text=printable_lines(log.text[-limit:]),
-        )
-        for log in shown
-    ]
+    folds = []
+    for log in shown:
+        who = f"{log.node}, attempt {log.attempt + 1}, {log.source.replace('_', ' ')}"
+        title = printable(f"{who} ({log.stream}), {format_size(log.size)}")
+        folds.append((title, printable_lines(log.text[-limit:])))
+    return folds
 
 
 def _commands(run: RunData) -> list[tuple[str, str]]:
     """Return what to type next about a run, as pairs of a purpose and a command."""
     flags = line(["--run", run.run_id])
+    told = [
+        ("how it ended, and why", f"why {flags}"),
+        ("all of its logs", f"logs {flags}"),
+        ("bring what it wrote here", f"pull {flags}"),
+        ("run it once more", line([f"rerun={run.run_id}"])),
+    ]
     if run.verdict is None:
-        commands = [
-            ("follow its output", f"{this_program()} attach {flags}"),
-            ("ask its hosts how it ended", f"{this_program()} why {flags}"),
-            ("see where each rank is", f"{this_program()} stacks {flags}"),
-            ("end it", f"{this_program()} stop {flags}"),
+        told = [
+            ("follow its output", f"attach {flags}"),
+            ("ask its hosts how it ended", f"why {flags}"),
+            ("see where each rank is", f"stacks {flags}"),
+            ("end it", f"stop {flags}"),
         ]
-    else:
-        commands = [
-            ("how it ended, and why", f"{this_program()} why {flags}"),
-            ("all of its logs", f"{this_program()} logs {flags}"),
-            ("bring what it wrote here", f"{this_program()} pull {flags}"),
-            ("run it once more", f"{this_program()} {line([f'rerun={run.run_id}'])}"),
-        ]
-    return [(purpose, printable(command)) for purpose, command in commands]
+    return [(purpose, printable(f"{this_program()} {words}")) for purpose, words in told]

@@ -1,4 +1,4 @@
-"""Runs whose end is not on record here: what the verbs of the history say of them."""
+"""Records of runs as `compare`, `export` and `report` show them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from runner.cli.main import main
 from runner.control.history.run_reader import read_run
@@ -63,6 +66,29 @@ def test_runs_without_an_end_are_named_with_what_brings_the_rest(
         assert all(" pull --run " in line for line in told[1:])
     assert main(["compare", make(5, METRICS, has_ended=True)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_an_open_tensorboard_follows_an_export(make: Make, tmp_path: Path) -> None:
+    """Each has a new name, takes the place of the one before, and has the keys that were set."""
+    word = make(0)
+    folder = tmp_path / "tb" / ID.format(0)
+    reader = EventAccumulator(str(folder))
+    names = set()
+    for last in (2, 3, 4):
+        lines = [METRICS.replace('"step": 1', f'"step": {step}') for step in range(1, last + 1)]
+        Path(word, "metrics.jsonl").write_text("".join(lines))
+        Path(word, "config.yaml").write_text("task: {args: {lr: '0.1', opt: adam}}\ndetach: true\n")
+        assert main(["export", word, "--tensorboard", "tb"]) == 0
+        names |= {path.name for path in folder.glob("*.runner") if path.stat().st_size}
+        assert [each.step for each in reader.Reload().Scalars("loss")] == [*range(1, last + 1)]
+    assert len(names) == 3
+    assert len([*folder.glob("*.runner")]) == 2, "that before is empty, for who reads it"
+    content = reader.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
+    told = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert {name: value.number_value or value.string_value for name, value in told.items()} == {
+        "task.args.lr": 0.1,
+        "task.args.opt": "adam",
+    }
 
 
 def test_a_record_without_its_plan_is_said_to_be_damaged(

@@ -1,1 +1,0 @@
-"""Workflows on the records of runs: what they were, compared and exported."""
