@@ -13,7 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.core.errors import ConfigError, Problem
-from runner.core.history.comparison import ARGUMENTS, code_text, differing_values, gpu_hours
+from runner.core.history.comparison import (
+    ARGUMENTS,
+    best_word,
+    code_text,
+    differing_values,
+    gpu_hours,
+)
 from runner.core.history.run_data import Metric, RunData
 from runner.core.text import counted, format_duration, join_some, printable
 from runner.ui.figures import number_text
@@ -114,7 +120,7 @@ def _metrics(runs: Sequence[RunData]) -> list[Column]:
                 is_number=True,
             )
         )
-        word = "least" if "loss" in name else "most"
+        word = best_word(name)
         best = tuple(getattr(metric, word, None) for metric in found)
         if best != last:
             columns.append(Column(f"{word} {name}", best, _as_number, is_number=True))

@@ -95,3 +95,8 @@ def gpu_hours(run: RunData) -> Optional[float]:
         total += past.seconds * sum(counts.get(node, 0) for node in past.nodes)
     hours = total / 3600
     return hours if math.isfinite(hours) and hours >= 0 else None
+
+
+def best_word(metric: str) -> str:
+    """Return which value of a metric is the best one: "least" or "most"."""
+    return "least" if "loss" in metric or "perplexity" in metric else "most"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from runner.core.history.comparison import (
+    best_word,
     code_text,
     differing_values,
     gpu_hours,
@@ -257,7 +258,7 @@ def _differences(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
     rows = [("end", ends), ("duration", spans)]
     by_run = [{metric.name: metric for metric in run.metrics} for run in runs]
     for name in dict.fromkeys(name for metrics in by_run for name in metrics):
-        best = "most" if name == "rate" else "least"
+        best = best_word(name)
         for word in ("last", best):
             numbers = [getattr(metrics.get(name), word, None) for metrics in by_run]
             texts = ["-" if number is None else number_text(number) for number in numbers]
