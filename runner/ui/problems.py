@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from runner.core.errors import Problem
 from runner.core.model.results import Finding, Level
 from runner.core.text import counted, printable, printable_lines
-from runner.ui.console.colour import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
+from runner.ui.console.lines import BOLD, DIM, GREEN, RED, YELLOW, LineStyler
 from runner.ui.layout import COLUMN_GAP, PIPE_WIDTH, fold_names, wrap
 
 BY_HAND_PREFIX = "try by hand: "  # the prefix of a hint's line that holds an example for one host
