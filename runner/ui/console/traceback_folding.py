@@ -168,7 +168,8 @@ def _is_secondary(traceback: Traceback) -> bool:
 def _summary(traceback: Traceback, room: int, why: str) -> str:
     """Return a line of `room` columns for a traceback, whose exception is cut if it is too long.
 
-    What stands in brackets goes first (files and addresses), then its type, then its end.
+    What stands in brackets goes first (files and addresses), then what comes after its first
+    sentence, then its type, then its end.
     """
     size = counted(traceback.end - traceback.start, "line")
     before, after = f"{size} of a traceback: ", f" ({why})"
@@ -177,6 +178,9 @@ def _summary(traceback: Traceback, room: int, why: str) -> str:
     exception = traceback.exception[0].rstrip()
     if len(exception) > limit:
         exception = " ".join(_BRACKETED.sub(" ", exception).split()).replace(" .", ".")
+    sentence = exception.partition(". ")[0]
+    if len(exception) > limit and len(sentence) >= MIN_EXCEPTION_CHARS:  # no abbreviation
+        exception = sentence
     if len(exception) > limit:
         name, _, message = exception.partition(": ")
         exception = f"… {message or name}"

@@ -128,3 +128,22 @@ def test_waiting_is_bounded(folder: TracebackFolder) -> None:
     flood = b"\n".join([b"  deep"] * HOLD_LINES)
     assert folder.feed(ONE, flood, 9.0) == HEAD + b"\n" + flood
     assert folder.pop_due() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (200, "RuntimeError: [gloo/pair.cc:553] Closed by peer [10.0.0.1]:4242. More of it"),
+        (105, "RuntimeError: Closed by peer. More of it"),
+        (85, "RuntimeError: Closed by peer"),
+        (76, "… Closed by peer"),
+        (20, "… Closed by peer"),
+    ],
+)
+def test_exception_is_cut_to_the_width(columns: int, told: str) -> None:
+    """Places go first, then what comes after the first sentence, then its type."""
+    folder = TracebackFolder(lambda: columns)
+    folder.fold_except("gpu2", 1, 0.0)
+    error = b"RuntimeError: [gloo/pair.cc:553] Closed by peer [10.0.0.1]:4242. More of it"
+    folder.feed(ONE, FRAMES + error, 9.0)
+    assert due(folder, 10.0) == [f"4 lines of a traceback: {told} (whole in logs)".encode()]
