@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Callable, Collection, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
@@ -18,6 +19,7 @@ from runner.core.errors import Interrupted, NotReady
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.tracebacks import find_tracebacks
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event
 from runner.core.protocol.paths import (
@@ -33,6 +35,9 @@ from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
 from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
+
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+"""The first line of an exception, not one from the middle of a long text."""
 
 SAMPLES_LIMIT_S = 10.0
 LOGS_LIMIT_S = 10.0
@@ -134,12 +139,24 @@ class Ending:
             plan,
             verdict,
             self.store.display_path,
-            diagnosis,
+            self._without_shown(verdict, diagnosis),
             run_flags=self.run_flags,
             disconnect_s=disconnect_s,
             rerun=rerun_without_lost(self.store, plan, verdict),
         )
         self.console.verdict(text)
+        return diagnosis
+
+    def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:
+        """Return the diagnosis with no more than the exception of a traceback just above."""
+        failure = verdict.first_failure
+        if diagnosis is None or failure is None:
+            return diagnosis
+        quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
+        last = next(iter(find_tracebacks(diagnosis.excerpt)[-1:]), None)
+        is_named = last and last.exception and EXCEPTION.match(last.exception[0])
+        if last and is_named and self.console.has_just_shown(failure.node, quoted):
+            return replace(diagnosis, context=(), excerpt=last.exception[:1])
         return diagnosis
 
     def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.ui.console import live, plain, status_area
+from runner.ui.console import plain, status_area
 from runner.ui.console.live import LiveConsole
 from tests.golden.conftest import Check
 from tests.lab.waiting import wait_until
@@ -25,15 +25,13 @@ class Passing:
     def __init__(self) -> None:
         self.now = UPTIME_S
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Passing:
-    made = Passing()
-    monkeypatch.setattr(live, "time", made)
-    return made
+def clock() -> Passing:
+    return Passing()
 
 
 @pytest.fixture
@@ -41,14 +39,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made = Terminal()
     monkeypatch.setattr(plain, "OUT", made.other)
     monkeypatch.setattr(plain, "ERR", made.theirs)
-    monkeypatch.setattr(status_area, "_clock_text", lambda _: "1 m 12 s")
+    monkeypatch.setattr(status_area, "format_age", lambda _: "1 m 12 s")
     monkeypatch.setenv("TERM", "xterm")
     yield made
     made.close()
 
 
-def following(pattern: str = "") -> LiveConsole:
-    shown = LiveConsole(None, NODES)
+def following(clock: Passing, pattern: str = "") -> LiveConsole:
+    shown = LiveConsole(None, NODES, clock)
     shown.phase("running")
     for node in NODES:
         shown.node_status(node, "running")
@@ -84,7 +82,7 @@ def train(shown: LiveConsole, clock: Passing, first: int, last: int) -> None:
 
 def test_the_bar_of_metrics_lines(check_screen: Check, terminal: Terminal, clock: Passing) -> None:
     """Figures do not scroll, an error does; what ends early has no time left."""
-    shown = following()
+    shown = following(clock)
     train(shown, clock, 3, 120)
     check_screen("progress-80.txt", screen_with(terminal, " 120/240"))
     train(shown, clock, 123, 237)
@@ -93,7 +91,7 @@ def test_the_bar_of_metrics_lines(check_screen: Check, terminal: Terminal, clock
 
 def test_the_bar_of_a_pattern(check_screen: Check, terminal: Terminal, clock: Passing) -> None:
     """The program's own lines scroll, and their steps are in the bar."""
-    shown = following(r"epoch (\d+)/(\d+)")
+    shown = following(clock, r"epoch (\d+)/(\d+)")
     for epoch in range(1, 4):
         clock.now += 60.0
         line = f"epoch {epoch}/12 train_loss {1 / epoch:.2f}\n"

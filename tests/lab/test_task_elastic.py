@@ -49,6 +49,7 @@ def test_every_step_counts_once_while_nodes_leave_and_come_back(
         *ELASTIC,
         "cluster.env.OMP_NUM_THREADS=1",
         "task=elastic",
+        "ui=raw",
         *script,
         "cluster.master=node2",
         *(f"cluster.env.{word}" for word in told),

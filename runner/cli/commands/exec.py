@@ -76,7 +76,7 @@ def exec_(
 
 def _console_sink(pool: HostPool) -> Callable[[str, str, bytes], None]:
     """Return a sink that shows output; it interrupts the verb when nobody reads that any more."""
-    from runner.ui.console.dedup import NO_RANK
+    from runner.ui.console.lines import NO_RANK
     from runner.workflows.host_pool import enqueue_signal
 
     console, was_gone = pool.console, False

@@ -236,7 +236,7 @@ class RunnerConfig:
         "name of a run in runs, latest, path of its folder, or null",
     )
     ui: str = choice(
-        "plain: lines only, as for a file; raw: those with the escape sequences of the programs",
+        "plain: lines only, as for a file; raw: all of them, as the programs wrote them",
         *("auto", "plain", "raw"),
     )
     deploy: DeployConfig = section(DeployConfig, "limits of pushed code")

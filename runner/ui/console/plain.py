@@ -7,133 +7,44 @@ nothing else: the bytes that wait are counted, and callers check `is_full` befor
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 import math
 import os
-import queue
 import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 
-from runner.ui.console.control_sequences import clean_lines
-from runner.ui.console.dedup import NO_RANK, Source
-from runner.ui.console.line_buffer import LineAssembler
-from runner.ui.console.traceback_folding import RankLines, TracebackFolder
+from runner.ui.console.lines import NO_RANK, LineAssembler, Source, Stream, clean_lines
+from runner.ui.console.progress_bar import ProgressBar
+from runner.ui.console.traceback_folding import TracebackFolder
+from runner.ui.console.writer import Writer
 from runner.ui.layout import message_width
 from runner.ui.output import message_text
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
 TICK_S = 0.25
-
-BATCH_BYTES = 1 << 18  # the number of bytes up to which small pieces are written together
-SUSPENDED_S = 1.5  # a wait longer than planned by this means that the process was stopped (Ctrl-Z)
+FIGURES_S = 30.0  # the interval at which figures are shown that no line has
 OUT, ERR = 1, 2
+SEEN_LINES, SEEN_BYTES = 40, 1 << 14  # the last lines, which a person still sees
 _TORCH_PREFIX = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
 
 
-class Writer(threading.Thread):
-    """A thread that writes to one file, or to two that are the same.
-
-    It calls `tick` at every interval, but not while a write blocks, and passes data through
-    `frame`. When the reader is gone it calls `on_reader_gone` once, and writes no more. After a
-    wait much longer than planned it calls `on_suspended`.
-    """
-
-    def __init__(
-        self,
-        descriptor: int,
-        interval_s: float,
-        tick: Callable[[], None],
-        on_reader_gone: Callable[[int], None],
-        frame: Callable[[bytes], bytes] = bytes,
-        on_suspended: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(daemon=True, name=f"fd {descriptor}")
-        self.waiting_bytes = self.waiting_pieces = 0
-        self.idle_since = 0.0  # when everything was last written
-        self.is_broken = False  # the reader is gone
-        self._interval_s, self._tick, self._on_reader_gone = interval_s, tick, on_reader_gone
-        self._frame, self._on_suspended = frame, on_suspended
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-
-    def put(self, descriptor: int, data: bytes) -> None:
-        """Queue data to be written after everything queued before."""
-        with self._lock:
-            self.waiting_bytes += len(data)
-            self.waiting_pieces += 1
-        self._queue.put((descriptor, data))
-
-    def finish(self) -> None:
-        """End the thread when everything is written."""
-        self._queue.put(None)
-
-    def run(self) -> None:
-        """Write what is queued until `finish` is called."""
-        next_tick = 0.0
-        ended = False
-        while not ended:
-            batch, ended = self._next_batch()
-            for descriptor, group in itertools.groupby(batch, key=itemgetter(0)):
-                pieces = [data for _, data in group]
-                data = b"".join(pieces)
-                if not self.is_broken:
-                    self._write(descriptor, self._frame(data))
-                with self._lock:
-                    self.waiting_bytes -= len(data)
-                    self.waiting_pieces -= len(pieces)
-                    if not self.waiting_pieces:
-                        self.idle_since = time.monotonic()
-            if time.monotonic() >= next_tick:
-                self._tick()
-                next_tick = time.monotonic() + self._interval_s
-
-    def _next_batch(self) -> tuple[list[tuple[int, bytes]], bool]:
-        """Return the queued data, up to some size, and whether the end follows."""
-        batch: list[tuple[int, bytes]] = []
-        size = 0
-        deadline = time.monotonic() + self._interval_s
-        try:
-            item = self._queue.get(timeout=self._interval_s)
-            while item is not None:
-                batch.append(item)
-                size += len(item[1])
-                if size >= BATCH_BYTES:
-                    return batch, False
-                item = self._queue.get_nowait()
-        except queue.Empty:
-            return batch, False
-        finally:
-            if time.monotonic() - deadline > SUSPENDED_S:
-                self._on_suspended()
-        return batch, True
-
-    def _write(self, descriptor: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(descriptor, view) :]
-            except BlockingIOError:
-                time.sleep(0.01)
-            except OSError:  # a reader such as `head` has ended: the run continues
-                self.is_broken = True
-                self._on_reader_gone(descriptor)
-                return
-
-
 class Console:
     """Ranks' output on their own streams, and the runner's lines on standard error.
 
     A line that redraws itself with carriage returns (a progress bar) is shown in its last form.
-    An unfinished line is shown after a second, and its rest as a line of its own.
+    An unfinished line is shown after a second, and its rest as a line of its own. Of lines of mere
+    figures only the last is shown now and then, in words.
     """
+
+    _has_area = False
 
     def __init__(
         self,
@@ -142,19 +53,27 @@ class Console:
         *,
         raw: bool = False,
         folds_tracebacks: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the writers; `ranks` are those whose output is shown, None for all.
 
         Unless `raw`, escape sequences in it are dropped, except for colours on a terminal.
         `folds_tracebacks` is for a run that goes on: see `first_failure`.
         """
-        self._ranks, self._reader_gone_note, self._raw = ranks, reader_gone_note, raw
+        self._ranks = ranks
+        self._reader_gone_note = reader_gone_note
+        self._raw = raw
+        self._clock = clock
         self._coloured = {fd for fd in (OUT, ERR) if os.isatty(fd) and not os.getenv("NO_COLOR")}
-        self._muted = False
+        self._is_muted = False
         self._work_folders: dict[str, bytes] = {}
-        self._folder = TracebackFolder(lambda: message_width(ERR)) if folds_tracebacks else None
+        width = functools.partial(message_width, ERR)
+        self._folder = TracebackFolder(width, self._bare, is_active=folds_tracebacks)
+        self._bar: ProgressBar | None = None
+        self._next_figures = 0.0
+        self._last_pieces: deque[bytes] = deque(maxlen=SEEN_LINES)  # shown where messages are
         self._lock = threading.Lock()
-        self._assemblers = {descriptor: LineAssembler(MAX_LINE_BYTES) for descriptor in (OUT, ERR)}
+        self._assembler = LineAssembler(MAX_LINE_BYTES)
         sys.stdout.flush()
         self._writers = self._open_writers()
         for writer in set(self._writers.values()):
@@ -163,7 +82,7 @@ class Console:
     @property
     def is_full(self) -> bool:
         """Whether more bytes wait than a console needs."""
-        return self._waiting_bytes > MAX_WAITING_BYTES and not self._muted
+        return self._waiting_bytes > MAX_WAITING_BYTES and not self._is_muted
 
     @property
     def reader_gone(self) -> bool:
@@ -171,8 +90,8 @@ class Console:
         return self._writers[OUT].is_broken
 
     def message(self, text: str) -> None:
-        """Write lines of the runner's own."""
-        self._writers[ERR].put(ERR, encode_lines(text))
+        """Write lines of the runner's own, after earlier ones of ranks; they may quote hosts."""
+        self._put_message(encode_lines(text))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
         """Note the phase ("connecting", "running", "stopping") and how long it has lasted."""
@@ -182,7 +101,7 @@ class Console:
 
     def verdict(self, text: str) -> None:
         """Write the report that ends a run."""
-        self.message(text)
+        self._put_message(encode_lines(text))
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output by whole lines; an unfinished one waits for its end.
@@ -191,24 +110,26 @@ class Console:
         """
         if self._ranks is not None and rank not in (*self._ranks, NO_RANK):
             return
-        descriptor = OUT if stream == "out" else ERR
+        key = (Source(node, rank), OUT if stream == "out" else ERR)
         with self._lock:
-            source = Source(node, rank)
-            lines = self._assemblers[descriptor].feed(source, data, time.monotonic())
+            lines = self._assembler.feed(key, data, self._clock())
             if lines is not None:
-                self._take_lines(source, descriptor, lines)
+                self._take_lines(key, lines)
 
-    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:  # noqa: ARG002
-        """Expect an attempt's lines: metrics, also those of `pattern`, here as any others.
+    def begin_attempt(self, pattern: str, work_folders: Mapping[str, str]) -> None:
+        """Expect an attempt's lines, and metrics; with an area those of `pattern`, too.
 
         Paths below a node's copy of the code are shown as in the project.
         """
-        folders = {node: f"{folder}/".encode() for node, folder in work_folders.items()}
         with self._lock:
-            self._work_folders = folders
+            self._work_folders = {node: f"{at}/".encode() for node, at in work_folders.items()}
+            self._bar = None if self._raw else ProgressBar(pattern, is_hidden=not self._has_area)
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Note what a rank appended to the file of its metrics; it is no output."""
+        if self._bar and (self._ranks is None or rank in self._ranks):
+            with self._lock:
+                self._bar.feed(Source(node, rank), data, self._clock())
 
     def first_failure(self, node: str, rank: int | None, *, is_over: bool = False) -> None:
         """Fold tracebacks that follow from this failure, until `recovered` or `reset_lines`.
@@ -217,40 +138,37 @@ class Console:
         attempt is, and its logs are read in no order of time.
         """
         with self._lock:
-            if self._folder:
-                known_at = math.inf if is_over else time.monotonic()
-                self._folder.fold_except(node, rank, known_at)
+            self._folder.fold_except(node, rank, math.inf if is_over else self._clock())
 
     def recovered(self) -> None:
         """Show whole tracebacks again: the ranks go on without what failed."""
         with self._lock:
-            if self._folder:
-                self._put_held_lines(self._folder.pop_all())
-                self._folder.keep_whole()
+            self._put_held_lines()
+            self._folder.keep_whole()
+
+    def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
+        """Return whether all these lines of a rank are among the last that were shown."""
+        seen = b"\n".join(self._last_pieces).split(b"\n")[-SEEN_LINES:]
+        bare = self._bare(Source(node, NO_RANK), "\n".join(lines).encode(errors="surrogateescape"))
+        return set(bare.split(b"\n")) <= set(seen)
 
     def mute(self) -> None:
         """Drop ranks' output from now on where it is too much; the log files are complete."""
-        self._muted = True
+        self._is_muted = True
 
     def reset_lines(self) -> None:
         """Write an attempt's unfinished last lines before the next attempt starts."""
         with self._lock:
-            self._put_partial_lines()
+            self._put_last_lines()
         self.recovered()
-        self._muted = False
-
-    def _put_partial_lines(self) -> None:
-        for descriptor, assembler in self._assemblers.items():
-            for key, partial in assembler.pop_all():
-                self._take_lines(Source(*key), descriptor, partial)
-        if self._folder:
-            self._put_held_lines(self._folder.pop_all())
+        self._is_muted = False
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
         """Write unfinished last lines and everything before them, in `deadline_s` at most."""
         with self._lock:
-            self._put_partial_lines()
-        deadline, writers = time.monotonic() + deadline_s, self._writers.values()
+            self._put_last_lines()
+        deadline = time.monotonic() + deadline_s
+        writers = self._writers.values()
         while any(each.waiting_pieces and each.is_alive() for each in writers):
             if time.monotonic() >= deadline:
                 return
@@ -273,60 +191,95 @@ class Console:
     def _open_writers(self) -> dict[int, Writer]:
         # One writer where both are the same terminal or file, so that lines keep their order; else
         # two, so that a blocked pipe does not hold back messages.
-        out = Writer(OUT, TICK_S, self._tick, self._on_reader_gone)
-        if os.path.samestat(os.fstat(OUT), os.fstat(ERR)):
-            return {OUT: out, ERR: out}
-        return {OUT: out, ERR: Writer(ERR, TICK_S, self._tick, self._on_reader_gone)}
+        descriptors = (OUT,) if _is_one_output() else (OUT, ERR)
+        writers = [Writer(fd, TICK_S, self._tick, self._on_reader_gone) for fd in descriptors]
+        return {OUT: writers[0], ERR: writers[-1]}
 
     def _tick(self) -> None:
         with self._lock:
-            for descriptor, assembler in self._assemblers.items():
-                now, idle_since = time.monotonic(), (w.idle_since for w in self._writers.values())
-                # While a reader is slow, nothing more is fetched from the hosts.
-                assembler.defer(now if self._waiting_bytes else max(idle_since))
-                for key, partial in assembler.pop_overdue(now):
-                    self._take_lines(Source(*key), descriptor, partial)
-            self._put_due_lines()
+            now = self._clock()
+            # While a reader is slow, nothing more is fetched from the hosts.
+            idle_since = max(writer.idle_since for writer in self._writers.values())
+            self._assembler.defer(now if self._waiting_bytes else idle_since)
+            for stream, partial in self._assembler.pop_overdue(now):
+                self._take_lines(stream, partial)
+            self._put_held_lines(now)
+            if now >= self._next_figures:
+                self._put_figures(now)
 
     def _on_reader_gone(self, descriptor: int) -> None:
         if descriptor == OUT:
             with contextlib.suppress(OSError):
                 os.write(ERR, self._reader_gone_note)
 
-    def _take_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
+    def _put_message(self, data: bytes) -> None:
+        self._writers[ERR].put(ERR, data)
+
+    def _put_last_lines(self) -> None:
+        """Write what ranks have not finished, and the last figures, which stay as other lines."""
+        for stream, partial in self._assembler.pop_all():
+            self._take_lines(stream, partial)
+        self._put_held_lines()
+        self._put_figures(None)
+        if self._bar:
+            self._bar.begin_anew()
+
+    def _put_figures(self, now: float | None) -> None:
+        """Write the figures that no line has shown, if there are any."""
+        state = self._bar.state(now) if self._bar and self._bar.has_news else None
+        if self._bar and state:
+            self._bar.has_news = False
+            self._next_figures = self._clock() + FIGURES_S
+            self._emit((state.source,), OUT, "  ".join(state.texts).encode())
+
+    def _take_lines(self, stream: Stream, lines: bytes) -> None:
         """Write lines, except for tracebacks, which wait."""
-        shown: bytes | None = lines
-        if self._folder:
-            shown = self._folder.feed(source, descriptor, lines, time.monotonic())
+        shown = self._folder.feed(stream, lines, self._clock())
         if shown is not None:
-            self._put_lines(source, descriptor, shown)
+            self._put_lines(stream, shown)
 
-    def _put_due_lines(self) -> None:
-        if self._folder:
-            self._put_held_lines(self._folder.pop_due(time.monotonic()))
+    def _put_held_lines(self, now: float = math.inf) -> None:
+        for stream, lines in self._folder.pop_due(now):
+            self._put_lines(stream, lines)
 
-    def _put_held_lines(self, held: list[RankLines]) -> None:
-        for source, descriptor, lines in held:
-            self._put_lines(source, descriptor, lines)
+    def _put_lines(self, stream: Stream, lines: bytes) -> None:
+        shown = self._output(stream, lines)
+        if shown is not None:
+            self._emit((stream[0],), stream[1], shown)
 
-    def _put_lines(self, source: Source, descriptor: int, lines: bytes) -> None:
-        lines = self._without_places(source, lines).replace(b"\r", b"")
-        if not self._raw:
-            lines = clean_lines(lines, keep_colours=descriptor in self._coloured)
-        self._put_prefixed(f"[{source.label}] ".encode(), descriptor, lines)
+    def _output(self, stream: Stream, lines: bytes) -> bytes | None:
+        """Return what is shown of lines, without mere figures; None for nothing."""
+        source, descriptor = stream
+        shown: bytes | None = self._bare(source, lines.replace(b"\r", b""))
+        if self._bar and shown is not None and source.rank != NO_RANK:
+            shown = self._bar.take(source, shown, self._clock())
+        if self._raw or shown is None:
+            return shown
+        return clean_lines(shown, keep_colours=descriptor in self._coloured)
 
-    def _without_places(self, source: Source, lines: bytes) -> bytes:
+    def _bare(self, source: Source, lines: bytes) -> bytes:
         """Return lines without what our own prefix says, and where the node has its code."""
         if b"[rank" in lines:
             lines = _TORCH_PREFIX.sub(b"", lines)
         folder = self._work_folders.get(source.node)
         return lines.replace(folder, b"") if folder else lines
 
-    def _put_prefixed(self, prefix: bytes, descriptor: int, lines: bytes) -> None:
-        if self._muted and self._writers[descriptor].waiting_bytes > MAX_WAITING_BYTES:
+    def _prefix(self, sources: Sequence[Source], descriptor: int) -> bytes:  # noqa: ARG002
+        return f"[{sources[0].label}] ".encode()
+
+    def _emit(self, sources: Sequence[Source], descriptor: int, lines: bytes) -> None:
+        """Write lines, all with the same prefix."""
+        writer = self._writers[descriptor]
+        if self._is_muted and writer.waiting_bytes > MAX_WAITING_BYTES:
             return
-        text = prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n"
-        self._writers[descriptor].put(descriptor, text)
+        if writer is self._writers[ERR]:
+            self._last_pieces.append(lines[-SEEN_BYTES:])
+        prefix = self._prefix(sources, descriptor)
+        writer.put(descriptor, prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
+
+
+def _is_one_output() -> bool:
+    return os.path.samestat(os.fstat(OUT), os.fstat(ERR))
 
 
 def encode_lines(text: str) -> bytes:
@@ -346,9 +299,8 @@ def open_console(
     The live one needs both to be the same terminal: a pipe may lead to that terminal as well
     (`| tee`), where its lines and the status area would overwrite each other.
     """
-    is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "")
-    is_screen = is_screen and os.isatty(ERR) and os.isatty(OUT)
-    if ui != "auto" or not is_screen or not os.path.samestat(os.fstat(OUT), os.fstat(ERR)):
+    is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "") and os.isatty(OUT)
+    if ui != "auto" or not is_screen or not _is_one_output():
         return Console(ranks, reader_gone_note, raw=ui == "raw", folds_tracebacks=True)
     from runner.ui.console.live import LiveConsole
 

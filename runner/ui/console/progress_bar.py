@@ -8,7 +8,6 @@ else, as an evaluation does, in a program whose other lines say how many steps t
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import deque
 from typing import NamedTuple
 
@@ -21,25 +20,13 @@ from runner.core.model.metrics import (
     parse_metrics,
     seconds_left,
 )
-from runner.ui.console.dedup import Source
+from runner.ui.console.lines import Source
 from runner.ui.figures import left_text, loss_text, more_texts, rate_text, step_text
 
-WINDOW, MIN_PAUSE_S = 30, 1.0
-"""How many observations the time left is estimated from, and the time that each of them covers."""
-
-MIN_SPAN_S = 3.0  # between the first and the last of them, for an estimate
-HISTORY_S, HISTORY_PACE = 60.0, 5.0
-"""What was written before an attach comes at once, or quicker than a run writes: in the first time,
-what came so many times quicker than what followed it says nothing of the pace."""
-
-MIN_CELLS, MAX_CELLS = 4, 24
-CELLS_SHARE = 4  # the width of a bar: at most one in this many cells of the terminal's
-DONE, LEFT = "\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
-
-Parts = list[tuple[str, str]]
-"""The pieces of a row, each with its style for Rich."""
-
-
+STEP_KEY = b'"step"'  # what each line of mere figures has
+WINDOW = 30  # observations that the time left is estimated from
+PAUSE_S = 1.0  # the time that each of them covers
+FIRST_S = 3.0  # that of the first: what was written before an attach comes all at once
 SILENT_S = 60.0  # after which another rank is shown
 
 
@@ -63,19 +50,15 @@ class StepClock:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=WINDOW)  # when, and the step
-        self._began: float | None = None  # the first of all
         self._since = 0.0  # the beginning of the time that the last one covers
 
     def note(self, step: int, now: float) -> None:
         """Note a step; one before the last is the first of a restart."""
-        if self._began is None:
-            self._began = now
-        last = self._seen[-1][1] if self._seen else None
-        if step == last:
+        if self._seen and step == self._seen[-1][1]:
             return
-        if last is not None and step < last:
+        if self._seen and step < self._seen[-1][1]:
             self._seen.clear()
-        if self._seen and now - self._since < MIN_PAUSE_S:
+        if self._seen and now - self._since < (PAUSE_S if len(self._seen) > 1 else FIRST_S):
             self._seen[-1] = (now, step)
         else:
             self._since = now
@@ -85,29 +68,21 @@ class StepClock:
         """Return the time left at `now`, None as long as it cannot be told."""
         if not self._seen:
             return None
-        began, first = self._first()
+        began, first = self._seen[0]
         seen_at, last = self._seen[-1]
-        if seen_at - began < MIN_SPAN_S:
+        if seen_at - began < FIRST_S:
             return None
         left = seconds_left(steps, last, last - first, seen_at - began)
         return None if left is None else max(0.0, left - (now - seen_at))
-
-    def _first(self) -> tuple[float, int]:
-        """Return the first observation that is no history."""
-        first = self._seen[0]
-        for (began, step), (ended, next_step) in itertools.pairwise(self._seen):
-            if self._began is None or began - self._began > HISTORY_S:
-                break
-            pace_s = (ended - began) / (next_step - step)
-            if step > first[1] and pace_s > HISTORY_PACE * (began - first[0]) / (step - first[1]):
-                first = began, step
-        return first
 
 
 class ProgressBar:
     """The metrics of the ranks of one attempt."""
 
-    def __init__(self, pattern: str = "") -> None:
+    def __init__(self, pattern: str = "", *, is_hidden: bool = False) -> None:
+        """Start; while it `is_hidden` only lines of mere figures are worth a look."""
+        self._is_hidden = is_hidden
+        self.has_news = False  # figures that no line has shown
         self._pattern = compile_pattern(pattern)
         self._partial_lines: dict[Source, bytes] = {}  # of the files that ranks append to
         self._ranks: dict[Source, LatestMetrics] = {}
@@ -120,15 +95,17 @@ class ProgressBar:
 
         Lines that say more than figures are among the others, those of a pattern as well.
         """
-        if not may_have_metrics(lines, self._pattern):
+        if not (STEP_KEY in lines if self._is_hidden else may_have_metrics(lines, self._pattern)):
             return lines
         others = []
         for line in lines.split(b"\n"):
             metrics = None
             with contextlib.suppress(ValueError):  # broken: it stays output
                 metrics = parse_metrics(line, self._pattern)
-            is_shown = metrics is not None and self._note(source, metrics, now)
-            if metrics is None or not (is_shown and metrics.is_all_figures):
+            is_noted = metrics is not None and self._note(source, metrics, now)
+            if metrics is not None and is_noted and metrics.is_all_figures:
+                self.has_news |= source == self._source
+            else:
                 others.append(line)
         return b"\n".join(others) if others else None
 
@@ -138,27 +115,25 @@ class ProgressBar:
         self._partial_lines[source] = rest[: MAX_LINE + 1]
         if line_break:
             self.take(source, lines, now)
+            self.has_news |= source == self._source and not self._is_hidden
 
-    def state(self, now: float) -> BarState | None:
-        """Return what is to be shown, None while there is nothing."""
-        return self._shown(self._clock.left_s(self._metrics.steps, now) if self._metrics else None)
-
-    def _shown(self, left_s: float | None) -> BarState | None:
-        metrics = self._metrics
-        if self._source is None or metrics is None:
+    def state(self, now: float | None) -> BarState | None:
+        """Return what is to be shown at `now`, without a time the last; None for nothing."""
+        if self._source is None or self._metrics is None:
             return None
+        metrics = self._metrics
         share = min(1.0, (metrics.step or 0) / metrics.steps) if metrics.steps else None
         figures = (loss_text(metrics), rate_text(metrics), *more_texts(metrics))
-        left = left_text(left_s if share != 1 else None)
-        return BarState(self._source, share, step_text(metrics), tuple(filter(None, figures)), left)
+        left_s = None if now is None or share == 1 else self._clock.left_s(metrics.steps, now)
+        shown = tuple(filter(None, figures))
+        return BarState(self._source, share, step_text(metrics), shown, left_text(left_s))
 
-    def pop(self) -> BarState | None:
-        """Return its last figures once, without the time that was left, and begin anew."""
-        state = self._shown(None)
+    def begin_anew(self) -> None:
+        """Forget the figures: the ranks start again, or have ended."""
+        self.has_news = False
         self._source = None
         self._clock = StepClock()
         self._ranks.clear()
-        return state
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
         """Take a line of a rank; return whether it counts the rank's steps."""
@@ -189,31 +164,3 @@ class ProgressBar:
     @property
     def _metrics(self) -> Metrics | None:
         return self._ranks[self._source].metrics if self._source else None
-
-
-def bar_row(bar: BarState, columns: int) -> Parts:
-    """Return how far a rank is: a bar if the number of steps is known, and its figures.
-
-    Where they have no room, the bar is shortened first; then figures are left out, the last ones
-    first, and the bar.
-    """
-    label = f"[{bar.source.label}] "
-    figures = [*bar.figures]
-    cells = 0
-    if bar.share is not None:
-        cells = max(MIN_CELLS, min(MAX_CELLS, columns // CELLS_SHARE))
-
-    def text() -> str:
-        return "  ".join(filter(None, (bar.step, *figures, bar.left)))
-
-    def is_too_wide() -> bool:
-        return len(label) + cells + bool(cells) + len(text()) >= columns
-
-    while is_too_wide() and cells > MIN_CELLS:
-        cells = max(MIN_CELLS, cells // 2)  # in few steps: the figures' width changes often
-    while is_too_wide() and figures:
-        figures.pop()
-    cells = 0 if is_too_wide() else cells
-    done = round((bar.share or 0) * cells)
-    drawn = [(DONE * done, "green"), (LEFT * (cells - done) + " ", "dim")] if cells else []
-    return [(label, "dim"), *drawn, (text(), "")]

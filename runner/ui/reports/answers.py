@@ -8,7 +8,7 @@ from typing import Any
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.results import CommandResult
 from runner.core.text import describe_exit
-from runner.ui.console.control_sequences import clean_lines
+from runner.ui.console.lines import clean_lines
 from runner.ui.layout import fold_names, group_names
 
 EXIT_LOST, EXIT_NOT_STOPPED = 4, 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,6 +29,12 @@ class Pipe:
             self._seen += chunk
         os.close(self.reading)
         return self._seen.decode()
+
+    def peek(self) -> bytes:
+        """Return what was written so far."""
+        while select.select([self.reading], [], [], 0)[0]:
+            self._seen += os.read(self.reading, 65536)
+        return self._seen
 
     def drop(self) -> None:
         for descriptor in (self.reading, self.writing):
@@ -151,3 +158,64 @@ def test_terminal_in_nonblocking_mode_loses_nothing(out: Pipe, err: Pipe) -> Non
 
     assert len(text) == 6 + 199999 + 1
     assert err.text() == ""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lines_of_mere_figures_are_one_now_and_then(out: Pipe, err: Pipe) -> None:
+    """Other lines are all there; the last figures are in words, and once."""
+    clock = Clock()
+    shown = Console(clock=clock)
+    shown.begin_attempt("", {})
+    shown.rank_output("a", 0, "out", b'{"step": 0, "steps": 9}\n')
+    wait_until(lambda: b"0/9" in out.peek(), "the first figures")
+    for step in range(1, 9):
+        shown.rank_output("a", 0, "out", b'{"step": %d, "steps": 9, "loss": 0.5}\n' % step)
+        shown.rank_output("b", 1, "out", b'{"step": %d, "steps": 9}\nbye %d\n' % (step, step))
+    clock.now += 31.0
+    wait_until(lambda: b"8/9" in out.peek(), "the last figures")
+    shown.rank_output("a", 0, "out", b'{"step": 9, "steps": 9}\n')
+    shown.flush_ranks()
+    shown.close()
+
+    assert out.text().splitlines() == [
+        "[a:0] 0/9",
+        *(f"[b:1] bye {step}" for step in range(1, 9)),
+        "[a:0] 8/9  loss 0.5",
+        "[a:0] 9/9  loss 0.5",
+    ]
+    assert err.text() == ""
+
+
+def test_raw_output_and_that_of_no_attempt_is_shown_as_it_is(out: Pipe, err: Pipe) -> None:
+    """`logs` shows every line."""
+    line = b'{"step": 1, "steps": 9}\n'
+    for raw in (True, False):
+        shown = Console(raw=raw)
+        if raw:
+            shown.begin_attempt("", {})
+        shown.rank_output("a", 0, "out", line)
+        shown.close()
+
+    assert out.text() == 2 * f"[a:0] {line.decode()}"
+    assert err.text() == ""
+
+
+@pytest.mark.usefixtures("out", "err")
+def test_what_was_shown_last_is_known() -> None:
+    """Where messages are shown, whole, and as it was shown; nothing else."""
+    shown = Console()
+    shown.begin_attempt("", {"a": "/work"})
+    shown.rank_output("a", 0, "err", b"[rank0]: File /work/t.py\nValueError: x\n")
+    shown.rank_output("a", 0, "out", b"elsewhere\n")
+    assert shown.has_just_shown("a", ["File /work/t.py", "ValueError: x"])
+    assert not shown.has_just_shown("a", ["File /work/t.py", "ValueError: y"])
+    assert not shown.has_just_shown("a", ["elsewhere"])
+    shown.rank_output("a", 0, "err", b"x\n" * plain.SEEN_LINES)
+    assert not shown.has_just_shown("a", ["ValueError: x"])
+    shown.close()

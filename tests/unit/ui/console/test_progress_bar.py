@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.ui.console.dedup import Source
+from runner.ui.console.lines import Source
 from runner.ui.console.progress_bar import SILENT_S, ProgressBar, StepClock
 
 FIRST, SECOND = Source("gpu1", 0), Source("gpu2", 1)
@@ -22,10 +22,11 @@ def test_the_lowest_rank_that_prints_metrics_is_shown() -> None:
     assert (state.source, state.share) == (FIRST, 0.25)
     assert state.texts == ("2/8", "loss 0.25", "64/s")
     bar.take(FIRST, b'{"step": 8, "steps": 8, "rate": 12345.6, "unit": "it/s"}', 3.0)
-    last = bar.pop()
+    last = bar.state(None)
     assert last is not None
     assert last.texts == ("8/8", "loss 0.25", "12,346 it/s")
-    assert bar.pop() is None
+    bar.begin_anew()
+    assert bar.state(4.0) is None
 
 
 @pytest.mark.parametrize(
@@ -101,3 +102,12 @@ def test_time_left_follows_the_steps() -> None:
     assert clock.left_s(50, 115.0) == 25.0
     assert clock.left_s(50, 999.0) == 0.0
     assert clock.left_s(None, 110.0) is None
+
+
+def test_what_was_written_before_an_attach_says_nothing_of_the_pace() -> None:
+    """It comes in the first seconds, quicker than a run takes its steps."""
+    clock = StepClock()
+    for step in range(1000):
+        clock.note(step, step / 500)
+    clock.note(1009, 12.0)
+    assert clock.left_s(1109, 12.0) == pytest.approx(100.0, rel=0.01)

@@ -1,0 +1,157 @@
+"""Lines of ranks: from pieces, with prefixes, without control sequences, and equal ones once."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.ui.console import lines
+from runner.ui.console.lines import (
+    HOLD_S,
+    LineAssembler,
+    LineDeduplicator,
+    LineStyler,
+    PendingLine,
+    Source,
+    clean_lines,
+)
+
+GREY = LineStyler(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
+BASIC = LineStyler(["gpu1", "gpu2"], {"TERM": "xterm"})
+OUT, ERR = 1, 2
+ME = (Source("a", 0), OUT)
+LATER = HOLD_S + 0.001
+
+
+def sources(*ranks: int) -> list[Source]:
+    return [Source(f"gpu{rank // 2 + 1}", rank) for rank in ranks]
+
+
+def test_prefix_names_node_and_rank_and_of_many_how_many() -> None:
+    """Standard error has a mark, with and without colour; nodes are named if that is short."""
+    assert GREY.prefix(Source("gpu2", 1), is_error=False) == b"[gpu2:1] "
+    assert GREY.prefix(Source("gpu2", 1), is_error=True) == b"[gpu2:1]! "
+    assert BASIC.prefix(Source("gpu1", 0), is_error=False) == b"\x1b[36m[gpu1:0]\x1b[0m "
+    assert BASIC.prefix(Source("gpu2", 1), is_error=True) == (
+        b"\x1b[35m[gpu2:1]\x1b[0m\x1b[31m!\x1b[0m "
+    )
+    assert BASIC.prefix(Source("gpu2", 1), is_error=True, is_plain=True) == b"[gpu2:1]! "
+    assert GREY.prefix(*sources(0, 2, 4), is_error=False) == "[×3 gpu[1-3]] ".encode()
+    assert GREY.prefix(*sources(*range(0, 80, 6)), is_error=False) == "[×14] ".encode()
+
+
+@pytest.mark.parametrize(
+    ("wrote", "shown"),
+    [
+        (b"plain\ntext", b"plain\ntext"),
+        (b"\x1b[31mred\nnot red", b"\x1b[31mred\x1b[0m\nnot red"),
+        (b"up\x1b[1A\x1b[2Kwiped", b"upwiped"),
+        (b"\x1b]0;title\x07text", b"text"),
+        (b"\x1b]8;;http://x\x1b\\link", b"link"),
+        (b"\x1b[?1049h\x1b7\x1bc\x1b(0text", b"text"),
+        ("é\u009b2J\u009d0;t\x1b\u0080[2J°".encode(), "é2J0;t°".encode()),
+        (b"ring\x07 back\x08 other\x0e", b"ring back other"),
+        (b"cut \x1b", b"cut "),
+        ("hällo\t█".encode(), "hällo\t█".encode()),
+    ],
+)
+def test_ranks_colour_their_own_line_at_most(wrote: bytes, shown: bytes) -> None:
+    """Nothing of theirs moves the cursor, or lasts beyond the line."""
+    assert clean_lines(wrote, keep_colours=True) == shown
+    assert b"\x1b" not in clean_lines(wrote, keep_colours=False)
+
+
+def test_report_has_the_colour_of_its_end() -> None:
+    """What goes on is no failure; without colours there is none."""
+    for calm in ("run a goes on without this terminal", "run a is being stopped without it"):
+        assert BASIC.style_report(calm) == calm
+    failed = "run a failed after 1 s"
+    assert BASIC.style_report(failed) == f"\x1b[1;31m{failed}\x1b[0m"
+    assert GREY.style_report(failed) == failed
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"one\ntwo\n"], [b"one\ntwo"]),
+        ([b"he", b"llo\nwor", b"ld\n"], [None, b"hello", b"world"]),
+        ([b"\n\nx\n"], [b"\n\nx"]),
+        ([b"dos\r\nlines\r\n"], [b"dos\nlines"]),
+        ([b"dos\r", b"\nnext\n"], [None, b"dos\nnext"]),
+        ([b"odd\r\r\n"], [b"odd"]),
+        ([b"\r 10%\r 20%", b"\r 30%\n"], [None, b"\r 30%"]),
+        ([b"10%\r", b"20%\r", b"30%\r", b"\n"], [None, None, None, b"\r30%"]),
+        ([b"\r 10%\r      \rdone\nmore\n"], [b"\rdone\nmore"]),
+        ([b"a\n\r1\r2\nb\n"], [b"a\n\r2\nb"]),
+    ],
+)
+def test_pieces_become_lines(pieces: list[bytes], shown: list[bytes | None]) -> None:
+    """A line is shown when it ends, in its newest form; a carriage return marks one with others."""
+    assembler = LineAssembler(1000)
+    assert [assembler.feed(ME, piece, 0.0) for piece in pieces] == shown
+
+
+def test_unfinished_line_is_handed_out_after_a_second_and_its_rest_later() -> None:
+    """No byte is doubled, none is lost, and no empty line is made up."""
+    assembler = LineAssembler(1000)
+    assembler.feed(ME, b"before\nLoading", 5.0)
+
+    assert assembler.pop_overdue(5.9) == []
+    assert assembler.pop_overdue(6.0) == [(ME, b"Loading")]
+    assert assembler.pop_overdue(9.0) == []
+    assert assembler.feed(ME, b" still", 9.0) is None
+    assert assembler.pop_overdue(9.9) == []
+    assert assembler.pop_overdue(10.0) == [(ME, b" still")]
+    assert assembler.feed(ME, b"\n", 11.0) is None
+    assert assembler.feed(ME, b"\n", 11.0) == b""
+
+
+def test_endless_line_comes_in_pieces() -> None:
+    """And the end of the last piece is no line."""
+    assembler = LineAssembler(8)
+
+    assert assembler.feed(ME, b"12345678", 0.0) is None
+    assert assembler.feed(ME, b"9abc", 0.0) == b"123456789abc"
+    assert assembler.feed(ME, b"\nx\n", 0.0) == b"x"
+
+
+def told(held: list[PendingLine]) -> list[str]:
+    return [
+        f"{','.join(str(source.rank) for source in each.sources)} {each.line.decode()}"
+        for each in held
+    ]
+
+
+def add(equal: LineDeduplicator, rank: int, text: bytes, stream: int = OUT) -> None:
+    equal.add((Source(f"n{rank}", rank), stream), text, 0.0)
+
+
+def test_equal_lines_are_one() -> None:
+    """Of the same stream, in the time that they wait."""
+    equal = LineDeduplicator()
+    for rank in range(3):
+        add(equal, rank, b"start\nready")
+    add(equal, 3, b"start", stream=ERR)
+
+    assert told(equal.pop_due(LATER)) == ["0,1,2 start", "0,1,2 ready", "3 start"]
+
+
+def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
+    """Rank 1 said y before x, so its x cannot join the x that waits before y."""
+    equal = LineDeduplicator()
+    add(equal, 0, b"x\ny")
+    add(equal, 1, b"y\nx")
+
+    assert told(equal.pop_due()) == ["0 x", "0,1 y", "1 x"]
+
+
+def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a big piece nor many small ones; a moment later it is no flood any more."""
+    monkeypatch.setattr(lines, "FLOOD_LINES", 100)
+    equal = LineDeduplicator()
+
+    assert not equal.accepts(b"x\n" * lines.FLOOD_CHUNK_LINES, 1.0)
+    assert equal.accepts(b"x", 1.0 + LATER)
+    assert all(equal.accepts(b"x", 2.0) for _ in range(100))
+    assert not equal.accepts(b"x", 2.0)
+    assert equal.accepts(b"x", 2.0 + LATER)
+    assert not equal.accepts(b"x" * (lines.FLOOD_BYTES + 1), 3.0)
