@@ -47,7 +47,9 @@ def test_first_failure_ends_all(slurm: Slurm, hpc: Launcher) -> None:
 
 def test_success_of_the_node_that_decides_is_that_of_the_job(slurm: Slurm, hpc: Launcher) -> None:
     """The other one serves, is stopped then, and has not failed."""
-    program = 'task.command=[bash, -c, "[ $NODE_RANK = 0 ] || exec sleep 300"]'
+    up = "until [ -e ~/up ]; do sleep 0.1; done"
+    serve = "touch ~/up; exec sleep 300"
+    program = f'task.command=[bash, -c, "if [ $NODE_RANK = 0 ]; then {up}; else {serve}; fi"]'
     done = hpc(HPC, program, "task.entry=plain", "task.decides=master")
     assert done.code == 0, done
     assert "node2  rank 1 was stopped" in done.err
