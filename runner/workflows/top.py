@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from rich.live import Live
 
 from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import encode
-from runner.core.errors import Interrupted, NotReady
+from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample
@@ -65,6 +66,8 @@ def watch_hosts(composed: LaunchRequest, *, is_run: bool, is_live: bool, as_json
         watch.poll()
         finder.pool.poll_for_stop(FIRST_POLL_S)
         watch.poll()
+        if not watch.knows_a_load:
+            raise NotReady([*watch.problems.values()])
         if is_live and watch.end is None:
             _follow(watch)
     if as_json:
@@ -92,7 +95,9 @@ def _follow(watch: HostWatch) -> None:
             try:
                 watch.finder.pool.poll_for_stop(POLL_S)
                 watch.poll()
-            except Interrupted:
+            except Interrupted as interrupted:
+                if interrupted.exit_code != SIGNAL_EXIT_BASE + signal.SIGINT:
+                    raise
                 return
 
 
@@ -110,7 +115,7 @@ class HostWatch:
         self._runs: list[RemoteRun] = []
         self._samples: dict[str, deque[Sample]] = {}
         self._in_jobs: dict[str, NodeView] = {}
-        self._silent: dict[str, str] = {}
+        self.problems: dict[str, Problem] = {}  # of hosts that do not answer
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
 
@@ -127,15 +132,19 @@ class HostWatch:
             self._samples.setdefault(name, deque(maxlen=KEPT_SAMPLES)).append(sample)
         for name in self._samples.keys() - answers.keys():
             del self._samples[name]
-        if now >= self._runs_due:
+        is_due = now >= self._runs_due
+        if is_due:
             self._runs_due = now + RUNS_S
             self._runs = finder.runs(self._run.run_id if self._run else "")
             self._ask_jobs()
+        self.problems = {**finder.unreachable, **problems}
+        if is_due:
             self._look_for_end()
-        problems = {**finder.unreachable, **problems}
-        self._silent = {name: problem.message for name, problem in problems.items()}
-        if not answers and not self._in_jobs:
-            raise NotReady([*problems.values()])
+
+    @property
+    def knows_a_load(self) -> bool:
+        """Whether a host answers, or a node of a job has samples on record."""
+        return bool(self._samples) or any(node.samples for node in self._in_jobs.values())
 
     def view(self) -> ClusterView:
         """Return what is known now."""
@@ -145,7 +154,7 @@ class HostWatch:
                 on_node.setdefault(name, []).append(run.run_id)
         names = [node.name for node in self.finder.cluster_nodes]
         if self._run:
-            names = [name for name in names if name in on_node or name in self._silent]
+            names = [name for name in names if name in on_node or name in self.problems]
         in_jobs = self._in_jobs
         return ClusterView(
             title=self._title,
@@ -154,7 +163,7 @@ class HostWatch:
                     NodeView(
                         name,
                         samples=tuple(self._samples.get(name, ())),
-                        silence=self._silent.get(name, ""),
+                        silence=self.problems[name].message if name in self.problems else "",
                         runs=tuple(on_node.get(name, ())),
                     )
                     for name in names
@@ -177,7 +186,7 @@ class HostWatch:
         run = self._runs[-1] if self._run and self._runs else None
         if run is None or run.is_active:
             return
-        silent = () if run.is_complete else tuple(self._silent)
+        silent = () if run.is_complete else tuple(self.problems)
         if not silent or (run.tells_end and not run.may_go_on_elsewhere):
             self.end = RunEnd(run.run_id, aggregate_state(run.by_host), silent)
 

@@ -121,7 +121,7 @@ def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
 def test_a_view_follows_its_hosts_and_leaves_no_trace(
     lab: Lab, on_lab: Launcher, gpus: dict[str, HostGpus]
 ) -> None:
-    """A host that is unplugged, a driver that hangs, and Ctrl-C."""
+    """Hosts that are unplugged, at last all of them, a driver that hangs, and Ctrl-C."""
     with closing(View(on_lab, "lab")) as view:
         view.until("2 of 2 nodes answer  ", "0 of 4 GPUs in use")
         gpus["node1"].set(mode="hang")
@@ -129,6 +129,9 @@ def test_a_view_follows_its_hosts_and_leaves_no_trace(
         lab["node2"].unplug()
         view.until("not answering: ", "1 of 2 nodes answer")
         start = len(view.read())
+        lab["node1"].unplug()
+        view.until("0 of 2 nodes answer", start=start)
+        lab["node1"].plug()
         lab["node2"].plug()
         view.until("2 of 2 nodes answer", start=start)
         view.type("\x03")
