@@ -74,7 +74,8 @@ def _code_difference(first: Path, second: Path) -> Iterator[str]:
     before = _files(first)
     after = _files(second)
     for path in sorted({*before, *after}):
-        old, new = before.get(path), after.get(path)
+        old = before.get(path)
+        new = after.get(path)
         if old and new and old[1].digest == new[1].digest:
             continue
         old_lines = _lines(*old) if old else []
