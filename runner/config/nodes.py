@@ -184,7 +184,8 @@ def select_nodes(
 
 def check_decides(validator: Validator, spec: Spec) -> None:
     """Report a node that cannot decide the end of the run."""
-    where, decides = "task.decides", spec.task.decides
+    where = "task.decides"
+    decides = spec.task.decides
     if decides and not spec.task.is_plain:
         message = f"under {spec.task.entry} the ranks of all nodes end together"
         validator.add(where, message, "set task.entry=plain, or leave it out")

@@ -63,7 +63,9 @@ class Preparation:
 
     def __init__(self, request: LaunchRequest, source: CodeSource, pool: HostPool) -> None:
         self._spares = pool.spec.spares if pool.spec.relaunch.max else ()
-        self._request, self._source, self._pool = request, source, pool
+        self._request = request
+        self._source = source
+        self._pool = pool
         self._candidates = pool.spec
 
     def collect_facts(self) -> dict[str, Facts]:

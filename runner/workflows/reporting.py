@@ -176,7 +176,8 @@ class Ending:
     def _download(
         self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float
     ) -> dict[str, PullResult]:
-        run_id, folder = plan.run_id, self.store.folder
+        run_id = plan.run_id
+        folder = self.store.folder
         return download(self.pool, run_id, folder, kinds, limit_s=limit_s, patience_s=patience_s)
 
     def _fetched(self, plan: Plan, kinds: Collection[str]) -> str:

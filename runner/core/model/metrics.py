@@ -35,7 +35,9 @@ _LOOKS_LIKE_ONE = re.compile(rb'\{\s*"step"\s*:\s*(?:-?[0-9I]|NaN)')
 
 _SHOWN = ("step", "steps", "loss", "rate", "unit")
 
-TOLD, STEPS, EPOCHS = 2, 1, 0
+TOLD = 2
+STEPS = 1
+EPOCHS = 0
 """Forms of lines: JSON or of the pattern, plain with a step, and plain without one.
 
 Of a rank only those in the highest form count: others sum up the same figures.

@@ -287,7 +287,8 @@ def _own_failure(
 
     A rank that was told to end, by a stop or by torch, had failed if it had raised before.
     """
-    event, body = timed.event, timed.event.body
+    event = timed.event
+    body = timed.event.body
     if not isinstance(body, RankExited) or failure.is_secondary:
         return None
     if stop is None and body.signal != signal.SIGTERM:

@@ -19,7 +19,8 @@ from runner.host.storage.run_list import is_in_job
 from runner.host.storage.run_owner import RunSocket
 from runner.host.supervisor.command_file import append_command
 
-POLL_S, MARGIN_S = 0.2, 5.0
+POLL_S = 0.2
+MARGIN_S = 5.0
 
 
 class Handler(RequestHandler):

@@ -53,7 +53,8 @@ def look_at_disks(folders: List[str], facts: Dict[str, str]) -> None:
             while not os.path.isdir(path):
                 path = os.path.dirname(path)
             disk = os.statvfs(path)
-            size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+            size = disk.f_blocks * disk.f_frsize
+            free = disk.f_bavail * disk.f_frsize
             facts.setdefault("shm", f"{size >> 20} MiB")  # the first one
             has_no_inode = disk.f_files and not disk.f_favail
             device = os.stat(path).st_dev

@@ -190,7 +190,8 @@ class RankTracker:
 
     def take_left_behind(self) -> List[int]:
         """Return what ranks, stopped or failed since the last call, left in their groups."""
-        groups, self._groups_to_end = self._groups_to_end - {0}, set()
+        groups = self._groups_to_end - {0}
+        self._groups_to_end = set()
         if not groups:
             return []
         processes = procfs.table()

@@ -19,7 +19,8 @@ from runner.core.model.plan import Order
 from runner.host.process import procfs, subreaper
 
 STORE_THREAD = "pt_tcpstore"  # as torch names the thread that serves a store; old ones do not
-FIRST_GAP_S, GROWTH = 0.5, 1.06  # of the time between two looks
+FIRST_GAP_S = 0.5  # of the time between two looks
+GROWTH = 1.06
 LOOPBACK = re.compile(r"(\w{16}FFFF0000)?\w{6}7F")  # 127.x, as `kernel_form`
 
 

@@ -27,7 +27,11 @@ FLOOD_CHUNK_LINES = 64  # a piece of more lines than this is a flood as well
 PALETTE_256 = (b"38;5;37", b"38;5;133", b"38;5;71", b"38;5;136", b"38;5;104", b"38;5;173")
 """Colours that are readable on black and on white; red is reserved for errors."""
 PALETTE_16 = (b"36", b"35", b"32")
-RED, GREEN, YELLOW, DIM, BOLD = b"31", b"32", b"33", b"2", b"1"
+RED = b"31"
+GREEN = b"32"
+YELLOW = b"33"
+DIM = b"2"
+BOLD = b"1"
 
 ESC = b"\x1b"
 RESET = b"\x1b[0m"

@@ -29,7 +29,8 @@ MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is w
 TICK_S = 0.25
 FIGURES_S = 30.0  # the interval at which figures are shown that no line has
 OUT, ERR = 1, 2
-SEEN_LINES, SEEN_BYTES = 40, 1 << 14  # the last lines, which a person still sees
+SEEN_LINES = 40  # the last lines, which a person still sees
+SEEN_BYTES = 1 << 14
 _TORCH_PREFIX = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"

@@ -25,9 +25,11 @@ SCREEN_SHARE = 3  # the area takes at most one in this many rows of the terminal
 MAX_NAMES_CELLS = 24  # the width of nodes' names in a row of the area
 BAD_STATES = ("lost", "failed", "not reached", "unreachable", "refused")  # prefixes, highlighted
 
-MIN_CELLS, MAX_CELLS = 4, 24
+MIN_CELLS = 4
+MAX_CELLS = 24
 CELLS_SHARE = 4  # the width of a bar: at most one in this many cells of the terminal's
-DONE, LEFT = "\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+DONE = "\N{BOX DRAWINGS HEAVY HORIZONTAL}"
+LEFT = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 
 Parts = list[tuple[str, str]]
 """The pieces of a row, each with its style for Rich."""
@@ -91,7 +93,9 @@ class StatusArea:
         """Return the area's rows for a terminal of that size."""
         with self._lock:
             elapsed_s = self._clock() - self._phase_began
-            phase, progress, bar = self._phase, self._progress, self._bar
+            phase = self._phase
+            progress = self._progress
+            bar = self._bar
             states = group_names((node, state) for node, state in self._states.items() if state)
             has_progress = bool(progress or bar)
             self._is_shown |= has_progress or not 0 <= elapsed_s <= SHOW_AFTER_S

@@ -172,7 +172,8 @@ def _summary(traceback: Traceback, room: int, why: str) -> str:
     sentence, then its type, then its end.
     """
     size = counted(traceback.end - traceback.start, "line")
-    before, after = f"{size} of a traceback: ", f" ({why})"
+    before = f"{size} of a traceback: "
+    after = f" ({why})"
     limit = max(room - len(before) - len(after), MIN_EXCEPTION_CHARS)
     limit = min(limit, MAX_EXCEPTION_CHARS)
     exception = traceback.exception[0].rstrip()

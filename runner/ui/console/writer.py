@@ -17,7 +17,8 @@ BATCH_BYTES = 1 << 18  # the number of bytes up to which small pieces are writte
 SUSPENDED_S = 1.5  # a wait longer than planned by this means that the process was stopped (Ctrl-Z)
 WRITE_INTERVAL_S = 0.05
 REDRAW_INTERVAL_S = 0.125
-DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24  # the size assumed for a terminal that reports none
+DEFAULT_COLUMNS = 80  # the size assumed for a terminal that reports none
+DEFAULT_ROWS = 24
 
 
 class Writer(threading.Thread):
@@ -140,10 +141,12 @@ class Screen(Writer):
 
     def frame(self, data: bytes) -> bytes:
         """Return the bytes that write `data`, whole lines, above the area."""
-        columns, rows = DEFAULT_COLUMNS, DEFAULT_ROWS
+        columns = DEFAULT_COLUMNS
+        rows = DEFAULT_ROWS
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(self._descriptor)
-            columns, rows = size.columns or columns, size.lines or rows
+            columns = size.columns or columns
+            rows = size.lines or rows
         now = time.monotonic()
         is_resized = (columns, rows) != self._drawn_size
         if now >= self._next_redraw or is_resized or self._area.has_ended:

@@ -93,9 +93,11 @@ def load_charts(runs: Sequence[RunData], origins: Sequence[float]) -> list[dict[
             times, rows = _on_grid([series for _, series in members], origins[number])
             names = [label for label, _ in members]
             if len(runs) > 1:
-                names, rows = [run.run_id], _mean(rows)
+                names = [run.run_id]
+                rows = _mean(rows)
             elif len(members) > MAX_LINES:
-                names, rows = ["least", "mean", "most"], _spread(rows)
+                names = ["least", "mean", "most"]
+                rows = _spread(rows)
             labels += map(printable, names)
             colours += [number] if len(runs) > 1 else range(len(names))
             tables.append([times, *([rounded(float(v)) for v in row] for row in rows)])
