@@ -11,7 +11,7 @@ from runner.control.record.file_names import CONFIG_FILE, PLAN_FILE
 from runner.core.codec import encode
 from runner.core.model.plan import Plan
 from runner.core.model.samples import GpuSample, Sample
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, EventBody

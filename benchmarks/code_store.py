@@ -21,7 +21,7 @@ from pathlib import Path
 
 from runner.control.code.code_store import CodeStore
 from runner.control.code.snapshot import Snapshot
-from runner.core.model.spec import Deploy
+from runner.core.spec import Deploy
 from tests.golden.builders import spec
 from tests.lab.lab import make_lab
 from tests.lab.launching import PLAIN_ENTRY

@@ -15,7 +15,7 @@ from invoke.exceptions import Exit, UnexpectedExit
 
 from runner.cli.selection import Selection
 from runner.core.errors import ConfigError, NotReady, Problem, RunnerError
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from runner.transport.ssh.transport import SshTransport
 from runner.ui.layout import fold_names
 from runner.ui.output import note
@@ -99,7 +99,7 @@ def group(cluster: str, *overrides: str) -> ClusterGroup:
         if local := [node.name for node in spec.nodes if node.transport != "ssh"]:
             message = f"{fold_names(local)} is this machine, which is reached without ssh"
             raise ConfigError([Problem(f"cluster={cluster}", message, "use `run` of Invoke there")])
-        transport = SshTransport(spec.ssh, on_note=note)
+        transport = SshTransport(spec.cluster.ssh, on_note=note)
         hosts = ClusterGroup()
         hosts.extend(NodeConnection(node, transport) for node in spec.nodes)
     except RunnerError as error:

@@ -17,9 +17,9 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Facts, Gpu
 from runner.core.model.network_probe import NetworkProbe
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node, Spec
 from runner.core.planning.build_plan import select_gpus
 from runner.core.planning.readiness import requirement_problems
+from runner.core.spec import Node, Spec
 
 ok = functools.partial(Finding, Level.OK)
 warning = functools.partial(Finding, Level.WARNING)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from runner.checks.base import CheckContext, check, ok, used_gpus, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node
 from runner.core.planning.container.problems import awaits_image
+from runner.core.spec import Node
 
 DEFAULT_SHM_BYTES = 64 << 20  # what docker and podman give
 
@@ -51,4 +51,4 @@ def _inside_findings(context: CheckContext, node: Node, facts: Facts) -> Iterato
 
 
 def _ranks(context: CheckContext, node: Node, facts: Facts) -> int:
-    return 1 if context.spec.task.is_plain else node.nproc or len(used_gpus(node, facts))
+    return 1 if context.spec.task.is_plain else node.nproc_per_node or len(used_gpus(node, facts))

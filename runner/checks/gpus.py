@@ -113,8 +113,10 @@ def driver(context: CheckContext) -> Iterator[Finding]:
         if used_gpus(node, facts) and (finding := _too_old_finding(name, facts)):
             spec = context.spec
             path = "LD_LIBRARY_PATH"  # NVIDIA's cuda-compat may be on it
-            sets_path = path in spec.env_of(node) or any(path in line for line in spec.setup)
-            is_doubtful = spec.backend == "gloo" or sets_path
+            sets_path = path in spec.env_of(node) or any(
+                path in line for line in spec.setup_of(node)
+            )
+            is_doubtful = spec.cluster.backend == "gloo" or sets_path
             yield replace(finding, level=Level.WARNING) if is_doubtful else finding
         elif version != common:
             choice = f"driver {version}, most have {common}: NCCL may choose other transports there"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from runner.checks.base import CheckContext, check, ok, used_gpus, warning
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node, Spec
 from runner.core.planning.readiness import TMP_HINT, free_space_hint, is_tmp_full
 from runner.core.protocol.paths import releases_folder
 from runner.core.shell import cluster_flag, this_program
+from runner.core.spec import Node, Spec
 from runner.core.text import counted, format_ranges
 
 LOW_DISK_BYTES, LOW_SHM_BYTES = 2 << 30, 1 << 30  # a run of some hours, or data loaders, may fail
@@ -45,7 +45,7 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
             message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
             yield warning(node.name, message, TMP_HINT)
-        has_own_shm = context.spec.container and not context.spec.container.host_ipc
+        has_own_shm = context.spec.container and not (context.spec.container.ipc == "host")
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
             message = (
                 f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "
@@ -59,7 +59,7 @@ def _release_warning(spec: Spec, facts: Facts) -> Finding:
     message = f"the pushed code differs from what is here: {facts.release_damage}"
     if facts.release_damage is None:
         message = "the pushed code could not be read: the disk is slow, or access is denied"
-    hosts = f"{cluster_flag(spec.cluster)} --set 'cluster.only=[{facts.node}]'"
+    hosts = f"{cluster_flag(spec.cluster.name)} --set 'cluster.only=[{facts.node}]'"
     remove = f"rm -rf {shlex.quote(releases_folder(facts.workdir))}"
     hint = f"remove it, and the next launch sends it: {this_program()} exec {hosts} -- {remove}"
     return warning(facts.node, message, hint)
@@ -96,7 +96,7 @@ def system(context: CheckContext) -> Iterator[Finding]:
     """Warn where cores or memory are too few for the ranks, far from their GPUs, or in use."""
     for node, facts in context.ready:
         findings = [
-            *_memory_findings(node, facts, context.spec.cluster),
+            *_memory_findings(node, facts, context.spec.cluster.name),
             *_core_findings(node, facts),
             *_load_findings(node, facts),
         ]
@@ -130,7 +130,7 @@ def _memory_findings(node: Node, facts: Facts, cluster: str) -> Iterator[Finding
 
 def _core_findings(node: Node, facts: Facts) -> Iterator[Finding]:
     gpus = used_gpus(node, facts)
-    ranks = node.nproc or len(gpus) or 1
+    ranks = node.nproc_per_node or len(gpus) or 1
     if facts.cores < ranks:
         message = f"{counted(facts.cores, 'core')} for {ranks} ranks: they compete for time"
         key = f"cluster.nodes.{node.name}.nproc_per_node"

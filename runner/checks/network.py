@@ -9,7 +9,6 @@ from runner.checks.base import CheckContext, check, most_common, ok, warning
 from runner.core.errors import NotReady
 from runner.core.model.facts import Endpoint, Facts
 from runner.core.model.results import Finding
-from runner.core.model.spec import Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import (
     AttemptEndpoints,
@@ -18,6 +17,7 @@ from runner.core.planning.endpoints import (
     peer_endpoints,
 )
 from runner.core.planning.readiness import problems_of, without_removed_env
+from runner.core.spec import Spec
 
 
 @check(100)

@@ -31,7 +31,7 @@ def python(context: CheckContext) -> Iterator[Finding]:
         own, login = facts.python, facts.login_python
         has_less = own.torch and not login.torch
         if own.prefix and login.prefix and own.prefix != login.prefix and not has_less:
-            found = f"{context.spec.python} at {login.executable} ({_python_text(login)})"
+            found = f"{node.python} at {login.executable} ({_python_text(login)})"
             gets = f"the task gets {own.executable} ({_python_text(own)})"
             hint = f"to use that one: cluster.python={login.executable}"
             yield warning(node.name, f"a login shell finds {found}, {gets}", hint)

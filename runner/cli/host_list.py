@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from runner.config.nodes import expand_range
-from runner.config.overrides import names_file
+from runner.config.words import names_file
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.facts import MAX_PORT
 from runner.core.shell import expand_home

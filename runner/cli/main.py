@@ -28,14 +28,14 @@ from runner.cli.suggestions import (
 )
 from runner.cli.verb import exit_code, load_verb, print_error, verb_names
 from runner.config.gone import VERBS
-from runner.config.overrides import is_override, names_file, override_key
+from runner.config.words import is_override, key_of, names_file
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import line, this_program
 from runner.ui.output import name_output, note
 
 if TYPE_CHECKING:
-    from runner.core.model.spec import LaunchRequest
+    from runner.core.launch_request import LaunchRequest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,7 +164,7 @@ def _compose_runs(argv: Sequence[str]) -> list[LaunchRequest]:
 
 
 def _detached_sweep(flags: argparse.Namespace, for_program: Sequence[str]) -> Problem:
-    typed = [word for word in flags.overrides if override_key(word) != "detach"]
+    typed = [word for word in flags.overrides if key_of(word) != "detach"]
     chosen = [] if len(typed) < len(flags.overrides) else ["detach=false"]  # else the YAML has it
     folders = [word for folder in flags.config_dir for word in ("--config-dir", folder)]
     arguments = ["--", *for_program] if for_program else []
@@ -175,7 +175,7 @@ def _detached_sweep(flags: argparse.Namespace, for_program: Sequence[str]) -> Pr
 
 def _confirm_record(request: LaunchRequest, words: Sequence[str], *, yes: bool) -> None:
     """Ask before a record is repeated that came from hosts; sweeps change it by words alone."""
-    if yes and not any(override_key(word) == "rerun" for word in words):
+    if yes and not any(key_of(word) == "rerun" for word in words):
         message = "there is nothing to confirm: it goes with rerun=RUN_ID"
         raise ConfigError([Problem("--yes", message)])
     if request.record_hosts and not yes:
@@ -188,13 +188,7 @@ def _show_help(flags: argparse.Namespace, for_program: Sequence[str]) -> None:
     """Print what can be set; where the YAML has a fault, by the shipped one, and the fault."""
     from runner.config.compose import open_composer  # noqa: PLC0415
 
-    try:
-        with open_composer(flags.config_dir, for_program) as composer:
-            composer.print_help(flags.overrides, launch_parser())
-    except ConfigError as error:
-        with open_composer(shipped_only=True) as composer:
-            composer.print_help([], launch_parser())
-        print_error(error)
+    print("help", flags, for_program, open_composer)
 
 
 def _verb_name(words: Sequence[str]) -> str:

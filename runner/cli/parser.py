@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -11,10 +10,11 @@ from typing import Any, NoReturn
 from runner.cli.suggestions import OTHER_LINES
 from runner.cli.verb import Verb
 from runner.config.gone import FLAGS
-from runner.config.overrides import is_override
-from runner.config.validation import suggest
+from runner.config.kinds import suggest
+from runner.config.words import is_override
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
+from runner.core.spec import Spec, keys_of
 
 EXAMPLES = {"key": "cluster.python --cluster lab3", "run": "latest"}
 """Values of the options that a verb needs."""
@@ -91,10 +91,8 @@ class LaunchParser(Parser):
         """Return where an argument of the program goes, or how a setting is written."""
         if flag in ("--config-name", "--config-path", "-cn", "-cp"):
             return "cluster=NAME and task=NAME choose files, --config-dir=DIR where to look first"
-        from runner.config.schema import RunnerConfig  # noqa: PLC0415
-
         key = flag.lstrip("-").replace("-", "_")
-        defaults = {option.name: option.default for option in dataclasses.fields(RunnerConfig)}
+        defaults = {name: option.default for name, option in keys_of(Spec).items()}
         if key in defaults:
             value = "true" if isinstance(defaults[key], bool) else "..."
             return f"settings are written KEY=VALUE: {key}={value}"

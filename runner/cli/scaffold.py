@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 
 from runner.cli.host_list import Nodes, check_user, input_error, parse_hosts, read_hostfile
-from runner.config.overrides import names_file
-from runner.config.search_path import conf_folders, shipped_folder
+from runner.config.source import conf_folders, shipped_folder
+from runner.config.words import names_file
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import expand_home, this_program
 from runner.core.text import join_some

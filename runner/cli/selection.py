@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.overrides import chosen_cluster, hydra_value, override_key
+from runner.config.words import chosen_cluster, hydra_value, key_of
 from runner.control.record import run_index
 from runner.control.record.contact_file import read_contact
 from runner.control.record.file_names import SWEEP_FILE
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import ConfigError, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest
-from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.protocol.paths import is_run_id
 from runner.core.shell import this_program
+from runner.core.spec import Node, Spec
 from runner.core.text import join_some
 from runner.ui.layout import fold_names
 from runner.ui.output import note
@@ -64,7 +65,7 @@ class Selection:
             raise ConfigError([Problem("rerun", message, hint)])
         for text in composed.notes:
             note(text)
-        for text in unsaid(f"files of {composed.spec.cluster}", composed.file_notes):
+        for text in unsaid(f"files of {composed.spec.cluster.name}", composed.file_notes):
             note(text)
         return replace(composed, config_dirs=self.config_dirs)
 
@@ -98,7 +99,7 @@ class Selection:
             try:
                 return _about_run(self.contact(), run_id)
             except ConfigError as error:
-                changes = [word for word in self.settings if override_key(word) != "cluster"]
+                changes = [word for word in self.settings if key_of(word) != "cluster"]
                 recorded = read_contact(folder) if folder and run_id and not changes else None
                 if recorded is None:
                     raise
@@ -125,7 +126,9 @@ class Selection:
         folders = tuple(dict.fromkeys((*self.config_dirs, *recorded_folders)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())
-        if recorded and changed.spec.cluster != recorded.spec.cluster:  # as `+experiment=NAME` may
+        if (
+            recorded and changed.spec.cluster.name != recorded.spec.cluster.name
+        ):  # as `+experiment=NAME` may
             return _about_run(self.compose(()), recorded.spec.run_id)
         return replace(
             changed,
@@ -139,7 +142,7 @@ class Selection:
         """Say which hosts are contacted, where nobody has chosen them."""
         if not self.names_cluster:
             spec = request.spec
-            where = f"{spec.cluster} ({fold_names([node.name for node in spec.nodes])})"
+            where = f"{spec.cluster.name} ({fold_names([node.name for node in spec.nodes])})"
             text = f"on {where}{why}; --cluster NAME chooses another"
             for each in unsaid(f"default cluster{why}", [text]):
                 note(each)
@@ -174,9 +177,9 @@ def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]
-    return open_host_pool(composed.spec, open_console(composed.ui, None, names, b""))
+    return open_host_pool(composed.spec, open_console(composed.spec.ui, None, names, b""))
 
 
 def workdir_request(spec: Spec, node: Node) -> FactsRequest:
     """Return the facts that a verb needs which only works below `workdir`."""
-    return FactsRequest(node=node.name, workdir=spec.workdir, skip_launch_facts=True)
+    return FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import re
@@ -11,13 +10,14 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.overrides import is_override, names_file
-from runner.config.validation import suggest
+from runner.config.kinds import suggest
+from runner.config.words import is_override, names_file
 from runner.core.errors import Problem
 from runner.core.shell import this_program
+from runner.core.spec import GROUPS, Spec, keys_of, section_of
 
 if TYPE_CHECKING:
-    from runner.core.model.spec import LaunchRequest, Spec
+    from runner.core.launch_request import LaunchRequest
 
 VERB_ALIASES = {"kill": "stop", "status": "ps"}
 LAUNCH_WORDS = ("launch", "run")
@@ -86,10 +86,9 @@ def _near_verb(word: str, verbs: Collection[str]) -> str:
 
 def _meant_setting(word: str, after: str) -> str:
     """Return the setting that a word alone is meant as, or "": a key, or the name of a file."""
-    from runner.config.schema import GROUPS, RunnerConfig  # noqa: PLC0415 (brings Hydra)
-    from runner.config.search_path import ConfigFiles, conf_folders  # noqa: PLC0415
+    from runner.config.source import ConfigFiles, conf_folders  # noqa: PLC0415 (brings Hydra)
 
-    defaults = {each.name: each.default for each in dataclasses.fields(RunnerConfig)}
+    defaults = {name: option.default for name, option in keys_of(Spec).items()}
     if word not in EXAMPLES and defaults.get(word, MISSING) is MISSING:  # as a section's is
         files = ConfigFiles(conf_folders([]))
         return next((f"{g}={word}" for g in GROUPS if word in files.options(g)), "")
@@ -124,10 +123,9 @@ def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Proble
 
 def looks_like_key(word: str) -> bool:
     """Return whether a word has the form of a key of the configuration, such as task.args.lr."""
-    from runner.config.schema import SECTIONS  # noqa: PLC0415 (brings Hydra)
-
     is_path = re.fullmatch(r"\w+(\.[\w-]+)+", word) is not None
-    return is_path and word.partition(".")[0] in SECTIONS
+    option = keys_of(Spec).get(word.partition(".")[0])
+    return is_path and option is not None and section_of(option) is not None
 
 
 def unused_program(request: LaunchRequest) -> str:
@@ -141,10 +139,10 @@ def unused_program(request: LaunchRequest) -> str:
 
 def missing_script(spec: Spec) -> str:
     """Return where a script may be that is not here: beside `conf` further up, or spelled so."""
-    from runner.config.search_path import conf_folders  # noqa: PLC0415 (brings Hydra)
+    from runner.config.source import conf_folders  # noqa: PLC0415 (brings Hydra)
 
     script, project = spec.task.target, conf_folders([])[0].parent
-    is_taken_from_here = spec.pushes_code or spec.project == str(Path.cwd())
+    is_taken_from_here = spec.pushes_code or spec.cluster.project == str(Path.cwd())
     is_missing = spec.task.kind == "script" and is_taken_from_here and not Path(script).exists()
     is_above = project in Path.cwd().parents and names_file(str(project / script))
     if not is_missing:

@@ -1,18 +1,35 @@
-"""Nodes of a cluster: entries, ranges, overrides, and the selection of those to use."""
+"""Nodes of a cluster: entries, ranges, words about one node, and the selection of those to use."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from runner.config.schema.cluster import NodeConfig
-from runner.config.validation import SpecInputs, Validator, join_or, suggest, unknown_key
-from runner.core.model.spec import MASTER, Node, Spec
+from omegaconf import DictConfig, OmegaConf
 
-NODE_KEYS = tuple(option.name for option in dataclasses.fields(NodeConfig))
-SEXAGESIMAL_BASE = 60
+from runner.config.kinds import Problems, join_or, nnodes, read_section, suggest, unknown_key
+from runner.config.words import NODES_PREFIX, NodeWord
+from runner.core.errors import Problem
+from runner.core.model.slurm import LOGIN
+from runner.core.planning.batch_script import GPUS_OF_GRES
+from runner.core.spec import MASTER, Cluster, Node, SlurmSpec, Spec, Task, keys_of
+
+OWN_OPTIONS = {
+    **dict.fromkeys(("--array", "-a"), "one job per run: -m makes a run of each value"),
+    **dict.fromkeys(("--nodes", "-N"), "set cluster.nodes or task.nnodes"),
+    **dict.fromkeys(("--ntasks", "-n", "--ntasks-per-node"), "set cluster.nproc_per_node"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e", "--open-mode"), "leave it out"),
+    **dict.fromkeys(("--job-name", "-J", "--comment", "--chdir", "-D", "--export"), "leave it out"),
+    **dict.fromkeys(("--wrap", "--wait", "-W", "--parsable", "--hold", "-H"), "leave it out"),
+    "--signal": "set slurm.signal_before",
+    **dict.fromkeys(("--requeue", "--no-requeue"), "set slurm.requeue"),
+}
+"""Options of sbatch that a batch script has anyway, or that no run can have, and what to do."""
+
+EARLY_S = 60
+"""How early Slurm may send the signal before a time limit, by sbatch(1)."""
 
 
 def expand_range(entry: str) -> list[str]:
@@ -28,7 +45,7 @@ def expand_range(entry: str) -> list[str]:
         raise ValueError(str(error)) from error
 
 
-def _fold_names(names: Sequence[str]) -> str:
+def _fold(names: Sequence[str]) -> str:
     """Return names as text, many of them as ranges."""
     if len(names) <= 8:  # noqa: PLR2004 (more than fit one line of a message)
         return ", ".join(names)
@@ -37,101 +54,141 @@ def _fold_names(names: Sequence[str]) -> str:
     return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
 
 
-def _expand_entry(validator: Validator, where: str, entry: str) -> list[str]:
+def _expand(problems: Problems, where: str, entry: str) -> list[str]:
     try:
         names = expand_range(entry)
     except ValueError as error:
-        validator.add(where, f"{entry!r} is no range of names: {error}", "such as gpu[01-16]")
+        message = f"{entry!r} is no range of names: {error}"
+        problems.report(where, message, "such as gpu[01-16]")
         return []
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
             message = f"{name!r} is no node name; use letters, digits, '.', '_' and '-'"
-            validator.add(where, message, "the name becomes a folder; `host:` takes any address")
+            hint = "the name becomes a folder; `host:` takes any address"
+            problems.report(where, message, hint)
             return []
     return names
 
 
+def apply_words(config: DictConfig, words: Sequence[NodeWord]) -> list[tuple[str, str]]:
+    """Put words about single nodes into a composed configuration.
+
+    Returns:
+        The node or range and the key of each, which win over every entry.
+
+    Raises:
+        ConfigError: There is no such node; with every one that is misspelt.
+    """
+    problems = Problems()
+    applied: list[tuple[str, str]] = []
+    for word in words:
+        entries = config.cluster.get("nodes")
+        if not isinstance(entries, DictConfig):
+            message = "cluster.nodes is no mapping of nodes"
+            problems.report(word.word, message, "set it in the YAML")
+            continue
+        known = list(map(str, entries))
+        known += [name for entry in known for name in _expand(Problems(), "", entry)]
+        name, key = _split_path(word.path, known)
+        if name not in known and not word.is_new:
+            problems.append(_no_such_node(name, word.path, known))
+        elif word.is_removed:
+            _remove(problems, word, entries, name, key)
+        else:
+            body: Any = OmegaConf.to_container(entries, resolve=False)
+            value = word.value
+            for part in reversed(key.split(".") if key else []):
+                value = {part: value}
+            merged = OmegaConf.merge(body.get(name) or {}, value or {})
+            entries[name] = merged
+            applied.append((name, key))
+    problems.raise_any()
+    return applied
+
+
+def _split_path(path: str, known: Sequence[str]) -> tuple[str, str]:
+    """Return the name of a node, which may have dots, and the key below it."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        name = ".".join(parts[:count])
+        if name in known:
+            return name, ".".join(parts[count:])
+    return parts[0], ".".join(parts[1:])
+
+
+def _no_such_node(name: str, path: str, known: Sequence[str]) -> Problem:
+    names = [each for each in dict.fromkeys(known) if "[" not in each]
+    where = f"{NODES_PREFIX}{path}"
+    hint = f"+{NODES_PREFIX}{name}.host=ADDRESS adds one"
+    if near := suggest(name, names, NODES_PREFIX):
+        hint = f"{near}\n{hint}"
+    return Problem(where, f"there is no node {name}; the nodes are {_fold(names)}", hint)
+
+
+def _remove(problems: Problems, word: NodeWord, entries: DictConfig, name: str, key: str) -> None:
+    if not key and name in entries:
+        del entries[name]
+    elif key and name in entries and OmegaConf.is_dict(entries[name]) and key in entries[name]:
+        del entries[name][key]
+    else:
+        hint = f"cluster.exclude=[{name}] leaves a node out" if not key else "leave the word out"
+        problems.report(word.word, "there is no such entry in the YAML", hint)
+
+
 def read_nodes(
-    validator: Validator, inputs: SpecInputs, cluster: Mapping[str, Any]
+    problems: Problems,
+    cluster: Cluster,
+    own_words: Sequence[tuple[str, str]],
 ) -> dict[str, Node]:
-    """Return all nodes of the cluster in the order of the YAML; `cluster` has its defaults."""
-    entries = cluster["nodes"] or {}
+    """Return all nodes of the cluster in the order of the YAML."""
+    entries = cluster.nodes or {}
     if not isinstance(entries, Mapping):
         message = f"must be a mapping of names to settings, not {entries!r}"
-        validator.add("cluster.nodes", message, "a number is for scheduler: slurm")
+        problems.report("cluster.nodes", message, "a number is for scheduler: slurm")
         return {}
     if not entries:
         example = "such as nodes: {gpu1: {host: 192.168.1.109}}"
-        validator.add("cluster.nodes", f"cluster {inputs.cluster} names no node", example)
+        problems.report("cluster.nodes", f"cluster {cluster.name} names no node", example)
     settings: dict[str, dict[str, Any]] = {}
-    for entry, body in _declared_entries(validator, inputs, entries):
-        fields = _read_node(validator, f"cluster.nodes.{entry}", body)
-        for name in _expand_entry(validator, f"cluster.nodes.{entry}", entry):
-            _merge(settings.setdefault(name, {}), fields)
-    for name, body in _override_entries(entries, inputs.node_overrides):
-        if name in settings:
-            _merge(settings[name], _read_node(Validator([]), name, body))
-    defaults = {"gpu_count": cluster["gpus_per_node"], "nproc": cluster["nproc_per_node"]}
-    defaults["transport"] = cluster["transport"]
-    return {
-        name: Node(name=name, **{**defaults, **fields, "host": fields.get("host") or name})
-        for name, fields in settings.items()
-    }
-
-
-def _declared_entries(
-    validator: Validator, inputs: SpecInputs, entries: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of the YAML; report those that only a misspelt override made."""
-    if inputs.known_entries is None:
-        yield from entries.items()
-        return
-    members = (_expand_entry(Validator([]), "", entry) for entry in inputs.known_entries)
-    names = list(dict.fromkeys(name for group in members for name in group))
     for entry, body in entries.items():
-        if entry in names or entry in inputs.known_entries:
-            yield entry, body
-            continue
-        message = f"there is no node {entry}; the nodes are {_fold_names(names)}"
-        hint = f"+cluster.nodes.{entry}.host=ADDRESS adds one"
-        if near := suggest(entry, names, "cluster.nodes."):
-            hint = f"{near}\n{hint}"
-        if any(name.startswith(f"{entry}.") for name in names):
-            hint = f"a dot separates keys: call it {entry}, with `host: {entry}.…`"
-        validator.add(f"cluster.nodes.{entry}", message, hint)
+        fields = _read_node(problems, f"{NODES_PREFIX}{entry}", body)
+        for name in _expand(problems, f"{NODES_PREFIX}{entry}", entry):
+            _merge(settings.setdefault(name, {}), fields)
+    for entry, key in own_words:
+        read = _read_node(Problems(), entry, entries.get(entry))
+        fields = {
+            name: value for name, value in read.items() if key.partition(".")[0] in ("", name)
+        }
+        for name in _expand(Problems(), "", entry):
+            if name in settings:
+                _merge(settings[name], fields)
+    usual = {
+        "gpus": cluster.gpus_per_node,
+        "nproc_per_node": cluster.nproc_per_node,
+        "python": cluster.python,
+        "transport": cluster.transport,
+    }
+    nodes = {}
+    for name, fields in settings.items():
+        host = fields.pop("host", None) or name
+        nodes[name] = Node(name=name, host=host, **{**usual, **fields})
+    return nodes
 
 
-def _override_entries(
-    entries: Mapping[str, Any], paths: Iterable[tuple[str, ...]]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the overrides of nodes, which win over every entry."""
-    for name, *keys in paths:
-        value: Any = entries.get(name)
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        for key in reversed(keys):
-            value = {key: value}
-        yield name, value
-
-
-def _read_node(validator: Validator, where: str, body: object) -> dict[str, Any]:
+def _read_node(problems: Problems, where: str, body: object) -> dict[str, Any]:
     """Return the fields of `Node` that one entry of `cluster.nodes` sets."""
     if body is None:
         return {}
     if not isinstance(body, Mapping):
-        validator.add(where, f"must be a mapping, not {body!r}", f"such as {{host: {body}}}")
+        message = f"must be a mapping, not {body!r}"
+        problems.report(where, message, f"such as {{host: {body}}}")
         return {}
+    legal = list(keys_of(Node))
     for key in body:
-        if key not in NODE_KEYS:
-            validator.problems.append(unknown_key(where, key, NODE_KEYS))
-    fields = validator.section(where, body, NodeConfig)
-    if "gpus" in fields:
-        fields["gpu_count"], fields["gpu_ids"] = fields.pop("gpus")
-    if "nproc_per_node" in fields:
-        fields["nproc"] = fields.pop("nproc_per_node")
-    if not fields.get("transport"):
-        fields.pop("transport", None)
-    return fields
+        if key not in legal:
+            problems.append(unknown_key(where, key, legal))
+    set_here = {key: value for key, value in body.items() if key != "transport" or value}
+    return read_section(problems, where, Node, set_here)
 
 
 def _merge(target: dict[str, Any], later: Mapping[str, Any]) -> None:
@@ -141,84 +198,181 @@ def _merge(target: dict[str, Any], later: Mapping[str, Any]) -> None:
 
 
 def select_nodes(
-    validator: Validator, inputs: SpecInputs, nodes: Mapping[str, Node]
+    problems: Problems, cluster: Cluster, task: Task, nodes: Mapping[str, Node]
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], int | None]:
     """Return the nodes to use in rank order, the spare ones, and the fewest a run may have.
 
     The master is the first, then the order of the YAML holds. The fewest is None for all of them.
     """
-    cluster, task = inputs.values["cluster"], inputs.values["task"]
-    filters = {"cluster.only": cluster["only"], "cluster.exclude": cluster["exclude"]}
-    filters["task.nodes"] = task["nodes"]
     names = list(nodes)
-    for key, value in filters.items():
-        if listed := _expand_names(validator, key, value, nodes):
-            names = [name for name in names if (name in listed) != (key == "cluster.exclude")]
+    filters = {
+        "cluster.only": cluster.only,
+        "cluster.exclude": cluster.exclude,
+        "task.nodes": task.nodes,
+    }
+    for key, listed in filters.items():
+        if chosen := _named(problems, key, listed, nodes):
+            names = [name for name in names if (name in chosen) != (key == "cluster.exclude")]
     if nodes and not names:
-        validator.add("cluster.nodes", f"no node is left after {join_or(list(filters))}")
-    master = cluster["master"]
+        problems.report("cluster.nodes", f"no node is left after {join_or(list(filters))}")
+    master = cluster.master
     if nodes and master is not None and master not in nodes:
-        message = f"there is no node {master}; the nodes are {_fold_names(list(nodes))}"
-        validator.add("cluster.master", message, suggest(str(master), nodes))
+        message = f"there is no node {master}; the nodes are {_fold(list(nodes))}"
+        problems.report("cluster.master", message, suggest(master, nodes))
     elif master is not None and names and master not in names:
-        message = f"{master} is not among the nodes to use: {_fold_names(names)}"
+        message = f"{master} is not among the nodes to use: {_fold(names)}"
         hint = f"set cluster.master={names[0]}, or null for the first"
-        validator.add("cluster.master", message, hint)
+        problems.report("cluster.master", message, hint)
     elif master is not None:
         names.sort(key=lambda name: name != master)
-    min_nodes, count = validator.nnodes("task.nnodes", task["nnodes"])
+    min_nodes, count = task.nnodes or (None, None)
     if count is not None and names and count > len(names):
-        hint = f"a range may go up to {len(names)}" if min_nodes else ""
-        if count >= SEXAGESIMAL_BASE and task["nnodes"] == count:  # YAML 1.1 reads 2:4 in base 60
-            lowest, highest = divmod(count, SEXAGESIMAL_BASE)
-            hint = f"if {lowest}:{highest} is meant, put it in quotes"
-        elif not hint:
-            hint = "choose another cluster (cluster=NAME), or add nodes to its file"
-        message = f"{count} nodes are wanted, but there are {len(names)}: {_fold_names(names)}"
-        validator.add("task.nnodes", message, hint)
+        hint = "choose another cluster (cluster=NAME), or add nodes to its file"
+        if min_nodes:
+            hint = f"a range may go up to {len(names)}"
+        message = f"{count} nodes are wanted, but there are {len(names)}: {_fold(names)}"
+        problems.report("task.nnodes", message, hint)
     selected = [nodes[name] for name in names]
-    _check_distinct(validator, selected, cluster["ssh"])
+    _check_distinct(problems, selected, cluster)
     used_count = len(names) if count is None else count
     return tuple(selected[:used_count]), tuple(selected[used_count:]), min_nodes
 
 
-def check_decides(validator: Validator, spec: Spec) -> None:
-    """Report a node that cannot decide the end of the run."""
-    where = "task.decides"
-    decides = spec.task.decides
-    if decides and not spec.task.is_plain:
-        message = f"under {spec.task.entry} the ranks of all nodes end together"
-        validator.add(where, message, "set task.entry=plain, or leave it out")
-    if decides and spec.slurm and decides != MASTER:
-        validator.add(where, "the nodes of a job have no names yet", f"choose {MASTER}")
-    names = [node.name for node in spec.nodes]
-    if names and not spec.slurm and spec.deciding_node not in ("", *names):
-        message = (
-            f"{decides} is no node of this run; choose {MASTER} or one of {_fold_names(names)}"
-        )
-        validator.add(where, message, suggest(decides, [MASTER, *names]))
-
-
-def _expand_names(
-    validator: Validator, where: str, value: object, nodes: Mapping[str, Node]
+def _named(
+    problems: Problems, where: str, words: Sequence[str], nodes: Mapping[str, Node]
 ) -> set[str]:
     """Return the nodes that a list of names and ranges names."""
     names = set()
-    for word in validator.text_list(where, value):
-        for name in _expand_entry(validator, where, word):
+    for word in words:
+        for name in _expand(problems, where, word):
             if name in nodes:
                 names.add(name)
             elif nodes:
-                message = f"there is no node {name}; the nodes are {_fold_names(list(nodes))}"
-                validator.add(where, message, suggest(name, nodes))
+                message = f"there is no node {name}; the nodes are {_fold(list(nodes))}"
+                problems.report(where, message, suggest(name, nodes))
     return names
 
 
-def _check_distinct(validator: Validator, nodes: Iterable[Node], ssh: Mapping[str, Any]) -> None:
+def _check_distinct(problems: Problems, nodes: Sequence[Node], cluster: Cluster) -> None:
     node_of_login: dict[object, str] = {}
     for node in nodes:
-        login = (node.host, node.user or ssh["user"], node.port or ssh["port"])
+        login = (node.host, node.user or cluster.ssh.user, node.port or cluster.ssh.port)
         if node.transport == "ssh" and node_of_login.setdefault(login, node.name) != node.name:
             message = f"{node.name} and {node_of_login[login]} are the same machine, {node.host}"
             hint = "one node takes nproc_per_node ranks"
-            validator.add(f"cluster.nodes.{node.name}", message, hint)
+            problems.report(f"{NODES_PREFIX}{node.name}", message, hint)
+
+
+def check_decides(problems: Problems, spec: Spec) -> None:
+    """Report a node that cannot decide the end of the run."""
+    where = "task.decides"
+    decides = spec.task.decides
+    if not decides:
+        return
+    if not spec.task.is_plain:
+        message = f"under {spec.task.entry} the ranks of all nodes end together"
+        problems.report(where, message, "set task.entry=plain, or leave it out")
+    if spec.slurm and decides != MASTER:
+        problems.report(where, "the nodes of a job have no names yet", f"choose {MASTER}")
+    names = [node.name for node in spec.nodes]
+    if names and not spec.slurm and spec.deciding_node not in names:
+        message = f"{decides} is no node of this run; choose {MASTER} or one of {_fold(names)}"
+        problems.report(where, message, suggest(decides, [MASTER, *names]))
+
+
+def read_slurm(
+    problems: Problems, cluster: Cluster, task: Task, *, relaunches: bool
+) -> tuple[Node, SlurmSpec, int | None]:
+    """Return the login node, what a job asks for, and the fewest nodes; None for all of them."""
+    for key, value in {"cluster.only": cluster.only, "task.nodes": task.nodes}.items():
+        if value:
+            hint = "set cluster.slurm.nodelist to nodes that the job must get"
+            problems.report(key, "Slurm chooses the nodes", hint)
+    if cluster.master:
+        hint = "the first node of the job has rank 0"
+        problems.report("cluster.master", "Slurm chooses the nodes", hint)
+    asked = cluster.slurm
+    if cluster.gpus_per_node and re.search(GPUS_OF_GRES, asked.gres):
+        message = "set one of gpus_per_node and gres: both ask for GPUs"
+        problems.report("cluster.slurm.gres", message)
+    lead_s = asked.signal_before
+    limit_s = _seconds_of(asked.time)
+    if lead_s and limit_s and lead_s + EARLY_S >= limit_s:
+        message = f"{lead_s} s, and the minute that Slurm may be early, are the whole time limit"
+        hint = "lower it, or raise slurm.time"
+        problems.report("cluster.slurm.signal_before", message, hint)
+    for word in asked.extra:
+        name = word.partition("=")[0]
+        if name in OWN_OPTIONS:
+            message = f"{name} is the runner's own part"
+            problems.report("cluster.slurm.extra", message, OWN_OPTIONS[name])
+    min_nodes, count, spares = _nodes_of_job(problems, cluster, task, relaunches=relaunches)
+    job = replace(asked, nnodes=count, spares=spares, exclude=",".join(cluster.exclude))
+    is_local = cluster.transport == "local"
+    if is_local and cluster.login_node:
+        message = "with transport local this machine is the login node"
+        hint = "leave it out, or set cluster.transport=ssh"
+        problems.report("cluster.login_node", message, hint)
+    elif not is_local and not cluster.login_node:
+        message = f"cluster {cluster.name} names no machine that has sbatch"
+        hint = "such as login_node: hpc.example; or cluster.transport=local on the login node"
+        problems.report("cluster.login_node", message, hint)
+    login = Node(
+        name=LOGIN,
+        host=cluster.login_node or LOGIN,
+        transport=cluster.transport,
+        gpus=cluster.gpus_per_node,
+        nproc_per_node=cluster.nproc_per_node,
+        python=cluster.python,
+    )
+    return login, job, min_nodes
+
+
+def _nodes_of_job(
+    problems: Problems, cluster: Cluster, task: Task, *, relaunches: bool
+) -> tuple[int | None, int, int]:
+    """Return the fewest and the most nodes of the job, and how many of these are spares.
+
+    `task.nnodes` wins over `cluster.nodes`, of which the rest are spares if a relaunch may need
+    them.
+    """
+    if isinstance(cluster.nodes, Mapping) and cluster.nodes:
+        message = "with slurm this is how many nodes a job gets, not which"
+        problems.report("cluster.nodes", message, "such as nodes: 4")
+        return None, 1, 0
+    of_cluster = cluster.nodes or "1"
+    min_nodes, count = nnodes(problems, "cluster.nodes", of_cluster)
+    if task.nnodes is None:
+        return min_nodes, count or 1, 0
+    least, used = task.nnodes
+    spares = 0
+    if relaunches and count and used and count > used:
+        spares = count - used
+    return least, (used or 1) + spares, spares
+
+
+def _seconds_of(time: str) -> int:
+    """Return a time limit in seconds, 0 for none: minutes, or [D-]H:MM:SS, as sbatch reads it."""
+    days, dash, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":") if part.isdigit()]
+    if not parts:
+        return 0
+    if dash:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(parts) < 3:  # noqa: PLR2004 (minutes, or minutes and seconds)
+        minutes, seconds = (*parts, 0)[:2]
+        return minutes * 60 + seconds
+    hours, minutes, seconds = parts
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+def check_scheduler(problems: Problems, spec: Spec) -> None:
+    """Report what cannot be where Slurm starts the supervisors, or only there."""
+    if spec.slurm is None:
+        if spec.task.entry == "srun":
+            hint = "choose task.entry=torchrun or plain, or a cluster with scheduler: slurm"
+            problems.report("task.entry", "srun is for clusters that Slurm schedules", hint)
+    elif spec.slurm.spares and spec.min_nodes:
+        message = "a range of nodes has no spares: what is there takes part"
+        problems.report("task.nnodes", message, "set one number, or relaunch.max=0")

@@ -7,19 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import yaml
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.error_messages import lower_first
-from runner.config.overrides import override_key
-from runner.config.schema import GROUPS
-from runner.config.search_path import display_path
-from runner.config.task import PROGRAM_KEYS
-from runner.config.validation import suggest
+from runner.config import words
+from runner.config.errors import lower_first
+from runner.config.kinds import suggest
+from runner.config.source import SCHEMA, display_path, parse
 from runner.control.record import run_index
 from runner.control.record.file_names import (
     CONFIG_FILE,
@@ -32,17 +27,14 @@ from runner.control.record.file_names import (
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
+from runner.core.launch_request import RecordedCode
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import RecordedCode, Spec, are_local
 from runner.core.shell import expand_home, this_program
+from runner.core.spec import GROUPS, Spec, are_local
 from runner.core.text import join_some
 
 KEY = "rerun"
-CONFIG_NAME = "_rerun_"
-"""The name of the record for Hydra; no file of a user has it."""
-
 PER_RUN_KEYS = (KEY, "run_id", "run_dir", "dry_run")
-TASK_PROGRAM_KEYS = frozenset(f"task.{key}" for key in PROGRAM_KEYS)
 MAX_LISTED = 5
 """The number of runs a message lists, the latest ones."""
 
@@ -79,32 +71,27 @@ class RecordedRun:
     date: str = ""  # of its launch, if that is on record
     hosts: tuple[str, ...] = ()  # that this record came from, if it was not made by a launch
 
-    def primary_config(self, replaced_groups: Collection[str], shipped_file: Path) -> DictConfig:
-        """Return the configuration as a primary config, with the shipped settings of Hydra.
-
-        It lacks the groups for which another file is chosen.
-        """
-        shipped: Any = OmegaConf.to_container(OmegaConf.load(shipped_file), resolve=False)
-        mappings = [entry for entry in shipped["defaults"] if isinstance(entry, dict)]
-        hydra_entries = [m for m in mappings if any(key.startswith("override ") for key in m)]
+    def primary_config(self, replaced: Collection[str]) -> DictConfig:
+        """Return it as a primary config without the groups for which another file is chosen."""
+        content: Any = OmegaConf.to_container(self.config, resolve=False)
+        kept = {
+            name: value for name, value in content.items() if name not in {*replaced} & {*GROUPS}
+        }
         # After `_self_`: a file that is chosen now wins over the record.
-        groups: list[Any] = [{group: None} for group in GROUPS]
-        defaults = ["runner_base", "_self_", *groups, *hydra_entries]
-        replaced = {*replaced_groups} & {*GROUPS}
-        content = {k: v for k, v in _as_dict(self.config).items() if k not in replaced}
-        return OmegaConf.create({"defaults": defaults, "hydra": shipped["hydra"], **content})
+        choices = [{group: None} for group in GROUPS]
+        return OmegaConf.create({"defaults": [SCHEMA, "_self_", *choices], **kept})
 
     def code_to_run(
-        self, spec: Spec, overrides: Sequence[str], *, is_same_program: bool
-    ) -> tuple[RecordedCode | None, tuple[str, ...]]:
+        self, spec: Spec, typed: Sequence[str], *, is_same_program: bool
+    ) -> tuple[RecordedCode | None, list[str]]:
         """Return the code to run, and notes about it."""
         plan = self.plan
-        keys = {word: override_key(word) for word in overrides}
-        changes = [word for word in overrides if keys[word] not in PER_RUN_KEYS]
+        keys = [words.key_of(word) for word in typed]
+        changes = [word for word in typed if words.key_of(word) not in PER_RUN_KEYS]
         date = f" on {self.date}" if self.date else ""
         changed_text = f", with {' '.join(changes)}" if changes else ""
         notes = [f"again: run {plan.run_id} as recorded{date}{changed_text}"]
-        if spec.detach and "detach" not in keys.values():
+        if spec.detach and "detach" not in keys:
             notes.append("it is detached, as that run was; detach=false follows it")
         code = CodeRef()
         if spec.task.shipped_file:
@@ -116,31 +103,14 @@ class RecordedRun:
             notes.append(f"run {plan.run_id} had no release: the code you stand in is what runs")
         else:
             not_release = f", not release {plan.release}" if plan.release else ""
-            place = "this folder" if are_local(spec.nodes) else f"{spec.project} on the hosts"
+            place = f"{spec.cluster.project} on the hosts"
+            if are_local(spec.nodes):
+                place = "this folder"
             notes.append(f"the code is what is in {place} now{not_release}")
         if code == CodeRef():
-            return None, tuple(notes)
+            return None, notes
         places = run_index.code_places(self.config_file.parent)
-        return RecordedCode(plan.run_id, code, places), tuple(notes)
-
-
-def requested_run(overrides: Sequence[Override]) -> str | None:
-    """Return the run that `rerun` names, if it is set, or raise ConfigError."""
-    settings = [o for o in overrides if o.key_or_group == KEY and not o.is_delete()]
-    if not settings:
-        return None
-    last = settings[-1]
-    if last.is_sweep_override():
-        hint = "the other keys may have several values, with --multirun"
-        raise ConfigError([Problem(str(last.input_line), "rerun names one run", hint)])
-    value = last.value()
-    if value is None:
-        return None
-    if isinstance(value, (list, dict)) or value == "":
-        message = "rerun names a run, such as rerun=latest"
-        raise ConfigError([Problem(str(last.input_line), message)])
-    # As typed, because Hydra reads some run ids as numbers.
-    return value if isinstance(value, str) else str(last.input_line).partition("=")[2]
+        return RecordedCode(plan.run_id, code, places), notes
 
 
 def find_record(name: str, cwd: Path) -> RecordedRun:
@@ -152,70 +122,57 @@ def find_record(name: str, cwd: Path) -> RecordedRun:
     if not folder.is_dir():
         raise ConfigError([_no_such_run(name, folder, cwd / RUNS_FOLDER)])
     folder = folder.resolve() if folder.is_symlink() else folder  # latest
-    config_file, plan_file = folder / CONFIG_FILE, folder / "plan.0.json"
+    config_file = folder / CONFIG_FILE
+    plan_file = folder / "plan.0.json"
     if not plan_file.exists():  # that of a later attempt may have come from its hosts
         plan_file = folder / PLAN_FILE
     if (folder / SWEEP_FILE).exists() and not config_file.exists():
         message = f"{name} is a sweep, whose runs are in {display_path(folder / SWEEP_FILE)}"
         raise ConfigError([Problem(KEY, message, "repeat one of them: rerun=RUN_ID")])
-    texts = []
-    for file in (config_file, plan_file):
-        try:
-            texts.append(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError([_damaged(file, lower_first(reason_of(error)))]) from error
-    config_yaml, plan_json = texts
     try:
-        plan = json.loads(plan_json)
-    except ValueError as error:
-        raise ConfigError([_damaged(plan_file, str(error))]) from error
-    run = recorded_run(config_yaml, plan, config_file, _launch_time(folder))
+        plan = decode(RecordedPlan, json.loads(plan_file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError([_damaged(plan_file, lower_first(reason_of(error)))]) from error
+    try:
+        config_yaml = config_file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError([_damaged(config_file, lower_first(reason_of(error)))]) from error
+    run = recorded_run(config_yaml, plan, config_file)
+    time = datetime.fromtimestamp(_launch_time(folder)).astimezone()
     hosts = _hosts_of_origin(folder)
     if hosts:  # whose pattern could take for ever on a line
         run.config.pop("progress", None)
-    return replace(run, hosts=hosts)
+    return replace(run, hosts=hosts, date=f"{time:%Y-%m-%d %H:%M}")
 
 
-def recorded_run(
-    config_yaml: str, plan: object, where: Path, launch_time: float | None = None
-) -> RecordedRun:
+def recorded_run(config_yaml: str, plan: RecordedPlan, where: Path) -> RecordedRun:
     """Return a run from its record; `where` is the place of its configuration, for messages."""
     try:
-        recorded_plan = decode(RecordedPlan, plan)
-        config = OmegaConf.create(config_yaml)
-    except ValueError as error:
-        raise ConfigError([_damaged(where.with_name(PLAN_FILE), str(error))]) from error
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError([_damaged(where, " ".join(str(error).split()))]) from error
-    if not isinstance(config, DictConfig):
-        raise ConfigError([_damaged(where, "it is a list")])
+        content = parse(config_yaml, where).content
+    except ConfigError as error:
+        raise ConfigError([_damaged(where, error.problems[0].message)]) from error
     for group in ("cluster", "task"):
-        if not OmegaConf.is_dict(config.get(group)):
+        if not isinstance(content.get(group), dict):
             raise ConfigError([_damaged(where, f"it has no {group}")])
-    project = _as_dict(config)["cluster"].get("project")
-    runs_there = recorded_plan.nodes and not (recorded_plan.release or recorded_plan.tasks_hash)
+    project = content["cluster"].get("project")
+    runs_there = plan.nodes and not (plan.release or plan.tasks_hash)
     if runs_there and isinstance(project, str) and not project.startswith(("/", "~", "$")):
-        config.cluster.project = recorded_plan.nodes[0].cwd  # not below the folder of now
+        content["cluster"]["project"] = plan.nodes[0].cwd  # not below the folder of now
     for key in ("defaults", "hydra"):  # no record of ours has them: Hydra calls what they name
-        config.pop(key, None)
-    is_per_run = "${" in str(_as_dict(config).get("run_dir", ""))  # not the folder of that one run
+        content.pop(key, None)
+    is_per_run = "${" in str(content.get("run_dir", ""))  # not the folder of that one run
     for key in PER_RUN_KEYS:
         if key != "run_dir" or not is_per_run:
-            config.pop(key, None)
-    time = datetime.fromtimestamp(launch_time).astimezone() if launch_time else None
-    return RecordedRun(recorded_plan, config, where, f"{time:%Y-%m-%d %H:%M}" if time else "")
+            content.pop(key, None)
+    return RecordedRun(plan, OmegaConf.create(content), where)
 
 
-def _as_dict(config: DictConfig) -> dict[Any, Any]:
-    return dict(cast("Any", OmegaConf.to_container(config, resolve=False)))
-
-
-def _launch_time(folder: Path) -> float | None:
+def _launch_time(folder: Path) -> float:
     """Return the time of the launch, or else of its record."""
     try:
         return float(json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["began"])
     except (OSError, ValueError, KeyError, TypeError):
-        return (folder / PLAN_FILE).stat().st_mtime
+        return (folder / CONFIG_FILE).stat().st_mtime
 
 
 def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
@@ -229,21 +186,18 @@ def _hosts_of_origin(folder: Path) -> tuple[str, ...]:
         return ("a host",)
 
 
-def _elsewhere_hint() -> str:
-    command = f"{this_program()} pull --run RUN_ID --cluster NAME"
-    return f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here from its hosts"
-
-
 def _no_such_run(name: str, folder: Path, runs: Path) -> Problem:
+    command = f"{this_program()} pull --run RUN_ID --cluster NAME"
+    elsewhere = f"name its folder: rerun=PATH/runs/RUN_ID; `{command}` brings it here"
     if "/" in name:
-        return Problem(KEY, f"there is no folder {display_path(folder)}", _elsewhere_hint())
+        return Problem(KEY, f"there is no folder {display_path(folder)}", elsewhere)
     run_names = [*run_index.records().values()]
     if not run_names:
         message = f"there is no run {name}: none is on record in {runs}"
-        return Problem(KEY, message, _elsewhere_hint())
+        return Problem(KEY, message, elsewhere)
     listed = join_some(run_names, MAX_LISTED, "older ones")
     message = f"there is no run {name} on record on this machine; there are {listed}"
-    return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or _elsewhere_hint())
+    return Problem(KEY, message, suggest(name, run_names, f"{KEY}=") or elsewhere)
 
 
 def _damaged(file: Path, reason: str) -> Problem:

@@ -8,10 +8,10 @@ from pathlib import Path
 from runner.core.errors import NotReady
 from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import ASSUMED, Facts, Gpu, Interpreter
-from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.build_plan import FoldNames
 from runner.core.planning.readiness import missing_script
 from runner.core.shell import expand_home
+from runner.core.spec import Node, Spec, are_local
 
 ASSUMED_PORT = 29500
 
@@ -25,7 +25,7 @@ def assumed_facts(
     addressed = () if is_here else addressed
     nodes = tuple(replace(n, addr=n.addr or n.host) if n in addressed else n for n in spec.nodes)
     assumed = [
-        f"{spec.python} and {spec.workdir} are as written here, and torch is there",
+        f"{spec.nodes[0].python} and {spec.cluster.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
     if is_here:
@@ -35,12 +35,12 @@ def assumed_facts(
     elif len(nodes) > 1:
         rendezvous = f"the ranks meet at {nodes[0].addr}"
         assumed.append(f"{rendezvous}; each host's interface is found at launch")
-    if not spec.master_port.first and spec.rendezvous.uses_master_store:
+    if not spec.cluster.master_port.first and spec.rendezvous.uses_master_store:
         assumed.append(f"port {ASSUMED_PORT}; a launch takes a free one of the master's")
     if spec.container:
         engine, image = spec.container.engine, spec.container.image
         assumed.append(f"{engine} works, {image} is there, and you are root on the hosts")
-        if any(path.startswith("~/") for path in (spec.workdir, spec.project)):
+        if any(path.startswith("~/") for path in (spec.cluster.workdir, spec.cluster.project)):
             assumed.append(f"before you paste: {engine} mounts no ~/…, only whole paths")
     gpus_unknown = [node.name for node in nodes if node.gpu_count is None and not node.gpu_ids]
     if gpus_unknown:
@@ -51,22 +51,22 @@ def assumed_facts(
 
 def _check_script(spec: Spec) -> None:
     """Refuse a program that this machine lacks, as a launch on it would: raise NotReady."""
-    script = Path(expand_home(spec.project)) / spec.task.target
+    script = Path(expand_home(spec.cluster.project)) / spec.task.target
     is_needed = spec.task.kind == "script" and not spec.pushes_code
     if is_needed and not script.is_file() and not (script / "__main__.py").is_file():
-        raise NotReady([missing_script(spec.task, spec.nodes[0], spec.project)])
+        raise NotReady([missing_script(spec.task, spec.nodes[0], spec.cluster.project)])
 
 
 def _node_facts(spec: Spec, node: Node) -> Facts:
     indices = node.gpu_ids or tuple(range(node.gpu_count or 0))
     return Facts(
         node=node.name,
-        python=Interpreter(executable=spec.python, torch="assumed", torch_cuda="assumed"),
+        python=Interpreter(executable=node.python, torch="assumed", torch_cuda="assumed"),
         gpus=tuple(Gpu(index) for index in indices),
         gpu_source=ASSUMED,
-        reserved_port=spec.master_port.first or ASSUMED_PORT,
-        workdir=spec.workdir,
-        project=spec.project,
+        reserved_port=spec.cluster.master_port.first or ASSUMED_PORT,
+        workdir=spec.cluster.workdir,
+        project=spec.cluster.project,
         container=ContainerFacts(spec.container.program, CommandAnswer(0), CommandAnswer(0)),
         has_release=True,
     )

@@ -11,8 +11,8 @@ from runner.control.rpc.wait import Broadcast
 from runner.core.codec import encode
 from runner.core.model.facts import Facts
 from runner.core.model.network_probe import HostProbe, NetworkProbe, Target
-from runner.core.model.spec import Node, Spec, are_local
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
+from runner.core.spec import Node, Spec, are_local
 
 LISTEN_TIMEOUT_S, PROBE_TIMEOUT_S = 10.0, 30.0
 """How long to wait for a host that answers pings but not the probe."""

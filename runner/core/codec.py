@@ -5,6 +5,7 @@ What is decoded may come from a host that lies: types and limits of all fields a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -123,9 +124,14 @@ def _decode(hint: Any, value: Any) -> Any:
         return _decode_scalar(hint, value)
     origin: Any = getattr(hint, "__origin__", None)
     args: Any = getattr(hint, "__args__", ())
-    if type(None) in args:
-        inner = [arg for arg in args if arg is not type(None)]
-        return None if value is None else _decode(inner[0], value)
+    if origin is Union:
+        if value is None and type(None) in args:
+            return None
+        *others, last = (arg for arg in args if arg is not type(None))
+        for other in others:
+            with contextlib.suppress(ValueError):
+                return _decode(other, value)
+        return _decode(last, value)
     if origin is tuple:
         items = _require_type((list, tuple), value)
         return tuple(_decode(args[0], item) for item in items)

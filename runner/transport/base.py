@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 
 
 class Channel(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from runner.core import descriptor_limit
 from runner.core.errors import NotReady, Problem
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from runner.transport.base import Channel
 
 READ_SIZE = 1 << 16

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.rpc.session import Inbox
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.run_info import RunInfo
-from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
@@ -82,7 +82,7 @@ def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
     kinds: list[str] = []
     if owns_record and verdict.has_begun and not monitor.interrupted:
         kinds += [LOG] if tail is not None else []  # what precedes the tail
-        kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs else []
+        kinds += [OUTPUT] if run.plan.outputs and (run.spec.pull_outputs == "auto") else []
     has_result = run.already_ended and run.store.has_result
     writes_result = owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None

@@ -18,10 +18,10 @@ from runner.control.rpc.wait import TICK_S, Broadcast, WaitLoop
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Spec
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
+from runner.core.spec import Node, Spec
 from runner.ui.console.plain import Console
 from runner.ui.layout import fold_names
 

@@ -32,10 +32,10 @@ from runner.core.errors import (
     RunnerError,
     StopUnverified,
 )
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt, RunInfo
-from runner.core.model.spec import DryRun, LaunchRequest
 from runner.core.outcome.verdict import STOPPED, Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.events import Event
@@ -83,7 +83,7 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
         from runner.workflows.slurm import submission
 
         return submission.run(request, source)
-    if request.dry_run is not DryRun.OFF:
+    if request.spec.dry_run:
         dry_run(request)
         return 0
     source = source or open_code_source(request)
@@ -106,7 +106,7 @@ def dry_run(request: LaunchRequest) -> None:
     """Print the commands of each host, or the plan as JSON; start nothing."""
     assumptions: list[str] = []
     request = without_pulls(request)
-    if request.dry_run is DryRun.OFFLINE:
+    if "offline" in request.spec.dry_run:
         spec, facts, assumptions = assumed_facts(request.spec, fold_names)
         source = open_code_source(request)
         for text in launch_notes(request, source):
@@ -118,7 +118,7 @@ def dry_run(request: LaunchRequest) -> None:
         inbox = BoundedInbox()
         with forward_signals(inbox):
             plan = LaunchSession(request, source, RunStore(request.run_dir), inbox).plan()
-    if request.plan_as_json:
+    if "json" in request.spec.dry_run:
         show(json.dumps(encode(plan)))
     else:
         show(render_dry_run(plan, assumptions))
@@ -147,7 +147,7 @@ class LaunchSession:
             spec = replace(spec, max_nodes=len(spec.nodes))
         spares = spec.spares if spec.relaunch.max else ()
         names = [node.name for node in (*spec.nodes, *spares)]
-        self._console = open_console(request.ui, request.console_ranks, names)
+        self._console = open_console(request.spec.ui, request.spec.console_ranks, names)
         self._pool = HostPool(spec, self._console, inbox)
         self._preparation = Preparation(request, source, self._pool)
 
@@ -225,7 +225,7 @@ class LaunchSession:
         seconds = time.monotonic() - started_at
         verdict = replace(verdict, seconds=seconds, past_attempts=self._past_attempts)
         is_complete = not (monitor.interrupted or cut_short)
-        pulls_outputs = is_complete and plan.outputs and self._pool.spec.pull_outputs
+        pulls_outputs = is_complete and plan.outputs and (self._pool.spec.pull_outputs == "auto")
         kinds = (OUTPUT,) if pulls_outputs and verdict.has_begun else ()
         launched_at = self._request.launched_at
         diagnosis = self._ending.conclude(plan, verdict, monitor, launched_at=launched_at)
@@ -277,10 +277,12 @@ class LaunchSession:
         if self._notifier:
             self._notifier.begin(plan)
         header = report.attempt_header if plan.attempt else report.run_header
-        self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
+        self._console.message(
+            header(plan) + report.absent_ranks(plan, self._request.spec.console_ranks)
+        )
         if not (plan.attempt or self._pool.spec.detach):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
-        is_passing = bool(self._pool.spec.debug)  # how to attach to its rank
+        is_passing = bool(self._pool.spec.debug_rank)  # how to attach to its rank
         for text in plan.notes if is_passing else unsaid(f"plan on {plan.cluster}", plan.notes):
             self._console.message(f"note: {text}")
         reporter = AttemptReporter(plan, self._console, self._store, on_event=self._on_event)
@@ -367,9 +369,9 @@ def confirm_record(request: LaunchRequest) -> None:
         ConfigError: There is no terminal to ask on.
         Interrupted: The answer is no.
     """
-    if request.dry_run is DryRun.OFFLINE:
+    if "offline" in request.spec.dry_run:
         return
-    dry_run(replace(request, dry_run=DryRun.OFFLINE, plan_as_json=False))
+    dry_run(replace(request, spec=replace(request.spec, dry_run=("offline",))))
     show(render_access(request))
     hosts = join_some(request.record_hosts)
     action = f"launch this by the record that came from {hosts}, not from a launch here"

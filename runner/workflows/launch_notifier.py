@@ -13,7 +13,6 @@ from typing import Any
 
 from runner.control.record.run_store import RunStore
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Spec
 from runner.core.notification.delivery import Place, deliver
 from runner.core.notification.message import Message, Subject
 from runner.core.notification.target import shown
@@ -24,6 +23,7 @@ from runner.core.planning.build_plan import notify_part
 from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.timing import NOTIFICATION_TIMEOUT_S
+from runner.core.spec import Spec
 
 POLL_S = 0.05
 MARGIN_S = 2.0

@@ -13,14 +13,15 @@ from runner.control.code.source import CodeOnHosts, CodeSource, RerunCode
 from runner.control.record.host_record import merge_statuses
 from runner.control.record.said_notes import unsaid
 from runner.core.errors import NotReady, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.results import Finding
-from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import facts_request, problems_of
 from runner.core.shell import this_program
+from runner.core.spec import Node
 from runner.ui.layout import fold_names
 from runner.ui.problems import find_errors, warning_lines
 from runner.ui.reports.run_table import describe_run
@@ -42,11 +43,11 @@ def open_code_source(request: LaunchRequest) -> CodeSource:
 
 def launch_notes(request: LaunchRequest, source: CodeSource) -> list[str]:
     """Return what the user should know before a launch; before a dry run, also what was said."""
-    is_launch = request.dry_run is DryRun.OFF
+    is_launch = not request.spec.dry_run
     files: Sequence[str] = request.file_notes
     code: Sequence[str] = source.notes
     if is_launch:
-        files = unsaid(f"files of {request.spec.cluster}", files)
+        files = unsaid(f"files of {request.spec.cluster.name}", files)
     if is_launch and not request.recorded_code:
         code = unsaid("code", code)
     return [*request.notes, *files, *code]
@@ -84,7 +85,7 @@ class Preparation:
         for problem in spare_problems:
             say(f"note: a spare node cannot be used as it is: {problem}")
         self._select_nodes(facts)
-        if self._request.dry_run is DryRun.OFF:
+        if not self._request.spec.dry_run:
             self._say_other_runs()
         for warning in self._run_checks(facts):
             say(f"warning: {warning}")

@@ -12,10 +12,10 @@ from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Spec
 from runner.core.outcome.verdict import Verdict
 from runner.core.relaunch.losses import Losses, classify_losses, may_relaunch, past_attempt
 from runner.core.relaunch.next_attempt import next_spec
+from runner.core.spec import Spec
 from runner.ui.reports import report
 from runner.workflows.host_pool import HostPool
 from runner.workflows.preparation import Preparation
@@ -50,7 +50,9 @@ class Relauncher:
         if monitor.interrupted or peers.hosts_decide or peers.next_attempt_number:
             return None
         spec = self._pool.spec
-        port_is_free_choice = spec.rendezvous.uses_master_store and not spec.master_port.is_fixed
+        port_is_free_choice = (
+            spec.rendezvous.uses_master_store and not spec.cluster.master_port.is_fixed
+        )
         may_retry = monitor.port_retry_possible and port_is_free_choice
         if may_retry and not self._port_just_retried:
             upcoming = self._retry_with_other_port(monitor.plan, facts)
@@ -163,7 +165,7 @@ class Relauncher:
     def _retry_with_other_port(self, plan: Plan, facts: dict[str, Facts]) -> PlannedAttempt | None:
         """Return an attempt with other ports of store and hub; None if the master has no others."""
         pool = self._pool
-        master, port_rule = pool.spec.master.name, pool.spec.master_port
+        master, port_rule = pool.spec.master.name, pool.spec.cluster.master_port
         broadcast = pool.broadcast({master})
         is_multi_node = len(pool.spec.nodes) > 1
         request = {"first": port_rule.first, "last": port_rule.last, "hub": is_multi_node}

@@ -15,8 +15,8 @@ from runner.control.history.run_reader import METRICS, read_run
 from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
+from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.model.results import SweepRun
-from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace
 from runner.core.shell import line, this_program
 from runner.ui.comparison import compare_runs, render_columns
 from runner.ui.layout import message_width
@@ -38,7 +38,7 @@ class SharedLaunch:
 
     def __call__(self, request: LaunchRequest) -> int:
         """Launch a run; return the exit code, or raise if nothing was started."""
-        planned = request.dry_run is not DryRun.OFF
+        planned = bool(request.spec.dry_run)
         return run(request) if planned else run(request, self._source(request))
 
     def _source(self, request: LaunchRequest) -> CodeSource:
@@ -52,7 +52,7 @@ class SharedLaunch:
 
 def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], int]) -> int:
     """Do `job` for each run; return the first code but 0, or the one that ended the sweep."""
-    is_planned = all(request.dry_run is not DryRun.OFF for request in requests)
+    is_planned = all(bool(request.spec.dry_run) for request in requests)
     runs = [SweepRun(r.spec.run_id, r.sweep.changes if r.sweep else ()) for r in requests]
     if any(map(_runs_live_code, requests)):
         message = "an edit of the code reaches later runs of this sweep"
@@ -114,7 +114,7 @@ def _sweep_folder(request: LaunchRequest, place: SweepPlace) -> Path:
 
 def _runs_live_code(request: LaunchRequest) -> bool:
     spec = request.spec
-    return request.dry_run is DryRun.OFF and not spec.pushes_code and not spec.task.shipped_file
+    return not request.spec.dry_run and not spec.pushes_code and not spec.task.shipped_file
 
 
 def _record_sweep(request: LaunchRequest, runs: Sequence[SweepRun]) -> None:

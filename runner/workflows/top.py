@@ -16,10 +16,10 @@ from rich.live import Live
 from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state
 from runner.core.model.samples import MAX_LINE, Sample, parse_sample
-from runner.core.model.spec import LaunchRequest
 from runner.core.protocol.frames import Frame, decompress
 from runner.core.protocol.paths import SAMPLES_FILE
 from runner.core.protocol.remote_files import SAMPLES
@@ -107,7 +107,7 @@ class HostWatch:
     def __init__(self, composed: LaunchRequest, finder: RunFinder, *, is_run: bool) -> None:
         self.finder = finder
         self.end: RunEnd | None = None
-        self._title = composed.spec.cluster
+        self._title = composed.spec.cluster.name
         self._run: RemoteRun | None = None
         if is_run:
             self._run = finder.find(composed.spec.run_id, prefer_active=True)

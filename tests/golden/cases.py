@@ -9,7 +9,8 @@ from runner.control.assumed_facts import assumed_facts
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import (
+from runner.core.planning.build_plan import build_plan
+from runner.core.spec import (
     Deploy,
     Node,
     PortRange,
@@ -20,7 +21,6 @@ from runner.core.model.spec import (
     Task,
     Torchrun,
 )
-from runner.core.planning.build_plan import build_plan
 from runner.ui.layout import fold_names
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import SHIPPED, TASKS_HASH, facts, spec

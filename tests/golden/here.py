@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import for_each_run
-from runner.core.model.spec import LaunchRequest
+from runner.core.launch_request import LaunchRequest
 
 CONF = Path(__file__).parents[2] / "conf"
 MINE = {

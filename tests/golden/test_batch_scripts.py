@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.batch_script import batch_script
+from runner.core.spec import Node, SlurmSpec, Spec, Task
 from tests.golden.builders import RUN_ID, SCRIPT, spec
 from tests.golden.conftest import SCRIPTS
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from runner.config.search_path import conf_folders, shipped_folder
 
 from runner import __version__
-from runner.config.search_path import conf_folders, shipped_folder
 from runner.control.assumed_facts import assumed_facts
 from runner.core.errors import NotReady
-from runner.core.model.spec import DryRun, Task
 from runner.core.planning.build_plan import build_plan
+from runner.core.spec import Task
 from tests.golden.here import CONF, Here
 
 BASE = "defaults: [base]\n"
@@ -33,7 +33,7 @@ def test_what_is_composed_is_plain_data(here: Here, monkeypatch: pytest.MonkeyPa
     assert [node.name for node in run.spec.nodes] == ["gpu1", "gpu02", "gpu03", "gpu04"]
     args = ("--lr", "0.1", "--data", "/data/of/ada")
     assert run.spec.task == Task("mine", "script", "train.py", args)
-    assert (run.spec.cluster, run.spec.project) == ("pair", str(here.folder))
+    assert (run.spec.cluster.name, run.spec.cluster.project) == ("pair", str(here.folder))
     assert run.dry_run == DryRun.OFFLINE
     assert run.run_dir == here.folder / "runs" / run.spec.run_id
     assert (run.notes, run.overrides) == ((), words)
@@ -94,7 +94,7 @@ def test_a_task_is_asked_for(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_pa
     """The shipped one is for a first try; a runner.yaml may choose one for all runs."""
     for words in ([], ["cluster=local"], ["-m", "cluster=pair,local"]):
         assert here(*words).err.startswith("error: task: there is no task to launch; choose one of")
-    assert not here("cluster=pair", "task.script=train.py").run.spec.task.args
+    assert not here("cluster=pair", "task.script=train.py").run.spec.task.words
     here.write({"conf/runner.yaml": "defaults: [task: mine]\n"})
     assert here("cluster=pair").run.spec.task.name == "mine"
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_a_users_own_primary_config(here: Here) -> None:
     defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
     here.write({"conf/runner.yaml": f"defaults: {defaults}\nlost_s: 60\n"})
     run = here("grace_s=3").run
-    assert (run.spec.lost_s, run.spec.cluster, run.spec.task.name) == (60.0, "pair", "mine")
+    assert (run.spec.lost_s, run.spec.cluster.name, run.spec.task.name) == (60.0, "pair", "mine")
     assert run.spec.grace_s == 3.0
     here.write({"conf/more.yaml": "# @package _global_\ngrace_s: 3\nlost_s: 4\n"})
     groups = "override hydra/job_logging: none, {cluster: pair}, {task: mine}"
@@ -149,15 +149,15 @@ def test_words_after_two_dashes_follow_those_of_the_yaml(
     here.write({"conf/task/own.yaml": f"{BASE}script: x\nextra_args: {own}\n"})
     after = ["--", "--mine", "???", "a 'b'", "${x}", "lr=0.1"]
     run = here("task=own", "lost_s=9", *after).run
-    assert run.spec.task.args == ("a", "b", *after[1:])
+    assert run.spec.task.words == ("a", "b", *after[1:])
     assert run.overrides == ("task=own", "lost_s=9", *after)
     recorded = yaml.safe_load(run.config_yaml)
     task: Any = OmegaConf.to_container(OmegaConf.create(recorded).task, resolve=True)
     again = task["extra_args"]
     assert list(shlex.split(again) if isinstance(again, str) else again) == ["a", "b", *after[1:]]
     swept = here("-m", "task=own,mine", *after).runs
-    assert [run.spec.task.args[-5:] for run in swept] == [tuple(after[1:])] * 2
-    assert here("task=own", "~task.extra_args", "--", "c").run.spec.task.args == ("c",)
+    assert [run.spec.task.words[-5:] for run in swept] == [tuple(after[1:])] * 2
+    assert here("task=own", "~task.extra_args", "--", "c").run.spec.task.words == ("c",)
 
 
 def test_words_for_a_verb_are_those_that_reach_the_hosts(here: Here) -> None:
@@ -253,8 +253,8 @@ def test_several_cluster_files_are_named_by_both(here: Here) -> None:
             "conf/runner.yaml": "defaults: [{cluster: [one, more]}, {task: mine}]\n",
         }
     )
-    assert here().run.spec.cluster == "one+more"
-    assert here("cluster=[more,one]").run.spec.cluster == "more+one"
+    assert here().run.spec.cluster.name == "one+more"
+    assert here("cluster=[more,one]").run.spec.cluster.name == "more+one"
     here.write({"conf/cluster/more.yaml": "nodes: {b: {gpuz: 1}}\n"})
     assert here().err.startswith("error: conf/cluster/more.yaml:1: cluster.nodes.b.gpuz: there is")
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerSpec, Mount
+from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.hardware import System
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Node, Secret, Task
 from runner.core.planning.build_plan import build_plan
+from runner.core.spec import ContainerSpec, Mount, Node, Secret, Task
 from tests.golden.builders import SHIPPED, facts, spec
 from tests.golden.conftest import Check
 

@@ -13,9 +13,9 @@ import pytest
 
 from runner.core.errors import ConfigError
 from runner.core.history.run_data import Metric, RunData, Series
-from runner.core.model.spec import Node
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
+from runner.core.spec import Node
 from runner.ui.comparison import as_csv, as_data, compare_runs, render_columns, sort_columns
 from runner.ui.layout import UNLIMITED_WIDTH
 from tests.golden.builders import facts, spec

@@ -17,7 +17,8 @@ import yaml
 from runner.cli.scaffold import ScaffoldResult, scaffold, yaml_scalar
 from runner.config.compose import open_composer
 from runner.core.errors import ConfigError, Interrupted
-from runner.core.model.spec import LaunchRequest, Node
+from runner.core.launch_request import LaunchRequest
+from runner.core.spec import Node
 
 CLUSTER, TASK = Path("conf/cluster/mine.yaml"), Path("conf/task/train.yaml")
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
     assert outcome == ScaffoldResult(FILES, (), ("cluster=mine", "task=train"))
     spec = composed().spec
     assert [node.name for node in spec.nodes] == ["gpu1", "gpu2"]
-    assert (spec.task.target, spec.python, spec.ssh.user) == ("train.py", "python3", None)
+    assert (spec.task.target, spec.python, spec.cluster.ssh.user) == ("train.py", "python3", None)
     with open_composer(for_launches=True) as composer:
         alone = composer.compose([]).spec
     assert (alone.nodes, alone.task) == (spec.nodes, spec.task)
@@ -110,7 +111,7 @@ def test_what_is_given_is_what_a_run_gets(here: Path, capsys: pytest.CaptureFixt
         *(Node(name=name, host=name) for name in ("gpu01", "gpu02", "gpu03")),
         Node(name="node2", host="192.168.1.9", user="bob", port=2222),
     )
-    assert (spec.ssh.user, spec.python) == ("alice", "~/venv/bin/python")
+    assert (spec.cluster.ssh.user, spec.python) == ("alice", "~/venv/bin/python")
     assert spec.task.target == "my: script #1.py"
     assert "example" not in Path("conf/cluster/lab-2.yaml").read_text()
     assert "put your own" not in capsys.readouterr().out
@@ -253,7 +254,7 @@ def test_questions_have_defaults(
         ("gpu2", "gpu2"),
         ("far", "gpu9"),
     ]
-    assert (spec.task.target, spec.python, spec.ssh.user) == ("main.py", "python3", None)
+    assert (spec.task.target, spec.python, spec.cluster.ssh.user) == ("main.py", "python3", None)
 
 
 def test_enter_alone_is_this_machine_and_the_example(
@@ -268,7 +269,7 @@ def test_enter_alone_is_this_machine_and_the_example(
     assert tree(here) == {"conf", "conf/runner.yaml"}
     with open_composer(for_launches=True) as composer:
         spec = composer.compose([]).spec
-    assert (spec.cluster, spec.task.name) == ("local", "resnet18")
+    assert (spec.cluster.name, spec.task.name) == ("local", "resnet18")
     assert "init --hosts adds others" in capsys.readouterr().out
 
 
@@ -298,7 +299,7 @@ def test_what_is_commented_out_is_the_default() -> None:
     assert yaml.safe_load(TASK.read_text()).keys() == {"defaults", "script", "args"}
     after = composed("run_id=r", "task.args=null").spec
     assert after == before
-    assert composed().spec.task.args == ("--lr", "0.1", "--epochs", "3")
+    assert composed().spec.task.words == ("--lr", "0.1", "--epochs", "3")
 
 
 HOSTFILE = """\

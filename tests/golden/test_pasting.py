@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Node, Secret, Task
 from runner.core.planning.build_plan import build_plan
+from runner.core.spec import Node, Secret, Task
 from runner.ui.reports.dry_run import render_dry_run
 from tests.golden.builders import TASKS_HASH, TORCH, facts, spec
 

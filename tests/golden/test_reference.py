@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
-
-from docs import reference
-from runner.cli.main import for_each_run
 from runner.config.schema import SECTIONS, RunnerConfig
 from runner.config.schema.cluster import ClusterConfig, NodeConfig, SshConfig
 from runner.config.schema.slurm import SlurmConfig
-from runner.core.model.spec import LaunchRequest
+
+from docs import reference
+from runner.cli.main import for_each_run
+from runner.core.launch_request import LaunchRequest
 
 ROOT = Path(__file__).parents[2]
 FIELDS = [
@@ -87,13 +87,13 @@ def test_every_example_composes(runs_of: Callable[..., list[LaunchRequest]]) -> 
     runs = [run for line in lines for run in runs_of(*shlex.split(line))]
     assert len(runs) == len(lines) + 1 == 11
     plain, changed, alone, added, quoted, shell, passed_on, first, second, few, two = runs
-    assert plain.spec.task.args == ("--lr", "0.1", "--amp", "--sizes", "1", "2")
+    assert plain.spec.task.words == ("--lr", "0.1", "--amp", "--sizes", "1", "2")
     assert [node.gpu_count for node in changed.spec.nodes] == [None, 4]
-    assert alone.spec.task.args == ("--epochs", "3")
-    assert (len(added.spec.nodes), "--amp" in added.spec.task.args) == (3, False)
-    assert quoted.spec.task.args[-2:] == ("--note", "a, b and c")
-    assert shell.spec.task.args == ("-c", "echo $RANK")
-    assert passed_on.spec.task.args[-3:] == ("--lr", "0.01", "--amp")
-    assert (first.spec.task.args[1], second.spec.task.args[1]) == ("0.1", "0.01")
+    assert alone.spec.task.words == ("--epochs", "3")
+    assert (len(added.spec.nodes), "--amp" in added.spec.task.words) == (3, False)
+    assert quoted.spec.task.words[-2:] == ("--note", "a, b and c")
+    assert shell.spec.task.words == ("-c", "echo $RANK")
+    assert passed_on.spec.task.words[-3:] == ("--lr", "0.01", "--amp")
+    assert (first.spec.task.words[1], second.spec.task.words[1]) == ("0.1", "0.01")
     assert [node.name for node in few.spec.nodes][2:4] == ["gpu04", "gpu05"]
     assert [node.gpu_count for node in two.spec.nodes] == [8, 4]

@@ -19,8 +19,8 @@ from runner.config.compose import Composer, open_composer
 from runner.config.rerun import find_record
 from runner.core.codec import encode
 from runner.core.errors import ConfigError, Interrupted
+from runner.core.launch_request import LaunchRequest, RecordedCode
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import DryRun, LaunchRequest, RecordedCode
 from tests.golden.builders import plan
 
 RELEASE, COMMIT = "0123456789abcdef", "c" * 40
@@ -47,7 +47,7 @@ def record(composed: LaunchRequest, code: CodeRef, folder: Path = Path("runs")) 
     planned = replace(
         plan(1, 1),
         run_id=composed.spec.run_id,
-        cluster=composed.spec.cluster,
+        cluster=composed.spec.cluster.name,
         task=composed.spec.task.name,
         **dataclasses.asdict(code),
     )
@@ -111,9 +111,9 @@ def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> 
         file.unlink()
     again = composer.compose([f"rerun={name}"])
     assert again.spec.run_id != "first"
-    spec = replace(again.spec, run_id="first", env={**again.spec.env, "OF": "run first"})
+    spec = replace(again.spec, run_id="first", env={**again.spec.cluster.env, "OF": "run first"})
     assert spec == first.spec
-    assert again.spec.env["OF"] == f"run {again.spec.run_id}"
+    assert again.spec.cluster.env["OF"] == f"run {again.spec.run_id}"
     assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
     assert again.recorded_code == kept_code("first", PUSHED)
     assert again.notes[0].startswith("again: run first as recorded on 2023-11-1")
@@ -131,7 +131,7 @@ def test_words_change_it(composer: Composer, first: LaunchRequest) -> None:
     again = composer.compose(["rerun=first", *words, "dry_run=offline", "run_dir=there"])
     assert again.spec.task == replace(first.spec.task, args=("--lr", "0.5", "--x", "1"))
     assert [node.gpu_count for node in again.spec.nodes] == [8, 4, 2]
-    assert again.spec.env["LR"] == "0.5"
+    assert again.spec.cluster.env["LR"] == "0.5"
     assert (again.dry_run, again.run_dir) == (DryRun.OFFLINE, Path.cwd() / "there")
     assert again.notes[0].endswith(f", with {' '.join(words)}")
 
@@ -151,18 +151,18 @@ def test_what_is_given_now_is_not_lost_to_recorded_words(
     ]
     assert said == "\n".join(expected)
     without = composer.compose(["rerun=first", "task.args.lr=0.5", "~task.extra_args"])
-    assert without.spec.task.args == ("--lr", "0.5", "--s", "1", "2")
+    assert without.spec.task.words == ("--lr", "0.5", "--s", "1", "2")
     with open_composer(arguments=["--lr", "0.5"]) as with_words:
         again = with_words.compose(["rerun=first", "+task.args.x=1"])
-    assert again.spec.task.args[-5:] == ("--steps", "10", "--lr=0.3", "--lr", "0.5")
+    assert again.spec.task.words[-5:] == ("--steps", "10", "--lr=0.3", "--lr", "0.5")
 
 
 def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchRequest) -> None:
     """The whole section is another; the rest stays, with the code."""
     again = composer.compose(["rerun=first", "cluster=other"])
-    assert again.spec.cluster == "other"
+    assert again.spec.cluster.name == "other"
     assert [node.name for node in again.spec.nodes] == ["x1"]
-    assert (again.spec.env, again.spec.python) == ({"O": "1"}, "python3")
+    assert (again.spec.cluster.env, again.spec.python) == ({"O": "1"}, "python3")
     assert (again.spec.task, again.spec.lost_s) == (first.spec.task, 20)
     assert again.recorded_code == kept_code("first", PUSHED)
     again = composer.compose(["rerun=first", "task=long", "cluster.env.LR=null"])
@@ -171,7 +171,7 @@ def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchR
     assert again.recorded_code == kept_code("first", replace(PUSHED, script=""))
     again = composer.compose(["rerun=first", "task.script=eval.py"])
     assert again.spec.task.name == "eval"
-    assert again.spec.task.args == first.spec.task.args
+    assert again.spec.task.words == first.spec.task.words
     assert again.recorded_code == kept_code("first", replace(PUSHED, script=""))
 
 
@@ -202,9 +202,9 @@ def test_code_is_not_that_of_the_folder_of_now(
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     again = composer.compose([f"rerun={run}"])
-    assert again.spec.project == plan(1, 1).nodes[0].cwd
-    assert again.spec.project != str(tmp_path / "sub")
-    assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.project == str(Path.cwd())
+    assert again.spec.cluster.project == plan(1, 1).nodes[0].cwd
+    assert again.spec.cluster.project != str(tmp_path / "sub")
+    assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.cluster.project == str(Path.cwd())
 
 
 def test_a_detached_run_is_detached_again(composer: Composer) -> None:
@@ -322,6 +322,6 @@ def test_record_has_no_say_in_what_hydra_calls(composer: Composer, first: Launch
     text = f"defaults: [nope]\nhydra: {{callbacks: {callback}, sweeper: {{_target_: os.abort}}}}\n"
     file.write_text(file.read_text() + text)
 
-    assert composer.compose(["rerun=first"]).spec.cluster == "pair"
+    assert composer.compose(["rerun=first"]).spec.cluster.name == "pair"
     assert len(composer.sweep(["rerun=first", "lost_s=10,20"])) == 2
     assert not called.exists()

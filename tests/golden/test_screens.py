@@ -19,7 +19,7 @@ from runner.core.model.network_probe import (
     ProbeResult,
     Target,
 )
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from runner.ui.layout import wrap_lines
 from runner.ui.problems import render_findings
 from tests.golden.builders import TORCH, facts, gpus, spec

@@ -11,7 +11,7 @@ import pytest
 
 from runner.cli import main
 from runner.core.errors import NotReady, Problem
-from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace
+from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.workflows.sweep import commands_for
 from tests.golden.here import Here
 
@@ -32,7 +32,7 @@ def test_a_sweep_is_a_run_for_each_combination(here: Here) -> None:
     said = here(*words, job=lambda run: 3 if "task.args.lr=1" in run.overrides else 0)
     assert said.code == 3
     assert said.err.startswith(NOTE)
-    assert [run.spec.task.args for run in said.runs] == [("--lr", "1"), ("--lr", "2")]
+    assert [run.spec.task.words for run in said.runs] == [("--lr", "1"), ("--lr", "2")]
     assert [run.overrides[1] for run in said.runs] == ["task.args.lr=1", "task.args.lr=2"]
     assert len({run.run_dir for run in said.runs}) == 2
     places = [run.sweep for run in said.runs if run.sweep]

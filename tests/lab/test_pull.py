@@ -22,7 +22,7 @@ from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.model.facts import FactsRequest
 from runner.core.model.results import PullResult
-from runner.core.model.spec import Node, Spec, Task
+from runner.core.spec import Node, Spec, Task
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(6, 12)]
@@ -84,7 +84,7 @@ class Cluster:
             spec,
             reach,
             self.inbox,
-            lambda node: FactsRequest(node=node.name, workdir=spec.workdir, skip_launch_facts=True),
+            lambda node: FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True),
             lambda *_: None,
         )
         gathering.at_least(len(nodes), lambda *_: [])

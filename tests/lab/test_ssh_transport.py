@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.spec import Node, Ssh
+from runner.core.spec import Node, Ssh
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
 from runner.transport.ssh import protocol as ssh_protocol

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from runner.cli.selection import Selection, open_pool
 from runner.cli.verb import exit_code, verb
-from runner.config.overrides import override_key
+from runner.config.words import key_of
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.shell import this_program
 from runner.ui.output import show
@@ -58,10 +58,10 @@ def check(
     else:
         width, colour = layout.detect_screen()
         task = composed.spec.task.name if composed.names_program else ""
-        names = composed.spec.cluster, task
+        names = composed.spec.cluster.name, task
         # Not by `show`, which drops colours; each text of a host in it is printable.
         print(problems.render_findings(findings_by_check, *names, width, colour=colour))
-    cluster = composed.spec.cluster
+    cluster = composed.spec.cluster.name
     if not problems.find_errors(findings_by_check):
         codes = (_run_collectives(*trial, cluster, selection) for trial in trials)
         return next(filter(None, codes), 0)
@@ -74,7 +74,7 @@ def _run_collectives(flag: str, mode: str, cluster: str, selection: Selection) -
     """Launch the shipped task that tests the network, on the nodes of the user's own task."""
     from runner.workflows.launch import run
 
-    keys = {word: override_key(word) for word in selection.settings}
+    keys = {word: key_of(word) for word in selection.settings}
     kept = [w for w, key in keys.items() if key in NODE_KEYS or key.partition(".")[0] != "task"]
     settings = (*kept, "task=collectives", f"task.args.mode={mode}")
     code = exit_code(lambda: run(replace(selection, settings=settings).compose()))

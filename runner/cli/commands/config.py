@@ -12,11 +12,10 @@ from runner.ui.output import show
 @verb("config", key="only the part below this key", resolve="with every ${...} resolved")
 def config(selection: Selection, key: str = "", resolve: bool = False, json_: bool = False) -> int:
     """Print the whole configuration, or a part of it."""
-    with selection.composer() as composer:
-        text = composer.yaml(selection.overrides, key, resolve=resolve)
-    if json_:
-        import yaml
+    from runner.config.explain import value_below
+    from runner.config.source import dump
 
-        text = json.dumps(yaml.safe_load(text))
-    show(text.rstrip("\n"))
+    with selection.composer() as composer:
+        value = value_below(composer.plain(selection.overrides, is_resolved=resolve), key)
+    show(json.dumps(value) if json_ else dump(value).removesuffix("...\n").rstrip("\n"))
     return 0

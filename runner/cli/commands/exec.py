@@ -56,8 +56,10 @@ def exec_(
     composed = selection.contact("cluster.setup")
     spec = composed.spec
     with open_pool(composed) as pool:
-        setup = spec.setup
-        pool.collect_facts(lambda n: replace(workdir_request(spec, n), setup=setup), setup_problems)
+        pool.collect_facts(
+            lambda node: replace(workdir_request(spec, node), setup=spec.setup_of(node)),
+            setup_problems,
+        )
         pool.console.phase("running")
         on_status = pool.console.node_status
         remote_command = RemoteCommand(pool.sessions, pool.inbox, spec.lost_s, on_status)

@@ -142,7 +142,7 @@ def _write(run: RunData, path: Path) -> int:
 
 def _hparams(run: RunData) -> dict[str, str | float | bool]:
     """Return the keys that were set, but for those of machines; numbers as numbers."""
-    from runner.config.schema import default_values
+    from runner.core.history.comparison import default_values
 
     hparams: dict[str, str | float | bool] = {}
     for key, text in set_values(run, default_values()).items():

@@ -44,7 +44,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
-    notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster)
+    notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
     show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))
     return 0
 
@@ -60,8 +60,8 @@ def others_from_here(shown: str) -> list[str]:
     run_ids: dict[str, list[str]] = {}
     for folder in run_index.unfinished():
         request = read_contact(folder)
-        if request and request.spec.cluster != shown:
-            run_ids.setdefault(request.spec.cluster, []).append(request.spec.run_id)
+        if request and request.spec.cluster.name != shown:
+            run_ids.setdefault(request.spec.cluster.name, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():
         lines.append(f"launched from here on {cluster}, without an end on record: {join_some(ids)}")

@@ -72,8 +72,8 @@ def _page(records: Sequence[Path], every_s: int) -> tuple[str, list[RunData]]:
 
     A browser reads it again every `every_s`, if that is not 0 and one of the runs has not ended.
     """
-    from runner.config.schema import default_values
     from runner.control.history.run_reader import read_run
+    from runner.core.history.comparison import default_values
     from runner.ui.page import render_page
 
     runs = [_with_stall(read_run(folder), folder) for folder in records]

@@ -15,8 +15,8 @@ from runner.core.shell import this_program
 from runner.ui.output import show, show_prose
 
 if TYPE_CHECKING:
+    from runner.core.launch_request import LaunchRequest
     from runner.core.model.results import RemoteRun
-    from runner.core.model.spec import LaunchRequest
     from runner.workflows.runs.discovery import RunFinder
 
     Answer = tuple[list[RemoteRun], list[Problem]]  # the problem of each host without one

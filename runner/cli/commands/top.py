@@ -11,7 +11,7 @@ from runner.cli.selection import Selection
 from runner.cli.verb import verb
 from runner.control.record import run_index
 from runner.core.errors import ConfigError, Problem
-from runner.core.model.spec import LaunchRequest
+from runner.core.launch_request import LaunchRequest
 from runner.core.shell import this_program
 
 LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
@@ -64,7 +64,7 @@ def contact(selection: Selection, run: str) -> tuple[LaunchRequest, bool]:
 
 
 def _is_cluster(selection: Selection) -> bool:
-    from runner.config.search_path import ConfigFiles, conf_folders
+    from runner.config.source import ConfigFiles, conf_folders
 
     files = ConfigFiles(conf_folders(selection.config_dirs))
     return bool(files.find(f"cluster/{selection.cluster}"))

@@ -13,7 +13,7 @@ from runner.ui.output import note, show, show_prose
 
 if TYPE_CHECKING:
     from runner.control.record.run_store import RunStore
-    from runner.core.model.spec import LaunchRequest
+    from runner.core.launch_request import LaunchRequest
 
 
 @verb("why")

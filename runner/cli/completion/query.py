@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.cli.parser import launch_flags
 from runner.cli.suggestions import VERB_ALIASES
 from runner.cli.verb import SELECTION_OPTIONS, Option, Verb, load_verb, verb_names
-from runner.config.overrides import is_override
+from runner.config.words import is_override
 from runner.control.record import run_index
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import line
@@ -115,14 +115,15 @@ def _overrides(words: Sequence[str], current: str) -> list[str]:
     key, has_value, value = current.partition("=")
     if key == "rerun" and has_value:
         return [f"rerun={run}" for run in _run_ids(value)]
-    from runner.config.compose import open_composer  # noqa: PLC0415 (Hydra takes its time)
+    from runner.config.complete import complete  # noqa: PLC0415 (Hydra takes its time)
+    from runner.config.compose import open_composer  # noqa: PLC0415
 
     flags = (word.split("=", 1) if word.startswith("--") else [word] for word in words)
     pairs = list(itertools.pairwise(itertools.chain.from_iterable(flags)))
     clusters = [f"cluster={value}" for flag, value in pairs if flag == "--cluster"]
     folders = [value for flag, value in pairs if flag in ("--config-dir", "-cd")]
     with open_composer(folders) as composer:
-        return composer.complete([*clusters, *filter(is_override, words)], current)
+        return complete(composer, [*clusters, *filter(is_override, words)], current)
 
 
 def _run_ids(current: str) -> list[str]:

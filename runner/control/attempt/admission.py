@@ -25,9 +25,9 @@ from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.plan import Order, Plan
-from runner.core.model.spec import Node, Secret, Spec
 from runner.core.protocol.frames import Frame
 from runner.core.relaunch.handover import RelaunchContext
+from runner.core.spec import Node, Secret, Spec
 
 
 class OrderSender:

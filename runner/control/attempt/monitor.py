@@ -22,7 +22,6 @@ from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
-from runner.core.model.spec import Spec
 from runner.core.outcome.first_failure import failure_text, lost_nodes
 from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import fold_events
@@ -31,6 +30,7 @@ from runner.core.protocol.events import Event, StopCause, TimedEvent
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import ATTEMPT_TRANSITIONS, AttemptState, NodeState
 from runner.core.protocol.timing import PING_S
+from runner.core.spec import Spec
 from runner.core.text import describe_exit
 
 

@@ -15,10 +15,10 @@ from runner.control.rpc.log_tail import LogTailer
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.model.plan import NodePlan
-from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NODE_TRANSITIONS, NodeState
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S
+from runner.core.spec import Node
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.3, 15.0
 """The pause before the first attempt to reconnect, and the longest pause."""

@@ -16,9 +16,9 @@ from runner.control.attempt.peer_status import PeerStatus
 from runner.control.rpc.bootstrap import BOOT_TIMEOUT_S
 from runner.control.rpc.wait import NO_ANSWER
 from runner.core.failure_detector import FailureDetector, Liveness
-from runner.core.model.spec import Spec
 from runner.core.protocol.states import NodeState
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S
+from runner.core.spec import Spec
 
 START_TIMEOUT_S = 30.0
 """How long a host may take from its order to a running supervisor."""

@@ -23,13 +23,13 @@ from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan, Plan
-from runner.core.model.spec import Node, Spec
 from runner.core.outcome.first_failure import START_REFUSED
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, EventBody, StopCause
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import NodeState, State
 from runner.core.protocol.timing import DISK_TIMEOUT_S
+from runner.core.spec import Node, Spec
 from runner.core.text import counted
 
 TICK_S = 0.05

@@ -19,9 +19,9 @@ from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.errors import NotReady, Problem
 from runner.core.model.release import release_hash, unique_contents
-from runner.core.model.spec import Spec
 from runner.core.planning.readiness import free_space_hint
 from runner.core.protocol.frames import Frame, FrameError
+from runner.core.spec import Spec
 
 WINDOW = 2 << 20
 """Bytes queued for one host beyond which all hosts wait for it."""

@@ -15,7 +15,7 @@ from runner.control.code.code_store import CHUNK, CodeKeeper, CodeStore, read_ve
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, File, Folder, Manifest, Symlink, release_hash
-from runner.core.model.spec import Spec
+from runner.core.spec import Spec
 from runner.core.text import join_some
 
 MB = 1_000_000

@@ -12,9 +12,10 @@ import runner
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore, PushSource
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.launch_request import RecordedCode
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef, release_hash, tasks_digest
-from runner.core.model.spec import SHIPPED_TASKS, RecordedCode, Spec, Task
+from runner.core.spec import SHIPPED_TASKS, Spec, Task
 from runner.core.text import join_some
 
 _PACKAGE = Path(runner.__file__).parent

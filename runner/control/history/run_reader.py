@@ -115,7 +115,7 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     return RunData(
         run_id=recorded_id if is_run_id(recorded_id) else folder.name,
         folder=str(folder),
-        cluster=contact.run.cluster if contact else last.cluster if last else "",
+        cluster=contact.run.cluster.name if contact else last.cluster if last else "",
         task=last.task if last else _text(config.get("task"), "name"),
         launched_by=_launched_by(folder, contact, info),
         launched_at=launched_at or None,

@@ -13,8 +13,9 @@ from pathlib import Path
 from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
-from runner.core.model.spec import DryRun, LaunchRequest, Node, Spec, Ssh, Task
+from runner.core.launch_request import LaunchRequest
 from runner.core.shell import expand_home
+from runner.core.spec import Cluster, Deploy, Node, Progress, Spec
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,16 @@ class RunContact:
     """Fields of `Spec`."""
 
     run_id: str
-    cluster: str
+    cluster: Cluster
     nodes: tuple[Node, ...]  # the spares among them
-    ssh: Ssh
-    host_python: str
-    setup: tuple[str, ...]  # it may bring that interpreter
-    project: str  # the folder that it runs in; "": the home folder
-    workdir: str
+    deploy: Deploy
     grace_s: float
     lost_s: float
     disconnect_s: float
-    pull_outputs: bool
-    progress_pattern: str = ""
+    pull_outputs: str
+    progress: Progress
+    ui: str
+    console_ranks: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,6 @@ class RecordedContact:
     """Content of the file."""
 
     run: RunContact
-    ui: str = "auto"
-    console_ranks: tuple[int, ...] | None = None
     config_dirs: tuple[str, ...] = ()
     launched_at: float = 0.0  # as its hosts have it on record
     launched_from: str = ""  # the folder; "" in a record that was begun later
@@ -53,11 +50,21 @@ def recorded_contact(request: LaunchRequest) -> RecordedContact:
     spec = request.spec
     values = {field.name: getattr(spec, field.name) for field in fields(RunContact)}
     values["nodes"] = tuple(replace(node, env={}) for node in (*spec.nodes, *spec.spares))
-    values["project"] = "" if spec.deploy.enabled else spec.project
-    ranks = None if request.console_ranks is None else tuple(sorted(request.console_ranks))
+    values["cluster"] = replace(
+        spec.cluster,
+        nodes={},
+        env={},
+        pass_env=(),
+        secrets=(),
+        project="" if spec.deploy.enabled else spec.cluster.project,
+    )
     folders = tuple(str(Path(expand_home(folder)).absolute()) for folder in request.config_dirs)
-    launch = (folders, request.launched_at, request.launched_from)
-    return RecordedContact(RunContact(**values), request.ui, ranks, *launch)
+    return RecordedContact(
+        run=RunContact(**values),
+        config_dirs=folders,
+        launched_at=request.launched_at,
+        launched_from=request.launched_from,
+    )
 
 
 def read_contact(folder: Path) -> LaunchRequest | None:
@@ -80,11 +87,8 @@ def read_contact(folder: Path) -> LaunchRequest | None:
         ) from error
     values = {field.name: getattr(contact.run, field.name) for field in fields(RunContact)}
     return LaunchRequest(
-        spec=Spec(task=Task("", "command", ""), **values),
-        dry_run=DryRun.OFF,
+        spec=Spec(**values),
         run_dir=folder,
-        ui=contact.ui,
-        console_ranks=None if contact.console_ranks is None else frozenset(contact.console_ranks),
         config_yaml="",
         config_dirs=contact.config_dirs,
         launched_at=contact.launched_at,

@@ -29,14 +29,15 @@ from runner.control.record.file_names import (
 from runner.control.record.metrics_record import record_metrics
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
-from runner.core.model.spec import LaunchRequest, are_local
 from runner.core.outcome.diagnosis import Diagnosis, diagnose
 from runner.core.outcome.module_causes import ProjectFiles
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE, STACKS_LOG, local_log_name
 from runner.core.shell import this_program
+from runner.core.spec import are_local
 
 MAX_AVG_LINE_BYTES = 200
 """Upper bound of the average line length, for reading the last lines of a log."""

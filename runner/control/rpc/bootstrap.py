@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from runner.control.rpc.host_code import boot_line
 from runner.core import shell
 from runner.core.errors import Problem
-from runner.core.model.spec import Spec
 from runner.core.protocol.frames import PROTOCOL
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
+from runner.core.spec import Node, Spec
 
 BOOT_TIMEOUT_S = 20.0
 """How long a host may take from login to our code running (Python may be on slow NFS)."""
@@ -38,10 +38,10 @@ def boot_words(python: str) -> str:
 
 def job_words(spec: Spec) -> str:
     """Return the same for a node of a job, where the setup lines may bring the interpreter."""
-    words, python = boot_words(spec.host_python), shell.path(spec.host_python)
-    if not spec.setup:
+    words, python = boot_words(spec.cluster.host_python), shell.path(spec.cluster.host_python)
+    if not spec.cluster.setup:
         return words
-    lines = "\n".join(spec.setup)
+    lines = "\n".join(spec.cluster.setup)
     script = f'command -v {python} >/dev/null || {{ {lines}\n}} </dev/null >&2; exec "$@"'
     return f"bash --norc --noprofile -c {shell.quote(script)} setup {words}"
 
@@ -53,10 +53,11 @@ def boot_input(setup: Sequence[str]) -> bytes:
 
 def boot_limit_s(spec: Spec) -> float:
     """Return how long a host may take from login to our code running, with the setup it needs."""
-    return BOOT_TIMEOUT_S + (SETUP_TIMEOUT_S if spec.setup else 0.0)
+    has_setup = spec.cluster.setup or any(node.setup for node in spec.nodes)
+    return BOOT_TIMEOUT_S + (SETUP_TIMEOUT_S if has_setup else 0.0)
 
 
-def boot_command(spec: Spec, node: str) -> str:
+def boot_command(spec: Spec, node: Node) -> str:
     """Return the command that starts the agent on a channel.
 
     The login shell may be fish or csh: it only has to start `/bin/sh`. The last words are
@@ -64,15 +65,16 @@ def boot_command(spec: Spec, node: str) -> str:
     `cluster.setup` run first: they may bring it. They come on standard input, which `ps` does
     not show.
     """
-    python = shell.path(spec.host_python)
-    ps_words = shell.line([spec.run_id, node])
+    python = shell.path(spec.cluster.host_python)
+    ps_words = shell.line([spec.run_id, node.name])
     start = (
         f"command -v {python} >/dev/null 2>&1 || {{ echo runner-boot: no-python; exit 127; }}; "
-        f"exec {boot_words(spec.host_python)} runner {ps_words} v{PROTOCOL}"
+        f"exec {boot_words(spec.cluster.host_python)} runner {ps_words} v{PROTOCOL}"
     )
-    if not spec.setup:
+    setup = spec.setup_of(node)
+    if not setup:
         return f"exec /bin/sh -c {shell.quote(start)}"
-    project = "" if spec.deploy.enabled else spec.project
+    project = "" if spec.deploy.enabled else spec.cluster.project
     folder = f"cd {shell.path(project)} 2>/dev/null; " if project else ""
     watch = _WATCH_SETUP.format(limit_s=SETUP_TIMEOUT_S)
     # Neither a job of this shell nor a holder of its descriptors: nobody waits for it.
@@ -84,7 +86,7 @@ def boot_command(spec: Spec, node: str) -> str:
         f"cd; {start}"
     )
     script = (  # dd reads byte by byte, as it is told; some `head` would take of the code as well
-        f"lines=$(dd bs=1 count={len(_setup_text(spec.setup))} 2>/dev/null); "
+        f"lines=$(dd bs=1 count={len(_setup_text(setup))} 2>/dev/null); "
         f"{python} -c {shell.quote(_IS_NEW_ENOUGH)} </dev/null >/dev/null 2>&1 || "
         "! command -v bash >/dev/null 2>&1 || "
         f"__runner_setup=$lines exec bash --norc --noprofile -c {shell.quote(with_setup)}; {start}"
@@ -100,13 +102,13 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
     """Explain why the agent did not start on a node, from what it printed in place of frames."""
     text = banner.decode(errors="replace").strip()
     if "runner-boot: no-python" in text:
-        where = "" if "/" in spec.host_python else " on its PATH"
-        where += ", also after the lines of cluster.setup" if spec.setup else ""
-        is_same = spec.host_python == spec.python
+        where = "" if "/" in spec.cluster.host_python else " on its PATH"
+        where += ", also after the lines of cluster.setup" if spec.cluster.setup else ""
+        is_same = spec.cluster.host_python == spec.cluster.python
         key = "cluster.python" if is_same else "cluster.host_python"
         hint = f"set {key} to a Python 3.8 or newer there\nwhat sets it: "
-        hint += f"{shell.this_program()} explain {key} {shell.cluster_flag(spec.cluster)}"
-        message = f"there is no {spec.host_python}{where}"
+        hint += f"{shell.this_program()} explain {key} {shell.cluster_flag(spec.cluster.name)}"
+        message = f"there is no {spec.cluster.host_python}{where}"
         return Problem(node, message, f"{_output_of_setup(text)}{hint}")
     if "runner-boot: setup-timeout" in text:
         message = f"the lines of cluster.setup did not end within {SETUP_TIMEOUT_S:.0f} s there"
@@ -115,11 +117,13 @@ def boot_problem(spec: Spec, node: str, banner: bytes, reason: str) -> Problem:
         return Problem(node, message, f"{_output_of_setup(text)}{hint}")
     if "runner-boot: python-too-old" in text or "unknown option -I" in text.lower():
         version = text.rpartition("too-old ")[2].split()[0] if "too-old " in text else "2"
-        message = f"{spec.host_python} there is Python {version}; the agent needs 3.8 or newer"
+        message = (
+            f"{spec.cluster.host_python} there is Python {version}; the agent needs 3.8 or newer"
+        )
         hint = "set cluster.host_python to a newer one (cluster.python may stay)"
         return Problem(node, message, hint)
     message = f"the agent did not start there: {reason}"
-    return Problem(node, message, text[-500:] or f"try by hand: {spec.host_python} -V")
+    return Problem(node, message, text[-500:] or f"try by hand: {spec.cluster.host_python} -V")
 
 
 def _output_of_setup(text: str) -> str:

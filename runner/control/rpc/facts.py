@@ -18,8 +18,8 @@ from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import NotReady, Problem, RunnerError
 from runner.core.model.facts import Facts, FactsRequest
-from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import Frame
+from runner.core.spec import Node, Spec
 
 MAX_CONCURRENT_LOGINS = 64
 """Logins in progress at a time: with more, paramiko's threads only slow each other down."""

@@ -19,9 +19,9 @@ from typing import Any
 from runner.control.rpc import bootloader, bootstrap, host_code
 from runner.control.rpc.channels import ChannelHub
 from runner.core.model.replies import checked_reply
-from runner.core.model.spec import Node, Spec
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder
 from runner.core.protocol.timing import SETUP_TIMEOUT_S
+from runner.core.spec import Node, Spec
 from runner.transport.base import Channel, Transport
 from runner.transport.local import LocalTransport
 
@@ -322,8 +322,8 @@ class Connector:
         """
         if node.in_job:
             return HostSession(node, self._channel_hub(node).open(), inbox)
-        command = bootstrap.boot_command(self.spec, node.name)
-        boot_input = bootstrap.boot_input(self.spec.setup)
+        command = bootstrap.boot_command(self.spec, node)
+        boot_input = bootstrap.boot_input(self.spec.setup_of(node))
         channel = self.transport(node.transport).open(node, command)
         return HostSession(node, channel, inbox, boot_input)
 
@@ -347,7 +347,7 @@ class Connector:
             elif kind not in self._transports:
                 from runner.transport.ssh.transport import SshTransport
 
-                self._transports[kind] = SshTransport(self.spec.ssh, on_note=self._on_note)
+                self._transports[kind] = SshTransport(self.spec.cluster.ssh, on_note=self._on_note)
             return self._transports[kind]
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from runner.core.history.run_data import RunData, flat_config
+from runner.core.spec import Spec, written_defaults
 
 ARGUMENTS = "task.args"
 NOTHING = "null"
@@ -43,6 +44,11 @@ def set_values(run: RunData, defaults: Mapping[str, str]) -> Dict[str, str]:
         for key, text in flat.items()
         if text != defaults.get(key, NOTHING) and not without_effect(key)
     }
+
+
+def default_values() -> Dict[str, str]:
+    """Return the default of each dotted key as a text."""
+    return {key: value_text(value) for key, value in flat_config(written_defaults(Spec)).items()}
 
 
 def without_effect(key: str) -> bool:

@@ -15,38 +15,6 @@ ENGINE_ENV = (
 
 
 @dataclass(frozen=True)
-class Mount:
-    """A folder or file of the host, as containers see it; absolute paths."""
-
-    source: str
-    target: str
-    read_only: bool = False
-
-
-@dataclass(frozen=True)
-class ContainerSpec:
-    """The keys of `container`, validated, many on purpose; without an engine there is none."""
-
-    engine: str = ""  # a module of `planning.container`, "" for none
-    program: str = ""  # of the engine, on the hosts
-    image: str = ""
-    python: str = "python3"  # in the image, with torch
-    mounts: Tuple[Mount, ...] = ()
-    shm_size: str = ""  # such as "16g"; "" leaves it to the engine
-    host_ipc: bool = False  # shares /dev/shm with the host
-    host_user: bool = True  # runs as the user and the groups of the login, not as the image says
-    ulimits: Dict[str, str] = field(default_factory=dict)
-    pull: str = "missing"  # or "always" or "never"
-    prepare_timeout_s: float = 3600.0  # how long a host may take to pull it
-    fetches: bool = True  # whether hosts that lack it may pull it now: not in a dry run
-    image_entrypoint: bool = False  # runs the image's own entry point before the program
-    extra: Tuple[str, ...] = ()  # more options of the engine
-
-    def __bool__(self) -> bool:
-        return bool(self.engine)
-
-
-@dataclass(frozen=True)
 class ContainerProbe:
     """What a host is asked of an engine and an image, large on purpose: commands, one by one."""
 

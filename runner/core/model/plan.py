@@ -133,6 +133,7 @@ class NodePlan:
     user: str = field(default="", metadata=USER)  # "" and 0: by the ssh configuration
     port: int = field(default=0, metadata=PORT)
     arg_count: int = field(default=0, metadata=COUNT)  # words at the end of `command` for the task
+    setup: Tuple[str, ...] = ()  # shell lines that run there first
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,6 @@ class Plan:
     master_port: int  # 0 if none was reserved
     rendezvous_reason: str = ""  # for that address, or for `etcd_endpoint`
     etcd_endpoint: str = ""  # HOST:PORT, "" for none
-    setup: Tuple[str, ...] = ()  # shell lines that run on every node first
     secrets: Tuple[str, ...] = ()  # names of secret variables, never their values
     release: str = ""  # "" if the code is the hosts' own; see `CodeRef` for the next four
     commit: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict
 
 LOGIN = "login"
 """The name of the login node."""
@@ -54,39 +54,6 @@ IMPOSSIBLE_REASONS: Dict[str, str] = {
 
 SPENT = re.compile(r"(Assoc|QOS)(Grp|Max)\w*(Minutes|RunMinutes)\w*")
 """Why a job waits whose account or QOS has used up the time that it has."""
-
-
-@dataclass(frozen=True)
-class SlurmSpec:
-    """What a job asks of Slurm, large on purpose: a field per option; "" is Slurm's choice."""
-
-    nnodes: int = 1  # the most, with the spares
-    spares: int = 0  # of them, that may replace a failed node
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    time: str = ""  # as sbatch takes it
-    constraint: str = ""
-    nodelist: str = ""
-    exclude: str = ""
-    reservation: str = ""
-    licenses: str = ""
-    gres: str = ""
-    cpus_per_rank: Optional[int] = None
-    mem_per_rank: str = ""  # a number with K, M, G or T
-    signal: str = "SIGUSR1"  # that ranks get before the time limit
-    signal_before_s: int = 0  # how long before it, about; 0 for never
-    requeue: bool = False  # whether the job starts again, as a new attempt
-    srun: Tuple[str, ...] = ()  # more options of srun, as words
-    extra: Tuple[str, ...] = ()  # more options of sbatch, as words
-
-    @property
-    def stop_after_s(self) -> float:
-        """When, after that signal, an attempt stops whose job is to start again.
-
-        Slurm may be a minute early with the signal, never late: half of the time is ours.
-        """
-        return self.signal_before_s / 2
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import re
 from typing import Iterator, Tuple
 
 from runner.core import shell
-from runner.core.model.slurm import UNSEEN, SlurmSpec
-from runner.core.model.spec import Spec
+from runner.core.model.slurm import UNSEEN
 from runner.core.protocol.paths import JobPaths
+from runner.core.spec import SlurmSpec, Spec
 
 GPUS_OF_GRES = r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)"
 """How many GPUs `--gres` asks for, such as gpu:a100:4."""
@@ -84,7 +84,7 @@ def batch_script(spec: Spec, workdir: str, python: str, nonce: str, digest: str)
         srun=srun,
         python=python,
         nnodes=slurm.nnodes,
-        on_limit=_ON_LIMIT if slurm.signal_before_s else "",
+        on_limit=_ON_LIMIT if slurm.signal_before else "",
         at_end=_REQUEUE if slurm.requeue else "",
     )
     return "\n".join(["#!/bin/bash", *options, head, body])
@@ -110,8 +110,8 @@ def _options(spec: Spec, slurm: SlurmSpec, paths: JobPaths) -> Iterator[str]:
         yield f"--cpus-per-task={slurm.cpus_per_rank * nproc}"
     if slurm.mem_per_rank:
         yield f"--mem={int(slurm.mem_per_rank[:-1]) * nproc}{slurm.mem_per_rank[-1]}"
-    if slurm.signal_before_s:
-        yield f"--signal=B:USR1@{slurm.signal_before_s}"
+    if slurm.signal_before:
+        yield f"--signal=B:USR1@{slurm.signal_before}"
     if _survives_loss(spec):
         yield "--no-kill"
     yield "--requeue" if slurm.requeue else "--no-requeue"
@@ -131,7 +131,7 @@ def _ranks_per_node(spec: Spec) -> int:
     login, gres = spec.nodes[0], spec.slurm.gres if spec.slurm else ""
     gpus = re.search(GPUS_OF_GRES, gres)
     count = login.gpu_count or (int(gpus[1]) if gpus else 0)
-    return 1 if spec.task.is_plain else login.nproc or count or 1
+    return 1 if spec.task.is_plain else login.nproc_per_node or count or 1
 
 
 def _srun_options(spec: Spec, slurm: SlurmSpec) -> Tuple[str, ...]:

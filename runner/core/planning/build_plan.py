@@ -10,7 +10,6 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import ASSUMED, Facts
 from runner.core.model.plan import NodePlan, Notify, Order, Plan
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Node, Spec
 from runner.core.planning import endpoints
 from runner.core.planning.container.base import facts_inside, wrap
 from runner.core.planning.debug_rank import debug_env, debug_note, no_such_rank
@@ -30,6 +29,7 @@ from runner.core.planning.readiness import (
 )
 from runner.core.planning.rendezvous_flags import NO_SHARED_STORE, NodePosition
 from runner.core.protocol.paths import RunPaths, tasks_folder
+from runner.core.spec import Node, Spec
 from runner.core.text import counted, join_some
 
 NO_CODE = CodeRef()
@@ -75,7 +75,7 @@ def build_plan(
         raise NotReady(problems)
     gpus = {node.name: select_gpus(node, facts[node.name]) for node in spec.nodes}
     nproc = {
-        node.name: 1 if spec.task.is_plain else node.nproc or len(gpus[node.name]) or 1
+        node.name: 1 if spec.task.is_plain else node.nproc_per_node or len(gpus[node.name]) or 1
         for node in spec.nodes
     }
     pythons = {name: facts[name].python for name in gpus if gpus[name]}
@@ -87,7 +87,7 @@ def build_plan(
     attempt_plan = _AttemptPlan(spec, attempt, code, chosen, backend, nproc, ranks, gpus)
     return Plan(
         run_id=spec.run_id,
-        cluster=spec.cluster,
+        cluster=spec.cluster.name,
         task=spec.task.name,
         attempt=attempt,
         nodes=tuple(
@@ -100,7 +100,6 @@ def build_plan(
         master_port=chosen.port,
         rendezvous_reason=chosen.reason,
         etcd_endpoint=spec.rendezvous.endpoint,
-        setup=spec.setup,
         secrets=tuple(spec.secrets),
         **asdict(code),
         image=spec.container.image,
@@ -122,8 +121,8 @@ def select_gpus(node: Node, facts: Facts) -> Tuple[int, ...]:
 def _world_size(spec: Spec, nproc: Mapping[str, int]) -> int:
     """Return the number of ranks; raise NotReady if the debugged one is not among them."""
     world_size = sum(nproc.values())
-    if spec.debug and spec.debug.rank >= world_size:
-        raise NotReady([no_such_rank(spec.debug, world_size)])
+    if spec.debug_rank and spec.debug_rank.rank >= world_size:
+        raise NotReady([no_such_rank(spec.debug_rank, world_size)])
     return world_size
 
 
@@ -146,13 +145,13 @@ def _choose_backend(
 ) -> str:
     """Choose the backend; `without_cuda` are nodes with GPUs whose torch was built without CUDA."""
     lacking_gpus = [name for name, chosen in gpus.items() if len(chosen) < nproc[name]]
-    if spec.backend == "auto":
+    if spec.cluster.backend == "auto":
         return "gloo" if lacking_gpus or without_cuda else "nccl"
-    if spec.backend == "nccl" and without_cuda:
+    if spec.cluster.backend == "nccl" and without_cuda:
         message = f"nccl needs a torch built for CUDA, and that of {without_cuda[0]} is not"
-        hint = f"install one there (see {spec.python} -m pip install torch), or set "
+        hint = f"install one there (see {spec.nodes[0].python} -m pip install torch), or set "
         raise NotReady([Problem("cluster.backend", message, hint + "cluster.backend=gloo")])
-    if spec.backend == "nccl" and lacking_gpus:
+    if spec.cluster.backend == "nccl" and lacking_gpus:
         name = lacking_gpus[0]
         ranks = counted(nproc[name], "rank")
         message = f"nccl needs a GPU per rank, and {name} has {len(gpus[name])} for {ranks}"
@@ -162,7 +161,7 @@ def _choose_backend(
                 f"set cluster.backend=gloo, or fewer ranks with cluster.nodes.{name}.nproc_per_node"
             )
         raise NotReady([Problem("cluster.backend", message, hint)])
-    return spec.backend
+    return spec.cluster.backend
 
 
 def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
@@ -203,10 +202,11 @@ def _node_plan(attempt: _AttemptPlan, index: int, facts: Facts) -> NodePlan:
         ranks=order.ranks,
         gpus=gpus,
         interface=interface,
-        order=replace(order, env={**env, **launch.internal_env, **debug_env(spec.debug)}),
+        order=replace(order, env={**env, **launch.internal_env, **debug_env(spec.debug_rank)}),
         nproc=order.nproc,
-        user=node.user or spec.ssh.user or "",
-        port=node.port or spec.ssh.port or 0,
+        user=node.user or spec.cluster.ssh.user or "",
+        port=node.port or spec.cluster.ssh.port or 0,
+        setup=spec.setup_of(node),
     )
     if spec.container:
         return wrap(spec, node, host_facts, node_plan, attempt.code.tasks_hash)
@@ -235,10 +235,10 @@ def _order(
         grace_s=spec.grace_s,
         disconnect_s=spec.disconnect_s,
         hub=chosen.hub,
-        stall_s=0.0 if spec.debug else spec.stall_s,
-        stop_on_stall=spec.stop_on_stall,
-        metrics=spec.metrics,
-        progress_pattern=spec.progress_pattern,
+        stall_s=0.0 if spec.debug_rank else spec.watch.stall_s,
+        stop_on_stall=spec.watch.stops,
+        metrics=spec.watch.metrics,
+        progress_pattern=spec.progress.pattern,
         sample_s=spec.sample_s,
         restarts_ranks=spec.rendezvous.torch_assigns_ranks and spec.torchrun.max_restarts > 0,
         nproc=attempt.nproc[node.name],
@@ -256,7 +256,7 @@ def notify_part(spec: Spec, secrets: Iterable[str] = ()) -> Optional[Notify]:
         return None
     nodes = tuple(node.name for node in spec.nodes)
     names = tuple(dict.fromkeys((*spec.secrets, *secrets)))
-    return Notify(spec.notify, spec.cluster, spec.task.name, nodes, names, spec.program)
+    return Notify(spec.notify, spec.cluster.name, spec.task.name, nodes, names, spec.program)
 
 
 def _cwd(spec: Spec, run_paths: RunPaths, facts: Facts, code: CodeRef) -> str:
@@ -281,7 +281,9 @@ def _notes(
 ) -> Iterator[str]:
     """Yield the decisions that the user should read."""
     spec, code = attempt.spec, attempt.code
-    cpu_nodes = [n.name for n in spec.nodes if not attempt.gpus[n.name] and n.nproc is None]
+    cpu_nodes = [
+        n.name for n in spec.nodes if not attempt.gpus[n.name] and n.nproc_per_node is None
+    ]
     if cpu_nodes:
         is_assumed = facts[cpu_nodes[0]].gpu_source == ASSUMED
         yield _cpu_note(spec, fold_names(cpu_nodes), len(cpu_nodes), is_assumed)
@@ -299,8 +301,8 @@ def _notes(
         yield f"if it fails it starts again, {times}; {spares}"
     if name := spec.deciding_node:
         yield f"the run ends when the program on {name} ends; the other nodes are stopped then"
-    if spec.debug:
-        yield debug_note(spec, spec.debug, attempt.ranks)
+    if spec.debug_rank:
+        yield debug_note(spec, spec.debug_rank, attempt.ranks)
     yield from _logind_notes(spec, facts, fold_names)
     full = [n.name for n in spec.nodes if is_tmp_full(spec, n, facts[n.name])]
     if full:

@@ -7,7 +7,7 @@ from typing import Dict, Mapping, Optional, Tuple
 from runner.core import shell
 from runner.core.errors import Problem
 from runner.core.model.plan import DebugRank
-from runner.core.model.spec import Node, Spec, Ssh
+from runner.core.spec import Node, Spec, Ssh
 
 DEBUG_VARIABLE = "RUNNER_DEBUG_RANK"
 """RANK:PORT, for the shims; a rank's own environment lacks it."""
@@ -54,7 +54,7 @@ def debug_note(spec: Spec, debug: DebugRank, ranks: Mapping[str, Tuple[int, ...]
     if nodes and nodes[0].transport == "local":
         how = f"have your editor attach to 127.0.0.1:{debug.port}"
     else:
-        line = ssh_forward(spec.ssh, nodes[0] if nodes else None, debug.port)
+        line = ssh_forward(spec.cluster.ssh, nodes[0] if nodes else None, debug.port)
         how = f"`{line}` in another terminal, and have your editor attach to 127.0.0.1:{debug.port}"
     waits = f"rank {debug.rank}{where} waits for a debugger: {how} ({GUIDE})"
     return f"{waits}; the hang watchdog is off"

@@ -13,7 +13,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Uni
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Endpoint, Facts, Interface
 from runner.core.model.plan import Hub
-from runner.core.model.spec import Node, Spec, are_local
+from runner.core.spec import Node, Spec, are_local
 
 Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 OwnAddress = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]

@@ -9,10 +9,10 @@ from typing import Dict, Mapping, Sequence, Tuple
 
 from runner.core.model.facts import Facts, Interpreter
 from runner.core.model.plan import SPAWNER
-from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.rendezvous_flags import NodePosition, flags, torch_version
 from runner.core.protocol.paths import RunPaths
+from runner.core.spec import Node, Spec, Task
 
 LOCAL_RANK_MACRO = "${local_rank}"
 
@@ -75,12 +75,21 @@ def launch_command(
     attempt_folder = run_paths.attempt_folder(position.attempt)
     internal_env = {} if task.without_torchrun else _internal_env(spec, node, facts, attempt_folder)
     shim = (
-        *(facts.host_python or spec.host_python, "-I", "-S", run_paths.shim, attempt_folder),
-        *(run_paths.site if spec.stacks else "", ",".join((*internal_env, *removed))),
+        *(
+            facts.host_python or spec.cluster.host_python,
+            "-I",
+            "-S",
+            run_paths.shim,
+            attempt_folder,
+        ),
+        *(
+            run_paths.site if (spec.watch.stacks == "auto") else "",
+            ",".join((*internal_env, *removed)),
+        ),
     )
     if task.is_plain:
         env = _rendezvous_env(spec, position)
-        args = _expand(task.args, env) if task.expands_args else task.args
+        args = _expand(task.args, env) if task.args_expand else task.args
         command = (*program, *args)
         return LaunchCommand(
             *((*env_command(removed), *command), (*shim, *command), prefix, len(args)), env=env
@@ -146,7 +155,7 @@ def _spawn_command(
         command=("srun", f"--ntasks-per-node={position.nproc}", *program),
         argv=(*shim[:3], run_paths.spawner, *numbers, *shim, *program),
         rank_prefix=prefix,
-        arg_count=len(spec.task.args),
+        arg_count=len(spec.task.words),
         launcher=SPAWNER,
         env={
             "MASTER_ADDR": position.addr,
@@ -260,7 +269,7 @@ def path_folder(spec: Spec, node: Node, facts: Facts) -> str:
     host's, and for the system's own: /usr/bin must not come before what `cluster.setup` put there.
     """
     folder = posixpath.dirname(facts.python.executable)
-    if "/" not in spec.python or "PATH" in spec.env_of(node) or folder in SYSTEM_FOLDERS:
+    if "/" not in node.python or "PATH" in spec.env_of(node) or folder in SYSTEM_FOLDERS:
         return ""
     return folder
 

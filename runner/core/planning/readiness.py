@@ -13,12 +13,12 @@ from runner.core.errors import Problem
 from runner.core.model.container import ContainerProbe
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.release import CodeRef
-from runner.core.model.spec import Node, Spec, Task
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.container.problems import container_problems
 from runner.core.planning.endpoints import interface_problems
 from runner.core.planning.rendezvous_flags import unsupported_options
 from runner.core.shell import cluster_flag, this_program
+from runner.core.spec import Node, Spec, Task
 
 TMP_HINT = "free some space there, or set task.env.TMPDIR to a folder on another disk"
 MIN_DISK_BYTES = 32 << 20
@@ -41,7 +41,7 @@ WORKDIR_HINTS = {
 def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     """Return what a launch asks a node."""
     task = spec.task
-    ports = spec.master_port
+    ports = spec.cluster.master_port
     script = task.target if task.kind == "script" else ""
     if code.release and (code.script or not posixpath.isabs(script)):
         script = ""  # it comes with the release
@@ -52,13 +52,13 @@ def facts_request(spec: Spec, node: Node, code: CodeRef) -> FactsRequest:
     return FactsRequest(
         node=node.name,
         run_id=spec.run_id,
-        setup=spec.setup,
-        python=spec.python,
+        setup=spec.setup_of(node),
+        python=node.python,
         container=_container_probe(spec, node) if spec.container else None,
         mounts=tuple(mount.source for mount in spec.container.mounts),
-        project="" if task.shipped_file or code.release else spec.project,
+        project="" if task.shipped_file or code.release else spec.cluster.project,
         script=script,
-        workdir=spec.workdir,
+        workdir=spec.cluster.workdir,
         tasks_hash=code.tasks_hash,
         release=code.release,
         reserve_port=is_master and spec.rendezvous.uses_master_store,
@@ -183,7 +183,7 @@ def free_space_hint(spec: Spec, facts: Optional[Facts] = None) -> str:
     if facts and not facts.has_stored:
         return "no run has left anything there: set cluster.workdir to another disk"
     return (
-        f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster)} "
+        f"see what ended runs left: {this_program()} clean {cluster_flag(spec.cluster.name)} "
         "--older-than 0s --dry-run\n"
         "without --dry-run that is removed; or set cluster.workdir to another disk"
     )

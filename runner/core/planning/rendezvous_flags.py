@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple
 
-from runner.core.model.spec import Spec
+from runner.core.spec import Spec
 from runner.core.text import bracket_ipv6
 
 NO_SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

@@ -8,9 +8,9 @@ from typing import Collection, Dict, NamedTuple, Optional, Tuple
 from runner.core.model.plan import Order, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt, RunInfo
-from runner.core.model.spec import Spec
 from runner.core.outcome.stacks import is_stall
 from runner.core.protocol.events import StopCause
+from runner.core.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Tuple
 from runner.core.errors import SIGNAL_EXIT_BASE
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Spec
 from runner.core.outcome.first_failure import lost_nodes
 from runner.core.outcome.stacks import is_stall
 from runner.core.outcome.verdict import LOST, Verdict, fold_events
@@ -20,6 +19,7 @@ from runner.core.protocol.events import (
     TimedEvent,
 )
 from runner.core.protocol.states import State
+from runner.core.spec import Spec
 
 
 class Losses(NamedTuple):
@@ -83,7 +83,7 @@ def may_relaunch(spec: Spec, verdict: Verdict) -> bool:
         return False
     if any(result.survivors for result in verdict.nodes.values()):
         return False
-    return spec.relaunch_on_stall or not is_stall(first_failure.reason)
+    return spec.watch.relaunches or not is_stall(first_failure.reason)
 
 
 def failure_reason(verdict: Verdict) -> str:

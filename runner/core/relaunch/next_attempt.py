@@ -9,7 +9,6 @@ from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Facts
 from runner.core.model.plan import Hub, Order, Plan
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node, Secret, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.endpoints import is_numeric, peer_endpoints
 from runner.core.planning.readiness import problems_of
@@ -22,6 +21,7 @@ from runner.core.relaunch.handover import (
     relaunch_context,
     run_info,
 )
+from runner.core.spec import Node, Secret, Spec
 
 
 def next_spec(spec: Spec, excluded: Collection[str], suspected: Collection[str]) -> Optional[Spec]:

@@ -101,7 +101,7 @@ class NodeTask:
             settings.kill_wait_s,
             signals_all=not settings.tracks_by_cgroup,
         )
-        if slurm is None or not slurm.signal_before_s:
+        if slurm is None or not slurm.signal_before:
             return scheduled
         stop_after_s = slurm.stop_after_s if slurm.requeue else None
         limit_signal = signal.Signals[slurm.signal]

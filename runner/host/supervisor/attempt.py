@@ -70,7 +70,7 @@ def may_relaunch(args: SupervisorArgs, end: AttemptEnd) -> bool:
         return False
     if hub is not None and hub.node != args.order.node and not end.joined_hub:
         return False
-    return context.handover.spec.relaunch_on_stall or not end.is_stall
+    return context.handover.spec.watch.relaunches or not end.is_stall
 
 
 def hold_election(

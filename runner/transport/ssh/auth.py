@@ -17,7 +17,7 @@ from typing import Any, cast
 import paramiko
 from paramiko.agent import AgentSSH
 
-from runner.core.model.spec import Ssh
+from runner.core.spec import Ssh
 from runner.transport.ssh.config import Endpoint
 from runner.transport.ssh.deadline import SLACK_S, DeadlineTask
 from runner.transport.ssh.errors import Failure, FailureMessages, Timeout, UnusableKey

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.core import shell
-from runner.core.model.spec import Node, Ssh
 from runner.core.shell import expand_home
+from runner.core.spec import Node, Ssh
 from runner.transport.ssh import config_files
 from runner.transport.ssh.deadline import LoginFailure
 from runner.transport.ssh.known_hosts import lookup_names

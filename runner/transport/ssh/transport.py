@@ -13,7 +13,7 @@ import fabric
 import paramiko
 
 from runner.core.errors import NotReady, Problem
-from runner.core.model.spec import Node, Ssh
+from runner.core.spec import Node, Ssh
 from runner.transport.base import Channel
 from runner.transport.ssh import protocol as ssh_protocol
 from runner.transport.ssh.auth import PublicKeyAuth, SshContext

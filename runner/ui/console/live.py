@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from runner.ui.console import plain
 from runner.ui.console.lines import (
@@ -34,7 +34,7 @@ class LiveConsole(Console):
 
     def __init__(
         self,
-        ranks: frozenset[int] | None,
+        ranks: Collection[int] | None,
         nodes: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runner.ui.console.lines import NO_RANK, LineAssembler, Source, Stream, clean_lines
 from runner.ui.console.progress_bar import ProgressBar
@@ -49,7 +49,7 @@ class Console:
 
     def __init__(
         self,
-        ranks: frozenset[int] | None = None,
+        ranks: Collection[int] | None = None,
         reader_gone_note: bytes = READER_GONE_NOTE,
         *,
         raw: bool = False,
@@ -290,7 +290,7 @@ def encode_lines(text: str) -> bytes:
 
 def open_console(
     ui: str,
-    ranks: frozenset[int] | None,
+    ranks: Collection[int] | None,
     nodes: Sequence[str],
     reader_gone_note: bytes = READER_GONE_NOTE,
 ) -> Console:

@@ -89,7 +89,8 @@ def _script(plan: Plan, node_plan: NodePlan) -> list[_Part]:
     """Return what starts the command on one node."""
     order = node_plan.order
     script: list[_Part] = []
-    enter, setup = _enter_folder(plan, node_plan), [f"{line}\n" for line in plan.setup]
+    enter = _enter_folder(plan, node_plan)
+    setup = [f"{line}\n" for line in node_plan.setup]
     if order.release or not setup:
         # With a release, a launch runs the setup in the home folder, before the code is there.
         script += [*setup, *enter, " && \\\n"]
@@ -139,7 +140,8 @@ class _Template:
     def __init__(self, plan: Plan, node_plans: Sequence[NodePlan]) -> None:
         self._nodes = tuple(node_plan.node for node_plan in node_plans)
         self._interfaces = tuple(node_plan.interface for node_plan in node_plans)
-        self._used = {*plan.secrets, *re.findall(r"\w+", "\n".join(plan.setup))}
+        lines = [line for node_plan in node_plans for line in node_plan.setup]
+        self._used = {*plan.secrets, *re.findall(r"\w+", "\n".join(lines))}
         self._used.update(*(node_plan.env for node_plan in node_plans))
         self._columns: dict[tuple[str, tuple[str, ...]], tuple[str, bool]] = {}
         self._variable("node", self._nodes, is_path=False)

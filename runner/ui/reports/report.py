@@ -9,15 +9,16 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import NodePlan, Plan
 from runner.core.model.results import Failure, NodeResult
-from runner.core.model.spec import LaunchRequest, Node, Spec
 from runner.core.outcome.diagnosis import Diagnosis
 from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import OWN_MASTER, STUCK, SUCCEEDED, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
+from runner.core.spec import Node, Spec
 from runner.core.text import (
     counted,
     describe_exit,
@@ -126,19 +127,23 @@ def render_access(request: LaunchRequest) -> str:
         (node.name, "this machine" if node.transport == "local" else _login(spec, node))
         for node in (*spec.nodes, *spec.spares)
     ]
-    rows.append(("there", f"{spec.host_python} runs the agent; setup lines run before any check"))
+    rows.append(
+        ("there", f"{spec.cluster.host_python} runs the agent; setup lines run before any check")
+    )
     pushes = spec.pushes_code and not request.recorded_code
-    taken = [f"the code in {spec.project}"] if pushes else []
+    taken = [f"the code in {spec.cluster.project}"] if pushes else []
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
     rows.append(("from here", ", ".join(taken) or "nothing"))
     return "\n".join(["", "# access", *(f"#{line}" for line in aligned(rows))])
 
 
 def _login(spec: Spec, node: Node) -> str:
-    user = node.user or spec.ssh.user
-    port = node.port or spec.ssh.port
+    user = node.user or spec.cluster.ssh.user
+    port = node.port or spec.cluster.ssh.port
     text = f"ssh {f'{user}@' if user else ''}{node.host}{f' port {port}' if port else ''}"
-    return text + (f" by way of {', '.join(spec.ssh.jump)}" if spec.ssh.jump else "")
+    return text + (
+        f" by way of {', '.join(spec.cluster.ssh.jump)}" if spec.cluster.ssh.jump else ""
+    )
 
 
 def started_again_notice(plan: Plan, run_flags: str) -> str:

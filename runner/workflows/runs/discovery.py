@@ -17,12 +17,13 @@ from runner.control.record.host_record import (
 )
 from runner.control.rpc.wait import Broadcast
 from runner.core.errors import NotReady, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest
 from runner.core.model.plan import Plan
 from runner.core.model.results import RemoteRun
-from runner.core.model.spec import LaunchRequest, Node, Spec, are_local
 from runner.core.protocol.states import State
 from runner.core.shell import this_program
+from runner.core.spec import Node, Spec, are_local
 from runner.ui.console.plain import Console, open_console
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import describe_run
@@ -49,7 +50,7 @@ class RunFinder:
         self._nodes = {node.name: node for node in spec.nodes}
         self._show_status: Callable[[str, str], None] = self.console.node_status
         self._request = lambda node: FactsRequest(
-            node=node.name, workdir=spec.workdir, skip_launch_facts=True, gpus=gpus
+            node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True, gpus=gpus
         )
         self.facts, self.unreachable = pool.collect_available_facts(
             self._request, reuse_sessions=reuse_sessions
@@ -134,7 +135,7 @@ class RunFinder:
         records: dict[str, HostRecord] = {}
         for name, reply in answers.items():
             try:
-                own_pattern = self.pool.spec.progress_pattern
+                own_pattern = self.pool.spec.progress.pattern
                 records[name] = parse_record(reply["payload"], run.run_id, own_pattern)
             except ValueError as error:
                 message = f"its record of {run.run_id} is damaged: {error}"
@@ -177,7 +178,7 @@ class RunFinder:
         run_spec = replace(
             spec,
             run_id=plan.run_id,
-            cluster=plan.cluster,
+            cluster=replace(spec.cluster, name=plan.cluster),
             nodes=tuple(nodes),
             grace_s=order.grace_s,
             lost_s=order.hub.lost_s if order.hub else spec.lost_s,
@@ -216,7 +217,7 @@ class RunFinder:
     def _run_not_found(self, run_id: str) -> Problem:
         spec = self.pool.spec
         subject = f"no run {run_id}" if run_id else f"no run of {user_at_host()}"
-        message = f"{subject} on the hosts of {spec.cluster}, in {spec.workdir}"
+        message = f"{subject} on the hosts of {spec.cluster.name}, in {spec.cluster.workdir}"
         if self.unreachable:
             message += f"; not asked: {fold_names(self.unreachable)}"
         hint = f"{this_program()} ps --all {self._selector}".rstrip()
@@ -238,10 +239,10 @@ def open_run_finder(
     `gpus` also asks for the processes on the GPUs. If no host answers, that is `NotReady`.
     """
     if plain:
-        console = Console(reader_gone_note=b"", raw=composed.ui == "raw")
+        console = Console(reader_gone_note=b"", raw=composed.spec.ui == "raw")
     else:
         names = [node.name for node in composed.spec.nodes]
-        console = open_console(composed.ui, composed.console_ranks, names)
+        console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
         yield RunFinder(pool, composed.selector, gpus=gpus)
 

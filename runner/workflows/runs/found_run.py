@@ -10,9 +10,9 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record import run_index
 from runner.control.record.host_record import HostRecord
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.model.run_info import current_hosts
-from runner.core.model.spec import LaunchRequest
 from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.workflows.runs.discovery import RunFinder

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.facts import FactsRequest
 from runner.core.model.slurm import IMPOSSIBLE_REASONS, UNKNOWN, JobStatus
-from runner.core.model.spec import Node
 from runner.core.shell import this_program
+from runner.core.spec import Node
 from runner.workflows.host_pool import HostPool
 
 POLL_S, MAX_POLL_S = 1.0, 30.0
@@ -223,7 +223,9 @@ def reconnect(pool: HostPool, lost: LoginLost) -> None:
     """Connect to a login node again, however long that takes; a signal raises Interrupted."""
 
     def request(node: Node) -> FactsRequest:
-        return FactsRequest(node=node.name, workdir=pool.spec.workdir, skip_launch_facts=True)
+        return FactsRequest(
+            node=node.name, workdir=pool.spec.cluster.workdir, skip_launch_facts=True
+        )
 
     problem: Problem | None = lost.problems[0]
     node, shown, pause_s = lost.problems[0].subject, "", POLL_S

@@ -26,14 +26,14 @@ from runner.control.rpc.host_code import whole_code
 from runner.control.rpc.session import BoundedInbox, Inbox
 from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem, RunnerError
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts, FactsRequest
 from runner.core.model.run_info import RunInfo
-from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.planning.batch_script import batch_script
 from runner.core.planning.readiness import workdir_problems
 from runner.core.relaunch.handover import relaunch_context
 from runner.core.shell import this_program
+from runner.core.spec import Node, SlurmSpec
 from runner.ui.console.plain import open_console
 from runner.ui.output import note, show
 from runner.workflows.attach import follow
@@ -71,12 +71,12 @@ MAX_EARLY_SIGNALS = 2
 def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
     """Submit the job of a run and follow it, or show its script; return the exit code."""
     source = source or open_code_source(request)
-    if request.dry_run is DryRun.OFFLINE:
-        show(_as_asked(request, _script(request, request.spec.workdir, nonce="…")))
+    if "offline" in request.spec.dry_run:
+        show(_as_asked(request, _script(request, request.spec.cluster.workdir, nonce="…")))
         return 0
     inbox = BoundedInbox()
     store = RunStore(request.run_dir)
-    if request.dry_run is DryRun.ON:
+    if request.spec.dry_run:
         with forward_signals(inbox), _submission(request, source, store, inbox) as submission:
             show(_as_asked(request, submission.script()))
             return 0
@@ -93,7 +93,9 @@ def run(request: LaunchRequest, source: CodeSource | None = None) -> int:
 def _submission(
     request: LaunchRequest, source: CodeSource, store: RunStore, inbox: Inbox
 ) -> Iterator[Submission]:
-    console = open_console(request.ui, request.console_ranks, [n.name for n in request.spec.nodes])
+    console = open_console(
+        request.spec.ui, request.spec.console_ranks, [n.name for n in request.spec.nodes]
+    )
     pool = HostPool(request.spec, console, inbox)
     try:
         yield Submission(request, source, store, pool)
@@ -178,13 +180,13 @@ class Submission:
         for text in launch_notes(self._request, self._source):
             note(text)
         spec, code = self._request.spec, self._source.code
-        if spec.slurm and spec.slurm.requeue and not spec.slurm.signal_before_s:
+        if spec.slurm and spec.slurm.requeue and not spec.slurm.signal_before:
             note("at its time limit the job ends for good: that takes cluster.slurm.signal_before")
 
         def request(node: Node) -> FactsRequest:
             return FactsRequest(
                 node=node.name,
-                workdir=spec.workdir,
+                workdir=spec.cluster.workdir,
                 tasks_hash=code.tasks_hash,
                 release=code.release,
                 skip_launch_facts=True,
@@ -206,7 +208,7 @@ class Submission:
         request, spec = self._request, self._request.spec
         info = RunInfo(
             run_id=spec.run_id,
-            cluster=spec.cluster,
+            cluster=spec.cluster.name,
             task=spec.task.name,
             launched_by=user_at_host(),
             launched_at=request.launched_at,
@@ -249,7 +251,7 @@ def _with_key(problem: Problem, slurm: SlurmSpec | None) -> Problem:
 
 
 def _as_asked(request: LaunchRequest, script: str) -> str:
-    return json.dumps({"script": script}) if request.plan_as_json else script
+    return json.dumps({"script": script}) if "json" in request.spec.dry_run else script
 
 
 def _script(request: LaunchRequest, workdir: str, nonce: str) -> str:

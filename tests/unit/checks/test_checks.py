@@ -13,7 +13,7 @@ from runner.core.errors import Problem
 from runner.core.model.facts import Endpoint, Facts, Interpreter, SetupResult
 from runner.core.model.network_probe import NetworkProbe
 from runner.core.model.results import Level
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from tests.golden.builders import facts, spec
 
 ERROR, WARNING, FINE = Level.ERROR, Level.WARNING, Level.OK

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from runner.checks.base import CheckContext
 from runner.checks.container import container
-from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerSpec, InsideFacts
+from runner.core.model.container import CommandAnswer, ContainerFacts, InsideFacts
 from runner.core.model.hardware import System
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node
+from runner.core.spec import ContainerSpec, Node
 from tests.golden.builders import facts, spec
 
 MIB = 1 << 20

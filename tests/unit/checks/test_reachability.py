@@ -18,7 +18,7 @@ from runner.core.model.network_probe import (
     Target,
 )
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from tests.golden.builders import LO, facts, spec
 
 OK, LATE = Outcome.REACHED, Outcome.TIMED_OUT

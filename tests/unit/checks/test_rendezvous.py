@@ -10,7 +10,7 @@ import pytest
 from runner.checks.base import CheckContext, all_checks
 from runner.core.model.facts import Facts
 from runner.core.model.results import Finding, Level
-from runner.core.model.spec import Node, Rendezvous, Spec, Torchrun
+from runner.core.spec import Node, Rendezvous, Spec, Torchrun
 from tests.golden.builders import TORCH, facts, spec
 
 NODES = (Node("a", "10.0.0.1"), Node("b", "10.0.0.2"))

@@ -11,9 +11,9 @@ from runner.checks.base import CheckContext, all_checks, evaluate_checks
 from runner.core.errors import NotReady
 from runner.core.model.facts import Interpreter, SetupResult
 from runner.core.model.results import Level
-from runner.core.model.spec import Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.readiness import REQUIREMENTS
+from runner.core.spec import Node
 from tests.golden.builders import LO, facts, interface, spec
 
 SPEC = spec(Node("a", "10.0.0.1", gpu_count=1, interface="eth0"), Node("b", "10.0.0.2"))

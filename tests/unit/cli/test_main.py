@@ -16,7 +16,7 @@ from runner.cli.completion.query import candidates
 from runner.cli.main import main
 from runner.cli.parser import VerbParser
 from runner.cli.verb import load_verb
-from runner.config.overrides import is_override
+from runner.config.words import is_override
 
 CLUSTER = """\
 defaults: [base]

@@ -13,8 +13,9 @@ from runner.cli.main import main
 from runner.cli.selection import Selection
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError, Problem
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import RemoteRun
-from runner.core.model.spec import LaunchRequest, Node
+from runner.core.spec import Node
 from tests.golden.builders import plan, request
 
 CONFIG = """
@@ -57,7 +58,7 @@ def test_clusters_are_asked_at_the_same_time(
     def answer(request: LaunchRequest) -> tuple[list[RemoteRun], list[Problem]]:
         if asked_first:
             others.wait()
-        asked_first.append(request.spec.cluster)
+        asked_first.append(request.spec.cluster.name)
         return [], []
 
     monkeypatch.setattr(stop, "_runs_on_hosts", answer)
@@ -73,7 +74,7 @@ def test_a_run_on_record_is_reached_by_its_record(
     """No YAML is read, and what is printed next is its id alone."""
     (project / "conf" / "runner.yaml").write_text("no: [yaml")
     found = Selection().contact_for_run(run)
-    assert (found.spec.run_id, found.spec.cluster, found.spec.workdir) == (
+    assert (found.spec.run_id, found.spec.cluster.name, found.spec.cluster.workdir) == (
         "first",
         "gone",
         "/there",
@@ -87,7 +88,7 @@ def test_words_change_what_is_on_record(project: Path) -> None:
     moved = "cluster.nodes.a.host=10.0.0.9"
     found = Selection(settings=(moved,)).contact_for_run("first")
     assert [(node.name, node.host) for node in found.spec.nodes] == [("a", "10.0.0.9")]
-    assert (found.spec.run_id, found.spec.workdir, found.spec.ssh.user) == (
+    assert (found.spec.run_id, found.spec.cluster.workdir, found.spec.cluster.ssh.user) == (
         "first",
         "/there",
         "ada",
@@ -110,7 +111,7 @@ def test_a_cluster_that_is_named_wins(project: Path, capsys: pytest.CaptureFixtu
 def test_a_damaged_latest_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`ps` asks the default cluster, and says why."""
     (project / "runs" / "first" / "contact.json").write_text("[]")
-    assert Selection().contact_latest().spec.cluster == "local"
+    assert Selection().contact_latest().spec.cluster.name == "local"
     said = capsys.readouterr().err
     assert "contact.json: cannot be read: RecordedContact: expected an object, got list" in said
     assert "note: on local (local); --cluster NAME" in said
@@ -136,12 +137,12 @@ def test_a_run_is_reached_where_the_yaml_of_its_cluster_cannot_be_read(
 ) -> None:
     """By its record, with a note; not if words ask for something else."""
     (project / "conf" / "runner.yaml").write_text("no: [yaml")
-    assert Selection("mine").contact_for_run("first").spec.cluster == "gone"
+    assert Selection("mine").contact_for_run("first").spec.cluster.name == "gone"
     assert "note: by the record of first, because of conf/runner.yaml" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="runner.yaml"):
         Selection("mine", ("cluster.workdir=/x",)).contact_for_run("first")
     moved = Selection(settings=("cluster.workdir=/x",)).contact_for_run("first")
-    assert (moved.spec.run_id, moved.spec.workdir) == ("first", "/x")
+    assert (moved.spec.run_id, moved.spec.cluster.workdir) == ("first", "/x")
 
 
 def test_stop_all_names_the_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from runner.config.schema import RunnerConfig
 from runner.config.spec_builder import build_spec
 from runner.config.task import new_run_id, program_name
 from runner.config.validation import SpecInputs
+
 from runner.core.errors import ConfigError
 from runner.core.model.plan import DebugRank
-from runner.core.model.spec import DryRun, PortRange, Secret, Spec, Task
+from runner.core.spec import PortRange, Secret, Spec, Task
 
 DEFAULTS: dict[str, Any] = {
     "run_id": "run-1",
@@ -91,14 +91,14 @@ def test_passed_environment_lies_below_the_clusters() -> None:
         {"cluster.pass_env": ["A", "B"], "cluster.env": {"B": "yaml"}},
         {"A": "1", "B": "2", "C": "3"},
     )
-    assert spec.env == {"A": "1", "B": "yaml"}
+    assert spec.cluster.env == {"A": "1", "B": "yaml"}
 
 
 def test_a_secret_is_kept_apart() -> None:
     """It is in no environment that gets recorded, and prints as ***."""
     spec = spec_of({"cluster.secrets": ["TOKEN"]}, {"TOKEN": "hunter2"})
     assert spec.secrets == {"TOKEN": Secret("hunter2")}
-    assert spec.env == {}
+    assert spec.cluster.env == {}
     assert "hunter2" not in repr(spec)
 
 

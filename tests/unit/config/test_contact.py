@@ -60,13 +60,13 @@ def test_only_what_reaches_the_hosts_is_judged(composer: Composer) -> None:
         ("a", "10.0.0.1", "ada"),
         ("gpu1", "gpu1", None),
     ]
-    assert (spec.workdir, spec.lost_s, spec.host_python) == (
+    assert (spec.cluster.workdir, spec.lost_s, spec.cluster.host_python) == (
         "/scratch/ada",
         7.0,
         "/opt/venv/bin/python",
     )
-    assert spec.progress_pattern == "it ([0-9]+)", "`attach` takes no other"
-    assert (spec.env, spec.secrets, spec.setup) == ({}, {}, ())
+    assert spec.progress.pattern == "it ([0-9]+)", "`attach` takes no other"
+    assert (spec.cluster.env, spec.secrets, spec.setup) == ({}, {}, ())
     assert problems(composer, keys=None)
 
 

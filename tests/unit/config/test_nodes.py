@@ -7,12 +7,12 @@ import dataclasses
 from typing import Any
 
 import pytest
-
 from runner.config.schema import RunnerConfig
 from runner.config.spec_builder import build_spec
 from runner.config.validation import SpecInputs
+
 from runner.core.errors import ConfigError
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 
 RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
 

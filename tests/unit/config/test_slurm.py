@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from runner.config import slurm as slurm_module
-from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node, Spec
+from runner.core.spec import Node, SlurmSpec, Spec
 from tests.unit.config import test_config
 
 SLURM: dict[str, Any] = {

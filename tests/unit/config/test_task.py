@@ -13,10 +13,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-
-from runner.config.overrides import hydra_value, parse_overrides, with_arguments
 from runner.config.task import render_arguments
 from runner.config.validation import Validator
+
+from runner.config.words import hydra_value, parse_overrides, with_arguments
 from runner.core.errors import Problem
 from tests.unit.config.test_config import problems_of, spec_of
 

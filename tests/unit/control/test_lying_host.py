@@ -46,6 +46,7 @@ from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady, Problem, RunnerError
+from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import FactsRequest, Gpu, GpuProcess, SetupResult
 from runner.core.model.metrics import RankProgress
 from runner.core.model.network_probe import HostProbe, Outcome, ProbeResult, Target
@@ -53,7 +54,6 @@ from runner.core.model.plan import Plan
 from runner.core.model.replies import REPLY_TYPES
 from runner.core.model.run_info import HostRunStatus, PastAttempt, RunInfo
 from runner.core.model.samples import GpuSample, GpuUser, Sample, parse_sample
-from runner.core.model.spec import DryRun, LaunchRequest, Node
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.stacks import group_run_stacks
 from runner.core.outcome.verdict import fold_events
@@ -63,6 +63,7 @@ from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
 from runner.core.protocol.states import State
+from runner.core.spec import Node
 from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables

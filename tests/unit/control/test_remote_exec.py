@@ -14,8 +14,8 @@ from runner.control import remote_exec
 from runner.control.remote_exec import RemoteCommand
 from runner.control.rpc.session import HostSession
 from runner.core.model.replies import checked_reply
-from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
+from runner.core.spec import Node
 
 LOST_S = 15.0
 

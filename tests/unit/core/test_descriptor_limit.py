@@ -15,7 +15,7 @@ SOFT, MANY = 64, 1100
 PROGRAM = f"""
 import json, os
 from runner.core import descriptor_limit
-from runner.core.model.spec import Node
+from runner.core.spec import Node
 from runner.host.process.bounded_child import BoundedChild, wait_all
 from runner.transport.local import LocalTransport
 

@@ -15,7 +15,7 @@ from runner.control.code.code_store import STORE, CodeStore
 from runner.control.code.snapshot import Snapshot
 from runner.control.record.run_store import RunStore
 from runner.core.errors import NotReady
-from runner.core.model.spec import Deploy
+from runner.core.spec import Deploy
 from runner.workflows.prune_code import prune_code
 from tests.golden.builders import plan, request, spec
 

@@ -11,9 +11,9 @@ from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import HostRunStatus, RunInfo
 from runner.core.model.samples import Sample
-from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.states import State
+from runner.core.spec import Node
 from runner.workflows import top
 
 NODES = ("c1", "c2", "c3")

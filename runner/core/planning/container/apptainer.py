@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.container import Container, ContainerProbe
 from runner.core.model.facts import Facts
-from runner.core.model.spec import Spec
 from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
+from runner.core.spec import Mount, Spec
 
 RENUMBERS_DEVICES = False  # `--nv` shows all of them
 IGNORED_KEYS = ("shm_size", "ipc", "user", "ulimits", "pull", "entrypoint")

@@ -11,11 +11,11 @@ import posixpath
 from dataclasses import dataclass, replace
 from typing import Dict, Mapping, Optional, Protocol, Sequence, Tuple, cast
 
-from runner.core.model.container import Container, ContainerProbe, ContainerSpec, Mount
+from runner.core.model.container import Container, ContainerProbe
 from runner.core.model.facts import Facts
 from runner.core.model.plan import NodePlan
-from runner.core.model.spec import Node, Spec
 from runner.core.protocol.paths import RunPaths, tasks_folder
+from runner.core.spec import ContainerSpec, Mount, Node, Spec
 
 ENGINES = ("docker", "podman", "apptainer")
 """The modules of this package that are engines."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Sequence, Tuple
 
-from runner.core.model.container import Container, ContainerProbe, Mount
+from runner.core.model.container import Container, ContainerProbe
 from runner.core.model.facts import Facts
-from runner.core.model.spec import Spec
 from runner.core.planning.container import problems
 from runner.core.planning.container.base import ContainerRequest
+from runner.core.spec import Mount, Spec
 
 RENUMBERS_DEVICES = True
 IGNORED_KEYS = ()
@@ -55,8 +55,8 @@ def probe(spec: Spec) -> ContainerProbe:
         store=(program, "info", "--format", "{{.DockerRootDir}}"),
         name=("--name", "{name}"),
         discard=(program, "rm", "--force", "--volumes", "{name}"),
-        user=("--user", "{uid}:{gid}") if container.host_user else (),
-        group=("--group-add", "{gid}") if container.host_user else (),
+        user=("--user", "{uid}:{gid}") if (container.user == "login") else (),
+        group=("--group-add", "{gid}") if (container.user == "login") else (),
         gpus=("--gpus", "all"),
         engine=(program, "version", "--format", "{{.Server.Version}}"),
         image=(program, "image", "inspect", "--format", IMAGE_FORMAT, container.image),
@@ -106,7 +106,7 @@ def reclaim(request: ContainerRequest, uid: int, gid: int) -> Iterator[str]:
     `uid` and `gid` are what the login has in a container.
     """
     spec, facts, run = request.spec.container, request.facts, request.mounts[0]
-    if spec.host_user or facts.uid == 0:
+    if (spec.user == "login") or facts.uid == 0:
         return
     yield from (spec.program, "run", "--rm", "--pull", "never", "--network", "none")
     yield from (
@@ -140,7 +140,7 @@ def options(request: ContainerRequest, gpus: Sequence[str]) -> Iterator[str]:
     """Yield the options of a container, whatever it is started by."""
     spec, facts = request.spec, request.facts
     yield from ("--init", "--network", "host", "--workdir", request.cwd, *entrypoint(spec))
-    if spec.container.host_user:
+    if spec.container.user == "login":
         yield from ("--user", f"{facts.uid}:{facts.gid}")
         yield from (word for group in facts.groups for word in ("--group-add", str(group)))
     yield from memory_options(spec)
@@ -156,7 +156,7 @@ def options(request: ContainerRequest, gpus: Sequence[str]) -> Iterator[str]:
 
 def memory_options(spec: Spec) -> Tuple[str, ...]:
     """Return the options for what the processes of a container share."""
-    if spec.container.host_ipc:
+    if spec.container.ipc == "host":
         return ("--ipc", "host")
     return ("--shm-size", spec.container.shm_size) if spec.container.shm_size else ()
 
@@ -168,7 +168,7 @@ def label_options(request: ContainerRequest) -> Tuple[str, ...]:
 
 def entrypoint(spec: Spec) -> Tuple[str, ...]:
     """Return the option that leaves out the entry point of the image."""
-    return () if spec.container.image_entrypoint else ("--entrypoint", "")
+    return () if (spec.container.entrypoint == "image") else ("--entrypoint", "")
 
 
 def gpu_options(gpus: Sequence[str]) -> Tuple[str, ...]:

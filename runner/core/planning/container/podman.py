@@ -11,9 +11,9 @@ from typing import Optional, Sequence, Tuple
 
 from runner.core.model.container import Container, ContainerProbe
 from runner.core.model.facts import Facts
-from runner.core.model.spec import Spec
 from runner.core.planning.container import docker, problems
 from runner.core.planning.container.base import ContainerRequest
+from runner.core.spec import Spec
 
 RENUMBERS_DEVICES = True
 IGNORED_KEYS = ()
@@ -72,7 +72,7 @@ def as_for_docker(request: ContainerRequest) -> ContainerRequest:
 
 def is_rootless(request: ContainerRequest) -> bool:
     """Whether the user of the login, who is not root, has the same number inside."""
-    return request.facts.uid != 0 and request.spec.container.host_user
+    return request.facts.uid != 0 and (request.spec.container.user == "login")
 
 
 def with_gpus(
@@ -92,7 +92,7 @@ def problem(spec: Spec, facts: Facts) -> Optional[Tuple[str, str]]:
         reason = "no answer in time" if engine.code == -1 else problems.last_line(engine.output)
         return f"{name} does not work: {reason}", f"try it there: {name} info"
     found = problems.engine_or_image_problem(spec, facts)
-    if not found and spec.container.host_user and WITHOUT_SUBUIDS in engine.output:
+    if not found and (spec.container.user == "login") and WITHOUT_SUBUIDS in engine.output:
         message = f"{name}: {facts.user} has no range of users to map"
         return message, SUBUIDS_HINT.format(user=facts.user)
     return found

@@ -6,10 +6,10 @@ import re
 from typing import Iterator, Optional, Tuple
 
 from runner.core.errors import Problem
-from runner.core.model.container import NOT_ASKED, TIMED_OUT, ContainerSpec
+from runner.core.model.container import NOT_ASKED, TIMED_OUT
 from runner.core.model.facts import Facts
-from runner.core.model.spec import Node, Spec
 from runner.core.planning.container.base import engine_of
+from runner.core.spec import ContainerSpec, Node, Spec
 
 MACHINES = {
     "amd64": ("x86_64", "amd64"),
@@ -88,8 +88,8 @@ def probe_problem(spec: Spec, node: Node, error: str) -> Problem:
         message = f"{container.engine} refuses a container of {container.image}: {reason}"
         return Problem(node.name, message, REFUSAL_HINT)
     key = "python" if NO_ANSWER in error else "image"
-    key = "entrypoint" if container.image_entrypoint else key
-    hint = ENTRYPOINT_HINT if container.image_entrypoint else NO_PYTHON_HINT
+    key = "entrypoint" if (container.entrypoint == "image") else key
+    hint = ENTRYPOINT_HINT if (container.entrypoint == "image") else NO_PYTHON_HINT
     return Problem(node.name, f"container.{key}: {container.image}: {error}", hint)
 
 

@@ -15,10 +15,10 @@ from runner.control.attempt.node_monitor import NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
 from runner.control.rpc.session import HostSession
 from runner.control.rpc.wait import NO_ANSWER
-from runner.core.model.spec import Node
 from runner.core.protocol.events import EndUnverified, Event, HostLost, HubJoined
 from runner.core.protocol.states import NodeState
 from runner.core.protocol.timing import ANSWER_TIMEOUT_S
+from runner.core.spec import Node
 from tests.golden import builders
 
 LONG = 100_000.0

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from runner.control.attempt.stop import CONFIRM_TIMEOUT_S, FIRST_FAILURE_S, StopSequence
-from runner.core.model.spec import Node
 from runner.core.protocol.events import StopCause
+from runner.core.spec import Node
 from tests.golden import builders
 
 

@@ -10,7 +10,7 @@ import pytest
 from runner.control.code.code_store import STORE, CodeKeeper, CodeStore
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import NotReady
-from runner.core.model.spec import Deploy
+from runner.core.spec import Deploy
 from tests.golden.builders import spec
 from tests.unit.control.code.test_worktree import make
 

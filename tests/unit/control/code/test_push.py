@@ -20,8 +20,8 @@ from runner.control.rpc.session import HostSession, Inbox
 from runner.core.errors import NotReady
 from runner.core.model.release import File
 from runner.core.model.replies import checked_reply
-from runner.core.model.spec import Deploy, Node
 from runner.core.protocol.frames import Frame, FrameDecoder
+from runner.core.spec import Deploy, Node
 from tests.golden.builders import spec
 from tests.unit.release_builders import Made, done, is_intact, push_handler, release, store
 

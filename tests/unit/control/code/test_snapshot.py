@@ -10,7 +10,7 @@ import pytest
 from runner.control.code.snapshot import Snapshot
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.model.release import Folder, Symlink, release_hash
-from runner.core.model.spec import Deploy, Node, Spec, Task
+from runner.core.spec import Deploy, Node, Spec, Task
 from tests.golden.builders import spec
 
 

@@ -10,7 +10,7 @@ import pytest
 from runner.control.history.named_runs import named_records
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
-from runner.core.model.spec import SweepPlace
+from runner.core.launch_request import SweepPlace
 from tests.golden.builders import request
 
 SWEEP = "0101-1200-sweep-abcd"

@@ -14,7 +14,7 @@ from runner.control.record.contact_file import read_contact, recorded_contact
 from runner.control.record.file_names import CONTACT_FILE
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
-from runner.core.model.spec import Node, Secret, Ssh
+from runner.core.spec import Node, Secret, Ssh
 from tests.golden.builders import request
 
 
@@ -40,7 +40,7 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
     for name in ("run_id", "cluster", "ssh", "workdir", "lost_s", "host_python", "pull_outputs"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)
-    assert found.spec.progress_pattern == r"it (\d+)"
+    assert found.spec.progress.pattern == r"it (\d+)"
     assert (found.ui, found.console_ranks) == ("plain", frozenset({3, 1}))
     assert (found.config_dirs, found.run_dir) == ((str(Path("more").absolute()),), tmp_path)
     assert found.selector == ""

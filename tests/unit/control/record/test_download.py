@@ -14,9 +14,9 @@ import pytest
 from runner.control.record.download import pull
 from runner.control.rpc.session import HostSession, Inbox
 from runner.core.model.results import PullResult
-from runner.core.model.spec import Node
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import FILE_KINDS, RemoteFile, validate
+from runner.core.spec import Node
 
 pytestmark = [pytest.mark.promise(12)]
 

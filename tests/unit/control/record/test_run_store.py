@@ -20,9 +20,9 @@ from runner.control.record.run_store import RunStore
 from runner.core.codec import decode, encode
 from runner.core.errors import ConfigError, NotReady
 from runner.core.model.plan import Plan
-from runner.core.model.spec import Secret
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Event, ProgramStarted, parse
+from runner.core.spec import Secret
 from tests.golden.builders import RUN_ID, plan, request
 
 RECORD = {".gitignore", "config.yaml", "overrides.yaml", "contact.json", "logs"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runner.control.rpc import bootstrap
-from runner.core.model.spec import Node, Spec, Task
+from runner.core.spec import Node, Spec, Task
 from tests.lab.waiting import PATIENCE, wait_until
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from runner.control.rpc import session
 from runner.control.rpc.session import MAX_BANNER, BoundedInbox, ClockOffset, HostSession, Inbox
-from runner.core.model.spec import Node
 from runner.core.protocol.frames import LENGTHS, MAGIC, Frame, FrameDecoder
+from runner.core.spec import Node
 from tests.lab.waiting import wait_until
 
 NODE = Node("gpu1", "10.0.0.1")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.core.codec import encode
-from runner.core.model.spec import Node, Secret, Spec, Task
+from runner.core.spec import Node, Secret, Spec, Task
 
 pytestmark = [pytest.mark.promise(7)]
 

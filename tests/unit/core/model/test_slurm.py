@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node, Spec
+from runner.core.spec import Node, SlurmSpec, Spec
 from tests.golden.builders import spec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.model.spec import Task
+from runner.core.spec import Task
 
 
 @pytest.mark.parametrize(

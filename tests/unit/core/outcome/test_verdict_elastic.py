@@ -9,7 +9,6 @@ import pytest
 
 from runner.core.model.plan import Plan
 from runner.core.model.results import Failure
-from runner.core.model.spec import Node, Rendezvous, Torchrun
 from runner.core.outcome.verdict import Verdict, fold_events
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol.events import (
@@ -28,6 +27,7 @@ from runner.core.protocol.events import (
     TimedEvent,
 )
 from runner.core.protocol.states import State
+from runner.core.spec import Node, Rendezvous, Torchrun
 from tests.golden.builders import facts, spec
 
 OK = Ended(State.SUCCEEDED)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node
 from runner.core.planning.batch_script import batch_script
 from runner.core.protocol.paths import JobPaths
+from runner.core.spec import Node, SlurmSpec
 from tests.golden.builders import RUN_ID, spec
 from tests.lab.waiting import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 from runner.core.errors import NotReady
 from runner.core.model.facts import Interpreter
 from runner.core.model.plan import DebugRank
-from runner.core.model.spec import Node, Task
 from runner.core.planning.build_plan import build_plan
+from runner.core.spec import Node, Task
 from tests.golden.builders import facts, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")

@@ -1,7 +1,7 @@
 """The way to a debugged rank."""
 
-from runner.core.model.spec import Node, Ssh
 from runner.core.planning.debug_rank import ssh_forward
+from runner.core.spec import Node, Ssh
 
 
 def test_the_ssh_line_logs_in_as_the_launch_does() -> None:

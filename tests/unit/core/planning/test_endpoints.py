@@ -6,12 +6,12 @@ import pytest
 
 from runner.core.errors import NotReady, Problem
 from runner.core.model.facts import Endpoint, Facts, Interface, Route
-from runner.core.model.spec import Node
 from runner.core.planning.endpoints import (
     peer_endpoints,
     route_interface,
     training_address,
 )
+from runner.core.spec import Node
 from tests.golden.builders import LO, facts, interface, spec
 
 DOCKER = "docker0 172.17.0.1/16"

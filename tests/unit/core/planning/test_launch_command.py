@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.core.model.plan import NodePlan
-from runner.core.model.spec import Node, Task
 from runner.core.planning.build_plan import build_plan
 from runner.core.planning.launch_command import (
     LOCAL_RANK_MACRO,
     escape,
 )
+from runner.core.spec import Node, Task
 from tests.golden.builders import facts, spec
 
 INTERNAL_ENV = ("PET_LOG_DIR", "PET_SHUTDOWN_TIMEOUT")

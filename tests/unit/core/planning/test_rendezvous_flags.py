@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.model.spec import Node, Rendezvous, Spec, Task, Torchrun
 from runner.core.planning.rendezvous_flags import NodePosition, flags
+from runner.core.spec import Node, Rendezvous, Spec, Task, Torchrun
 
 SPEC = Spec(
     run_id="0102-0304-x-abcd",

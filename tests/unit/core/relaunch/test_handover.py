@@ -9,11 +9,10 @@ import pytest
 
 from runner.core.codec import decode, encode
 from runner.core.errors import NotReady
-from runner.core.model.container import CommandAnswer, ContainerFacts, ContainerSpec
+from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.facts import Facts
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node, Relaunch, Secret, Spec
 from runner.core.planning.build_plan import build_plan
 from runner.core.relaunch.handover import (
     AttemptOrders,
@@ -23,6 +22,7 @@ from runner.core.relaunch.handover import (
     run_info,
 )
 from runner.core.relaunch.next_attempt import assign_voters, plan_next_attempt
+from runner.core.spec import ContainerSpec, Node, Relaunch, Secret, Spec
 from tests.golden.builders import facts, spec
 
 HUB = 29513

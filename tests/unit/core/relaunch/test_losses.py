@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.model.spec import Node, Spec, Task
 from runner.core.outcome.stacks import STALL_REASON
 from runner.core.outcome.verdict import fold_events
 from runner.core.protocol.events import (
@@ -29,6 +28,7 @@ from runner.core.relaunch.losses import (
     may_relaunch,
 )
 from runner.core.relaunch.next_attempt import next_spec
+from runner.core.spec import Node, Spec, Task
 from tests.golden.builders import plan
 
 FAILED, STOPPED = Ended(State.FAILED), Ended(State.STOPPED)

@@ -7,10 +7,9 @@ from typing import Any
 
 from runner.core.model.release import CodeRef
 from runner.core.model.run_info import PastAttempt, RunInfo
-from runner.core.model.slurm import SlurmSpec
-from runner.core.model.spec import Node, Relaunch, Secret
 from runner.core.relaunch.handover import RelaunchContext, relaunch_context
 from runner.core.relaunch.next_attempt import plan_in_job
+from runner.core.spec import Node, Relaunch, Secret, SlurmSpec
 from tests.golden.builders import RUN_ID, SCRIPT, spec
 from tests.unit.core.relaunch.test_handover import told
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.spec import Node, Ssh
+from runner.core.spec import Node, Ssh
 from runner.transport.ssh.config import (
     Endpoint,
     Hop,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.model.spec import Node, Ssh
+from runner.core.spec import Node, Ssh
 from runner.transport.ssh.config import Resolver
 from runner.transport.ssh.config_files import is_plain_name, treat_all_alike
 

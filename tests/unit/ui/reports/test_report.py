@@ -9,10 +9,10 @@ from runner.core.model.plan import Hub, Plan
 from runner.core.model.release import CodeRef
 from runner.core.model.results import Failure, NodeResult, RankResult
 from runner.core.model.run_info import PastAttempt
-from runner.core.model.spec import Node
 from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
+from runner.core.spec import Node
 from runner.ui.reports.report import attempt_header, final_report, run_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
 

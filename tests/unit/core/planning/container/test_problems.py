@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.core.model.container import (
-    CommandAnswer,
-    ContainerFacts,
-    ContainerSpec,
-    InsideFacts,
-)
+from runner.core.model.container import CommandAnswer, ContainerFacts, InsideFacts
 from runner.core.model.facts import Interpreter
-from runner.core.model.spec import Node
 from runner.core.planning.container.problems import container_problems
+from runner.core.spec import ContainerSpec, Node
 from tests.golden.builders import facts, spec
 
 NODE = Node("gpu1", "gpu1")

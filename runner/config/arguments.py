@@ -1,0 +1,399 @@
+"""Arguments of a program: the words that it gets, from YAML and from the command line.
+
+One argument has one value: what is typed last replaces the same flag wherever it came from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.kinds import Problems, scalar_text, texts
+from runner.config.words import hydra_value, key_of, literal
+from runner.core.errors import ConfigError, Problem
+from runner.core.planning.launch_command import LOCAL_RANK_MACRO
+from runner.core.spec import GROUPS, Spec, Task, keys_of
+
+FLAG = re.compile(r"--?[A-Za-z][^\s=]*")
+NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+"""A negative number, which argparse takes for a value."""
+
+ARGS_PREFIX = "task.args."
+QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
+IN_DOUBLE_QUOTES = re.compile(r"`|\$\(|" + VARIABLE.pattern)
+NEEDS_SHELL = re.compile(r"\n|&&|\|\||[|&;<>]|(?<!\S)~(?=/|\s|\Z)|" + IN_DOUBLE_QUOTES.pattern)
+SHELL_WORD = re.compile(
+    r"[A-Za-z_]\w*=\S*|(?:\.|cd|eval|exec|export|set|source|ulimit|umask|unset)(?!\S)"
+)
+"""What comes before a program, or in place of one, in a shell alone."""
+
+
+def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
+    """Put the words after `--` into a composed configuration, as the arguments that they are.
+
+    A flag among them, or below `task.args` in an override, takes the place of the same flag.
+
+    Raises:
+        ConfigError: A word is one of ours, or is set by an override, too.
+    """
+    task: Any = OmegaConf.to_container(config.task, resolve=False)
+    style = scalar_text(task.get("args_style")) or "argparse"
+    _refuse_ours(arguments, style)
+    typed = [key_of(word) for word in overrides]
+    if arguments and "task.args_after" in typed:
+        message = "words after `--` are arguments, too"
+        raise ConfigError([Problem("task.args_after", message, "give them in one place")])
+    own_after = task.get("args_after")
+    after = own_after if isinstance(own_after, list) else _split(str(own_after or ""))
+    set_now = [key[len(ARGS_PREFIX) :] for key in typed if key.startswith(ARGS_PREFIX)]
+    found = parse_arguments(arguments, style)
+    flags = [*set_now, *_names(arguments, style)]
+    kept = without_flags(after, flags, style) if "task.args_after" not in typed else after
+    args = task.get("args")
+    if found is not None and (args is None or isinstance(args, dict)):
+        args = _merged(args or {}, found)
+    elif arguments:
+        for name in _names(arguments, style):
+            _remove(args, name.split("."))
+        kept = [*kept, *literal(arguments)]
+    if arguments:
+        OmegaConf.update(config, "task.args", args, force_add=True, merge=False)
+    if kept != after:
+        OmegaConf.update(config, "task.args_after", kept, force_add=True, merge=False)
+
+
+def _refuse_ours(arguments: Sequence[str], style: str) -> None:
+    """Refuse a word after `--` that sets a key of ours, unless the program takes such words."""
+    if style == "hydra":
+        return
+    for word in arguments:
+        key, equals, _ = word.partition("=")
+        is_ours = key in GROUPS or key.partition(".")[0] in keys_of(Spec)
+        if equals and is_ours:
+            message = "comes after `--`, so the program would get it"
+            hint = f"put it before the `--`; for a program that takes it: task.args_after=[{word}]"
+            raise ConfigError([Problem(word, message, hint)])
+
+
+def parse_arguments(words: Sequence[str], style: str) -> dict[str, Any] | None:
+    """Return words as `task.args` has them; None unless these give the same words again."""
+    args: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if style == "hydra" and equals:
+            args[name] = value
+            continue
+        if style not in ("argparse", "equals") or not FLAG.fullmatch(name):
+            return None
+        values = [value] if equals else list(itertools.takewhile(_is_value, rest))
+        if not equals:
+            del rest[: len(values)]
+        key = name.removeprefix("--")
+        found: Any = values if len(values) > 1 else "".join(values)
+        if not values:
+            found = True
+        if key in args:
+            earlier = args[key] if _is_repeated(args[key]) else [_as_list(args[key])]
+            found = [*earlier, _as_list(found)]
+        args[key] = found
+    nested: dict[str, Any] = {}
+    for key, value in args.items():
+        nested = _merged(nested, _nest(key, value))
+    problems = Problems()
+    task = Task(args_style=style, args_false="omit")
+    is_same = render(problems, nested, task) == list(words) and not problems
+    return _literal(nested) if is_same else None
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or NUMBER.fullmatch(word) is not None
+
+
+def _is_repeated(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _literal(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    return literal([value])[0] if isinstance(value, str) else value
+
+
+def _merged(args: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(args)
+    for name, value in later.items():
+        below = merged.get(name)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merged(below, value) if both and below is not None else value
+    return merged
+
+
+def _remove(args: Any, path: Sequence[str]) -> None:
+    for name in path[:-1]:
+        args = args.get(name) if isinstance(args, dict) else None
+    if isinstance(args, dict):
+        args.pop(path[-1], None)
+
+
+def _names(words: Sequence[str], style: str) -> list[str]:
+    """Return the names of the flags among words."""
+    names = (word.partition("=")[0] for word in words if style != "hydra" or "=" in word)
+    if style == "hydra":
+        return list(names)
+    return [name.removeprefix("--") for name in names if FLAG.fullmatch(name)]
+
+
+def without_flags(words: Sequence[Any], names: Iterable[str], style: str) -> list[Any]:
+    """Return words without these flags and their values.
+
+    Raises:
+        ConfigError: Which of the words after a flag are its values cannot be told.
+    """
+    kept = [str(word) for word in words]
+    for name in names:
+        flags = (
+            (name,) if style == "hydra" or name.startswith("-") else (f"--{name}", f"--no-{name}")
+        )
+        for flag in flags:
+            kept = [word for word in kept if not word.startswith(f"{flag}=")]
+            while flag in kept:
+                start = kept.index(flag)
+                values = list(itertools.takewhile(_is_value, kept[start + 1 :]))
+                end = start + 1 + len(values)
+                if len(values) > 1 and end == len(kept):
+                    message = f"{flag} is in task.args_after, too, before {shlex.join(values)}"
+                    hint = f"~task.args_after leaves out: {shlex.join(kept)}"
+                    raise ConfigError([Problem(f"{ARGS_PREFIX}{name}", message, hint)])
+                del kept[start:end]
+    return kept
+
+
+def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
+    """Return the program of a task, and the words that it gets."""
+    for key in ("command", "args", "args_before", "args_after"):
+        value = getattr(task, key)
+        if isinstance(value, str):
+            _refuse_shell_syntax(problems, key, value, expands=task.args_expand)
+    target, *own = _program(problems, task)
+    words = (
+        *own,
+        *_raw_words(problems, "task.args_before", task.args_before),
+        *_local_rank_words(problems, task),
+        *render(problems, task.args, task),
+        *_raw_words(problems, "task.args_after", task.args_after),
+    )
+    return target, words
+
+
+def drops_false(task: Task) -> str:
+    """Return an argument that is false and left out because no key says what becomes of it."""
+    if task.args_false or task.args_style != "argparse" or not isinstance(task.args, Mapping):
+        return ""
+    return next((key for key, value in _leaves(task.args) if value is False), "")
+
+
+def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each argument with its dotted name."""
+    for name, value in args.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def render(problems: Problems, args: object, task: Task) -> list[str]:
+    """Return `task.args` as words of a command line.
+
+    argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, null is nothing, a list is a flag
+    with several values, a list of lists a flag several times, a mapping dotted flags. equals:
+    `--lr=0.1`, `--amp=True`. hydra: `lr=0.1`. raw: a list of words, or a text that is split as a
+    shell does.
+    """
+    if args in (None, "", [], {}):
+        return []
+    style = task.args_style
+    if (style == "raw") == isinstance(args, Mapping):
+        hint = "raw takes a list of words, the others a mapping"
+        problems.report("task.args", f"is {args!r}", hint)
+        return []
+    if not isinstance(args, Mapping):
+        return _raw_words(problems, "task.args", args)
+    words: list[str] = []
+    for key, value in _leaves(args):
+        where = f"{ARGS_PREFIX}{key}"
+        if not re.fullmatch(r"[^\s=]+", key):
+            problems.report(where, f"{key!r} is no name of an argument")
+        if style == "hydra":
+            words.append(f"{key}={_in_hydra_grammar(value)}")
+            continue
+        flag = key if key.startswith("-") else f"--{key}"
+        occurrences = value if _is_repeated(value) else [value]
+        for occurrence in occurrences:
+            if style == "equals":
+                words += _assignment(problems, where, flag, occurrence)
+            else:
+                words += _flag(problems, where, flag, occurrence, task.args_false)
+    if any("\0" in word for word in words):
+        problems.report("task.args", "no command line can hold a NUL character")
+    return words
+
+
+def _flag(problems: Problems, where: str, flag: str, value: object, of_false: str) -> list[str]:
+    """Return `--key value`, or `--key=-value`, which argparse does not take for a flag."""
+    if value is None or value in ([], {}):
+        return []
+    if isinstance(value, bool):
+        if of_false == "value":
+            return [flag, "true" if value else "false"]
+        if value:
+            return [flag]
+        return [f"--no-{flag.lstrip('-')}"] if of_false == "no" else []
+    if isinstance(value, list):
+        return [flag, *(_list_item(problems, where, item) for item in value)]
+    text = _word(problems, where, value)
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _list_item(problems: Problems, where: str, value: object) -> str:
+    """Return one of several values of a flag."""
+    text = _word(problems, where, value)
+    if text.startswith("-") and not NUMBER.fullmatch(text):
+        message = f"a program would take {text!r} in a list for a flag"
+        hint = "task.args_after takes words as they are"
+        problems.report(where, message, hint)
+    return text
+
+
+def _assignment(problems: Problems, where: str, flag: str, value: object) -> list[str]:
+    """Return `--key=value`, with bools as Python writes them."""
+    if value is None or value in ([], {}):
+        return []
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    text = str(value) if isinstance(value, bool) else _word(problems, where, value)
+    return [f"{flag}={text}"]
+
+
+def _in_hydra_grammar(value: object) -> str:
+    """Return a value as one would type it for a program that takes Hydra's overrides."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_in_hydra_grammar, value))}]"
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_/.:@%+-]+", value):
+        return value
+    return hydra_value(value)
+
+
+def _word(problems: Problems, where: str, value: object) -> str:
+    text = scalar_text(value)
+    if text is None:
+        problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
+    return text or ""
+
+
+def _raw_words(problems: Problems, where: str, value: object) -> list[str]:
+    """Return the words of a list as they are, or of a text that is split as a shell does."""
+    if not isinstance(value, (list, tuple)):
+        try:
+            return _split(scalar_text(value) or "")
+        except ValueError as error:
+            message = f"{value!r} cannot be split into words: {str(error).lower()}"
+            problems.report(where, message)
+            return []
+    return [_word(problems, f"{where}.{n}", item) for n, item in enumerate(value)]
+
+
+def _split(text: str) -> list[str]:
+    return shlex.split(text.replace("\\\n", ""))
+
+
+def _program(problems: Problems, task: Task) -> list[str]:
+    """Return the words of the program."""
+    where = f"task.{task.kind}"
+    value = getattr(task, task.kind)
+    if task.kind == "command":
+        words = value if isinstance(value, list) else _raw_words(problems, where, value)
+        return list(texts(problems, where, words)) or [""]
+    target = value or ""
+    is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target)
+    if task.kind == "module" and (not is_module_name or target.endswith(".py")):
+        message = f"{target!r} is no module name such as package.train"
+        problems.report(where, message, f"a file is task.script={target}")
+    if task.kind == "script" and target.endswith(".ipynb"):
+        converted = shlex.quote(f"{target.removesuffix('.ipynb')}.py")
+        hint = f"jupyter nbconvert --to script {shlex.quote(target)}\ntask.script={converted}"
+        problems.report(where, f"{target} is a notebook, which Python cannot run", hint)
+    if task.kind == "script" and target.endswith((".sh", ".bash")):
+        hint = f"task.command={shlex.quote(f'[bash, {target}]')}"
+        problems.report(where, f"{target} is a shell script, which Python cannot run", hint)
+    return [target]
+
+
+def _refuse_shell_syntax(problems: Problems, key: str, text: str, *, expands: bool) -> None:
+    """Report what only a shell understands in a text, which none reads.
+
+    `expands`: variables are replaced without one.
+    """
+
+    def seen_by_shell(quoted: re.Match[str]) -> str:
+        in_double = re.sub(r"\\.", "", quoted[0]) if quoted[0].startswith('"') else ""
+        return "_" + "".join(IN_DOUBLE_QUOTES.findall(in_double))
+
+    text = text.strip()
+    bare = text.replace(LOCAL_RANK_MACRO, "_").replace("\\\n", "")
+    bare = QUOTED.sub(seen_by_shell, bare)
+    if expands:
+        bare = VARIABLE.sub("_", bare)
+    if key == "command":
+        found = SHELL_WORD.match(bare) or NEEDS_SHELL.search(bare)
+        typed_text = literal([text])[0]
+        hint = f"in YAML: command: [bash, -c, {json.dumps(typed_text, ensure_ascii=False)}]"
+        if "\n" not in text:
+            typed = shlex.quote(f"[bash, -c, {hydra_value(typed_text)}]")
+            hint = f"task.command={typed}\n{hint}"
+    else:
+        found = NEEDS_SHELL.search(bare.replace("\n", " "))
+        hint = f"a list passes words as they are, such as task.{key}=[a, b]"
+    if found is not None:
+        what = "a second line" if found[0] == "\n" else f"'{found[0]}'"
+        message = f"{what} needs a shell, and programs start without one"
+        problems.report(f"task.{key}", message, hint)
+
+
+def _local_rank_words(problems: Problems, task: Task) -> list[str]:
+    """Return the argument that passes the local rank to an old script, if it needs one."""
+    where = "task.local_rank_arg"
+    flag = task.local_rank_arg
+    if not flag:
+        return []
+    if not re.fullmatch(r"--?[A-Za-z][\w-]*", flag):
+        problems.report(where, f"{flag!r} is no flag", "such as --local_rank, or --local-rank")
+    reasons = {
+        "plain": "entry plain starts one process per node, so that there is no local rank",
+        "srun": "entry srun replaces nothing in arguments: ranks read LOCAL_RANK",
+        "launch": "torch.distributed.launch passes --local-rank by itself",
+    }
+    if task.entry in reasons:
+        hint = f"choose task.entry=torchrun, which passes {flag}, or leave it out"
+        problems.report(where, reasons[task.entry], hint)
+    return [f"{flag}={LOCAL_RANK_MACRO}"]

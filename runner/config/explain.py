@@ -1,0 +1,133 @@
+"""Explain: which files and words set a key; the last one wins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config.compose import Composed, Composer, Layer, plain_values
+from runner.config.kinds import Problems, legal_values, suggest, unknown_key
+from runner.config.source import KeyPath, one_line
+from runner.config.words import option_of, plain
+from runner.core.errors import ConfigError, Problem
+from runner.core.model.results import Origin, Setting
+
+
+def origins(composer: Composer, typed: Sequence[str], key: str) -> list[Origin]:
+    """Return where a value comes from, or every value below a key.
+
+    Raises:
+        ConfigError: There is no such key.
+    """
+    composed = composer.composed(typed)
+    if composed.config.get("run_id") is None:
+        composed.config.run_id = "RUN_ID"
+    tree: Any = plain(OmegaConf.to_container(composed.config, resolve=False))
+    layers = composer.layers(composed)
+    path = _locate(tree, key)
+    return [_origin(composed, layers, leaf, tree) for leaf in _leaves(tree, path)]
+
+
+def value_below(tree: Any, key: str) -> Any:
+    """Return what stands at a key of plain data; raise ConfigError if there is no such key."""
+    for name in _locate(tree, key):
+        tree = tree[int(name)] if isinstance(tree, list) else tree[name]
+    return tree
+
+
+def _locate(tree: Any, key: str) -> KeyPath:
+    """Return the path of a key, whose parts may contain dots."""
+    path: list[str] = []
+    parts = key.split(".") if key else []
+    while parts:
+        legal = list(tree) if isinstance(tree, Mapping) else []
+        if isinstance(tree, list):
+            legal = [str(index) for index in range(len(tree))]
+        names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        name = next((each for each in names if each in legal), None)
+        if name is None:
+            raise ConfigError([_unknown(".".join(path), parts[0], legal)])
+        path.append(name)
+        parts = parts[name.count(".") + 1 :]
+        tree = tree[int(name)] if isinstance(tree, list) else tree[name]
+    return tuple(path)
+
+
+def _unknown(where: str, name: str, legal: Sequence[str]) -> Problem:
+    if not legal:
+        return Problem(f"{where}.{name}", f"there is nothing below {where}")
+    if where == "cluster.nodes":
+        message = f"there is no node {name}; the entries are {', '.join(legal)}"
+        return Problem(f"{where}.{name}", message, suggest(name, legal, f"{where}."))
+    return unknown_key(where, name, legal)
+
+
+def _leaves(tree: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path of every value below a path."""
+    value = tree
+    for name in path:
+        value = value[int(name)] if isinstance(value, list) else value[name]
+    if isinstance(value, Mapping) and value:
+        for name in value:
+            yield from _leaves(tree, (*path, name))
+    else:
+        yield path
+
+
+def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: Any) -> Origin:
+    key = ".".join(path)
+    written = one_line(value_below(tree, key))
+    option = option_of(key)
+    meaning = f"{option.metadata['help']} ({legal_values(option)})" if option else ""
+    settings = []
+    for layer in reversed(layers):
+        found = _value(layer.content, path)
+        if found is not None:
+            line = layer.line(path)
+            place = f"{layer.place}:{line}" if line else layer.place
+            settings.append(Setting(place, key, one_line(found[0])))
+    if not settings:
+        settings.append(Setting("default", key, written))
+    problems = Problems()
+    value = written
+    try:
+        node: Any = composed.config
+        for name in path:
+            node = node[int(name)] if isinstance(node, list) else node[name]
+        value = one_line(_masked(composed, plain_values(node, key, problems)))
+    except OmegaConfBaseException as error:
+        problems.report(key, str(error).partition("\n")[0])
+    if problems:
+        return Origin(key, written, "", tuple(settings), problems[0].message, meaning)
+    shown = written if written != value else ""
+    return Origin(key, value, shown, tuple(settings), "", meaning)
+
+
+def _value(content: Any, path: KeyPath) -> tuple[Any] | None:
+    """Return what a layer has at a path, None if it has nothing there."""
+    for name in path:
+        if isinstance(content, Mapping) and name in content:
+            content = content[name]
+        elif isinstance(content, list) and name.isdecimal() and int(name) < len(content):
+            content = content[int(name)]
+        else:
+            return None
+    return (content,)
+
+
+def _masked(composed: Composed, value: Any) -> Any:
+    """Return a value without the texts of secrets that are in this shell's environment."""
+    if isinstance(value, Mapping):
+        return {name: _masked(composed, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(composed, item) for item in value]
+    names = composed.config.cluster.get("secrets") or []
+    for name in [names] if isinstance(names, str) else names:
+        secret = os.environ.get(str(name))
+        if secret and isinstance(value, str):
+            value = value.replace(secret, "***")
+    return value

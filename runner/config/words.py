@@ -1,0 +1,258 @@
+"""Words of a command line: what they override, and as Hydra is to read them.
+
+Hydra's grammar decides on lists and mappings. Texts are quoted for it, so that they reach the run
+as they were written: `3.10`, `0123`, `2024_11_05` and `off` are texts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from runner.config.kinds import scalar_text
+from runner.core.errors import ConfigError, Problem
+from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
+
+ASSIGNMENT = re.compile(r"(\+{0,2})([^\s=]+?)=(.*)", re.DOTALL)
+LITERALS = ("true", "false", "null")
+FUNCTION = re.compile(r"(choice|range|glob|sort|shuffle|interval|tag|extend_list)\(.*\)", re.DOTALL)
+"""What Hydra computes values by."""
+
+MISSING_TEXT = "${oc.decode:'\"???\"'}"
+"""The text `???`, which alone means in OmegaConf that a value is missing."""
+
+NODES_PREFIX = "cluster.nodes."
+CLOSING = {"[": "]", "{": "}", "(": ")"}
+
+
+def is_override(word: str) -> bool:
+    """Return whether a word is meant as an override, such as KEY=VALUE or ~KEY, legal or not.
+
+    `~user/x` is a path.
+    """
+    return re.match(r"\+|~[^/=]*(=|$)|[^-\s=][^\s=]*=", word) is not None
+
+
+def names_file(word: str) -> bool:
+    """Return whether a word is the path of a file here; it may be any text."""
+    try:
+        return Path(word).is_file()
+    except (OSError, ValueError):  # such as one that is too long
+        return False
+
+
+def key_of(word: str) -> str:
+    """Return the key or the group that a word overrides, without a package."""
+    return word.lstrip("+~").partition("=")[0].partition("@")[0]
+
+
+def chosen_cluster(words: Sequence[str]) -> str:
+    """Return what the last of the words that choose a cluster chooses, as typed, or ""."""
+    return next((w.partition("=")[2] for w in reversed(words) if key_of(w) == "cluster"), "")
+
+
+@dataclass(frozen=True)
+class NodeWord:
+    """A word that changes one node, which may be a member of a range."""
+
+    word: str
+    path: str  # below `cluster.nodes`: the node's name, which may have dots, and the key
+    value: Any
+    is_new: bool = False
+    is_removed: bool = False
+
+
+def to_hydra(word: str) -> str:
+    """Return a word as Hydra is to read it; raise ConfigError for several values.
+
+    `~KEY` sets a key of ours to its default, because Hydra cannot delete one that holds null.
+    """
+    if word.startswith("~"):
+        name = word[1:].partition("=")[0]
+        option = option_of(name)
+        is_value = option is not None and section_of(option) is None
+        return f"++{name}={hydra_value(written_default(option))}" if option and is_value else word
+    match = ASSIGNMENT.fullmatch(word)
+    if match is None or not _is_plain_key(match[2]):
+        return word
+    values = split_values(match[3])
+    if len(values) > 1:
+        quoted = hydra_value(match[3])
+        hint = f"-m makes a run of each; as one text: {shlex.quote(f'{match[2]}={quoted}')}"
+        raise ConfigError([Problem(word, "these are several values", hint)])
+    return f"++{match[2]}={_written(match[3], is_text=_holds_texts(match[2]))}"
+
+
+def _is_plain_key(key: str) -> bool:
+    """Return whether a word sets a value: not a choice of a file, nor a setting of Hydra."""
+    return not (key in GROUPS or "/" in key or "@" in key or key.startswith("hydra."))
+
+
+def _holds_texts(key: str) -> bool:
+    """Return whether `true` and `false` are texts there, too."""
+    return re.search(r"(^|\.)env(\.|$)", key) is not None
+
+
+def parse(words: Sequence[str]) -> list[Override]:
+    """Return what Hydra reads words as, or raise what it raises."""
+    return OverridesParser.create().parse_overrides([to_hydra(word) for word in words])
+
+
+def runs_of_sweep(words: Sequence[str]) -> list[list[str]]:
+    """Return the words of each run of a sweep, as they would be typed for it alone."""
+    runs: list[list[str]] = [[]]
+    for word in words:
+        runs = [[*run, value] for run in runs for value in _values_of_word(word)]
+    return runs
+
+
+def _values_of_word(word: str) -> list[str]:
+    match = ASSIGNMENT.fullmatch(word)
+    if match is None:
+        return [word]
+    plus, key, value = match.groups()
+    if not FUNCTION.fullmatch(value):
+        return [f"{plus}{key}={each}" for each in split_values(value)]
+    override = OverridesParser.create().parse_overrides([word])[0]
+    if not override.is_sweep_override():
+        return [word]
+    return [f"{plus}{key}={each}" for each in override.sweep_string_iterator()]
+
+
+def node_words(words: Sequence[str]) -> tuple[list[str], list[NodeWord]]:
+    """Return the words without those that change one node, and these."""
+    others: list[str] = []
+    found: list[NodeWord] = []
+    for word in words:
+        if not key_of(word).startswith(NODES_PREFIX):
+            others.append(word)
+            continue
+        path = key_of(word)[len(NODES_PREFIX) :]
+        if word.startswith("~"):
+            found.append(NodeWord(word, path, None, is_removed=True))
+            continue
+        # Hydra knows no key with a bracket, such as one of a range.
+        value = parse([f"{NODES_PREFIX}node={word.partition('=')[2]}"])[0].value()
+        found.append(NodeWord(word, path, plain(value), is_new=word.startswith("+")))
+    return others, found
+
+
+def plain(value: Any) -> Any:
+    """Return a value of an override as plain data, with all keys as text."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, bool) else str(value)
+
+
+def split_values(text: str) -> list[str]:
+    """Return the parts of a text between its commas; brackets and quotes hold theirs together."""
+    parts: list[str] = []
+    start = 0
+    for index in _separators(text, ","):
+        parts.append(text[start:index])
+        start = index + 1
+    return [*parts, text[start:]]
+
+
+def _separators(text: str, separator: str) -> Iterator[int]:
+    """Yield where a separator stands outside brackets and quotes."""
+    open_brackets: list[str] = []
+    quote = ""
+    for index, char in enumerate(text):
+        if quote:
+            if char == quote and text[index - 1] != "\\":
+                quote = ""
+        elif char in "'\"" and (index == 0 or text[index - 1] in "[{,: \t"):
+            quote = char
+        elif char in CLOSING:
+            open_brackets.append(CLOSING[char])
+        elif open_brackets and char == open_brackets[-1]:
+            open_brackets.pop()
+        elif char == separator and not open_brackets:
+            yield index
+
+
+def _written(text: str, *, is_text: bool) -> str:
+    """Return a value in Hydra's grammar, with its texts quoted."""
+    text = text.strip()
+    inner = text[1:-1]
+    if text[:1] == "[" and text[-1:] == "]":
+        items = split_values(inner) if inner.strip() else []
+        return f"[{','.join(_written(item, is_text=is_text) for item in items)}]"
+    if text[:1] == "{" and text[-1:] == "}":
+        pairs = split_values(inner) if inner.strip() else []
+        return f"{{{','.join(_written_pair(pair, is_text=is_text) for pair in pairs)}}}"
+    is_quoted = len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]
+    is_literal = text == "null" or (text.lower() in LITERALS and not is_text)
+    if not text or is_quoted or is_literal or text[0] in "[{" or FUNCTION.fullmatch(text):
+        return text
+    return hydra_value(text)
+
+
+def _written_pair(pair: str, *, is_text: bool) -> str:
+    colon = next(_separators(pair, ":"), None)
+    if colon is None:
+        return pair
+    name = pair[:colon].strip()
+    return f"{name}:{_written(pair[colon + 1 :], is_text=is_text or name == 'env')}"
+
+
+def hydra_value(value: Any) -> str:
+    """Return a value in the grammar of Hydra's overrides, each text in quotes."""
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return f"[{','.join(map(hydra_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{hydra_value(item)}' for name, item in value.items())}}}"
+    text = scalar_text(value) or str(value)
+    if not isinstance(value, str):
+        return text
+    # Backslashes count only before a quote, the closing one included: there they are doubled.
+    escaped = re.sub(r'(\\*)("|\Z)', lambda run: 2 * run[1] + (run[2] and '\\"'), text)
+    return f'"{escaped}"'
+
+
+def as_word(key: str, value: Any) -> str:
+    """Return a word that sets a key, as one would type it."""
+    if isinstance(value, str) and re.fullmatch(r"[\w/.:@%+-]+", value):
+        return f"{key}={value}" if value not in LITERALS else f"{key}={hydra_value(value)}"
+    return f"{key}={hydra_value(value)}"
+
+
+def literal(words: Sequence[str]) -> list[str]:
+    """Return words as values of the configuration in which OmegaConf finds nothing to replace."""
+    # A backslash before `${` makes text of it, and is itself doubled there.
+    texts = [re.sub(r"(\\*)\$\{", r"\1\1\\${", word) for word in words]
+    return [MISSING_TEXT if each == "???" else each for each in texts]
+
+
+def option_of(key: str) -> Any:
+    """Return the field of a key of the schema, None for any other key."""
+    section: type | None = Spec
+    option = None
+    for name in key.split("."):
+        option = keys_of(section).get(name) if section else None
+        if option is None:
+            return None
+        section = section_of(option)
+    return option
+
+
+def is_readable(key: str) -> bool:
+    """Return whether Hydra knows such a key."""
+    try:
+        OverridesParser.create().parse_overrides([f"{key}=1"])
+    except HydraException:
+        return False
+    return True
