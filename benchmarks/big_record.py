@@ -30,7 +30,7 @@ LINE = (
 def big_plan(node_count: int) -> Plan:
     """A plan of 8 ranks on each of so many nodes."""
     hosts = {f"gpu{n:03}": f"10.0.{n // 250}.{n % 250 + 1}" for n in range(node_count)}
-    nodes = [Node(name, host, nproc=GPUS) for name, host in hosts.items()]
+    nodes = [Node(name, host, nproc_per_node=GPUS) for name, host in hosts.items()]
     found = {
         name: builders.facts(name, f"eth0 {host}/16", gpu_count=GPUS)
         for name, host in hosts.items()

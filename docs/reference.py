@@ -7,7 +7,9 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from runner.config.schema import SECTIONS
+from runner.config.kinds import legal_values
+from runner.config.source import one_line
+from runner.core.spec import Node, Spec, keys_of, section_of, written_default
 
 INTRODUCTION = """\
 # Configuration
@@ -172,42 +174,55 @@ environment, and only the ranks see it.
 """
 
 
+def sections() -> dict[str, type]:
+    """Return the class of each section by the key it stands below."""
+    found: dict[str, type] = {"": Spec}
+    pending = [""]
+    for where in pending:
+        for name, option in keys_of(found[where]).items():
+            nested = section_of(option)
+            if nested is not None:
+                key = f"{where}.{name}".lstrip(".")
+                found[key] = nested
+                pending.append(key)
+    found["cluster.nodes.NODE"] = Node
+    order = ["", *keys_of(Spec)]
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0].partition(".")[0])))
+
+
 def render() -> str:
     """Return the whole page."""
     parts = [INTRODUCTION, "## Every key\n"]
-    for name, schema in SECTIONS.items():
+    for name, section in sections().items():
         parts.append(f"### {f'`{name}`' if name else 'Top level'}\n")
-        parts.append(f"{_unwrap(schema)}\n")
-        parts.append("\n".join(_table(schema)) + "\n")
+        parts.append(f"{_unwrap(section)}\n")
+        parts.append("\n".join(_table(section)) + "\n")
     return "\n".join(parts)
 
 
-def _unwrap(schema: type) -> str:
-    paragraphs = (inspect.getdoc(schema) or "").split("\n\n")
+def _unwrap(section: type) -> str:
+    paragraphs = (inspect.getdoc(section) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _table(schema: type) -> Iterator[str]:
+def _table(section: type) -> Iterator[str]:
     yield "| key | default | legal | meaning |"
     yield "|---|---|---|---|"
-    for option in dataclasses.fields(schema):
+    for name, option in keys_of(section).items():
         cells = (
-            f"`{option.name}`",
+            f"`{name}`",
             _default(option),
-            option.metadata["legal"],
+            legal_values(option),
             option.metadata["help"],
         )
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _default(field: dataclasses.Field[object]) -> str:
-    """Return a default as YAML has it, "" where there is none or the key has a table of its own."""
-    yaml_names = {"None": "null", "False": "false", "True": "true"}
-    if field.default is not dataclasses.MISSING:
-        text = str(field.default)
-        return f"`{yaml_names.get(text, text)}`" if text else ""
-    factory: Any = field.default_factory
-    return {dict: "`{}`", list: "`[]`"}.get(factory, "")
+def _default(option: dataclasses.Field[Any]) -> str:
+    """Return a default as YAML has it, "" where the key has a table of its own."""
+    if section_of(option):
+        return ""
+    return f"`{one_line(written_default(option))}`"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.kinds import Problems, scalar_text, texts
-from runner.config.words import hydra_value, key_of, literal
+from runner.config.words import escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
 from runner.core.spec import GROUPS, Spec, Task, keys_of
@@ -47,26 +47,33 @@ def take_words(config: DictConfig, overrides: Sequence[str], arguments: Sequence
     style = scalar_text(task.get("args_style")) or "argparse"
     _refuse_ours(arguments, style)
     typed = [key_of(word) for word in overrides]
-    if arguments and "task.args_after" in typed:
+    if arguments and any(key_of(word) == "task.args_after" for word in overrides if "=" in word):
         message = "words after `--` are arguments, too"
         raise ConfigError([Problem("task.args_after", message, "give them in one place")])
-    own_after = task.get("args_after")
-    after = own_after if isinstance(own_after, list) else _split(str(own_after or ""))
     set_now = [key[len(ARGS_PREFIX) :] for key in typed if key.startswith(ARGS_PREFIX)]
-    found = parse_arguments(arguments, style)
     flags = [*set_now, *_names(arguments, style)]
-    kept = without_flags(after, flags, style) if "task.args_after" not in typed else after
+    after = task.get("args_after") or []
+    if flags and "task.args_after" not in typed and "${" not in after:
+        words = after if isinstance(after, list) else _split(after)
+        after = without_flags(words, flags, style)
     args = task.get("args")
-    if found is not None and (args is None or isinstance(args, dict)):
+    found = parse_arguments(arguments, style)
+    is_first = not after or FLAG.fullmatch(str(after[0]))  # else a list would take in the next
+    if found is not None and is_first and (args is None or isinstance(args, dict)):
         args = _merged(args or {}, found)
     elif arguments:
-        for name in _names(arguments, style):
-            _remove(args, name.split("."))
-        kept = [*kept, *literal(arguments)]
+        # They are passed on as they were typed; values made of `${task.args.NAME}` follow them.
+        values = _flag_values(arguments, style)
+        for name in values.keys() & {key for key, _ in _leaves(args or {})}:
+            args = _merged(args, _literal(_nest(name, values[name])))
+        if isinstance(after, str):  # of an interpolation, which stays as it is
+            after = f"{after} {shlex.join(map(escaped, arguments))}"
+        else:
+            after = [*after, *literal(arguments)]
     if arguments:
         OmegaConf.update(config, "task.args", args, force_add=True, merge=False)
-    if kept != after:
-        OmegaConf.update(config, "task.args_after", kept, force_add=True, merge=False)
+    if after != (task.get("args_after") or []):
+        OmegaConf.update(config, "task.args_after", after, force_add=True, merge=False)
 
 
 def _refuse_ours(arguments: Sequence[str], style: str) -> None:
@@ -84,34 +91,39 @@ def _refuse_ours(arguments: Sequence[str], style: str) -> None:
 
 def parse_arguments(words: Sequence[str], style: str) -> dict[str, Any] | None:
     """Return words as `task.args` has them; None unless these give the same words again."""
-    args: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if style == "hydra" and equals:
-            args[name] = value
-            continue
-        if style not in ("argparse", "equals") or not FLAG.fullmatch(name):
-            return None
-        values = [value] if equals else list(itertools.takewhile(_is_value, rest))
-        if not equals:
-            del rest[: len(values)]
-        key = name.removeprefix("--")
-        found: Any = values if len(values) > 1 else "".join(values)
-        if not values:
-            found = True
-        if key in args:
-            earlier = args[key] if _is_repeated(args[key]) else [_as_list(args[key])]
-            found = [*earlier, _as_list(found)]
-        args[key] = found
     nested: dict[str, Any] = {}
-    for key, value in args.items():
+    for key, value in _flag_values(words, style).items():
         nested = _merged(nested, _nest(key, value))
     problems = Problems()
     task = Task(args_style=style, args_false="omit")
-    is_same = render(problems, nested, task) == list(words) and not problems
-    return _literal(nested) if is_same else None
+    is_same = style != "raw" and render(problems, nested, task) == list(words)
+    return _literal(nested) if is_same and not problems else None
+
+
+def _flag_values(words: Sequence[str], style: str) -> dict[str, Any]:
+    """Return what each flag among words is set to, as far as that can be told."""
+    values: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if style == "hydra":
+            if equals:
+                values[name] = value
+            continue
+        if not FLAG.fullmatch(name):
+            continue
+        own = [value] if equals else list(itertools.takewhile(_is_value, rest))
+        if not equals:
+            del rest[: len(own)]
+        key = name.removeprefix("--")
+        found: Any = own if len(own) > 1 else "".join(own)
+        if not own:
+            found = True
+        if key in values:
+            earlier = values[key] if _is_repeated(values[key]) else [_as_list(values[key])]
+            found = [*earlier, _as_list(found)]
+        values[key] = found
+    return values
 
 
 def _is_value(word: str) -> bool:
@@ -147,13 +159,6 @@ def _merged(args: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
         both = isinstance(below, Mapping) and isinstance(value, Mapping)
         merged[name] = _merged(below, value) if both and below is not None else value
     return merged
-
-
-def _remove(args: Any, path: Sequence[str]) -> None:
-    for name in path[:-1]:
-        args = args.get(name) if isinstance(args, dict) else None
-    if isinstance(args, dict):
-        args.pop(path[-1], None)
 
 
 def _names(words: Sequence[str], style: str) -> list[str]:
@@ -196,12 +201,13 @@ def words_of(problems: Problems, task: Task) -> tuple[str, tuple[str, ...]]:
         if isinstance(value, str):
             _refuse_shell_syntax(problems, key, value, expands=task.args_expand)
     target, *own = _program(problems, task)
+    after = _raw_words(problems, "task.args_after", task.args_after)
     words = (
         *own,
         *_raw_words(problems, "task.args_before", task.args_before),
         *_local_rank_words(problems, task),
-        *render(problems, task.args, task),
-        *_raw_words(problems, "task.args_after", task.args_after),
+        *render(problems, task.args, task, given_later=_names(after, task.args_style)),
+        *after,
     )
     return target, words
 
@@ -222,8 +228,10 @@ def _leaves(args: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def render(problems: Problems, args: object, task: Task) -> list[str]:
-    """Return `task.args` as words of a command line.
+def render(
+    problems: Problems, args: object, task: Task, given_later: Sequence[str] = ()
+) -> list[str]:
+    """Return `task.args` as words of a command line, without what is given later.
 
     argparse: `lr: 0.1` is `--lr 0.1`, true is the flag alone, null is nothing, a list is a flag
     with several values, a list of lists a flag several times, a mapping dotted flags. equals:
@@ -241,6 +249,8 @@ def render(problems: Problems, args: object, task: Task) -> list[str]:
         return _raw_words(problems, "task.args", args)
     words: list[str] = []
     for key, value in _leaves(args):
+        if key in given_later:
+            continue
         where = f"{ARGS_PREFIX}{key}"
         if not re.fullmatch(r"[^\s=]+", key):
             problems.report(where, f"{key!r} is no name of an argument")

@@ -33,6 +33,7 @@ from runner.config.resolve import (
     PROGRAM_KEYS,
     Context,
     new_run_id,
+    no_such_key,
     program_name,
     resolve,
     unknown_keys,
@@ -54,7 +55,7 @@ from runner.config.source import (
 from runner.core.errors import ConfigError, Problem
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.shell import expand_home, this_program
-from runner.core.spec import GROUPS, Spec, written_defaults
+from runner.core.spec import GROUPS, Spec, keys_of, written_defaults
 
 CONTACT_KEYS = (
     "cluster.scheduler",
@@ -282,8 +283,8 @@ class Composer:
 
     def _compose(self, typed: Sequence[str]) -> Composed:
         typed = [self._by_name(word) for word in typed]
+        self._refuse_unknown(typed)
         others, node_words = words.node_words(typed)
-        _refuse_settings(typed)
         record = self._record(typed)
         hydra_words = [words.to_hydra(word) for word in others]
         keys = {words.key_of(word) for word in typed}
@@ -304,9 +305,30 @@ class Composer:
         node_keys = apply_words(config, node_words)
         return Composed(config, primary, hydra_words, typed, choices, node_keys, record)
 
+    def _refuse_unknown(self, typed: Sequence[str]) -> None:
+        """Refuse words of no section and no group, and settings of Hydra."""
+        problems = Problems()
+        legal = [*keys_of(Spec)]
+        for word in typed:
+            section = re.split(r"[./]", words.key_of(word))[0]
+            is_group = any((folder / section).is_dir() for folder in self.files.folders)
+            if section == "hydra":
+                hint = (
+                    "run_dir=PATH/${run_id} sets where records go, task.env.NAME=VALUE a variable, "
+                    "-m makes a sweep"
+                )
+                problems.report(word, "this setting of Hydra has no effect on a launch", hint)
+            elif section and section not in legal and not is_group:
+                problems.append(no_such_key("", section, legal))
+        problems.raise_any()
+
     def _by_name(self, word: str) -> str:
         """Return a word that chooses a file by its path as one that does so by its name."""
-        group, _, option = word.partition("=")
+        group, equals, option = word.partition("=")
+        if group in GROUPS and equals and option in ("", "null"):
+            options = ", ".join(self.files.options(group))
+            message = f"{group} takes the name of a file; there are {options}"
+            raise ConfigError([Problem(word, message)])
         path = Path(expand_home(option))
         if group not in GROUPS or path.suffix not in SUFFIXES or not path.is_file():
             return word
@@ -389,18 +411,22 @@ class Composer:
     def _names(self, composed: Composed) -> tuple[str, str]:
         """Return the names of the cluster and of the task."""
         record = composed.record
-        chosen = {group: composed.choices.get(group) for group in ("cluster", "task")}
-        cluster = chosen["cluster"] or "cluster"
-        if not isinstance(cluster, str):
-            cluster = "+".join(cluster)
-        if record and not chosen["cluster"]:
-            cluster = record.plan.cluster
-        task = chosen["task"]
+        cluster = composed.choices.get("cluster")
+        if cluster is None:
+            primary = YamlSource.loaded.get(PRIMARY)
+            several = chosen_groups(primary).get("cluster") if primary else None
+            if typed := words.chosen_cluster(composed.typed):
+                several = words.split_values(typed.strip("[]"))
+            if isinstance(several, list):  # Hydra does not tell which
+                cluster = "+".join(several)
+            elif record:
+                cluster = record.plan.cluster
+        task = composed.choices.get("task")
         if task in (None, "base"):
             task = program_name(plain_values(composed.config.task, "task", Problems()))
             if record and not _sets_program(composed.typed):
                 task = record.plan.task
-        return str(cluster), str(task)
+        return str(cluster or "cluster"), str(task)
 
     def _names_program(self, composed: Composed) -> bool:
         """Whether the user says what to run, here or in a file."""
@@ -487,19 +513,6 @@ def _sets_program(typed: Sequence[str]) -> bool:
         if key == "task" or (key in PROGRAM_WORDS and not word.endswith(("=", "=null"))):
             return True
     return False
-
-
-def _refuse_settings(typed: Sequence[str]) -> None:
-    """Refuse settings of Hydra, which have no effect on a launch."""
-    problems = Problems()
-    for word in typed:
-        if re.match(r"hydra[./]", words.key_of(word)):
-            hint = (
-                "run_dir=PATH/${run_id} sets where records go, task.env.NAME=VALUE a variable, "
-                "-m makes a sweep"
-            )
-            problems.report(word, "this setting of Hydra has no effect on a launch", hint)
-    problems.raise_any()
 
 
 def plain_values(

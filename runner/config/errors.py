@@ -35,12 +35,16 @@ def unresolved_problem(key: str, error: OmegaConfBaseException) -> Problem:
 def explain_error(error: Exception, files: ConfigFiles, typed: Sequence[str]) -> Problem:
     """Return the problem of an error that Hydra raised while composing these words."""
     if isinstance(error, OverrideParseException):
-        return _unreadable_word(str(error.override).lstrip("+"))
+        read = str(error.override).lstrip("+")
+        as_typed = [word for word in typed if key_of(word) == key_of(read)]
+        return _unreadable_word(as_typed[-1] if as_typed else read)
     if isinstance(error, MissingConfigException):
         return _missing_option(error, files, typed)
     cause = error.__cause__ or error.__context__
     detail = cause if isinstance(cause, OmegaConfBaseException) else error
     key = str(getattr(detail, "full_key", "") or "")
+    if key == "_dummy_" and isinstance(detail, OmegaConfBaseException):
+        return unresolved_problem("defaults", detail)  # Hydra's key for an entry of such a list
     text = lower_first(_first_line(detail)).replace("++", "")
     config = re.search(r"In '([^']+)'", str(error))
     where = key
@@ -93,11 +97,12 @@ def _missing_option(
     choice = f"{group}={option}"
     if choice in KEYS:
         return Problem(choice, f"is gone; {KEYS[choice]}")
-    options = [each for each in error.options or files.options(group) if each != "base"]
+    options = error.options or files.options(group)
+    choosing = [word for word in typed if key_of(word) == group and option in word]
     hints = [suggest(option, options, f"{group}=")]
     if group == "task" and names_file(option):
         hints[0] = f"a program's file is task.script={option}"
-    elif group in ("cluster", "task") and not hints[0]:
+    elif group in ("cluster", "task") and choosing and not hints[0]:
         hints[0] = f"`{this_program()} init --{group} {option}` writes one"
     folders = [folder / group for folder in files.folders if (folder / group).is_dir()]
     if folders:
@@ -107,7 +112,6 @@ def _missing_option(
         hints.append(
             f"not in {conf}, which is another program's: an empty {conf}/runner.yaml adds it"
         )
-    choosing = [word for word in typed if key_of(word) == group and option in word]
     where = choosing[-1] if choosing else group
     parent = re.match(r"In '([^']+)'", str(error))
     if not choosing and parent and parent[1] in YamlSource.loaded:

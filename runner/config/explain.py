@@ -15,6 +15,7 @@ from runner.config.source import KeyPath, one_line
 from runner.config.words import option_of, plain
 from runner.core.errors import ConfigError, Problem
 from runner.core.model.results import Origin, Setting
+from runner.core.spec import section_of, written_default
 
 
 def origins(composer: Composer, typed: Sequence[str], key: str) -> list[Origin]:
@@ -90,8 +91,8 @@ def _origin(composed: Composed, layers: Sequence[Layer], path: KeyPath, tree: An
             line = layer.line(path)
             place = f"{layer.place}:{line}" if line else layer.place
             settings.append(Setting(place, key, one_line(found[0])))
-    if not settings:
-        settings.append(Setting("default", key, written))
+    if option is not None and section_of(option) is None:
+        settings.append(Setting("default", key, one_line(plain(written_default(option)))))
     problems = Problems()
     value = written
     try:

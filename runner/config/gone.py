@@ -35,6 +35,7 @@ KEYS = {
     "outputs": "use pull_outputs: auto or never",
     "rendezvous.serve": "start etcd yourself and name it by rendezvous.endpoint",
     "stop": "use grace_s, such as grace_s=30",
+    "task.extra_args": "use task.args_after, or words after `--`",
     "sweep": "-m runs one job after the other; to queue several, launch each with detach=true",
 }
 """By the full key, or by a group and its option, such as `container=enroot`."""

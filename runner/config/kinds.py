@@ -47,7 +47,7 @@ RESERVED_ENV = {
 }
 """Environment variables that users cannot set, and the reason."""
 
-SHELL_VALUE = re.compile(r"\$\w+|~(?=/|$)")
+SHELL_VALUE = re.compile(r"\$\w+|(?<![^:])~(?=/|$)")
 ULIMITS = (
     "core",
     "cpu",
@@ -591,6 +591,8 @@ def read_value(
     kind = option.metadata["kind"]
     if value is None and option.default == "":
         return ""
+    if value is None and kind == "path":
+        problems.report(where, "must not be null")
     if isinstance(kind, tuple):
         return choose(problems, where, value, kind)
     return KINDS[kind].read(problems, where, value)

@@ -340,7 +340,7 @@ def _nodes_of_job(
         message = "with slurm this is how many nodes a job gets, not which"
         problems.report("cluster.nodes", message, "such as nodes: 4")
         return None, 1, 0
-    of_cluster = cluster.nodes or "1"
+    of_cluster = "1" if cluster.nodes in (None, {}) else cluster.nodes
     min_nodes, count = nnodes(problems, "cluster.nodes", of_cluster)
     if task.nnodes is None:
         return min_nodes, count or 1, 0

@@ -31,6 +31,7 @@ from runner.config.nodes import (
     read_slurm,
     select_nodes,
 )
+from runner.core.errors import Problem
 from runner.core.notification.target import MAX_TARGETS, MIN_HIDDEN_CHARS, target_problem
 from runner.core.planning.container.base import engine_of
 from runner.core.planning.container.extra import extra_problems
@@ -102,7 +103,7 @@ def resolve(values: Mapping[str, Any], context: Context, problems: Problems) -> 
     else:
         task = _with_program(problems, task)
     cluster, secret_values = _with_environment(problems, cluster, task, nodes, context)
-    container: ContainerSpec = _with_engine(problems, read.get("container") or ContainerSpec())
+    container: ContainerSpec = _with_engine(problems, read.get("container", ContainerSpec()))
     if container:
         nodes = tuple(replace(node, python=container.python) for node in nodes)
         spares = tuple(replace(node, python=container.python) for node in spares)
@@ -149,18 +150,21 @@ def _check_across(problems: Problems, spec: Spec, values: Mapping[str, Any]) -> 
         problems.report("task.args_expand", message, hint)
 
 
-def unknown_keys(values: Mapping[str, Any], section: type = Spec, where: str = "") -> Iterator[Any]:
-    """Yield a problem for each key that there is not, with the section where it may belong."""
+def unknown_keys(
+    values: Mapping[str, Any], section: type = Spec, where: str = ""
+) -> Iterator[Problem]:
+    """Yield a problem for each key that there is not."""
     legal = keys_of(section)
     for key, value in values.items():
         nested = section_of(legal[key]) if key in legal else None
         if key not in legal:
-            yield _unknown(where, key, list(legal))
+            yield no_such_key(where, key, list(legal))
         elif nested and isinstance(value, Mapping):
             yield from unknown_keys(value, nested, f"{where}.{key}" if where else key)
 
 
-def _unknown(where: str, key: str, legal: Sequence[str]) -> Any:
+def no_such_key(where: str, key: str, legal: Sequence[str]) -> Problem:
+    """Return the problem of an unknown key, with the section where it may belong."""
     problem = unknown_key(where, key, legal)
     if problem.hint or problem.message.startswith("is gone") or where not in ("", "task"):
         return problem

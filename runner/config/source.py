@@ -15,11 +15,12 @@ import yaml
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml.constructor import ConstructorError
 
 from runner.core.errors import NO_FOLDER, ConfigError, Problem, reason_of
 from runner.core.shell import expand_home
-from runner.core.spec import GROUPS, Spec, keys_of, section_of
+from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
 
 PRIMARY = "runner"
 """The name of the primary configuration: `conf/runner.yaml`."""
@@ -52,6 +53,12 @@ class YamlFile:
     path: Path
     content: dict[str, Any]
     lines: dict[KeyPath, int] = field(default_factory=dict)
+
+    def place(self, key: str) -> str:
+        """Return `FILE:LINE: KEY` for a key below its package, or the file alone for ""."""
+        line = self.lines.get(tuple(key.split(".")))
+        where = f"{display_path(self.path)}:{line}" if line else display_path(self.path)
+        return f"{where}: {key}" if key else where
 
 
 class _Loader(yaml.SafeLoader):
@@ -122,12 +129,14 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
     """Return a node as plain data; note the line of each key and item below it."""
     if isinstance(node, yaml.MappingNode):
         content: dict[str, Any] = {}
-        own_keys = [key.value for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and key.value != "<<":
+                raise ConstructorError(None, None, f"{key.value} is there twice", key.start_mark)
+            seen.add(str(key.value))
         loader.flatten_mapping(node)
         for key, value in node.value:
             name = str(key.value)
-            if own_keys.count(key.value) > 1:
-                raise ConstructorError(None, None, f"{name} is there twice", key.start_mark)
             below = (*where, name)
             lines[below] = key.start_mark.line + 1
             content[name] = _plain(loader, value, below, lines)
@@ -275,11 +284,20 @@ class YamlSource(ConfigSource):
         yaml_file = read(file)
         name = config_path.removesuffix(".yaml")
         self.loaded[name] = yaml_file
+        header = self._get_header_dict(file.read_text(encoding="utf-8")[:512])
+        group = "" if header["package"] else name.rpartition("/")[0]
+        problems = [*_shape_problems(yaml_file, group)]
+        if problems:
+            raise ConfigError(problems)
         content = dict(yaml_file.content)
         if name == PRIMARY:
             content["defaults"] = _defaults(yaml_file)
-        header = self._get_header_dict(file.read_text(encoding="utf-8")[:512])
-        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), header)
+        try:
+            config = OmegaConf.create(content)
+        except OmegaConfBaseException as error:
+            where = yaml_file.place(str(error.full_key or ""))
+            raise ConfigError([Problem(where, str(error).partition("\n")[0])]) from error
+        return ConfigResult(self.provider, self.full_path(), config, header)
 
     def file(self, config_path: str) -> Path | None:
         """Return the file of a config in this folder, or None."""
@@ -314,18 +332,49 @@ class YamlSource(ConfigSource):
 
 def _defaults(primary: YamlFile) -> list[Any]:
     """Return the list of defaults of `runner.yaml`, with ours for what it does not choose."""
-    where = f"{display_path(primary.path)}: defaults"
     theirs = primary.content.get("defaults") or []
-    if not isinstance(theirs, list):
-        example = "such as defaults: [{cluster: mine}, {task: train}]"
-        raise ConfigError([Problem(where, "must be a list", example)])
     _require_choices(primary, theirs)
     own = chosen_groups(primary)
     usual = chosen_groups(read(shipped_folder() / f"{PRIMARY}.yaml"))
     choices = [{group: own.get(group, option)} for group, option in usual.items()]
     others = [entry for entry in theirs if not (isinstance(entry, dict) and own.keys() & entry)]
+    others = [entry for entry in others if entry not in (PRIMARY, SCHEMA)]  # they are there anyway
     last = [] if "_self_" in others else ["_self_"]
     return [SCHEMA, *choices, *others, *last]
+
+
+def _shape_problems(yaml_file: YamlFile, group: str) -> Iterator[Problem]:
+    """Yield a problem for each list where a mapping belongs, or the reverse: Hydra merges none."""
+    content = yaml_file.content
+    if "hydra" in content:
+        hint = "run_dir sets where records go, cluster.env and task.env variables, -m makes a sweep"
+        message = "settings of Hydra have no effect on a launch"
+        yield Problem(yaml_file.place("hydra"), message, hint)
+    if not isinstance(content.get("defaults") or [], list):
+        example = "such as defaults: [{cluster: mine}, {task: train}]"
+        if group:
+            example = "such as defaults: [base]"
+        yield Problem(yaml_file.place("defaults"), "must be a list", example)
+    section = section_of(keys_of(Spec)[group]) if group in GROUPS else Spec
+    if section is not None and ("/" not in group):
+        yield from _wrong_shapes(yaml_file, content, section, "")
+
+
+def _wrong_shapes(
+    yaml_file: YamlFile, content: Mapping[str, Any], section: type, before: str
+) -> Iterator[Problem]:
+    for name, option in keys_of(section).items():
+        value = content.get(name)
+        usual = written_default(option)
+        nested = section_of(option)
+        key = f"{before}{name}"
+        if nested and isinstance(value, dict):
+            yield from _wrong_shapes(yaml_file, value, nested, f"{key}.")
+        elif isinstance(usual, dict) and isinstance(value, list):
+            example = "such as nodes: {gpu1: {}, gpu2: {host: 10.0.0.2}}" if name == "nodes" else ""
+            yield Problem(yaml_file.place(key), "takes a mapping of keys to values", example)
+        elif isinstance(usual, list) and isinstance(value, dict):
+            yield Problem(yaml_file.place(key), "takes a list", f"such as {name}: [a, b]")
 
 
 def _require_choices(primary: YamlFile, defaults: Sequence[object]) -> None:

@@ -75,8 +75,13 @@ def to_hydra(word: str) -> str:
 
     `~KEY` sets a key of ours to its default, because Hydra cannot delete one that holds null.
     """
+    if key_of(word) in GROUPS:
+        return word.lstrip("+")
     if word.startswith("~"):
         name = word[1:].partition("=")[0]
+        if not name:
+            example = "~KEY takes a key out, such as ~task.args.lr"
+            raise ConfigError([Problem(word, "names no key", example)])
         option = option_of(name)
         is_value = option is not None and section_of(option) is None
         return f"++{name}={hydra_value(written_default(option))}" if option and is_value else word
@@ -85,15 +90,17 @@ def to_hydra(word: str) -> str:
         return word
     values = split_values(match[3])
     if len(values) > 1:
-        quoted = hydra_value(match[3])
-        hint = f"-m makes a run of each; as one text: {shlex.quote(f'{match[2]}={quoted}')}"
+        as_list = shlex.quote(f"{match[2]}=[{match[3]}]")
+        as_text = shlex.quote(f"{match[2]}={hydra_value(match[3])}")
+        hint = f"-m makes a run of each\nas a list: {as_list}\nas one text: {as_text}"
         raise ConfigError([Problem(word, "these are several values", hint)])
     return f"++{match[2]}={_written(match[3], is_text=_holds_texts(match[2]))}"
 
 
 def _is_plain_key(key: str) -> bool:
     """Return whether a word sets a value: not a choice of a file, nor a setting of Hydra."""
-    return not (key in GROUPS or "/" in key or "@" in key or key.startswith("hydra."))
+    may_be_group = "." not in key and key not in keys_of(Spec)
+    return not (key in GROUPS or may_be_group or "/" in key or "@" in key or "hydra." in key)
 
 
 def _holds_texts(key: str) -> bool:
@@ -230,11 +237,15 @@ def as_word(key: str, value: Any) -> str:
     return f"{key}={hydra_value(value)}"
 
 
-def literal(words: Sequence[str]) -> list[str]:
-    """Return words as values of the configuration in which OmegaConf finds nothing to replace."""
+def escaped(word: str) -> str:
+    """Return a text in which OmegaConf finds nothing to replace."""
     # A backslash before `${` makes text of it, and is itself doubled there.
-    texts = [re.sub(r"(\\*)\$\{", r"\1\1\\${", word) for word in words]
-    return [MISSING_TEXT if each == "???" else each for each in texts]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", word)
+
+
+def literal(words: Sequence[str]) -> list[str]:
+    """Return words as values of the configuration that OmegaConf leaves as they are."""
+    return [MISSING_TEXT if word == "???" else escaped(word) for word in words]
 
 
 def option_of(key: str) -> Any:

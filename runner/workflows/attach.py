@@ -82,7 +82,7 @@ def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
     kinds: list[str] = []
     if owns_record and verdict.has_begun and not monitor.interrupted:
         kinds += [LOG] if tail is not None else []  # what precedes the tail
-        kinds += [OUTPUT] if run.plan.outputs and (run.spec.pull_outputs == "auto") else []
+        kinds += [OUTPUT] if run.plan.outputs and run.spec.pull_outputs == "auto" else []
     has_result = run.already_ended and run.store.has_result
     writes_result = owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None

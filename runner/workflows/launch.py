@@ -225,7 +225,8 @@ class LaunchSession:
         seconds = time.monotonic() - started_at
         verdict = replace(verdict, seconds=seconds, past_attempts=self._past_attempts)
         is_complete = not (monitor.interrupted or cut_short)
-        pulls_outputs = is_complete and plan.outputs and (self._pool.spec.pull_outputs == "auto")
+        wants_outputs = self._pool.spec.pull_outputs == "auto"
+        pulls_outputs = is_complete and plan.outputs and wants_outputs
         kinds = (OUTPUT,) if pulls_outputs and verdict.has_begun else ()
         launched_at = self._request.launched_at
         diagnosis = self._ending.conclude(plan, verdict, monitor, launched_at=launched_at)

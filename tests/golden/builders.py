@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_interface
 from pathlib import Path
@@ -12,13 +11,13 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.facts import Facts, Gpu, Interface, Interpreter, Route
 from runner.core.model.plan import Plan
 from runner.core.planning.build_plan import build_plan
-from runner.core.spec import Node, Spec, Task
+from runner.core.spec import Cluster, Node, Spec, Task
 
 RUN_ID = "0314-1592-digits-65a3"
 TASKS_HASH = "0123456789abcdef"
 LO = Interface("lo", ("127.0.0.1/8", "::1/128"), loopback=True)
-SCRIPT = Task("train", "script", "train.py")
-SHIPPED = Task("resnet18", "module", "runner.tasks.resnet18")
+SCRIPT = Task(name="train", kind="script", target="train.py")
+SHIPPED = Task(name="resnet18", kind="module", target="runner.tasks.resnet18")
 TORCH = Interpreter("/opt/venv/bin/python", "3.11.7", "2.13.0+cu128", "12.8")
 
 
@@ -69,20 +68,42 @@ def facts(
     return replace(healthy, **others)
 
 
-def spec(*nodes: Node, task: Task = SCRIPT, **others: Any) -> Spec:
-    """A run of `task` on `nodes`."""
-    defaults: Mapping[str, Any] = {
-        "run_id": RUN_ID,
-        "cluster": "lab",
-        "project": "/home/ada/digits",
-    }
-    return Spec(nodes=nodes, task=task, **{**defaults, **others})
+OF_CLUSTER = (
+    "backend",
+    "env",
+    "host_python",
+    "master_port",
+    "project",
+    "setup",
+    "slurm",
+    "ssh",
+    "workdir",
+)
+"""Keys of the cluster, as `spec` takes them."""
+
+
+def spec(
+    *nodes: Node, task: Task = SCRIPT, cluster: str = "lab", python: str = "", **others: Any
+) -> Spec:
+    """A run of `task` on `nodes`; some keys of the cluster may be given as its own."""
+    of_cluster = {name: others.pop(name) for name in OF_CLUSTER if name in others}
+    of_cluster = {"name": cluster, "project": "/home/ada/digits", **of_cluster}
+    if "slurm" in of_cluster:
+        of_cluster["scheduler"] = "slurm"
+    if python:
+        nodes = tuple(replace(node, python=python) for node in nodes)
+    return Spec(
+        **{"run_id": RUN_ID, **others},
+        nodes=nodes,
+        task=task,
+        cluster=Cluster(**of_cluster),
+    )
 
 
 def request(run_dir: Path, config_yaml: str = "seed: 1\n", **fields: Any) -> LaunchRequest:
     """What a launch asks for whose record is in that folder; `fields` are those of its spec."""
     asked = spec(Node("a", "gpu-a"), **{"run_id": run_dir.name, **fields})
-    return LaunchRequest(asked, DryRun.OFF, run_dir, "auto", None, config_yaml)
+    return LaunchRequest(asked, run_dir, config_yaml)
 
 
 def plan(*ranks: int) -> Plan:
@@ -92,7 +113,7 @@ def plan(*ranks: int) -> Plan:
     return build_plan(
         spec(
             *(
-                Node(name, host, nproc=count)
+                Node(name, host, nproc_per_node=count)
                 for name, host, count in zip(names, hosts, ranks, strict=True)
             )
         ),

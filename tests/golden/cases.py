@@ -72,7 +72,11 @@ def _rack_nodes(count: int) -> tuple[Node, ...]:
 
 ONE_NODE = online_case(
     "one-node",
-    spec(Node("local", "127.0.0.1", transport="local", nproc=2), task=SHIPPED, cluster="local"),
+    spec(
+        Node("local", "127.0.0.1", transport="local", nproc_per_node=2),
+        task=SHIPPED,
+        cluster="local",
+    ),
     facts("local", "eth0 192.168.1.7/24", cores=8, ssh_address="", project=""),
 )
 
@@ -80,9 +84,9 @@ ONE_NODE = online_case(
 CHOSEN_GPUS = online_case(
     "chosen-gpus",
     spec(
-        Node("gpu1", "192.168.1.101", gpu_count=2, gpu_ids=(0, 2)),
-        Node("gpu2", "192.168.1.102", gpu_count=4),
-        Node("gpu3", "192.168.1.103", gpu_count=1),
+        Node("gpu1", "192.168.1.101", gpus=(0, 2)),
+        Node("gpu2", "192.168.1.102", gpus=4),
+        Node("gpu3", "192.168.1.103", gpus=1),
     ),
     *_shared_rack(2, gpu_count=8),
     facts(
@@ -100,7 +104,7 @@ NODE_ENV = online_case(
         Node("gpu1", "192.168.1.101"),
         Node("gpu2", "192.168.1.102", env={"NCCL_IB_DISABLE": "1", "LEVEL": "node"}),
         env={"NCCL_DEBUG": "INFO", "LEVEL": "cluster", "DATA": "/data/my digits"},
-        task=Task("train", "script", "train.py", env={"LEVEL": "task"}),
+        task=Task(name="train", kind="script", target="train.py", env={"LEVEL": "task"}),
     ),
     *_shared_rack(2, gpu_count=1),
 )
@@ -131,7 +135,10 @@ USERS_OWN_SETTINGS = online_case(
 PLAIN = online_case(
     "plain",
     spec(
-        *_rack_nodes(2), task=Task("train", "script", "train.py", ("--cost", "$5"), entry="plain")
+        *_rack_nodes(2),
+        task=Task(
+            name="train", kind="script", target="train.py", words=("--cost", "$5"), entry="plain"
+        ),
     ),
     *_shared_rack(2, gpu_count=8),
 )
@@ -142,10 +149,10 @@ HARD_ARGUMENTS = online_case(
     spec(
         Node("gpu1", "192.168.1.101"),
         task=Task(
-            "train",
-            "script",
-            "my train.py",
-            (
+            name="train",
+            kind="script",
+            target="my train.py",
+            words=(
                 *("--price", "$5 & up", "--quote", 'it\'s "so"', "--lines", "one\ntwo"),
                 *("--empty", "", "--glob", "*.py", "--home", "~/data", "--back", "a\\b"),
                 *("--local_rank=${local_rank}", "--not-mine", "$local_rank", "--twice", "$$"),
@@ -169,7 +176,7 @@ SECRETS = online_case(
 OFFLINE = Case(
     "offline",
     spec(
-        Node("gpu1", "192.168.1.101", gpu_count=2, gpu_ids=(0, 2)),
+        Node("gpu1", "192.168.1.101", gpus=(0, 2)),
         Node("gpu2", "192.168.1.102"),
         python="~/venv/bin/python",
         task=SHIPPED,
@@ -180,10 +187,10 @@ OFFLINE = Case(
 OFFLINE_ONE_NODE = Case(
     "offline-one-node",
     spec(
-        Node("gpu1", "gpu1", gpu_count=8),
+        Node("gpu1", "gpu1", gpus=8),
         project="~/my digits",
         master_port=PortRange(29510, 29519),
-        task=Task("train", "script", "train.py", ("--home", "~/data")),
+        task=Task(name="train", kind="script", target="train.py", words=("--home", "~/data")),
     ),
     None,
 )
@@ -193,7 +200,7 @@ PUSHED = Case(
     "pushed",
     spec(
         *_rack_nodes(2),
-        task=Task("train", "script", "/home/ada/digits/train.py"),
+        task=Task(name="train", kind="script", target="/home/ada/digits/train.py"),
         setup=("module load cuda",),
         deploy=Deploy(enabled=True),
     ),

@@ -42,15 +42,13 @@ def in_slurm(
 
 CASES: dict[str, Spec] = {
     "plain": in_slurm(SlurmSpec()),
-    "every-option": in_slurm(EVERY_OPTION, replace(LOGIN, gpu_count=8, nproc=4)),
-    "requeue-after-signal": in_slurm(SlurmSpec(nnodes=4, requeue=True, signal_before_s=180)),
+    "every-option": in_slurm(EVERY_OPTION, replace(LOGIN, gpus=8, nproc_per_node=4)),
+    "requeue-after-signal": in_slurm(SlurmSpec(nnodes=4, requeue=True, signal_before=180)),
     "range-of-nodes": in_slurm(SlurmSpec(nnodes=5, spares=1), min_nodes=2),
-    "entry-srun": in_slurm(
-        SlurmSpec(nnodes=2, cpus_per_rank=4), replace(LOGIN, gpu_count=4), task=SRUN
-    ),
+    "entry-srun": in_slurm(SlurmSpec(nnodes=2, cpus_per_rank=4), replace(LOGIN, gpus=4), task=SRUN),
     "entry-plain": in_slurm(
         SlurmSpec(nnodes=2, cpus_per_rank=4, mem_per_rank="512M"),
-        replace(LOGIN, gpu_count=4),
+        replace(LOGIN, gpus=4),
         task=replace(SCRIPT, entry="plain"),
     ),
 }

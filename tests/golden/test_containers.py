@@ -13,14 +13,14 @@ from runner.core.model.container import CommandAnswer, ContainerFacts
 from runner.core.model.hardware import System
 from runner.core.model.plan import Plan
 from runner.core.planning.build_plan import build_plan
-from runner.core.spec import ContainerSpec, Mount, Node, Secret, Task
+from runner.core.spec import Cluster, ContainerSpec, Mount, Node, Secret, Task
 from tests.golden.builders import SHIPPED, facts, spec
 from tests.golden.conftest import Check
 
 WHOLE = ("docker", "apptainer")
 """One engine with a daemon, and one whose containers are our children."""
 
-NODES = (Node("gpu1", "gpu1", gpu_count=2), Node("gpu2", "gpu2", gpu_ids=(1, 3)))
+NODES = (Node("gpu1", "gpu1", gpus=2), Node("gpu2", "gpu2", gpus=(1, 3)))
 
 
 def container_spec(engine: str) -> ContainerSpec:
@@ -53,7 +53,7 @@ def plan(engine: str, **changes: Any) -> Plan:
         for index, node in enumerate(NODES)
     }
     wanted = spec(*NODES, task=SHIPPED, container=container_spec(engine))
-    return build_plan(replace(wanted, python="python3", **changes), hosts)
+    return build_plan(replace(wanted, **changes), hosts)
 
 
 @pytest.mark.parametrize("engine", WHOLE)
@@ -69,9 +69,9 @@ def test_commands(engine: str, check_golden: Check) -> None:
 
 def test_a_command_to_paste_needs_nothing_that_only_a_launch_makes() -> None:
     """No folder of the run where the code is on the host; secrets come from who pastes it."""
-    task = Task("own", "script", "/code/train.py")
+    task = Task(name="own", kind="script", target="/code/train.py")
     secrets = {"TOKEN": Secret("t")}
-    node = plan("docker", task=task, project="/code", secrets=secrets).nodes[0]
+    node = plan("docker", task=task, cluster=Cluster(project="/code"), secrets=secrets).nodes[0]
     assert not [word for word in node.command if "/runs/" in word]
     assert "HOME=/tmp" in node.command
     assert "TOKEN" in node.command

@@ -76,7 +76,11 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
     assert outcome == ScaffoldResult(FILES, (), ("cluster=mine", "task=train"))
     spec = composed().spec
     assert [node.name for node in spec.nodes] == ["gpu1", "gpu2"]
-    assert (spec.task.target, spec.python, spec.cluster.ssh.user) == ("train.py", "python3", None)
+    assert (spec.task.target, spec.cluster.python, spec.cluster.ssh.user) == (
+        "train.py",
+        "python3",
+        None,
+    )
     with open_composer(for_launches=True) as composer:
         alone = composer.compose([]).spec
     assert (alone.nodes, alone.task) == (spec.nodes, spec.task)
@@ -96,22 +100,23 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
 def test_what_is_given_is_what_a_run_gets(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also awkward names; nothing is asked, and nothing is called an example."""
     (here / "my: script #1.py").touch()
+    python = "~/venv/bin/python"
     outcome = scaffold(
         cluster="lab-2",
         task="fit_2",
         hosts="gpu[01-03] bob@192.168.1.9:2222",
         user="alice",
-        python="~/venv/bin/python",
+        python=python,
         script="my: script #1.py",
         interactive=False,
     )
     assert outcome.overrides == ("cluster=lab-2", "task=fit_2")
     spec = composed(cluster="lab-2", task="fit_2").spec
     assert spec.nodes == (
-        *(Node(name=name, host=name) for name in ("gpu01", "gpu02", "gpu03")),
-        Node(name="node2", host="192.168.1.9", user="bob", port=2222),
+        *(Node(name, host=name, python=python) for name in ("gpu01", "gpu02", "gpu03")),
+        Node("node2", host="192.168.1.9", user="bob", port=2222, python=python),
     )
-    assert (spec.cluster.ssh.user, spec.python) == ("alice", "~/venv/bin/python")
+    assert (spec.cluster.ssh.user, spec.cluster.python) == ("alice", python)
     assert spec.task.target == "my: script #1.py"
     assert "example" not in Path("conf/cluster/lab-2.yaml").read_text()
     assert "put your own" not in capsys.readouterr().out
@@ -254,7 +259,11 @@ def test_questions_have_defaults(
         ("gpu2", "gpu2"),
         ("far", "gpu9"),
     ]
-    assert (spec.task.target, spec.python, spec.cluster.ssh.user) == ("main.py", "python3", None)
+    assert (spec.task.target, spec.cluster.python, spec.cluster.ssh.user) == (
+        "main.py",
+        "python3",
+        None,
+    )
 
 
 def test_enter_alone_is_this_machine_and_the_example(
@@ -318,12 +327,12 @@ def test_a_hostfile_is_a_cluster(here: Path) -> None:
     (here / "hosts").write_text(HOSTFILE)
     scaffold(hostfile="hosts", interactive=False)
     assert composed().spec.nodes == (
-        Node("node1", "10.0.0.1", nproc=8),
-        Node("h2", "h2", user="ada", port=2222, nproc=4),
-        Node("h3", "h3", user="ada@corp.example", port=22, nproc=8),
-        Node("gpu1", "gpu1", nproc=8),
-        Node("gpu2", "gpu2", nproc=8),
-        Node("gpu4", "gpu4", nproc=8),
+        Node("node1", "10.0.0.1", nproc_per_node=8),
+        Node("h2", "h2", user="ada", port=2222, nproc_per_node=4),
+        Node("h3", "h3", user="ada@corp.example", port=22, nproc_per_node=8),
+        Node("gpu1", "gpu1", nproc_per_node=8),
+        Node("gpu2", "gpu2", nproc_per_node=8),
+        Node("gpu4", "gpu4", nproc_per_node=8),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
-import yaml
 
 from runner.config.compose import Composer
+from runner.config.explain import origins, value_below
+from runner.config.source import dump, parse
 from runner.core.errors import ConfigError
 from runner.core.model.results import Origin
 
@@ -51,7 +53,7 @@ def one(composer: Composer) -> Callable[..., Origin]:
 
     def ask(key: str, *words: str) -> Origin:
         task = [] if "task=u" in words else ["task=t"]
-        (origin,) = composer.origins([*task, *words], key)
+        (origin,) = origins(composer, [*task, *words], key)
         assert origin.key == key
         return origin
 
@@ -86,7 +88,7 @@ def test_interpolations_are_shown_both_ways(one: Callable[..., Origin]) -> None:
     origin = one("cluster.host_python", "cluster=mine")
     assert (origin.value, origin.written) == ("/mine/python", "${.python}")
     origin = one("run_dir")
-    assert (origin.value, origin.written) == ("runs/MMDD-HHMM-TASK-xxxx", "runs/${run_id}")
+    assert (origin.value, origin.written) == ("runs/RUN_ID", "runs/${run_id}")
 
 
 def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,40 +98,19 @@ def test_secrets_are_not_shown(one: Callable[..., Origin], monkeypatch: pytest.M
     assert one("task.args.token", "cluster.secrets=[TOKEN]").value == "x***"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "places"),
-    [
-        (
-            "gpu03.gpus",
-            "4",
-            [
-                "conf/cluster/lab.yaml:7 says 4 for cluster.nodes.gpu[01-16].gpus",
-                "conf/cluster/lab.yaml:3 says 8 for cluster.gpus_per_node",
-                "default says auto for cluster.gpus_per_node",
-            ],
-        ),
-        ("gpu05.env.C", "3", ["conf/cluster/lab.yaml:10 says 3"]),
-        ("gpu06.env.C", "null", ["default says null"]),
-        ("gpu05.transport", "ssh", ["default says ssh for cluster.transport"]),
-        ("gpu05.host", "gpu05", ["default says gpu05"]),
-    ],
-)
-def test_nodes_of_ranges(
-    key: str, value: str, places: list[str], one: Callable[..., Origin]
-) -> None:
-    """Which entry it is from: the last that says it, else the cluster's own key."""
-    origin = one(f"cluster.nodes.{key}", "cluster=lab")
-    assert (origin.value, told(origin)) == (value, places)
+def test_an_entry_of_a_range(one: Callable[..., Origin]) -> None:
+    """As it stands in the file; what it says holds for each of its nodes."""
+    origin = one("cluster.nodes.gpu[01-16].gpus", "cluster=lab")
+    assert (origin.value, told(origin)) == ("4", ["conf/cluster/lab.yaml:7 says 4"])
 
 
 @pytest.mark.parametrize(
     ("key", "words", "wanted"),
     [
         ("cluster.pyhton", [], "did you mean cluster.python?"),
-        ("cluster.nodes.gpu21", [], "cluster.nodes.gpu21: there is no node gpu21; the nodes are"),
-        ("cluster.nodes.gpu03.gpu", [], "did you mean cluster.nodes.gpu03.gpus?"),
-        ("cluster.python.x", [], "there is nothing below cluster.python: /lab/python"),
-        ("cluster.env.A", ["~cluster.env.A"], "cluster.env.A: ~cluster.env.A removed it"),
+        ("cluster.nodes.gpu21", [], "cluster.nodes.gpu21: there is no node gpu21; the entries are"),
+        ("cluster.python.x", [], "there is nothing below cluster.python"),
+        ("cluster.env.A", ["~cluster.env.A"], "cluster.env.A: there is no such key"),
     ],
 )
 def test_keys_that_do_not_exist(
@@ -137,7 +118,7 @@ def test_keys_that_do_not_exist(
 ) -> None:
     """The nearest ones are named, or who took it away."""
     with pytest.raises(ConfigError) as caught:
-        composer.origins(["cluster=lab", "task=t", *words], key)
+        origins(composer, ["cluster=lab", "task=t", *words], key)
     (problem,) = caught.value.problems
     assert wanted in str(problem)
 
@@ -145,13 +126,14 @@ def test_keys_that_do_not_exist(
 def test_the_configuration_as_yaml(composer: Composer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Hydra's part; what the environment says is in it only on demand."""
     monkeypatch.setenv("TOKEN", "hunter2")
-    words = ["cluster=mine", "task=t", "task.args.text='1e3'"]
-    whole = yaml.safe_load(composer.yaml(words))
-    assert list(whole)[:2] == ["cluster", "task"]
+    words = ["cluster=mine", "task=t", "task.args.text=1e3"]
+    whole = composer.plain(words, is_resolved=False)
+    assert list(whole)[:3] == ["run_id", "cluster", "task"]
     assert "hydra" not in whole
     assert (whole["task"]["args"]["token"], whole["run_id"]) == ("x${oc.env:TOKEN}", None)
-    assert composer.yaml(words, "cluster.python") == "/mine/python\n"
-    assert composer.yaml(words, "cluster.host_python", resolve=True) == "/mine/python\n"
-    assert "text: '1e3'" in composer.yaml(words, "task.args")
-    args = yaml.safe_load(composer.yaml(words, "task.args", resolve=True))
-    assert args == {"token": "xhunter2", "list": [1, 2], "text": "1e3"}
+    assert value_below(whole, "cluster.python") == "/mine/python"
+    resolved = composer.plain(words, is_resolved=True)
+    assert value_below(resolved, "cluster.host_python") == "/mine/python"
+    text = dump(value_below(resolved, "task.args"))
+    assert text == "token: xhunter2\nlist:\n- 1\n- 2\ntext: 1e3\n"
+    assert parse(text, Path("x")).content == value_below(resolved, "task.args")

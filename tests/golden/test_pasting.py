@@ -109,7 +109,9 @@ def test_pasted_text_starts_what_a_launch_would(
 ) -> None:
     """A shell makes of it the argv, the environment and the folder of the plan, to the letter."""
     hidden = {name: Secret(text) for name, text in secrets.items()}
-    plan = planned(host, task=Task("t", kind, "my.train", args), env=env, secrets=hidden)
+    plan = planned(
+        host, task=Task(name="t", kind=kind, target="my.train", words=args), env=env, secrets=hidden
+    )
     share = plan.node("gpu1")
 
     pasted = host.paste(of_node(plan, "gpu1"), secrets)
@@ -128,7 +130,7 @@ def test_pushed_code_is_copied_first(host: Host) -> None:
     (code / "train.py").touch(mode=0o444)
     told = replace(host.facts("gpu1", "eth0 10.0.0.1/24"), project="", has_release=True)
     setup = ("export A=$PWD", "if true; then", "export BOTH=lines", "fi")
-    task = Task("t", "script", "train.py")
+    task = Task(name="t", kind="script", target="train.py")
     plan = build_plan(
         spec(Node("gpu1", "10.0.0.1"), task=task, setup=setup),
         {"gpu1": told},
@@ -158,10 +160,10 @@ def test_a_line_and_the_template_are_the_command_of_its_node(
         for index, node in enumerate(names)
     }
     nodes = [
-        Node(node, f"10.0.0.{index + 1}", nproc=1, env={name: value})
+        Node(node, f"10.0.0.{index + 1}", nproc_per_node=1, env={name: value})
         for index, (node, value) in enumerate(zip(names, values, strict=True))
     ]
-    task = Task("t", "script", "train.py", entry=entry)
+    task = Task(name="t", kind="script", target="train.py", entry=entry)
     plan = build_plan(spec(*nodes, task=task, setup=("node=7 node_rank=8 interface=9",)), told)
 
     texts = of_nodes(plan)

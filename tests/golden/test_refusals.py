@@ -97,7 +97,6 @@ TASKS: list[Changes] = [
     {"task.outputs": "~/x"},
     {"task.outputs": ["fine", "a/../../x"]},
     {"task.outputs": " "},
-    {"task.args": {"model": {"lr": 1}}},
     {"task.args": {"x": ["-a"]}},
     {"task.args": {"x": [1, 2]}, "task.args_style": "equals"},
     {"task.args": {"a b": 1}},
@@ -152,7 +151,6 @@ NODES: list[Changes] = [
     {**TWO, "cluster.master": "a1", "cluster.exclude": "a1"},
 ]
 JOBS: list[Changes] = [
-    {"cluster.slurm.time": 9000},
     {"cluster.slurm.time": "1:3"},
     {"cluster.slurm.time": "3", "cluster.slurm.signal_before": 120},
     {"cluster.slurm.mem_per_rank": "8GB"},

@@ -86,7 +86,8 @@ def first(composer: Composer) -> LaunchRequest:
     if not COMPOSED:
         words = [*WORDS, "task.args.lr=0.3", "lost_s=20", "run_id=first"]
         COMPOSED.append(composer.compose(words))
-    spec = replace(COMPOSED[0].spec, project=str(Path.cwd()))
+    cluster = replace(COMPOSED[0].spec.cluster, project=str(Path.cwd()))
+    spec = replace(COMPOSED[0].spec, cluster=cluster)
     composed = replace(COMPOSED[0], spec=spec, run_dir=Path.cwd() / "runs" / "first")
     record(composed, PUSHED)
     return composed
@@ -111,13 +112,15 @@ def test_the_same_again(composer: Composer, first: LaunchRequest, name: str) -> 
         file.unlink()
     again = composer.compose([f"rerun={name}"])
     assert again.spec.run_id != "first"
-    spec = replace(again.spec, run_id="first", env={**again.spec.cluster.env, "OF": "run first"})
+    env = {**again.spec.cluster.env, "OF": "run first"}
+    cluster = replace(again.spec.cluster, env=env)
+    spec = replace(again.spec, cluster=cluster, run_id="first", run_dir="runs/first", rerun=None)
     assert spec == first.spec
     assert again.spec.cluster.env["OF"] == f"run {again.spec.run_id}"
     assert again.run_dir == Path.cwd() / "runs" / again.spec.run_id
     assert again.recorded_code == kept_code("first", PUSHED)
     assert again.notes[0].startswith("again: run first as recorded on 2023-11-1")
-    assert (len(again.notes), again.dry_run) == (1, DryRun.OFF)
+    assert (len(again.notes), again.spec.dry_run) == (1, ())
     changed = {"run_id: first": f"run_id: {again.spec.run_id}", "rerun: null": "rerun: first"}
     text = first.config_yaml
     for before, after in changed.items():
@@ -129,32 +132,26 @@ def test_words_change_it(composer: Composer, first: LaunchRequest) -> None:
     """As they change any other configuration; interpolations follow."""
     words = ["task.args.lr=0.5", "+task.args.x=1", "~task.args.s", "cluster.nodes.gpu03.gpus=2"]
     again = composer.compose(["rerun=first", *words, "dry_run=offline", "run_dir=there"])
-    assert again.spec.task == replace(first.spec.task, args=("--lr", "0.5", "--x", "1"))
+    assert again.spec.task.words == ("--lr", "0.5", "--x", "1")
     assert [node.gpu_count for node in again.spec.nodes] == [8, 4, 2]
     assert again.spec.cluster.env["LR"] == "0.5"
-    assert (again.dry_run, again.run_dir) == (DryRun.OFFLINE, Path.cwd() / "there")
+    assert (again.spec.dry_run, again.run_dir) == (("offline",), Path.cwd() / "there")
     assert again.notes[0].endswith(f", with {' '.join(words)}")
 
 
-def test_what_is_given_now_is_not_lost_to_recorded_words(
-    composer: Composer, wrong: Callable[..., str]
-) -> None:
-    """Words after `--` of that launch would come after an argument that is set now."""
+def test_what_is_given_now_takes_the_place_of_recorded_words(composer: Composer) -> None:
+    """Those that came after `--` too, however they were typed."""
     with open_composer(arguments=["--steps", "10", "--lr=0.3"]) as with_words:
-        record(with_words.compose([*WORDS, "run_id=first"]), PUSHED)
-    said = wrong("rerun=first", "task.args.lr=0.5", "+task.args.steps=6", "+task.args.x=1")
-    expected = [
-        f"{word}: {flag} is in task.extra_args, too (words after `--` are), and would win\n"
-        f"    -- {flag} VALUE comes last and wins\n"
-        "    ~task.extra_args leaves out: --steps 10 --lr=0.3"
-        for word, flag in {"task.args.lr=0.5": "--lr", "+task.args.steps=6": "--steps"}.items()
-    ]
-    assert said == "\n".join(expected)
-    without = composer.compose(["rerun=first", "task.args.lr=0.5", "~task.extra_args"])
-    assert without.spec.task.words == ("--lr", "0.5", "--s", "1", "2")
+        first = with_words.compose([*WORDS, "run_id=first"])
+        assert first.spec.task.words == ("--s", "1", "2", "--steps", "10", "--lr=0.3")
+        assert first.spec.cluster.env["LR"] == "0.3"
+        record(first, PUSHED)
+    again = composer.compose(["rerun=first", "task.args.lr=0.5", "+task.args.steps=6"])
+    assert again.spec.task.words == ("--lr", "0.5", "--s", "1", "2", "--steps", "6")
     with open_composer(arguments=["--lr", "0.5"]) as with_words:
         again = with_words.compose(["rerun=first", "+task.args.x=1"])
-    assert again.spec.task.words[-5:] == ("--steps", "10", "--lr=0.3", "--lr", "0.5")
+    assert again.spec.task.words[:5] == ("--lr", "0.5", "--s", "1", "2")
+    assert again.spec.task.words[5:] == ("--x", "1", "--steps", "10")
 
 
 def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchRequest) -> None:
@@ -162,7 +159,7 @@ def test_another_cluster_or_task_in_its_place(composer: Composer, first: LaunchR
     again = composer.compose(["rerun=first", "cluster=other"])
     assert again.spec.cluster.name == "other"
     assert [node.name for node in again.spec.nodes] == ["x1"]
-    assert (again.spec.cluster.env, again.spec.python) == ({"O": "1"}, "python3")
+    assert (again.spec.cluster.env, again.spec.cluster.python) == ({"O": "1"}, "python3")
     assert (again.spec.task, again.spec.lost_s) == (first.spec.task, 20)
     assert again.recorded_code == kept_code("first", PUSHED)
     again = composer.compose(["rerun=first", "task=long", "cluster.env.LR=null"])
@@ -204,7 +201,9 @@ def test_code_is_not_that_of_the_folder_of_now(
     again = composer.compose([f"rerun={run}"])
     assert again.spec.cluster.project == plan(1, 1).nodes[0].cwd
     assert again.spec.cluster.project != str(tmp_path / "sub")
-    assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.cluster.project == str(Path.cwd())
+    assert composer.compose([f"rerun={run}", "cluster.project=."]).spec.cluster.project == str(
+        Path.cwd()
+    )
 
 
 def test_a_detached_run_is_detached_again(composer: Composer) -> None:
@@ -246,7 +245,7 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
     assert "and 2 older" in told
     assert "did you mean rerun=run-" in told
     assert "there is no folder elsewhere/run-1" in wrong("rerun=elsewhere/run-1")
-    assert "rerun names a run" in wrong("rerun=")
+    assert "rerun names one run" in wrong("rerun=")
     assert "rerun names one run" in wrong("rerun=run-1,run-2")
     defaults = "[runner_base, {cluster: pair}, {task: mine}, _self_]"
     Path("conf/runner.yaml").write_text(f"defaults: {defaults}\nrerun: run-1\n")
@@ -259,7 +258,7 @@ def test_runs_that_are_not_there(wrong: Callable[..., str], composer: Composer) 
     ("name", "content", "told"),
     [
         ("config.yaml", None, "runs/first/config.yaml: .*damaged: no such file"),
-        ("config.yaml", "- a", "damaged: it is a list"),
+        ("config.yaml", "- a", "damaged: must be a mapping"),
         ("config.yaml", "cluster: {}\n", "damaged: it has no task"),
         ("config.yaml", "cluster: {gpus: 1}\ntask: {}\n", "config.yaml:1: cluster.gpus: there is"),
         ("plan.json", None, "runs/first/plan.json: .*damaged: no such file"),
@@ -292,7 +291,8 @@ def test_record_of_hosts_is_confirmed(
     assert "progress" not in record.config, "its pattern could search one line for ever"
     request = replace(first, record_hosts=hosts)
     _confirm_record(request, words, yes=True)
-    _confirm_record(replace(request, dry_run=DryRun.OFFLINE), words, yes=False)
+    offline = replace(request.spec, dry_run=("offline",))
+    _confirm_record(replace(request, spec=offline), words, yes=False)
     shutil.copytree("runs/first", "runs/first/hosts/gpu01", ignore=lambda *_: ["contact.json"])
     (Path("runs/first/hosts/gpu01") / "origin.json").unlink()
     assert find_record("runs/first/hosts/gpu01", Path.cwd()).hosts == ("a host",)

@@ -16,8 +16,9 @@ from runner.workflows.sweep import commands_for
 from tests.golden.here import Here
 
 SWEPT: Any = SimpleNamespace(
-    spec=SimpleNamespace(run_id="r", pushes_code=True, task=SimpleNamespace(shipped_file="")),
-    dry_run=DryRun.OFF,
+    spec=SimpleNamespace(
+        run_id="r", pushes_code=True, task=SimpleNamespace(shipped_file=""), dry_run=()
+    ),
     run_dir=Path("nowhere"),
     sweep=SweepPlace("s", 1, 2, ("task.args.lr=1",)),
     overrides=("cluster=pair", "task.args.lr=1"),

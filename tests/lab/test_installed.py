@@ -180,7 +180,7 @@ def test_a_run_on_hosts_is_that_of_the_wheel(lab: Lab, on_lab: Installed) -> Non
     """Nothing of the repository is imported; the code is pushed, the project stays as it is."""
     probe = (
         "import json, sys, runner, importlib.util;"
-        "from runner.config.search_path import shipped_folder;"
+        "from runner.config.source import shipped_folder;"
         "print(json.dumps([runner.__file__, str(shipped_folder()), sys.path,"
         " importlib.util.find_spec('tests') is None]))"
     )

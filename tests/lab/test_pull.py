@@ -22,7 +22,8 @@ from runner.control.rpc.facts import FactsCollector
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.core.model.facts import FactsRequest
 from runner.core.model.results import PullResult
-from runner.core.spec import Node, Spec, Task
+from runner.core.spec import Cluster as ClusterSpec
+from runner.core.spec import Node, Spec
 from tests.lab.waiting import wait_until
 
 pytestmark = [pytest.mark.promise(6, 12)]
@@ -75,8 +76,8 @@ class Cluster:
 
     def connect(self, *names: str) -> dict[str, HostSession]:
         nodes = tuple(Node(name, "localhost", transport="local") for name in names)
-        task = Task(name="train", kind="script", target="train.py")
-        spec = Spec(RUN, "here", nodes, task, host_python=sys.executable, workdir=str(self.workdir))
+        cluster = ClusterSpec(host_python=sys.executable, workdir=str(self.workdir))
+        spec = Spec(run_id=RUN, cluster=cluster, nodes=nodes)
         self.inbox = queue.SimpleQueue()
         reach = Connector(spec, lambda _: None)
         self._reaches.append(reach)
@@ -84,7 +85,9 @@ class Cluster:
             spec,
             reach,
             self.inbox,
-            lambda node: FactsRequest(node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True),
+            lambda node: FactsRequest(
+                node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True
+            ),
             lambda *_: None,
         )
         gathering.at_least(len(nodes), lambda *_: [])

@@ -89,13 +89,13 @@ def launch_command(
     )
     if task.is_plain:
         env = _rendezvous_env(spec, position)
-        args = _expand(task.args, env) if task.args_expand else task.args
+        args = _expand(task.words, env) if task.args_expand else task.words
         command = (*program, *args)
         return LaunchCommand(
             *((*env_command(removed), *command), (*shim, *command), prefix, len(args)), env=env
         )
     if task.entry == SPAWNER:
-        return _spawn_command(spec, position, run_paths, shim, (*program, *task.args), prefix)
+        return _spawn_command(spec, position, run_paths, shim, (*program, *task.words), prefix)
     launcher_name, module = LAUNCHERS[task.entry]
     modules = preloaded_modules(spec)
     torchrun = (module, *flags(spec, position))
@@ -107,10 +107,10 @@ def launch_command(
             *(python.executable, UNBUFFERED, run_paths.preload, ",".join(modules)),
             *(",".join(internal_env), script or f"-m{task.target}", *torchrun),
         )
-    words = map(escape, (*shim[1:], *program, *local_rank, *task.args))
-    shown, arg_count = torchrun_program(task, script), len(task.args)
+    words = map(escape, (*shim[1:], *program, *local_rank, *task.words))
+    shown, arg_count = torchrun_program(task, script), len(task.words)
     if removed:  # torchrun may set them itself, just before
-        without = (*env_command(removed), *program, *local_rank, *task.args)
+        without = (*env_command(removed), *program, *local_rank, *task.words)
         shown = (*_program_options(task), *map(escape, without))
         arg_count += len(local_rank)
     return LaunchCommand(
@@ -243,7 +243,7 @@ def _program_options(task: Task) -> Tuple[str, ...]:
 
 def torchrun_program(task: Task, script: str) -> Tuple[str, ...]:
     """Return the words after torchrun's options, as a person would type them."""
-    args = tuple(escape(arg) for arg in task.args)
+    args = tuple(escape(arg) for arg in task.words)
     # Without the `--`, torchrun's argparse takes a script's `--n` for its own option.
     if task.kind == "command":
         return (*_program_options(task), task.target, *args)

@@ -23,7 +23,7 @@ def case(gpu_counts: tuple[int | None, ...] = (None, None, None), **changes: Fac
     """Three hosts that are well, but for what is changed in some."""
     names = ("a", "b", "c")
     nodes = [
-        Node(name, f"10.0.0.{at}", gpu_count=count)
+        Node(name, f"10.0.0.{at}", gpus=count)
         for at, (name, count) in enumerate(zip(names, gpu_counts, strict=True), 1)
     ]
     well = {

@@ -24,7 +24,7 @@ def findings(inside: InsideFacts, *, nproc: int = 1, infiniband: bool = False) -
         endpoint=CommandAnswer(0, "unix:///var/run/docker.sock\n"),
         inside=inside,
     )
-    node = Node("gpu1", "gpu1", nproc=nproc)
+    node = Node("gpu1", "gpu1", nproc_per_node=nproc)
     host = facts("gpu1", "eth0 10.0.0.1/24", container=answers)
     host = replace(host, system=System(infiniband=("mlx5_0",) if infiniband else ()))
     image = ContainerSpec(engine="docker", program="docker", image="train:1")

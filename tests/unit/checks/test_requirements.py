@@ -16,7 +16,7 @@ from runner.core.planning.readiness import REQUIREMENTS
 from runner.core.spec import Node
 from tests.golden.builders import LO, facts, interface, spec
 
-SPEC = spec(Node("a", "10.0.0.1", gpu_count=1, interface="eth0"), Node("b", "10.0.0.2"))
+SPEC = spec(Node("a", "10.0.0.1", gpus=1, interface="eth0"), Node("b", "10.0.0.2"))
 
 
 @pytest.mark.parametrize(

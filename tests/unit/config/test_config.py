@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.config.schema import RunnerConfig
-from runner.config.spec_builder import build_spec
-from runner.config.task import new_run_id, program_name
-from runner.config.validation import SpecInputs
 
+from runner.config.kinds import Problems, legal_values
+from runner.config.resolve import Context, new_run_id, program_name, resolve
 from runner.core.errors import ConfigError
 from runner.core.model.plan import DebugRank
-from runner.core.spec import PortRange, Secret, Spec, Task
+from runner.core.spec import PortRange, Secret, Spec, keys_of, section_of, written_defaults
 
 DEFAULTS: dict[str, Any] = {
     "run_id": "run-1",
@@ -29,41 +26,41 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def asked(
-    changes: dict[str, Any], environ: dict[str, str] | None = None, cwd: str = "/"
-) -> SpecInputs:
+def spec_of(
+    changes: dict[str, Any],
+    environ: dict[str, str] | None = None,
+    cwd: str = "/",
+    node_words: Sequence[tuple[str, str]] = (),
+) -> Spec:
     """Return the shipped defaults, one node, one script, and `changes` by full key."""
-    values = dataclasses.asdict(RunnerConfig())
+    values = written_defaults(Spec)
     for key, value in {**DEFAULTS, **changes}.items():
         *path, last = key.split(".")
         place = values
         for part in path:
             place = place[part]
         place[last] = copy.deepcopy(value)
-    return SpecInputs(values, cluster="lab", task="train", cwd=cwd, environ=environ or {})
-
-
-def spec_of(changes: dict[str, Any], environ: dict[str, str] | None = None) -> Spec:
-    return build_spec(asked(changes, environ), [])[0]
+    context = Context("lab", "train", cwd, environ or {}, node_words)
+    return resolve(values, context, Problems())
 
 
 def problems_of(changes: dict[str, Any], environ: dict[str, str] | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        build_spec(asked(changes, environ), [])
+        spec_of(changes, environ)
     return [str(problem) for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(
     ("key", "value", "place"),
     [
-        ("cluster.backend", "gloo", "backend"),
-        ("cluster.ssh.user", "ada", "ssh.user"),
-        ("cluster.ssh.port", 2222, "ssh.port"),
-        ("cluster.ssh.host_keys", "accept-new", "ssh.host_keys"),
-        ("cluster.ssh.connect_timeout", 3.0, "ssh.connect_timeout"),
-        ("cluster.python", "/opt/python", "python"),
-        ("cluster.setup", ("module load cuda",), "setup"),
-        ("cluster.workdir", "/scratch/runs", "workdir"),
+        ("cluster.backend", "gloo", "cluster.backend"),
+        ("cluster.ssh.user", "ada", "cluster.ssh.user"),
+        ("cluster.ssh.port", 2222, "cluster.ssh.port"),
+        ("cluster.ssh.host_keys", "accept-new", "cluster.ssh.host_keys"),
+        ("cluster.ssh.connect_timeout", 3.0, "cluster.ssh.connect_timeout"),
+        ("cluster.python", "/opt/python", "cluster.python"),
+        ("cluster.setup", ("module load cuda",), "cluster.setup"),
+        ("cluster.workdir", "/scratch/runs", "cluster.workdir"),
         ("deploy.max_mb", 5, "deploy.max_mb"),
         ("deploy.keep", 0, "deploy.keep"),
         ("grace_s", 1.0, "grace_s"),
@@ -79,10 +76,20 @@ def test_a_key_reaches_the_spec(key: str, value: object, place: str) -> None:
 
 def test_environment_values_are_texts() -> None:
     """Numbers keep their spelling, true is "true", text stays to the letter, null takes out."""
-    text = "a b\n$HOME 'x' \"y\""
+    text = "a b\n$ 'x' \"y\" a~b"
     env = {"S": text, "I": 8, "F": 0.1, "T": True, "N": None, "NAN": "nan", "E": ""}
     wanted = {"S": text, "I": "8", "F": "0.1", "T": "true", "N": None, "NAN": "nan", "E": ""}
     assert spec_of({"task.env": env}).task.env == wanted
+
+
+def test_what_only_a_shell_would_replace_is_refused() -> None:
+    """With the line that does it on the hosts."""
+    said = problems_of({"task.env": {"PATH": "/opt/bin:$PATH", "DATA": "~/data", "X": "a~/b"}})
+    assert [each.partition(" reaches")[0] for each in said] == [
+        "task.env.PATH: $PATH",
+        "task.env.DATA: ~",
+    ]
+    assert "cluster.setup: ['export PATH=\"/opt/bin:$PATH\"']" in said[0]
 
 
 def test_passed_environment_lies_below_the_clusters() -> None:
@@ -114,7 +121,8 @@ def test_a_secret_is_kept_apart() -> None:
 def test_programs(program: dict[str, Any], kind: str, target: str, args: tuple[str, ...]) -> None:
     """A file, a module, or a command line whose first word is the program."""
     changes = {"task.script": None, **{f"task.{key}": value for key, value in program.items()}}
-    assert spec_of(changes).task == Task("train", kind, target, args)
+    task = spec_of(changes).task
+    assert (task.name, task.kind, task.target, task.words) == ("train", kind, target, args)
 
 
 def test_a_program_without_yaml_has_a_name() -> None:
@@ -149,7 +157,7 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
 
     def project(pwd: str, value: str | None = None) -> str:
         changes = {"cluster.project": value}
-        return build_spec(asked(changes, {"PWD": pwd}, str(real)), [])[0].project
+        return spec_of(changes, {"PWD": pwd}, str(real)).cluster.project
 
     assert project(str(link)) == str(link)
     assert project(str(tmp_path)) == str(real)
@@ -158,21 +166,20 @@ def test_the_project_is_where_the_user_stands_as_they_see_it(tmp_path: Path) -> 
     assert project(str(link), "/shared/code") == "/shared/code"
 
 
-def keys_of(schema: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the full keys of a schema, and what is legal there."""
-    for field in dataclasses.fields(schema):
-        key = before + field.name
-        section: Any = field.default_factory
-        if dataclasses.is_dataclass(section):
-            yield from keys_of(section, f"{key}.")
-        else:
-            yield key, str(field.metadata["legal"])
+def numeric_keys(section: type, before: str = "") -> Iterator[str]:
+    """Yield the full keys of numbers."""
+    for name, option in keys_of(section).items():
+        nested = section_of(option)
+        if nested:
+            yield from numeric_keys(nested, f"{before}{name}.")
+        elif re.match("seconds|whole|number|port|1 to", legal_values(option)):
+            yield f"{before}{name}"
 
 
 NUMERIC_KEYS = [
     key
-    for key, legal in keys_of(RunnerConfig)
-    if re.match("seconds|whole|number|port|1 to", legal) and not key.startswith("cluster.slurm.")
+    for key in numeric_keys(Spec)
+    if not key.startswith("cluster.slurm.") and not re.search("memory|shm_size|mem_per", key)
 ]
 
 
@@ -192,32 +199,27 @@ def test_words_and_bools_of_yaml_stand_for_values() -> None:
     assert spec_of({"sample_s": "off"}).sample_s == 0.0
     assert spec_of({"sample_s": False}).sample_s == 0.0
     assert spec_of({"sample_s": 3600}).sample_s == 3600.0
-    assert spec_of({"cluster.master_port": "auto"}).master_port == PortRange()
-    assert spec_of({"cluster.master_port": "29500"}).master_port == PortRange(29500, 29500)
-    assert spec_of({"cluster.master_port": "1 - 65535"}).master_port == PortRange(1, 65535)
+    assert spec_of({"cluster.master_port": "auto"}).cluster.master_port == PortRange()
+    assert spec_of({"cluster.master_port": "29500"}).cluster.master_port == PortRange(29500, 29500)
+    assert spec_of({"cluster.master_port": "1 - 65535"}).cluster.master_port == PortRange(1, 65535)
     assert spec_of({"task.outputs": "results"}).task.outputs == ("results",)
     assert spec_of({"task.outputs": ["a/*.pt", "./b"]}).task.outputs == ("a/*.pt", "./b")
-    assert spec_of({"debug.rank": 1}).debug == DebugRank(1, 5678)
+    assert spec_of({"debug.rank": 1}).debug_rank == DebugRank(1, 5678)
     assert not spec_of({"cluster.project": "~/code"}).deploy.enabled
 
 
-def test_options_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run folder is absolute, ranks may be one or many, dry runs are three words."""
-    monkeypatch.setenv("HOME", "/home/ada")
-    changes = {"run_dir": "~/r", "console_ranks": [0, 3], "dry_run": "offline", "ui": "plain"}
-    options = build_spec(asked(changes), [])[1]
-    assert options["run_dir"] == Path("/home/ada/r")
-    assert options["console_ranks"] == frozenset({0, 3})
-    assert options["dry_run"] == DryRun.OFFLINE
-    assert options["ui"] == "plain"
-    assert build_spec(asked({"console_ranks": 2}), [])[1]["console_ranks"] == frozenset({2})
-
-
-def test_a_dry_run_prints_json_for_programs() -> None:
-    """Of all hosts, or offline as a list of both words."""
-    for value, mode in ((True, DryRun.ON), ("json", DryRun.ON), (["offline", "json"], "offline")):
-        options = build_spec(asked({"dry_run": value}), [])[1]
-        assert (options["dry_run"], options["plan_as_json"]) == (mode, value is not True)
+def test_options_of_a_run() -> None:
+    """Ranks may be one or many; a dry run prints JSON for programs, or is offline, or both."""
+    assert spec_of({"console_ranks": ["3", "0"]}).console_ranks == (0, 3)
+    assert spec_of({"console_ranks": "2"}).console_ranks == (2,)
+    assert spec_of({"console_ranks": "all"}).console_ranks is None
+    for value, words in (
+        (False, ()),
+        (True, ("true",)),
+        ("json", ("json",)),
+        (["offline", "json"], ("json", "offline")),
+    ):
+        assert spec_of({"dry_run": value}).dry_run == words
 
 
 def test_a_section_with_an_unknown_key_is_read() -> None:

@@ -26,8 +26,7 @@ setup: ["module load {UNSET}"]
 project: "{UNSET}"
 """
 RUNNER = f"""
-defaults: [runner_base, cluster: mine, task: base, rendezvous: etcd, _self_,
-  override hydra/hydra_logging: none, override hydra/job_logging: none]
+defaults: [cluster: mine, task: base, rendezvous: etcd, _self_]
 relaunch: {{max: "{UNSET}"}}
 lost_s: 7
 progress: {{pattern: 'it ([0-9]+)'}}
@@ -66,7 +65,7 @@ def test_only_what_reaches_the_hosts_is_judged(composer: Composer) -> None:
         "/opt/venv/bin/python",
     )
     assert spec.progress.pattern == "it ([0-9]+)", "`attach` takes no other"
-    assert (spec.cluster.env, spec.secrets, spec.setup) == ({}, {}, ())
+    assert (spec.cluster.env, spec.secrets, spec.cluster.setup) == ({}, {}, ())
     assert problems(composer, keys=None)
 
 
@@ -75,7 +74,7 @@ def test_overrides_of_nodes_are_a_launchs(composer: Composer) -> None:
     words = ["cluster.nodes.gpu1.port=2222", "task.nnodes=1", "cluster.only=[gpu1]"]
     (node,) = composer.compose(words, ()).spec.nodes
     assert (node.name, node.port) == ("gpu1", 2222)
-    assert problems(composer, "cluster.nodes.gpu9.port=1") == {"cluster.nodes.gpu9"}
+    assert problems(composer, "cluster.nodes.gpu9.port=1") == {"cluster.nodes.gpu9.port"}
 
 
 def test_what_reaches_the_hosts_is_refused_as_ever(composer: Composer) -> None:
@@ -93,7 +92,7 @@ def test_a_verb_adds_the_keys_it_needs(composer: Composer) -> None:
     assert len(places) == 1
     assert "mine.yaml" in places.pop()
     words = ["cluster.setup=[true]"]
-    assert composer.compose(words, ("cluster.setup",)).spec.setup == ("true",)
+    assert composer.compose(words, ("cluster.setup",)).spec.cluster.setup == ("true",)
 
 
 @pytest.mark.parametrize("choice", ["task: gone", "task: broken", "rendezvous: gone"])

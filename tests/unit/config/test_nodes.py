@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from runner.config.schema import RunnerConfig
-from runner.config.spec_builder import build_spec
-from runner.config.validation import SpecInputs
+from omegaconf import OmegaConf
 
+from runner.config.nodes import apply_words
+from runner.config.source import parse
+from runner.config.words import node_words
 from runner.core.errors import ConfigError
 from runner.core.spec import Node
+from tests.unit.config.test_config import spec_of
 
 RANGE: dict[str, Any] = {"gpu1": {}, "gpu2": {}, "gpu[03-16]": {}}
-
-
-def asked(nodes: Any, cluster: dict[str, Any], task: dict[str, Any], **more: Any) -> SpecInputs:
-    values = dataclasses.asdict(RunnerConfig(run_id="run-1"))
-    values["cluster"].update(copy.deepcopy({"nodes": nodes, **cluster}))
-    values["task"].update({"script": "train.py", **task})
-    return SpecInputs(values, cluster="lab", task="train", cwd="/", environ={}, **more)
 
 
 def nodes_of(
     nodes: Any,
     task: dict[str, Any] | None = None,
-    more: dict[str, Any] | None = None,
+    node_words: Sequence[tuple[str, str]] = (),
     **cluster: Any,
 ) -> tuple[Node, ...]:
-    return build_spec(asked(nodes, cluster, task or {}, **(more or {})), [])[0].nodes
+    changes = {f"cluster.{key}": value for key, value in {"nodes": nodes, **cluster}.items()}
+    changes |= {f"task.{key}": value for key, value in (task or {}).items()}
+    return spec_of(changes, node_words=node_words).nodes
 
 
 def names_of(nodes: Any, **cluster: Any) -> str:
     return " ".join(node.name for node in nodes_of(nodes, **cluster))
 
 
-def problems_of(
-    nodes: Any,
-    task: dict[str, Any] | None = None,
-    more: dict[str, Any] | None = None,
-    **cluster: Any,
-) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        build_spec(asked(nodes, cluster, task or {}, **(more or {})), [])
-    return [str(problem) for problem in caught.value.problems]
-
-
 def test_a_node_without_settings_has_those_of_its_cluster() -> None:
     """Its host is its name; `{}` and nothing are the same; its own word counts, also `auto`."""
     chosen = nodes_of({"a": None, "b": {}}, transport="local", gpus_per_node=2, nproc_per_node=3)
     assert chosen == tuple(
-        Node(name=name, host=name, transport="local", gpu_count=2, nproc=3) for name in "ab"
+        Node(name=name, host=name, transport="local", gpus=2, nproc_per_node=3) for name in "ab"
     )
     (node,) = nodes_of({"a": {"gpus": "auto", "nproc_per_node": "auto"}}, nproc_per_node=3)
-    assert (node.gpu_count, node.nproc) == (None, None)
+    assert (node.gpu_count, node.nproc_per_node) == (None, None)
 
 
 def test_rank_order_is_the_order_of_the_yaml() -> None:
@@ -73,19 +59,17 @@ def test_a_later_entry_adds_to_a_member_of_a_range() -> None:
         }
     )
     assert (first, third) == tuple(
-        Node(name=name, host=name, user="ada", gpu_count=8, env={"A": "1", "B": "1"})
+        Node(name=name, host=name, user="ada", gpus=8, env={"A": "1", "B": "1"})
         for name in ("gpu1", "gpu3")
     )
-    assert second == Node(
-        name="gpu2", host="gpu2", user="ada", gpu_count=1, gpu_ids=(1,), env={"A": "1", "B": "2"}
-    )
+    assert second == Node(name="gpu2", host="gpu2", user="ada", gpus=(1,), env={"A": "1", "B": "2"})
 
 
 def test_the_command_line_wins_over_a_later_range() -> None:
     """`cluster.nodes.gpu2.gpus=4` holds wherever gpu2 stands in the YAML."""
     nodes = {"gpu2": {"gpus": 4, "env": {"A": 4}}, "gpu[1-2]": {"gpus": 8, "env": {"A": 8, "B": 8}}}
-    paths = [("gpu2", "gpus"), ("gpu2", "env", "A")]
-    first, second = nodes_of(nodes, more={"node_overrides": paths, "known_entries": list(nodes)})
+    words = [("gpu2", "gpus"), ("gpu2", "env.A")]
+    first, second = nodes_of(nodes, node_words=words)
     assert (first.name, first.gpu_count, first.env) == ("gpu2", 4, {"A": "4", "B": "8"})
     assert (second.name, second.gpu_count, second.env) == ("gpu1", 8, {"A": "8", "B": "8"})
 
@@ -111,13 +95,25 @@ def test_one_host_with_two_ports_is_two_machines() -> None:
     assert names_of({"a": {"host": "x"}, "b": {"host": "x"}}, transport="local") == "a b"
 
 
-def test_a_node_name_with_dots_is_out_of_reach_of_the_command_line() -> None:
-    """The message says how to name it in place."""
-    nodes = {"n1.lab": {}, "n1": {"lab": {"gpus": 1}}}
-    more = {"node_overrides": [("n1", "lab", "gpus")], "known_entries": ["n1.lab"]}
-    assert problems_of(nodes, more=more) == [
-        (
-            "cluster.nodes.n1: there is no node n1; the nodes are n1.lab\n"
-            "    a dot separates keys: call it n1, with `host: n1.…`"
-        )
-    ]
+def test_words_about_single_nodes() -> None:
+    """Of a range, of a name with dots, of a whole range; a new one needs a plus."""
+    text = "cluster: {nodes: {n1.lab: {}, 'gpu[01-02]': {gpus: 8}}}"
+    _, words = node_words(
+        [
+            "cluster.nodes.n1.lab.gpus=1",
+            "cluster.nodes.gpu02.env.A=0123",
+            "cluster.nodes.gpu[01-02].port=22",
+            "+cluster.nodes.new.host=10.0.0.9",
+        ]
+    )
+    config = OmegaConf.create(parse(text, Path("x")).content)
+    keys = apply_words(config, words)
+    assert keys == [("n1.lab", "gpus"), ("gpu02", "env.A"), ("gpu[01-02]", "port"), ("new", "host")]
+    assert OmegaConf.to_container(config.cluster.nodes) == {
+        "n1.lab": {"gpus": "1"},
+        "gpu[01-02]": {"gpus": "8", "port": "22"},
+        "gpu02": {"env": {"A": "0123"}},
+        "new": {"host": "10.0.0.9"},
+    }
+    with pytest.raises(ConfigError, match="there is no node gpu3; the nodes are n1.lab, gpu02"):
+        apply_words(config, node_words(["cluster.nodes.gpu3.gpus=1"])[1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.config import slurm as slurm_module
+from runner.config import nodes as nodes_module
 from runner.core.spec import Node, SlurmSpec, Spec
 from tests.unit.config import test_config
 
@@ -24,7 +24,7 @@ def spec_of(changes: dict[str, Any]) -> Spec:
 def test_nodes_are_those_of_slurm() -> None:
     """The spec has the login node alone, and the job so many nodes; null is left to the site."""
     spec = spec_of({"cluster.gpus_per_node": 8, "cluster.nproc_per_node": 4})
-    login = Node(name="login", host="hpc.example", gpu_count=8, nproc=4)
+    login = Node(name="login", host="hpc.example", gpus=8, nproc_per_node=4)
     assert (spec.nodes, spec.spares, spec.min_nodes) == ((login,), (), None)
     assert spec.slurm == SlurmSpec(nnodes=4)
     assert spec_of({"cluster.slurm.time": None}).slurm == SlurmSpec(nnodes=4)
@@ -57,7 +57,7 @@ def test_every_key_reaches_the_job() -> None:
     changes["cluster.exclude"] = ["n1", "n[3-5]"]
     assert spec_of(changes).slurm == SlurmSpec(
         nnodes=4,
-        signal_before_s=120,
+        signal_before=120,
         srun=("--container-image=a",),
         extra=("--exclusive", "--mail-type=END"),
         exclude="n1,n[3-5]",
@@ -79,7 +79,7 @@ def test_every_key_reaches_the_job() -> None:
 )
 def test_a_time_limit_as_sbatch_reads_it(time: str, seconds: int) -> None:
     """A number is minutes; what follows a day begins with hours."""
-    assert slurm_module._seconds(time) == seconds
+    assert nodes_module._seconds_of(time) == seconds
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from runner.config.task import render_arguments
-from runner.config.validation import Validator
 
-from runner.config.words import hydra_value, parse_overrides, with_arguments
-from runner.core.errors import Problem
+from runner.config.arguments import parse_arguments, render, take_words
+from runner.config.arguments import words_of as words_of_task
+from runner.config.kinds import Problems
+from runner.config.words import hydra_value, literal, parse
+from runner.core.errors import ConfigError
+from runner.core.spec import Task
 from tests.unit.config.test_config import problems_of, spec_of
 
 PLAIN = {"task.entry": "plain"}
@@ -30,8 +32,8 @@ NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
 def words_of(args: object, style: str = "argparse") -> list[str]:
-    problems: list[Problem] = []
-    words = render_arguments(Validator(problems), args, style)
+    problems = Problems()
+    words = render(problems, args, Task(args_style=style))
     assert problems == []
     return words
 
@@ -47,7 +49,9 @@ CASES: dict[str, list[tuple[object, list[str]]]] = {
         ({"x": ""}, ["--x", ""]),
         ({"x": "true"}, ["--x", "true"]),
         ({"sizes": [1, 2.5, "a b"]}, ["--sizes", "1", "2.5", "a b"]),
-        ({"x": [-1, -2.5, -1e-05]}, ["--x", "-1", "-2.5", "-0.00001"]),
+        ({"x": ["-1", "-2.5"]}, ["--x", "-1", "-2.5"]),
+        ({"c": [["a"], ["b", "c"]]}, ["--c", "a", "--c", "b", "c"]),
+        ({"m": {"lr": "1", "o": {"b": True}}}, ["--m.lr", "1", "--m.o.b"]),
         ({"x": [True, False]}, ["--x", "true", "false"]),
         ({"text": "$a 'b' \"c\"\n${d}"}, ["--text", "$a 'b' \"c\"\n${d}"]),
     ],
@@ -60,7 +64,7 @@ CASES: dict[str, list[tuple[object, list[str]]]] = {
         ({"+new": {"key": 1}}, ["+new.key=1"]),
         ({"x": "a b"}, ['x="a b"']),
         ({"x": ""}, ['x=""']),
-        ({"x": "True"}, ['x="True"']),
+        ({"x": "True"}, ["x=True"]),
         ({"x": 'say "hi"\\'}, ['x="say \\"hi\\"\\\\"']),
         ({"x": [1, "a,b", None]}, ['x=[1,"a,b",null]']),
         ({"x": {}}, ["x={}"]),
@@ -102,11 +106,17 @@ def test_argparse_reads_back_what_was_asked(text: str, number: float, texts: lis
     parser.add_argument("--texts", nargs="*")
     parser.add_argument("--numbers", type=float, nargs="*")
     parser.add_argument("--flag", action="store_true")
-    args = {"texts": texts, "flag": True, "number": number, "text": text, "numbers": [number, 1]}
+    args = {
+        "texts": texts,
+        "flag": True,
+        "number": number,
+        "text": text,
+        "numbers": [abs(number), 1],
+    }
     read = parser.parse_args(words_of(args))
     assert (read.text, read.texts, read.flag) == (text, texts, True)
     assert math.isclose(read.number, number, rel_tol=1e-12)
-    assert [math.isclose(a, b) for a, b in zip(read.numbers, [number, 1], strict=True)] == [
+    assert [math.isclose(a, b) for a, b in zip(read.numbers, [abs(number), 1], strict=True)] == [
         True
     ] * 2
 
@@ -136,13 +146,84 @@ def test_hydra_reads_back_what_was_asked(value: Any) -> None:
 @given(st.lists(WORD | st.text("\\${}a.", max_size=6) | st.just("???"), max_size=3))
 def test_words_for_the_program_are_taken_as_they_are(words: list[str]) -> None:
     """Through the grammar of overrides and the interpolations of OmegaConf."""
-    value = with_arguments(["first"], words)
-    (override,) = parse_overrides([f"words={hydra_value(value)}"])
-    assert not override.is_sweep_override()
+    value = ["first", *literal(words)]
+    (override,) = parse([f"words={hydra_value(value)}"])
     for read in (value, override.value()):
         config = OmegaConf.create({"words": read})
         assert OmegaConf.to_container(config, resolve=True) == {"words": ["first", *words]}
-    assert spec_of({"task.extra_args": words}).task.args[-len(words) or 9 :] == tuple(words)
+    assert spec_of({"task.args_after": words}).task.words[-len(words) or 9 :] == tuple(words)
+
+
+def taken(task: dict[str, Any], overrides: str, words: str) -> tuple[Any, Any]:
+    """Return `args` and `args_after` with words after `--`; `overrides` have had their effect."""
+    config = OmegaConf.create({"task": {"args": {}, "args_style": "argparse", **task}})
+    take_words(config, overrides.split(), shlex.split(words))
+    made: Any = OmegaConf.to_container(config.task)
+    return made["args"], made.get("args_after")
+
+
+@pytest.mark.parametrize(
+    ("words", "args"),
+    [
+        ("--lr 0.1 --amp", {"lr": "0.1", "amp": True}),
+        ("--sizes 1 2 -b 3", {"sizes": ["1", "2"], "-b": "3"}),
+        ("--x -1 --y -.5", None),
+        ("--model.lr 0.1 --model.depth 3", {"model": {"lr": "0.1", "depth": "3"}}),
+        ("--c a --c b", {"c": [["a"], ["b"]]}),
+        ("--id 0123 --sha 12e5", {"id": "0123", "sha": "12e5"}),
+        ("--lr=0.1", None),
+        ("fit --lr 0.1", None),
+        ("--json {a:1,b:[2]}", {"json": "{a:1,b:[2]}"}),
+    ],
+)
+def test_words_are_recorded_as_arguments(words: str, args: dict[str, Any] | None) -> None:
+    """If they come out of these as they were typed."""
+    assert parse_arguments(shlex.split(words), "argparse") == args
+
+
+def test_an_argument_has_one_value() -> None:
+    """What is typed last takes the place of the same flag, wherever it came from."""
+    assert taken({"args": {"lr": "0.1"}}, "", "--lr 0.2") == ({"lr": "0.2"}, None)
+    assert taken({"args": {"lr": "0.1"}}, "", "--lr=0.2 x") == ({"lr": "0.2"}, ["--lr=0.2", "x"])
+    task = Task(script="t.py", kind="script", args={"lr": "0.2"}, args_after=("--lr=0.2", "x"))
+    assert words_of_task(Problems(), task) == ("t.py", ("--lr=0.2", "x"))
+    after = {"args": {"epochs": "3"}, "args_after": ["--epochs", "2", "--amp"]}
+    assert taken(after, "task.args.epochs=3", "") == ({"epochs": "3"}, ["--amp"])
+    assert taken(after, "", "--epochs 4") == ({"epochs": "4"}, ["--amp"])
+    nested = {"args": {"m": {"lr": "1", "d": "2"}}}
+    assert taken(nested, "", "--m.lr=3") == ({"m": {"lr": "3", "d": "2"}}, ["--m.lr=3"])
+    hydra = {"args": {"lr": "0.1"}, "args_style": "hydra"}
+    assert taken(hydra, "", "lr=0.2 +x=1") == ({"lr": "0.2", "+x": "1"}, None)
+
+
+def test_what_cannot_be_told_is_refused() -> None:
+    """Which words are a flag's values; a setting of ours that the program would get."""
+    after = {"args_after": ["--sizes", "1", "2"]}
+    with pytest.raises(ConfigError, match=r"--sizes is in task.args_after, too, before 1 2"):
+        taken(after, "task.args.sizes=[3]", "")
+    with pytest.raises(ConfigError, match=r"dry_run=offline: comes after `--`"):
+        taken({}, "", "--lr 0.1 dry_run=offline")
+    assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
+
+
+@pytest.mark.parametrize(
+    ("of_false", "words"),
+    [
+        ("omit", ["--on"]),
+        ("no", ["--on", "--no-off", "--no-m.off"]),
+        ("value", ["--on", "true", "--off", "false", "--m.off", "false"]),
+    ],
+)
+def test_what_becomes_of_false(of_false: str, words: list[str]) -> None:
+    args = {"on": True, "off": False, "m": {"off": False}, "none": None}
+    task = Task(args_false=of_false)
+    assert render(Problems(), args, task) == words
+
+
+def test_words_before_and_after_the_flags() -> None:
+    """A subcommand, and what no list may swallow."""
+    changes = {"task.args": {"n": ["1", "2"]}, "task.args_before": "fit", "task.args_after": ["/d"]}
+    assert spec_of(changes).task.words == ("fit", "--n", "1", "2", "/d")
 
 
 @pytest.mark.parametrize(
@@ -158,32 +239,32 @@ def test_a_shell_line_is_refused_with_the_form_that_works(line: str) -> None:
     command = {"task.script": None, "task.command": line}
     (problem,) = problems_of(command)
     typed, in_yaml = re.search(r"( task\.command=.*)?\n +in YAML: (.*)", problem).groups()  # type: ignore[union-attr]
-    (given,) = parse_overrides([f"task.command={line}"])
+    (given,) = parse([f"task.command={line}"])
     assert given.value() == line
     forms = [OmegaConf.create(in_yaml)]
     if "\n" not in line:
-        (override,) = parse_overrides(shlex.split(typed))
+        (override,) = parse(shlex.split(typed))
         forms.append(OmegaConf.create({"command": override.value()}))
     for form in forms:
         words = OmegaConf.to_container(form, resolve=True)["command"]  # type: ignore[index,call-overload]
         assert words == ["bash", "-c", line]
-        assert spec_of({**command, "task.command": words}).task.args == ("-c", line)
+        assert spec_of({**command, "task.command": words}).task.words == ("-c", line)
 
 
 def test_what_a_shell_passes_on_is_no_shell_line() -> None:
     """Quoted text, and the variables that we replace."""
     text = "t 'a|b' \"it's\" a\\;b ^a$ --x=~/y a=b (1,2) ${local_rank} '$A' \\\n--last"
     words = "a|b it's a;b ^a$ --x=~/y a=b (1,2) ${local_rank} $A --last"
-    assert spec_of({"task.script": None, "task.command": text}).task.args == tuple(words.split())
+    assert spec_of({"task.script": None, "task.command": text}).task.words == tuple(words.split())
     raw = {"task.args_style": "raw", "task.args": "--rank $RANK\n--x 1\n"}
     expanded = spec_of({**raw, **PLAIN, "task.args_expand": True})
-    assert expanded.task.args == ("--rank", "$RANK", "--x", "1")
+    assert expanded.task.words == ("--rank", "$RANK", "--x", "1")
 
 
 def test_the_local_rank_comes_before_the_other_arguments() -> None:
     """Of a command it is one of the program's."""
     changes: dict[str, Any] = {"task.local_rank_arg": "--local_rank", "task.args": {"lr": 1}}
     given = ("--local_rank=${local_rank}", "--lr", "1")
-    assert spec_of(changes).task.args == given
+    assert spec_of(changes).task.words == given
     command = {"task.script": None, "task.command": "python old.py"}
-    assert spec_of({**changes, **command}).task.args == ("old.py", *given)
+    assert spec_of({**changes, **command}).task.words == ("old.py", *given)

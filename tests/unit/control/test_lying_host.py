@@ -63,7 +63,7 @@ from runner.core.protocol import events
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import MAGIC, Frame, FrameDecoder, FrameError
 from runner.core.protocol.states import State
-from runner.core.spec import Node
+from runner.core.spec import Node, Progress
 from runner.ui.output import show
 from runner.ui.problems import render_findings, render_problems
 from runner.ui.reports import report, run_table, tables
@@ -224,7 +224,7 @@ class OneVisit(Connector):
         """End nothing: each session has been closed."""
 
 
-NODES = (Node(HONEST, "10.0.0.1", nproc=1), Node(LIAR, "10.0.0.2", nproc=1))
+NODES = (Node(HONEST, "10.0.0.1", nproc_per_node=1), Node(LIAR, "10.0.0.2", nproc_per_node=1))
 SPEC = builders.spec(*NODES, lost_s=0.05)
 FACTS = {
     node.name: replace(
@@ -469,7 +469,7 @@ def facts_of_a_liar(pool: Pool) -> None:
 def run_of_a_liar(pool: Pool) -> None:
     pool.connect()
     store = RunStore(pool.folder)
-    assert store.reopen(LaunchRequest(SPEC, DryRun.OFF, pool.folder, "plain", None, ""), PLAN)
+    assert store.reopen(LaunchRequest(SPEC, pool.folder, ""), PLAN)
 
     def log(node: str, source: str, stream: str, offset: int, data: bytes) -> None:
         store.write_log(node, f"{source}.{stream}", offset, data)
@@ -593,7 +593,7 @@ def stacks_of_a_liar(pool: Pool) -> None:
 
 
 def view_of_a_liar(pool: Pool) -> None:
-    request = LaunchRequest(SPEC, DryRun.OFF, pool.folder, "plain", None, "")
+    request = LaunchRequest(SPEC, pool.folder, "")
     watch = HostWatch(request, RunFinder(pool, ""), is_run=pool.chance.choice([True, False]))
     watch.poll()
     watch.poll()
@@ -695,7 +695,7 @@ def test_pattern_of_a_host_is_not_used_here(world: World, monkeypatch: pytest.Mo
     """It may search one line for ever; in its place is that of one's own YAML."""
     monkeypatch.setitem(HONEST_ANSWERS, "run", altered(order={"progress_pattern": "(a+)+$"}))
     pool = Pool(None, world.folder)
-    pool.spec = replace(pool.spec, progress_pattern=r"it (\d+)")
+    pool.spec = replace(pool.spec, progress=Progress(r"it (\d+)"))
     finder = RunFinder(pool, "")
     (run,) = finder.runs()
     orders = [part.order for part in finder.load_record(run).plan.nodes]

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def asked(target: str = "train.py", *, task: Task | None = None, max_mb: int = 200) -> Spec:
-    wanted = task or Task("train", "script", target)
+    wanted = task or Task(name="train", kind="script", target=target)
     return spec(Node("a", "10.0.0.1"), task=wanted, deploy=Deploy(enabled=True, max_mb=max_mb))
 
 

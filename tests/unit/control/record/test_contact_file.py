@@ -14,7 +14,7 @@ from runner.control.record.contact_file import read_contact, recorded_contact
 from runner.control.record.file_names import CONTACT_FILE
 from runner.core.codec import encode
 from runner.core.errors import ConfigError
-from runner.core.spec import Node, Secret, Ssh
+from runner.core.spec import Node, Progress, Secret, Ssh
 from tests.golden.builders import request
 
 
@@ -26,22 +26,24 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
         "ssh": ssh,
         "workdir": "/scratch/ada",
         "lost_s": 3.0,
-        "progress_pattern": r"it (\d+)",
+        "progress": Progress(r"it (\d+)"),
+        "ui": "plain",
+        "console_ranks": (1, 3),
         "spares": (spare,),
     }
     secret = {"KEY": Secret("s-1")}
     asked = request(tmp_path, **fields, env={"HF_TOKEN": "e-1"}, secrets=secret)
-    asked = replace(asked, ui="plain", console_ranks=frozenset({3, 1}), config_dirs=("more",))
+    asked = replace(asked, config_dirs=("more",))
     text = json.dumps(encode(recorded_contact(asked)))
     assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
     (tmp_path / CONTACT_FILE).write_text(text)
     found = read_contact(tmp_path)
     assert found is not None
     assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
-    for name in ("run_id", "cluster", "ssh", "workdir", "lost_s", "host_python", "pull_outputs"):
+    for name in ("run_id", "lost_s", "pull_outputs", "ui", "console_ranks"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)
+    assert found.spec.cluster == replace(asked.spec.cluster, env={})
     assert found.spec.progress.pattern == r"it (\d+)"
-    assert (found.ui, found.console_ranks) == ("plain", frozenset({3, 1}))
     assert (found.config_dirs, found.run_dir) == ((str(Path("more").absolute()),), tmp_path)
     assert found.selector == ""
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runner.control.rpc import bootstrap
-from runner.core.spec import Node, Spec, Task
+from runner.core.spec import Cluster, Node, Spec
 from tests.lab.waiting import PATIENCE, wait_until
 
 
@@ -75,7 +75,7 @@ HANG = "sleep 987 & echo $! > $FOLDER/hanging; wait"
 
 def start(spec: Spec, tmp_path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        ["sh", "-c", bootstrap.boot_command(spec, "gpu1")],
+        ["sh", "-c", bootstrap.boot_command(spec, spec.nodes[0])],
         cwd=tmp_path,
         env={**os.environ, "FOLDER": str(tmp_path)},
         stdin=subprocess.PIPE,
@@ -91,7 +91,7 @@ def hanging_setup(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int
     spec = a_spec(host_python="brought", setup=("echo first", HANG))
     process = start(spec, tmp_path)
     assert process.stdin is not None
-    process.stdin.write(bootstrap.boot_input(spec.setup)[:5000])
+    process.stdin.write(bootstrap.boot_input(spec.cluster.setup)[:5000])
     process.stdin.flush()
     hanging = tmp_path / "hanging"
     wait_until(lambda: hanging.exists() and hanging.read_text(), "the setup to hang")
@@ -109,7 +109,7 @@ def test_setup_that_exits_ends_the_boot_at_once(tmp_path: Path, setup: tuple[str
     spec = a_spec(host_python="brought", setup=setup)
     process = start(spec, tmp_path)
     try:
-        process.communicate(bootstrap.boot_input(spec.setup), timeout=30 * PATIENCE)
+        process.communicate(bootstrap.boot_input(spec.cluster.setup), timeout=30 * PATIENCE)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -151,11 +151,12 @@ def test_setup_that_hangs_ends_at_its_limit(
 
 def a_spec(**fields: Any) -> Spec:
     node = Node("gpu1", "gpu1")
-    return Spec("0102-0304-x-abcd", "lab", (node,), Task("t", "command", "true"), **fields)
+    cluster = Cluster(name="lab", **fields)
+    return Spec(run_id="0102-0304-x-abcd", cluster=cluster, nodes=(node,))
 
 
 def boot(spec: Spec, code: bytes = b"", **env: str) -> subprocess.CompletedProcess[bytes]:
-    words = ["sh", "-c", bootstrap.boot_command(spec, "gpu1")]
-    text = "".join(f"{line}\n" for line in spec.setup).encode() + code
+    words = ["sh", "-c", bootstrap.boot_command(spec, spec.nodes[0])]
+    text = "".join(f"{line}\n" for line in spec.cluster.setup).encode() + code
     env = {**os.environ, **env}
     return subprocess.run(words, input=text, env=env, capture_output=True, check=False)

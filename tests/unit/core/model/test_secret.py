@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from runner.core.codec import encode
-from runner.core.spec import Node, Secret, Spec, Task
+from runner.core.spec import Node, Secret, Spec
 
 pytestmark = [pytest.mark.promise(7)]
 
 SECRET = Secret("hunter2")
-SPEC = Spec("r", "lab", (Node("a", "a"),), Task("t", "script", "t.py"), secrets={"KEY": SECRET})
+SPEC = Spec(run_id="r", nodes=(Node("a", "a"),), secrets={"KEY": SECRET})
 
 
 @pytest.mark.parametrize(

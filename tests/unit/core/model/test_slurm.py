@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from runner.core.spec import Node, SlurmSpec, Spec
+from runner.core.spec import Cluster, Node, SlurmSpec, Spec
 from tests.golden.builders import spec
 
 
 def in_slurm(spares: int = 0, min_nodes: int | None = None) -> Spec:
-    login = Node("login", "hpc.example", user="ada", port=2222, gpu_count=8)
+    login = Node("login", "hpc.example", user="ada", port=2222, gpus=8)
     slurm = SlurmSpec(nnodes=4, spares=spares)
-    return replace(spec(login), slurm=slurm, min_nodes=min_nodes)
+    cluster = Cluster(scheduler="slurm", slurm=slurm)
+    return replace(spec(login), cluster=cluster, min_nodes=min_nodes)
 
 
 def test_nodes_of_a_job_are_reached_at_its_login_node() -> None:

@@ -10,11 +10,11 @@ from runner.core.spec import Task
 @pytest.mark.parametrize(
     ("task", "file"),
     [
-        (Task("t", "module", "runner.tasks.resnet18"), "resnet18.py"),
-        (Task("t", "module", "runner.tasks.vision.vit"), "vision/vit.py"),
-        (Task("t", "module", "runner.examples.ddp"), "ddp.py"),
-        (Task("t", "module", "my.runner.tasks.resnet18"), ""),
-        (Task("t", "command", "julia"), ""),
+        (Task(name="t", kind="module", target="runner.tasks.resnet18"), "resnet18.py"),
+        (Task(name="t", kind="module", target="runner.tasks.vision.vit"), "vision/vit.py"),
+        (Task(name="t", kind="module", target="runner.examples.ddp"), "ddp.py"),
+        (Task(name="t", kind="module", target="my.runner.tasks.resnet18"), ""),
+        (Task(name="t", kind="command", target="julia"), ""),
     ],
     ids=["ours", "in a folder", "an example", "a user's module", "command"],
 )

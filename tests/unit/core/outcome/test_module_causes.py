@@ -19,7 +19,9 @@ RELATIVE = "ImportError: attempted relative import with no known parent package"
 
 def planned(target: str, env: dict[str, str | None] | None = None, entry: str = "torchrun") -> Plan:
     kind = "script" if target.endswith(".py") else "module"
-    task = Task("t", kind, target, ("--lr", "0.1"), env=env or {}, entry=entry)
+    task = Task(
+        name="t", kind=kind, target=target, words=("--lr", "0.1"), env=env or {}, entry=entry
+    )
     return build_plan(spec(Node("a", "10.0.0.1"), task=task), {"a": facts("a", "eth0 10.0.0.1/24")})
 
 

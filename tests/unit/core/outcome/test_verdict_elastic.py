@@ -34,7 +34,7 @@ OK = Ended(State.SUCCEEDED)
 
 
 def planned(least: int | None = 2, restarts: int = 3) -> Plan:
-    nodes = [Node(name, f"10.0.0.{at}", nproc=1) for at, name in enumerate("abc", start=1)]
+    nodes = [Node(name, f"10.0.0.{at}", nproc_per_node=1) for at, name in enumerate("abc", start=1)]
     asked = spec(
         *nodes,
         rendezvous=Rendezvous("c10d"),

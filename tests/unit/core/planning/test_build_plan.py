@@ -8,9 +8,8 @@ import pytest
 
 from runner.core.errors import NotReady
 from runner.core.model.facts import Interpreter
-from runner.core.model.plan import DebugRank
 from runner.core.planning.build_plan import build_plan
-from runner.core.spec import Node, Task
+from runner.core.spec import Debug, Node, Task, Watch
 from tests.golden.builders import facts, spec
 
 A, B = Node("a", "10.0.0.1"), Node("b", "10.0.0.2")
@@ -42,7 +41,9 @@ def test_backend_is_one_for_all(
     asked: str, counts: tuple[int, int], nproc: int | None, expected: str
 ) -> None:
     """`auto` is nccl exactly where every rank of every node has a GPU; all ranks are told."""
-    nodes = [Node(name, f"10.0.0.{n}", nproc=nproc) for n, name in enumerate("ab", start=1)]
+    nodes = [
+        Node(name, f"10.0.0.{n}", nproc_per_node=nproc) for n, name in enumerate("ab", start=1)
+    ]
     hosts = {
         node.name: facts(node.name, f"eth0 {node.host}/24", gpu_count=count)
         for node, count in zip(nodes, counts, strict=True)
@@ -62,7 +63,7 @@ def test_nccl_without_enough_gpus_is_refused() -> None:
     }
 
     with pytest.raises(NotReady) as caught:
-        build_plan(spec(A, Node("b", "10.0.0.2", nproc=2), backend="nccl"), hosts)
+        build_plan(spec(A, Node("b", "10.0.0.2", nproc_per_node=2), backend="nccl"), hosts)
 
     assert str(caught.value) == (
         "cluster.backend: nccl needs a GPU per rank, and b has 1 for 2 ranks\n"
@@ -77,7 +78,9 @@ def test_a_torch_that_is_not_there_is_not_built_without_cuda() -> None:
             "a", "eth0 10.0.0.1/24", gpu_count=1, python=Interpreter("/usr/bin/python3", "3.11")
         )
     }
-    made = build_plan(spec(A, task=Task("t", "script", "t.py", entry="plain")), hosts)
+    made = build_plan(
+        spec(A, task=Task(name="t", kind="script", target="t.py", entry="plain")), hosts
+    )
     assert made.notes == ()
     assert made.backend == "nccl"
 
@@ -93,11 +96,11 @@ def test_torchruns_own_ladder_ends_after_ours() -> None:
 def test_a_debugged_rank_is_told_to_all_shims() -> None:
     """The stall watch is off meanwhile; a rank that the run does not have is refused."""
     hosts = {"a": facts("a", "eth0 10.0.0.1/24"), "b": facts("b", "eth0 10.0.0.2/24")}
-    asked = spec(A, B, debug=DebugRank(1), stall_s=300.0)
+    asked = spec(A, B, debug=Debug(1), watch=Watch(300.0))
 
     made = build_plan(asked, hosts)
 
     assert {share.order.env["RUNNER_DEBUG_RANK"] for share in made.nodes} == {"1:5678"}
     assert {share.order.stall_s for share in made.nodes} == {0}
     with pytest.raises(NotReady, match=r"debug.rank: there is no rank 4: this run has 0 to 1"):
-        build_plan(replace(asked, debug=DebugRank(4)), hosts)
+        build_plan(replace(asked, debug=Debug(4)), hosts)

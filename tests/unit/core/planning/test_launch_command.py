@@ -40,7 +40,9 @@ def test_a_plain_program_is_started_as_a_person_would(
     kind: str, target: str, start: tuple[str, ...]
 ) -> None:
     """Nobody substitutes anything in its arguments; the supervisor puts the shim before it."""
-    share = second(Task("t", kind, target, ("-m", "$5", "${local_rank}"), entry="plain"))
+    share = second(
+        Task(name="t", kind=kind, target=target, words=("-m", "$5", "${local_rank}"), entry="plain")
+    )
     assert share.command == (*start, "-m", "$5", "${local_rank}")
     shim, rank = share.order.argv[: -len(share.command)], share.order.argv[-len(share.command) :]
     assert (shim[1:3], shim[-1], rank) == (("-I", "-S"), "", share.command)
@@ -75,7 +77,13 @@ def test_what_runs_is_what_is_printed_with_the_shim_before_it(
     kind: str, target: str, entry: str, torch: str
 ) -> None:
     """No word of the ranks' own command is another, whatever torchrun substitutes or adds."""
-    task = Task("t", kind, f"{target}$x", ("-m", "$5", "${local_rank}", ""), entry=entry)
+    task = Task(
+        name="t",
+        kind=kind,
+        target=f"{target}$x",
+        words=("-m", "$5", "${local_rank}", ""),
+        entry=entry,
+    )
     nodes = [Node("a", "10.0.0.1")]
     host = replace(facts("a", "eth0 10.0.0.1/24"), host_python="/usr/$a/py", workdir="/w$$")
     host = replace(host, python=replace(host.python, torch=torch))
@@ -102,7 +110,7 @@ def test_torchrun_takes_no_module_from_the_working_folder(
     """`python -m` alone looks there first; `-P` is new in 3.11."""
     host = facts("a", "eth0 10.0.0.1/24")
     host = replace(host, python=replace(host.python, version=version))
-    task = Task("t", "script", "train.py")
+    task = Task(name="t", kind="script", target="train.py")
     share = build_plan(spec(Node("a", "10.0.0.1"), task=task), {"a": host}).node("a")
     for words in (share.command, share.order.argv):
         assert words[1 : 1 + len(start)] == start
@@ -118,7 +126,9 @@ def test_names_are_taken_out_just_before_the_program(
     """By the shim, and by env in what is pasted: torchrun sets some of them itself."""
     kind, target, start = program
     removed: dict[str, str | None] = {"RANK": None, "DIST_BACKEND": None, "MY": None}
-    share = second(Task("t", kind, target, ("-u", "MY"), env=removed, entry=entry))
+    share = second(
+        Task(name="t", kind=kind, target=target, words=("-u", "MY"), env=removed, entry=entry)
+    )
     env_words = ("env", *(word for name in removed for word in ("-u", name)))
     local_rank = ("--local-rank=${local_rank}",) * (entry == "launch" and kind != "command")
     assert share.command[-len((*env_words, *start, *local_rank, "-u", "MY")) :] == (
@@ -142,9 +152,9 @@ def test_places_in_arguments_are_filled_in() -> None:
         "$$",
     )
     args += ("$RANK/$WORLD_SIZE", "$LOCAL_RANK")
-    task = Task("t", "script", "t.py", args, entry="plain")
+    task = Task(name="t", kind="script", target="t.py", words=args, entry="plain")
     assert second(task).command[-len(args) :] == args
-    expanded = second(replace(task, expands_args=True))
+    expanded = second(replace(task, args_expand=True))
     values = ("--rank=1", "tcp://10.0.0.1:29512", "$RANK_ID", "$HOME", "$$", "1/2", "0")
     assert expanded.command[-len(args) :] == values
     assert expanded.order.argv[-len(args) :] == values

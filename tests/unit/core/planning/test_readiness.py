@@ -87,7 +87,7 @@ def test_what_would_be_executed_on_a_noexec_mount(
     kind: str, target: str, others: dict[str, Any], refused_by: str
 ) -> None:
     """Only a command that is a file of the code; Python only reads its files."""
-    task = Task("t", kind, target, entry="plain")
+    task = Task(name="t", kind=kind, target=target, entry="plain")
     problem = text(spec(NODE, task=task), told(**{"code_noexec": True, **others}))
     if not refused_by:
         assert problem == ""
@@ -118,9 +118,9 @@ def test_hosts_own_choice_of_gpus_holds(chosen: str | None, expected: tuple[int,
     ("node", "own", "expected"),
     [
         pytest.param(Node("a", "a"), {}, (0, 1, 2, 3), id="all"),
-        pytest.param(Node("a", "a", gpu_count=2, gpu_ids=(3, 1)), {}, (3, 1), id="these"),
+        pytest.param(Node("a", "a", gpus=(3, 1)), {}, (3, 1), id="these"),
         pytest.param(
-            Node("a", "a", gpu_count=1), {"CUDA_VISIBLE_DEVICES": "3,2"}, (3,), id="of the host's"
+            Node("a", "a", gpus=1), {"CUDA_VISIBLE_DEVICES": "3,2"}, (3,), id="of the host's"
         ),
     ],
 )
@@ -133,15 +133,15 @@ def test_nodes_choice_is_made_among_those(
 
 def test_a_plain_program_needs_no_torch() -> None:
     """Nor an interpreter, where it is no Python."""
-    script = spec(NODE, task=Task("t", "script", "t.py", entry="plain"))
+    script = spec(NODE, task=Task(name="t", kind="script", target="t.py", entry="plain"))
     assert text(script, told(python=Interpreter("/usr/bin/python3", "3.11.2"))) == ""
-    command = spec(NODE, task=Task("t", "command", "julia", entry="plain"))
+    command = spec(NODE, task=Task(name="t", kind="command", target="julia", entry="plain"))
     assert text(command, told(python=Interpreter(error="no python3"))) == ""
 
 
 def test_gpus_that_are_not_there_are_named() -> None:
     """A wrong choice of GPUs is answered with what the host has."""
-    asked = spec(Node("gpu1", "h", gpu_count=2, gpu_ids=(0, 2)))
+    asked = spec(Node("gpu1", "h", gpus=(0, 2)))
     hidden = {"CUDA_VISIBLE_DEVICES": "2,3"}
     assert text(asked, told(preset_env=hidden)) == (
         "gpu1: cluster.nodes.gpu1.gpus: asked for device 0, the host has 2 (nvml)\n"
@@ -152,12 +152,12 @@ def test_gpus_that_are_not_there_are_named() -> None:
 def test_other_gpus_than_nvidias_are_started_by_number() -> None:
     """NVML counts no others: the message says so, and the keys that it names start the ranks."""
     host = facts("gpu1", "eth0 10.0.0.1/24")
-    assert text(spec(Node("gpu1", "h", gpu_count=8)), host) == (
+    assert text(spec(Node("gpu1", "h", gpus=8)), host) == (
         "gpu1: cluster.nodes.gpu1.gpus: asked for 8, the host has no NVIDIA GPU\n"
         "    only NVIDIA's are counted; for others leave gpus and gpus_per_node out, and set "
         "cluster.nproc_per_node=8 and cluster.backend, such as hccl"
     )
-    made = build_plan(spec(Node("gpu1", "h", nproc=8), backend="hccl"), {"gpu1": host})
+    made = build_plan(spec(Node("gpu1", "h", nproc_per_node=8), backend="hccl"), {"gpu1": host})
     env = made.node("gpu1").order.env
     assert (made.world_size, env["DIST_BACKEND"]) == (8, "hccl")
     assert "CUDA_VISIBLE_DEVICES" not in env

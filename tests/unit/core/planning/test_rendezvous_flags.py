@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from runner.core.planning.rendezvous_flags import NodePosition, flags
-from runner.core.spec import Node, Rendezvous, Spec, Task, Torchrun
+from runner.core.spec import Cluster, Node, Rendezvous, Spec, Task, Torchrun
 
 SPEC = Spec(
     run_id="0102-0304-x-abcd",
-    cluster="lab",
+    cluster=Cluster(name="lab"),
     nodes=(Node("a", "10.0.0.1"), Node("b", "10.0.0.2")),
-    task=Task("t", "script", "t.py"),
+    task=Task(name="t", kind="script", target="t.py"),
 )
 HERE = NodePosition(1, 4, "10.0.0.1", 29500, "10.0.0.2")
 

@@ -44,7 +44,7 @@ def told(names: str, **others: object) -> dict[str, Facts]:
 
 def asked(used: str, spares: str = "", **others: object) -> Spec:
     """A spec of nodes a, b, …, of which some are spare."""
-    nodes, more = (tuple(Node(n, n, nproc=1) for n in names) for names in (used, spares))
+    nodes, more = (tuple(Node(n, n, nproc_per_node=1) for n in names) for names in (used, spares))
     return replace(spec(*nodes, relaunch=Relaunch(2, 1.0)), spares=more, **others)  # type: ignore[arg-type]
 
 

@@ -37,8 +37,8 @@ TOLD = Stopping("it failed elsewhere", StopCause.PEER)
 
 def spec(used: str, spares: str = "", least: int | None = None, decides: str = "") -> Spec:
     nodes, more = (tuple(Node(name, name) for name in names) for names in (used, spares))
-    task = Task("t", "script", "t.py", decides=decides)
-    return Spec("r", "c", nodes, task, spares=more, min_nodes=least)
+    task = Task(name="t", kind="script", target="t.py", decides=decides)
+    return Spec(run_id="r", nodes=nodes, task=task, spares=more, min_nodes=least)
 
 
 @pytest.mark.parametrize(

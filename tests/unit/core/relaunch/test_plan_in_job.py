@@ -13,7 +13,7 @@ from runner.core.spec import Node, Relaunch, Secret, SlurmSpec
 from tests.golden.builders import RUN_ID, SCRIPT, spec
 from tests.unit.core.relaunch.test_handover import told
 
-LOGIN = Node("login", "hpc.example", nproc=2)
+LOGIN = Node("login", "hpc.example", nproc_per_node=2)
 INFO = RunInfo(RUN_ID, "hpc", "train", launched_by="ada@desk", launched_at=1.7e9)
 FACTS = told("abc")
 PAST = (
