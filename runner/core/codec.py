@@ -124,7 +124,7 @@ def _decode(hint: Any, value: Any) -> Any:
         return _decode_scalar(hint, value)
     origin: Any = getattr(hint, "__origin__", None)
     args: Any = getattr(hint, "__args__", ())
-    if origin is Union:
+    if origin is Union or (origin is None and args):  # the latter: X | Y
         if value is None and type(None) in args:
             return None
         *others, last = (arg for arg in args if arg is not type(None))

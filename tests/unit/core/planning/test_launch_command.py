@@ -87,7 +87,7 @@ def test_what_runs_is_what_is_printed_with_the_shim_before_it(
     nodes = [Node("a", "10.0.0.1")]
     host = replace(facts("a", "eth0 10.0.0.1/24"), host_python="/usr/$a/py", workdir="/w$$")
     host = replace(host, python=replace(host.python, torch=torch))
-    share = build_plan(spec(*nodes, task=task, stacks=True), {"a": host}).node("a")
+    share = build_plan(spec(*nodes, task=task), {"a": host}).node("a")
     started = started_by_torch(share.order.argv, torch)
     root = f"/w$$/runs/{share.order.run_id}/a"
     shim = ["/usr/$a/py", "-I", "-S", f"{root}/rank.py", f"{root}/attempt_0", f"{root}/site"]

@@ -88,7 +88,7 @@ def test_a_spare_has_no_container() -> None:
     docker = ContainerSpec(engine="docker", program="docker", image="lab/train:1")
     answers = ContainerFacts("/usr/bin/docker", CommandAnswer(0, "1"), CommandAnswer(0, ""))
     known = told("abc", container=answers, host_python="/usr/bin/python3")
-    made = enrolled(asked("ab", "c", container=docker, python="python3"), known)
+    made = enrolled(asked("ab", "c", container=docker), known)
     has_container = {name: order.container is not None for name, order in made.orders.items()}
     assert has_container == {"a": True, "b": True, "c": False}
 

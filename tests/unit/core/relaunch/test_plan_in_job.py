@@ -58,7 +58,7 @@ def test_spares_of_a_job_stand_by() -> None:
 
 def test_ranks_like_tasks_of_srun_know_their_place() -> None:
     """The spawner starts them; what is printed is what srun would be given."""
-    asked = context(task=replace(SCRIPT, entry="srun", args=("--lr", "0.1")))
+    asked = context(task=replace(SCRIPT, entry="srun", words=("--lr", "0.1")))
     (first, second) = plan_in_job(asked, ["b", "a"], FACTS).orders.plan.nodes
     order = second.order
     assert second.command[:2] == ("srun", "--ntasks-per-node=2")
