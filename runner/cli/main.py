@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from runner import __version__
-from runner.cli.parser import VerbParser, help_text, launch_parser, split_words
+from runner.cli.parser import VerbParser, fit_help, help_text, launch_parser, split_words
 from runner.cli.suggestions import (
     LAUNCH_WORDS,
     VERB_ALIASES,
@@ -32,6 +32,7 @@ from runner.config.words import is_override, key_of, names_file
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import line, this_program
+from runner.ui.layout import terminal_width
 from runner.ui.output import name_output, note
 
 if TYPE_CHECKING:
@@ -213,6 +214,6 @@ def parse_verb(argv: Sequence[str]) -> int:
     if passed_on and not verb.takes_words:
         parser.error(f"{name} takes no words after `--`")
     if {"--help", "-h"} & set(words):
-        print(help_text(verb))
+        print(fit_help(help_text(verb), terminal_width()))
         return 0
     return verb.run(parser.values(words), passed_on)
