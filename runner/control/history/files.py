@@ -29,13 +29,13 @@ class Problems:
             self.lines.append(text)
 
 
-def read_bytes(
-    path: Path, problems: Problems, *, optional: bool = True, max_size: int = MAX_SIZE
-) -> bytes:
+def read_bytes(path: Path, problems: Problems, *, max_size: int = MAX_SIZE) -> bytes:
     """Return a file, b"" if it cannot be read; of a larger one its first and its last lines."""
     try:
-        if path.exists() and not path.is_file():
-            raise OSError(0, "it is no regular file")
+        if not path.is_file():
+            if path.exists():
+                problems.add(path.name, "it is no regular file")
+            return b""
         size = path.stat().st_size
         with path.open("rb") as file:
             if size <= max_size:
@@ -44,8 +44,7 @@ def read_bytes(
             file.seek(size - max_size // 2)
             tail = file.read(max_size // 2).partition(b"\n")[2]
     except OSError as error:
-        if not (optional and isinstance(error, FileNotFoundError)):
-            problems.add(path.name, reason_of(error))
+        problems.add(path.name, reason_of(error))
         return b""
     left_out = format_size(size - len(head) - len(tail))
     problems.add(path.name, f"{left_out} in the middle are left out")
@@ -58,9 +57,9 @@ def read_lines(path: Path, problems: Problems, *, max_size: int = MAX_SIZE) -> l
     return [line for line in lines[:-1] if line]
 
 
-def read_as(cls: type[T], path: Path, problems: Problems, *, optional: bool = True) -> T | None:
+def read_as(cls: type[T], path: Path, problems: Problems) -> T | None:
     """Return the data of a JSON file as a dataclass, None if it is not one."""
-    data = read_bytes(path, problems, optional=optional)
+    data = read_bytes(path, problems)
     try:
         return decode(cls, parse_json(data)) if data else None
     except (ValueError, TypeError, RecursionError) as error:

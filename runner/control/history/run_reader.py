@@ -89,8 +89,10 @@ def _read_outline(folder: Path, problems: Problems) -> RunData:
     """Return the small parts of a record."""
     plans = _read_plans(folder, problems)
     last = plans[-1] if plans else None
-    contact = read_as(RecordedContact, folder / CONTACT_FILE, problems, optional=bool(plans))
+    contact = read_as(RecordedContact, folder / CONTACT_FILE, problems)
     run = contact.run if contact else last
+    if run is None:
+        problems.add(CONTACT_FILE, "neither it nor a plan can be read")
     verdict = read_as(Verdict, folder / RESULT_FILE, problems)
     end = read_as(RecordedEnd, folder / RESULT_FILE, problems)
     if last and end and end.attempt < last.attempt:
