@@ -25,6 +25,7 @@ LOSS = "loss"
 NOT_FINITE = "NaN"
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 8
+MAX_CELL = 40  # characters
 
 STAYING = ("run", LOSS, "end", "took", "code")
 """Columns that no terminal is too narrow for."""
@@ -129,7 +130,8 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
         is_of_machines = several and name.startswith("cluster.")
         if name in NOT_IN_TABLES or is_of_machines or (is_same and name in IF_DIFFERENT):
             continue
-        cells = [_header(name), *(_cell(name, value) for value in values)]
+        texts = [_header(name), *(_cell(name, value) for value in values)]
+        cells = [f"{text[:MAX_CELL]}…" if len(text) > MAX_CELL else text for text in texts]
         if any(isinstance(value, (int, float)) for value in values):
             size = max(map(len, cells))
             cells = [cell.rjust(size) for cell in cells]
@@ -138,15 +140,15 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
         commits = [text.partition(" ")[0] for text in columns["code"]]
         if len({*commits}) == len({*columns["code"]}):
             columns["code"] = commits
+    left_out: list[str] = []
+    for name in [name for name in reversed(columns) if name not in STAYING]:
+        if _width(columns) > width:
+            left_out.insert(0, columns.pop(name)[0].strip())
     curves = ["", *map(_curve, runs)]
     if any(curves):
         pairs = zip(columns[LOSS], curves, strict=True)
         with_curves = {**columns, LOSS: [f"{text} {curve:{SPARK_WIDTH}}" for text, curve in pairs]}
         columns = with_curves if _width(with_curves) <= width else columns
-    left_out: list[str] = []
-    for name in [name for name in reversed(columns) if name not in STAYING]:
-        if _width(columns) > width:
-            left_out.insert(0, columns.pop(name)[0].strip())
     lines = aligned(zip(*columns.values(), strict=True), indent="")
     if left_out:
         told = f"left out, to fit: {join_some(left_out, 6)}; --csv has all"

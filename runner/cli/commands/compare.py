@@ -54,7 +54,7 @@ def compare(
         runs = sort_runs(runs, sort)
     if code:
         if len(records) != 2:  # noqa: PLR2004 (a difference)
-            message = f"compares two runs, and {len(records)} are named"
+            message = f"compares two runs, not {len(records)}"
             raise ConfigError([Problem("--code", message, "name two, such as compare A B --code")])
         first, second = (_pushed_code(*each) for each in zip(records, runs, strict=True))
         text = "".join(_difference(first, second, [each.run_id for each in runs]))
