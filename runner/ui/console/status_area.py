@@ -61,7 +61,7 @@ class StatusArea:
         self.has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Set the phase, and the seconds for which it has lasted; less than 0 is a countdown."""
+        """Set the phase, and the seconds for which it has lasted."""
         text = _one_line(text)
         with self._lock:
             if text != self._phase:
@@ -98,11 +98,10 @@ class StatusArea:
             bar = self._bar
             states = group_names((node, state) for node, state in self._states.items() if state)
             has_progress = bool(progress or bar)
-            self._is_shown |= has_progress or not 0 <= elapsed_s <= SHOW_AFTER_S
+            self._is_shown |= has_progress or elapsed_s > SHOW_AFTER_S
             if self.has_ended or not self._is_shown or not (phase or has_progress):
                 return []
-        age = format_age(elapsed_s) if elapsed_s >= 0 else f"in {format_age(math.ceil(-elapsed_s))}"
-        head = [(phase or RUNNING, "bold"), (f"  {age}", "dim")]
+        head = [(phase or RUNNING, "bold"), (f"  {format_age(elapsed_s)}", "dim")]
         height = max(1, rows // SCREEN_SHARE)
         if len(states) == 1 or height == 1:  # a state of all nodes stands beside the phase
             for state, nodes in list(states.items())[:1]:
