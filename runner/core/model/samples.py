@@ -14,7 +14,6 @@ from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME
 
 SAMPLES_VERSION = 1
-MAX_LINE = 64 << 10  # bytes of one sample
 
 PERCENT = bounded(0, 100)
 WATTS, CELSIUS = bounded(0, 1e5), bounded(-300, 1e4)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterable, Iterator, List, Optional, Pattern, Tuple
+from typing import Iterator, List, Optional, Pattern, Tuple
 
 from runner.core.model.metrics import (
     MAX_RATE,
@@ -19,6 +19,7 @@ from runner.core.model.metrics import (
     parse_metrics,
     seconds_left,
 )
+from runner.core.model.samples import Sample, parse_sample
 from runner.core.protocol.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.storage.run_folder import mtime, read_order
@@ -26,8 +27,8 @@ from runner.host.storage.run_folder import mtime, read_order
 TAIL = 64 << 10  # bytes that are read of a log, at its end and at its beginning
 MAX_RANKS = 16  # that are looked at, the lowest ones
 
-MIN_SECONDS, MAX_LEFT_S = 10.0, 1e10
-"""How long an attempt lasts before its time left is told, and the longest one."""
+MIN_SECONDS = 10.0  # that an attempt lasts before its time left is told
+MAX_LEFT_S = 1e10
 
 
 def read_progress(folder: RunPaths) -> Optional[RankProgress]:
@@ -42,31 +43,43 @@ def read_progress(folder: RunPaths) -> Optional[RankProgress]:
     matches = map(RANK_LOG.fullmatch, procfs.list_names(folder.attempt_folder(order.attempt)))
     lowest: Optional[RankProgress] = None
     for rank in sorted({int(match[1]) for match in matches if match})[:MAX_RANKS]:
-        newest: Optional[Tuple[int, float, str, Metrics]] = None
-        for stream in (*STREAMS, METRICS_STREAM):
-            path = folder.stream_log(order.attempt, rank_source(rank), stream)
-            data = _read(path, -TAIL, TAIL)
-            lines = _lines(data)[len(data) == TAIL : -1]  # without what is cut, and what is torn
-            latest = LatestMetrics()
-            for each in _parsed(lines, pattern):
-                latest.take(each)
-            if latest.metrics is not None:
-                found = latest.metrics.form, mtime(path), path, latest.metrics
-                newest = found if newest is None else max(newest, found, key=lambda each: each[:2])
+        paths = [
+            folder.stream_log(order.attempt, rank_source(rank), stream)
+            for stream in (*STREAMS, METRICS_STREAM)
+        ]
+        found = filter(None, (_read_log(path, pattern) for path in paths))
+        newest = max(found, key=lambda each: (each[0].form, mtime(each[1])), default=None)
         if newest is not None:
-            progress = _progress(rank, newest[2], newest[3], mtime(folder.order), pattern)
+            progress = _progress(rank, *newest, mtime(folder.order), pattern)
             if progress.steps is not None:
                 return progress
             lowest = lowest or progress
     return lowest
 
 
+def read_newest_sample(folder: RunPaths, attempt: int) -> Optional[Sample]:
+    """Return the last sample of this node that is on record of an attempt, None if none is."""
+    lines = _read(folder.samples(attempt), -TAIL).split(b"\n")[:-1]
+    with contextlib.suppress(ValueError):  # torn by a power cut
+        return parse_sample(lines[-1]) if lines else None
+    return None
+
+
+def _read_log(path: str, pattern: Optional[Pattern[str]]) -> Optional[Tuple[Metrics, str]]:
+    """Return the latest metrics at the end of a log, and its path; None where it has none."""
+    data = _read(path, -TAIL)
+    latest = LatestMetrics()
+    for metrics in _parsed(_lines(data)[len(data) == TAIL :], pattern):
+        latest.take(metrics)
+    return None if latest.metrics is None else (latest.metrics, path)
+
+
 def _progress(
-    rank: int, path: str, metrics: Metrics, began_at: float, pattern: Optional[Pattern[str]]
+    rank: int, metrics: Metrics, path: str, began_at: float, pattern: Optional[Pattern[str]]
 ) -> RankProgress:
     """Return the progress that a log shows; its first step may be that of a checkpoint."""
     step = metrics.step or 0
-    begun = _parsed(_lines(_read(path, 0, TAIL))[:-1], pattern)
+    begun = _parsed(_lines(_read(path, 0)), pattern)
     first = next((each.step for each in begun if each.form == metrics.form), None)
     seconds = mtime(path) - began_at
     left_s = None
@@ -83,29 +96,27 @@ def _progress(
 
 
 def _lines(data: bytes) -> List[bytes]:
-    """Return lines, and the forms of one that redraws itself."""
-    return data.replace(b"\r", b"\n").split(b"\n")
+    """Return the whole lines, and the forms of one that redraws itself."""
+    return data.replace(b"\r", b"\n").split(b"\n")[:-1]
 
 
-def _parsed(lines: Iterable[bytes], pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
+def _parsed(lines: List[bytes], pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
     """Yield the metrics that have a step."""
     for line in lines:
-        with contextlib.suppress(ValueError):  # broken
-            metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None
-            if metrics is not None and metrics.step is not None:
-                yield metrics
+        metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None
+        if metrics is not None and metrics.step is not None:
+            yield metrics
 
 
-def _read(path: str, offset: int, size: int) -> bytes:
+def _read(path: str, offset: int) -> bytes:
     """Return a part of a file, from before its end if `offset` says so; b"" if it has none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
     except OSError:
         return b""
     try:
-        if offset < 0:
-            offset = max(0, os.fstat(descriptor).st_size + offset)
-        return os.pread(descriptor, size, offset)
+        begin = max(0, os.fstat(descriptor).st_size + offset) if offset < 0 else offset
+        return os.pread(descriptor, TAIL, begin)
     except OSError:
         return b""
     finally:
