@@ -68,7 +68,7 @@ def test_plain_lines_count_where_a_rank_prints_no_json(folder: RunPaths) -> None
 def test_the_newest_sample_is_the_last_whole_one(folder: RunPaths) -> None:
     """A line that is being written is none."""
     assert read_newest_sample(folder, 1) is None
-    samples = [Sample(folder.node, 1, float(n)) for n in range(2)]
+    samples = [Sample("a", 1, float(n)) for n in range(2)]
     text = "".join(sample.to_line() for sample in samples)
     write(folder, "samples.jsonl", f'{text}{{"v":1,')
     assert read_newest_sample(folder, 1) == samples[1]
