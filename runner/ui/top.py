@@ -130,11 +130,10 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
 
 def _header(view: ClusterView) -> Text:
     gpus = [gpu for node in view.nodes for gpu in node.gpus]
-    silent_count = sum(bool(node.silence) for node in view.nodes)
     answering = sum(node.sample is not None for node in view.nodes)
     header = Text.assemble((_clean(view.title), "bold"))
     hosts = f"  {answering} of {len(view.nodes)} nodes answer"
-    header.append(hosts, "red" if silent_count else "")
+    header.append(hosts, "red" if answering < len(view.nodes) else "")
     if gpus:
         header.append(f"  {sum(map(_is_in_use, gpus))} of {len(gpus)} GPUs in use")
     header.append(f"  {time.strftime('%H:%M:%S')}", "dim")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 from runner.core.codec import bounded, decode, encode, parse_json
 from runner.core.protocol.events import COUNT, TIME
@@ -67,8 +67,8 @@ class Sample:
     gpu_error: str = ""  # why there are no GPUs in it, where the host has a driver
 
     def to_line(self) -> str:
-        """Return the sample as a line of `samples.jsonl`; what is unknown is left out."""
-        data = {"v": SAMPLES_VERSION, **_without_unknown(encode(self))}
+        """Return the sample as a line of `samples.jsonl`."""
+        data = {"v": SAMPLES_VERSION, **encode(self)}
         return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
 
 
@@ -78,11 +78,3 @@ def parse_sample(line: bytes) -> Sample:
     if not isinstance(data, dict) or data.get("v") != SAMPLES_VERSION:
         raise ValueError(f"no sample of version {SAMPLES_VERSION}")
     return decode(Sample, data)
-
-
-def _without_unknown(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {k: _without_unknown(v) for k, v in data.items() if v not in (None, "", [], ())}
-    if isinstance(data, (list, tuple)):
-        return [_without_unknown(each) for each in data]
-    return data

@@ -8,6 +8,7 @@ the socket, and by an alarm while it asks the driver.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -234,7 +235,8 @@ class GpuReader:
 
         if uid not in self._users:
             self._users[uid] = str(uid)
-            threading.Thread(target=find, daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no more threads
+                threading.Thread(target=find, daemon=True).start()
         return self._users[uid]
 
 

@@ -59,7 +59,12 @@ class Sampler:
         for name in RATES:
             if grown[name] >= 0 and grown["seconds"] > 0:  # a card that is removed sets it back
                 rates[name] = round(grown[name] / grown["seconds"], 1)
-        used, total = self._memory()
+        memory: Dict[str, int] = {}
+        for line in self._read("proc/meminfo").splitlines()[:8]:
+            name, size = line.split()[:2]
+            memory[name] = int(size) << 10
+        total = memory.get("MemTotal:", 0)
+        free = memory.get("MemAvailable:")  # what programs can still get without swapping
         share = grown["busy"] / grown["ticks"] if grown.get("ticks") else None
         return Sample(
             self._node,
@@ -67,8 +72,8 @@ class Sampler:
             round(time.time(), 3),
             cores=os.cpu_count(),
             cpu=None if share is None else round(100 * min(1.0, max(0.0, share)), 1),
-            memory_used=used,
-            memory_total=total,
+            memory_used=None if free is None else max(0, total - free),
+            memory_total=total or None,
             gpus=answer.gpus,
             gpu_error=answer.error,
             **rates,
@@ -94,18 +99,6 @@ class Sampler:
         counted["disk_read"] = sum(read for _, read, _ in disks)
         counted["disk_written"] = sum(written for _, _, written in disks)
         return counted
-
-    def _memory(self) -> Tuple[Optional[int], Optional[int]]:
-        """Return what is used, and all; what programs can still get without swapping is free."""
-        sizes: Dict[str, int] = {}
-        for line in self._read("proc/meminfo").splitlines()[:8]:
-            name, size = line.split()[:2]
-            sizes[name] = int(size) << 10
-        total = sizes.get("MemTotal:")
-        available = sizes.get("MemAvailable:")
-        if total is None or available is None:
-            return None, total
-        return max(0, total - available), total
 
     def _net_counters(self) -> Iterator[Counter]:
         for line in self._read("proc/net/dev").splitlines()[2:]:
