@@ -86,34 +86,36 @@ class _Found:
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
         self.kept: Kept = {}
         self._pattern = pattern
+        self._forms: dict[tuple[int, int], int] = {}  # the highest of each rank of an attempt
         self._stride = 1
         self._count = 0
 
     def read(self, log: RecordedLog) -> None:
-        """Read a log; of its lines those in the highest form count."""
-        kept: list[tuple[int, Metrics]] = []
+        """Read a log; of all lines of a rank, those in the highest form count."""
+        rank = log.attempt, log.rank
         steps = _Steps()
-        form = number = 0
+        number = 0
         for offset, line in _lines(log.path, self._pattern):
             metrics = parse_metrics(line, self._pattern)
+            form = self._forms.get(rank, -1)
             if metrics is None or metrics.form < form:
                 continue
             if metrics.form > form:
-                form = metrics.form
-                number = 0
-                kept.clear()
+                self._forms[rank] = metrics.form
+                self.kept = {k: v for k, v in self.kept.items() if (k.attempt, k.rank) != rank}
                 steps = _Steps()
+                number = 0
+            kept = self.kept.setdefault(log, [])
             if number and (number - 1) % self._stride:
                 kept.pop()  # it was there as the last
             kept.append((offset, steps.counted(metrics)))
             number += 1
-            self.kept[log] = kept
             self._count += 1
             if self._count > MAX_LINES:
                 self._thin()
 
     def _thin(self) -> None:
-        """Drop lines if there are too many; what `read` replaced does not count."""
+        """Drop lines if there are too many; those that `read` dropped do not count."""
         self._count = sum(map(len, self.kept.values()))
         if self._count > MAX_LINES:
             self._stride *= 2
@@ -180,15 +182,8 @@ def _spans(folder: Path) -> Spans:
 
 def _record(found: Kept, spans: Spans) -> Iterator[bytes]:
     """Yield the lines of the record; the time of each is estimated by its place in the log."""
-    forms: dict[tuple[int, int], int] = {}  # the highest of each rank of an attempt
     for log, kept in found.items():
-        rank = log.attempt, log.rank
-        forms[rank] = max(forms.get(rank, 0), kept[-1][1].form)
-    for log, kept in found.items():
-        rank = log.attempt, log.rank
-        if kept[-1][1].form < forms[rank]:
-            continue
-        walls = spans.get(rank, [])
+        walls = spans.get((log.attempt, log.rank), [])
         size = max(1, log.path.stat().st_size)
         for offset, metrics in kept:
             time = None  # as long as the rank is on
