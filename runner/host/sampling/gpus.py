@@ -2,23 +2,21 @@
 
 A driver may hang or crash whoever asks it. The child is forked by the loop of its parent, who asks
 by a byte and never waits for the answer. One that hung or crashed is replaced after a pause; the
-rest of a sample comes without it. It ends with its parent: by the kernel's signal, at the end of
-the socket, and by an alarm while it asks the driver.
+rest of a sample comes without it. It ends with its parent: by the kernel's signal, and at the end
+of its input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import re
 import signal
-import socket
 import threading
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, FrozenSet, NoReturn, Optional, Tuple, TypeVar
+from typing import Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
 
 from runner.core.codec import decode, encode
 from runner.core.model.facts import GpuProcess
@@ -32,7 +30,7 @@ RETRY_S = 60.0  # after its child hung or crashed the driver is asked again
 
 MAX_GPUS = 64
 MAX_USERS = 8  # of one GPU, those with most memory first
-MAX_ANSWER = 200_000  # bytes
+FOREVER_S = 1e9  # how long the child may live
 THROTTLE_REASONS = {
     "power": 0x4 | 0x80,  # the power cap; the power brake
     "thermal": 0x20 | 0x40,  # the driver's, the hardware's
@@ -60,9 +58,8 @@ class GpuChild:
     """The child, and its successors; at most one is there at a time."""
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._exit_code: Optional[int] = None
-        self._socket: Optional[socket.socket] = None  # while the child is of use
+        self._child: Optional[bounded_child.BoundedChild] = None
+        self._input_fd = -1  # of the child
         self._asked_at = 0.0  # unless no answer is awaited
         self._retry_at = 0.0
         self._problem = ""
@@ -70,51 +67,48 @@ class GpuChild:
     @property
     def pids(self) -> FrozenSet[int]:
         """The child, as long as it is there: one that hangs in the kernel outlives SIGKILL."""
-        if self._pid:
-            self._note_end(subreaper.exit_code(self._pid))
-        return frozenset((self._pid,)) if self._pid else frozenset()
+        pid = self._child.pid if self._child else 0
+        return frozenset((pid,)) if pid and procfs.is_running(pid) else frozenset()
 
     def poll(self) -> Optional[GpuAnswer]:
         """Return what the driver says now, or why it does not; None while that is awaited."""
-        if self._socket is None and (time.monotonic() < self._retry_at or self.pids):
-            return GpuAnswer(error=self._problem)
-        try:
-            channel = self._socket or self._start()
-        except OSError as error:
-            return self._give_up(f"no process can ask the driver: {error.strerror}")
-        try:
-            if not self._asked_at:
-                self._asked_at = time.monotonic()
-                channel.send(b"?")
-            data = channel.recv(MAX_ANSWER)
-        except BlockingIOError:
-            is_late = time.monotonic() - self._asked_at > ANSWER_S
+        now = time.monotonic()
+        child = self._child
+        if child is None or child.code is not None:
+            if now < self._retry_at or self.pids:
+                return GpuAnswer(error=self._problem)
+            try:
+                child = self._start()
+            except OSError as error:
+                return self._give_up(f"no process can ask the driver: {error.strerror}")
+        if not self._asked_at:
+            self._asked_at = now
+            with contextlib.suppress(OSError):  # it has ended
+                os.write(self._input_fd, b"?")
+        child.advance()
+        if child.raw_report.endswith(b"\n"):
+            self._asked_at = 0.0
+            report = child.report()
+            child.raw_report = b""
+            try:
+                return decode(GpuAnswer, report)
+            except ValueError as error:  # a driver that reports nonsense
+                return GpuAnswer(error=f"NVML: {error}"[:200])
+        problem = ""
+        if child.code is not None:
+            end = f"was ended by signal {-child.code}" if child.code < 0 else f"ended: {child.text}"
+            problem = f"the process that asks the driver {end}"[:200]
+        elif now - self._asked_at > ANSWER_S:
             problem = f"the driver did not answer within {ANSWER_S:g} s"
-            return self._give_up(problem) if is_late else None
-        except OSError:
-            data = b""
-        if not data:  # it has ended
-            self.close()
-            ended = f"was ended by signal {-self._exit_code}" if self._exit_code else "ended"
-            return self._give_up(f"the process that asks the driver {ended}")
-        self._asked_at = 0.0
-        try:
-            return decode(GpuAnswer, json.loads(data))
-        except ValueError as error:  # a driver that reports nonsense
-            return GpuAnswer(error=f"NVML: {error}"[:200])
+        return self._give_up(problem) if problem else None
 
     def close(self) -> None:
         """End the child; one that hangs in the kernel is not waited for."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self._pid:
-            self._note_end(subreaper.kill(self._pid))
-
-    def _note_end(self, exit_code: Optional[int]) -> None:
-        if exit_code is not None:
-            self._exit_code = exit_code
-            self._pid = 0  # which may be another's soon
+        if self._child is not None:
+            self._child.kill()
+        if self._input_fd >= 0:
+            os.close(self._input_fd)
+            self._input_fd = -1
 
     def _give_up(self, problem: str) -> GpuAnswer:
         self.close()
@@ -122,36 +116,20 @@ class GpuChild:
         self._retry_at = time.monotonic() + RETRY_S
         return GpuAnswer(error=problem)
 
-    def _start(self) -> socket.socket:
-        parent_pid = os.getpid()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        self._socket = ours  # `_give_up` closes it
+    def _start(self) -> bounded_child.BoundedChild:
+        input_fd, self._input_fd = os.pipe()
         self._asked_at = 0.0
-        self._exit_code = None
-        with theirs:
-            pid = subreaper.fork()
-            if pid == 0:
-                _run_child(theirs, parent_pid)
-        self._pid = pid
-        return ours
+        self._child = bounded_child.BoundedChild(_serve, FOREVER_S, input_fd)
+        os.close(input_fd)
+        return self._child
 
 
-def _run_child(theirs: socket.socket, parent_pid: int) -> NoReturn:
-    try:
-        subreaper.die_with_parent(signal.SIGKILL)
-        null_fd = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):  # a log on a disk that hangs, or a channel of an agent
-            os.dup2(null_fd, stream)
-        bounded_child.enter({theirs.fileno()})
-        reader = GpuReader()
-        while os.getppid() == parent_pid and theirs.recv(1):
-            signal.setitimer(signal.ITIMER_REAL, ANSWER_S + 1)
-            answer = reader.answer()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            theirs.send(json.dumps(encode(answer)).encode())
-    finally:
-        os._exit(0)  # nothing may reach the parent's code
+def _serve() -> None:
+    """Answer each byte of the standard input, in the child."""
+    subreaper.die_with_parent(signal.SIGKILL)
+    reader = GpuReader()
+    while os.read(0, 1):
+        bounded_child.report_facts(**encode(reader.answer()))
 
 
 class GpuReader:

@@ -43,14 +43,20 @@ def read_progress(folder: RunPaths) -> Optional[RankProgress]:
     matches = map(RANK_LOG.fullmatch, procfs.list_names(folder.attempt_folder(order.attempt)))
     lowest: Optional[RankProgress] = None
     for rank in sorted({int(match[1]) for match in matches if match})[:MAX_RANKS]:
-        paths = [
-            folder.stream_log(order.attempt, rank_source(rank), stream)
-            for stream in (*STREAMS, METRICS_STREAM)
-        ]
-        found = filter(None, (_read_log(path, pattern) for path in paths))
-        newest = max(found, key=lambda each: (each[0].form, mtime(each[1])), default=None)
-        if newest is not None:
-            progress = _progress(rank, *newest, mtime(folder.order), pattern)
+        found: List[Tuple[int, float, str, Metrics]] = []
+        for stream in (*STREAMS, METRICS_STREAM):
+            path = folder.stream_log(order.attempt, rank_source(rank), stream)
+            data = _read(path, is_end=True)
+            latest = LatestMetrics()
+            for metrics in _parsed(_lines(data)[len(data) == TAIL :], pattern):
+                latest.take(metrics)
+            if latest.metrics is not None:
+                found.append((latest.metrics.form, mtime(path), path, latest.metrics))
+        if found:
+            _, _, path, metrics = max(found, key=lambda each: each[:2])
+            begun = _parsed(_lines(_read(path)), pattern)
+            first = next((each.step for each in begun if each.form == metrics.form), None)
+            progress = _progress(rank, metrics, first, mtime(path) - mtime(folder.order))
             if progress.steps is not None:
                 return progress
             lowest = lowest or progress
@@ -59,29 +65,15 @@ def read_progress(folder: RunPaths) -> Optional[RankProgress]:
 
 def read_newest_sample(folder: RunPaths, attempt: int) -> Optional[Sample]:
     """Return the last sample of this node that is on record of an attempt, None if none is."""
-    lines = _read(folder.samples(attempt), -TAIL).split(b"\n")[:-1]
+    lines = _read(folder.samples(attempt), is_end=True).split(b"\n")[:-1]
     with contextlib.suppress(ValueError):  # torn by a power cut
         return parse_sample(lines[-1]) if lines else None
     return None
 
 
-def _read_log(path: str, pattern: Optional[Pattern[str]]) -> Optional[Tuple[Metrics, str]]:
-    """Return the latest metrics at the end of a log, and its path; None where it has none."""
-    data = _read(path, -TAIL)
-    latest = LatestMetrics()
-    for metrics in _parsed(_lines(data)[len(data) == TAIL :], pattern):
-        latest.take(metrics)
-    return None if latest.metrics is None else (latest.metrics, path)
-
-
-def _progress(
-    rank: int, metrics: Metrics, path: str, began_at: float, pattern: Optional[Pattern[str]]
-) -> RankProgress:
-    """Return the progress that a log shows; its first step may be that of a checkpoint."""
+def _progress(rank: int, metrics: Metrics, first: Optional[int], seconds: float) -> RankProgress:
+    """Return the progress of a rank whose first step, perhaps of a checkpoint, is so long ago."""
     step = metrics.step or 0
-    begun = _parsed(_lines(_read(path, 0)), pattern)
-    first = next((each.step for each in begun if each.form == metrics.form), None)
-    seconds = mtime(path) - began_at
     left_s = None
     if first is not None and seconds >= MIN_SECONDS:
         left_s = seconds_left(metrics.steps, step, step - first, seconds)
@@ -108,15 +100,15 @@ def _parsed(lines: List[bytes], pattern: Optional[Pattern[str]]) -> Iterator[Met
             yield metrics
 
 
-def _read(path: str, offset: int) -> bytes:
-    """Return a part of a file, from before its end if `offset` says so; b"" if it has none."""
+def _read(path: str, *, is_end: bool = False) -> bytes:
+    """Return the beginning or the end of a file; b"" if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
     except OSError:
         return b""
     try:
-        begin = max(0, os.fstat(descriptor).st_size + offset) if offset < 0 else offset
-        return os.pread(descriptor, TAIL, begin)
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, TAIL, max(0, size - TAIL) if is_end else 0)
     except OSError:
         return b""
     finally:
