@@ -42,7 +42,7 @@ def _means_run(word: str, selection: Selection) -> bool:
     """Return whether a word is a run: no cluster, and how one on record begins."""
     from runner.config.search_path import ConfigFiles, conf_folders
 
-    if run_index.record_folder(word) or LIKE_A_RUN.match(word):
+    if word == run_index.LATEST or run_index.record_folder(word) or LIKE_A_RUN.match(word):
         return True
     is_known = any(name.startswith(word) for name in run_index.records().values())
     files = ConfigFiles(conf_folders(selection.config_dirs))
