@@ -56,7 +56,7 @@ def watch_hosts(composed: LaunchRequest, *, is_run: bool, is_live: bool, as_json
         watch.poll()
         finder.pool.poll_for_stop(FIRST_POLL_S)
         watch.poll()
-        if not watch.knows_a_load:
+        if not watch.samples:
             raise NotReady([*watch.problems.values()])
         if is_live and watch.end is None:
             _follow(watch)
@@ -104,7 +104,7 @@ class HostWatch:
             self._run = finder.find(composed.spec.run_id, prefer_active=True)
             self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
-        self._samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
+        self.samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
         self._in_jobs: dict[str, str] = {}  # why what nodes of jobs recorded says nothing of now
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
@@ -118,7 +118,7 @@ class HostWatch:
             self._retry_at = time.monotonic() + RETRY_S
         answers, problems = finder.broadcast().collect("sample", {}, "sampled", ANSWER_S)
         for name, answer in answers.items():
-            self._samples[name].append(answer["sample"])
+            self.samples[name].append(answer["sample"])
         is_due = now >= self._runs_due
         if is_due:
             self._runs_due = now + RUNS_S
@@ -129,11 +129,6 @@ class HostWatch:
         self.problems = {**finder.unreachable, **problems}
         if is_due:
             self._look_for_end()
-
-    @property
-    def knows_a_load(self) -> bool:
-        """Whether a host answers, or a node of a job has samples on record."""
-        return bool(self._samples)
 
     def view(self) -> ClusterView:
         """Return what is known now."""
@@ -147,7 +142,7 @@ class HostWatch:
             problem = self.problems.get(name)
             if self._run and name not in on_node and problem is None:
                 continue
-            known = self._samples.get(name, ())
+            known = self.samples.get(name, ())
             samples = (replace(each, node=name, gpus=each.gpus[:MAX_GPUS]) for each in known)
             nodes.append(
                 NodeView(
@@ -170,7 +165,7 @@ class HostWatch:
             self._in_jobs[node] = "no sample on record yet"
             if status.sample is None:
                 continue
-            samples = self._samples[node]
+            samples = self.samples[node]
             if not samples or samples[-1].wall != status.sample.wall:
                 samples.append(status.sample)
             age_s = self.finder.clock_offsets[run.asked[node]] - samples[-1].wall

@@ -19,7 +19,11 @@ from runner.host.sampling.gpus import GpuAnswer, GpuChild
 SECTOR = 512  # bytes, whatever the disk's own
 RATES = ("net_received", "net_sent", "disk_read", "disk_written")
 
-Counter = Tuple[str, int, int]  # a device, and the bytes in and out since the boot
+Table = Tuple[str, int, int, int]
+"""A file with a device on each line, and the columns of its name and of what came in and out."""
+
+NET: Table = ("proc/net/dev", 0, 1, 9)  # in bytes
+DISKS: Table = ("proc/diskstats", 2, 5, 9)  # in sectors
 
 
 class Sampler:
@@ -35,7 +39,7 @@ class Sampler:
         self._attempt = attempt
         self._root = root
         self._gpus = GpuChild() if query.has_driver() else None
-        interfaces = [name for name, *_ in self._net_counters() if name != "lo"]
+        interfaces = [name for name, *_ in self._counters(NET) if name != "lo"]
         cards = [name for name in interfaces if self._is_hardware(f"sys/class/net/{name}")]
         self._cards = cards or interfaces
         disks = procfs.list_names(os.path.join(root, "sys/block"))
@@ -92,24 +96,21 @@ class Sampler:
         if ticks:
             counted["ticks"] = sum(ticks)
             counted["busy"] = sum(ticks) - ticks[3] - ticks[4]  # waiting for a disk is no work
-        net = [counter for counter in self._net_counters() if counter[0] in self._cards]
+        net = [counter for counter in self._counters(NET) if counter[0] in self._cards]
         counted["net_received"] = sum(received for _, received, _ in net)
         counted["net_sent"] = sum(sent for _, _, sent in net)
-        disks = [counter for counter in self._disk_counters() if counter[0] in self._disks]
-        counted["disk_read"] = sum(read for _, read, _ in disks)
-        counted["disk_written"] = sum(written for _, _, written in disks)
+        disks = [counter for counter in self._counters(DISKS) if counter[0] in self._disks]
+        counted["disk_read"] = sum(read for _, read, _ in disks) * SECTOR
+        counted["disk_written"] = sum(written for _, _, written in disks) * SECTOR
         return counted
 
-    def _net_counters(self) -> Iterator[Counter]:
-        for line in self._read("proc/net/dev").splitlines()[2:]:
-            name, _, rest = line.partition(":")
-            words = rest.split()
-            yield name.strip(), int(words[0]), int(words[8])
-
-    def _disk_counters(self) -> Iterator[Counter]:
-        for line in self._read("proc/diskstats").splitlines():
-            words = line.split()
-            yield words[2], int(words[5]) * SECTOR, int(words[9]) * SECTOR
+    def _counters(self, table: Table) -> Iterator[Tuple[str, int, int]]:
+        """Yield each device, and how much came in and out since the boot."""
+        path, name, received, sent = table
+        for line in self._read(path).splitlines():
+            words = line.replace(":", " ").split()
+            if len(words) > sent and words[sent].isdigit():  # no headers
+                yield words[name], int(words[received]), int(words[sent])
 
     def _is_hardware(self, folder: str) -> bool:
         return os.path.exists(os.path.join(self._root, folder, "device"))
