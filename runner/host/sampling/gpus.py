@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import signal
@@ -119,16 +120,17 @@ class GpuChild:
     def _start(self) -> bounded_child.BoundedChild:
         input_fd, self._input_fd = os.pipe()
         self._asked_at = 0.0
-        self._child = bounded_child.BoundedChild(_serve, FOREVER_S, input_fd)
+        serve = functools.partial(_serve, os.getpid())
+        self._child = bounded_child.BoundedChild(serve, FOREVER_S, input_fd)
         os.close(input_fd)
         return self._child
 
 
-def _serve() -> None:
+def _serve(parent_pid: int) -> None:
     """Answer each byte of the standard input, in the child."""
     subreaper.die_with_parent(signal.SIGKILL)
     reader = GpuReader()
-    while os.read(0, 1):
+    while os.getppid() == parent_pid and os.read(0, 1):
         bounded_child.report_facts(**encode(reader.answer()))
 
 
