@@ -32,7 +32,7 @@ from runner.core.protocol.paths import (
 )
 from runner.core.protocol.remote_files import LOG, OUTPUT, SAMPLES
 from runner.core.shell import this_program
-from runner.ui.console.plain import Console
+from runner.ui.console.console import Console
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables

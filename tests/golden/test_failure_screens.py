@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.ui.console import plain, traceback_folding
-from runner.ui.console.plain import Console, open_console
+from runner.ui.console import console, traceback_folding
+from runner.ui.console.console import Console, open_console
 from tests.golden.conftest import Check
 from tests.lab.waiting import wait_until
 from tests.unit.ui.console.test_live import Terminal, drawn
@@ -45,8 +45,8 @@ def test_failure_on_a_terminal(check_screen: Check, monkeypatch: pytest.MonkeyPa
     """Each consequence is one row of 80 columns; the first failure is whole."""
     monkeypatch.setattr(traceback_folding, "WRITING_S", 0.0)
     terminal = Terminal()
-    monkeypatch.setattr(plain, "OUT", terminal.other)
-    monkeypatch.setattr(plain, "ERR", terminal.theirs)
+    monkeypatch.setattr(console, "OUT", terminal.other)
+    monkeypatch.setattr(console, "ERR", terminal.theirs)
     monkeypatch.setenv("TERM", "xterm")
     shown = open_console("auto", None, NODES)
     fail(shown, lambda: b"bye" in terminal.raw)
@@ -62,8 +62,8 @@ def test_failure_in_a_pipe(check_screen: Check, monkeypatch: pytest.MonkeyPatch)
     """A line may be as long as it has to."""
     monkeypatch.setattr(traceback_folding, "WRITING_S", 0.0)
     reading, writing = os.pipe()
-    monkeypatch.setattr(plain, "OUT", writing)
-    monkeypatch.setattr(plain, "ERR", writing)
+    monkeypatch.setattr(console, "OUT", writing)
+    monkeypatch.setattr(console, "ERR", writing)
     shown = open_console("auto", None, NODES)
     seen = bytearray()
 
