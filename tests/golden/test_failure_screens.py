@@ -27,6 +27,7 @@ CLOSED = f"RuntimeError: [{PAIR}] Connection closed by peer [10.0.0.4]:"
 
 def fail(shown: Console, has_shown_error: Callable[[], bool]) -> None:
     """Have rank 3 raise an exception of its own, and the others notice it."""
+    shown.begin_attempt("", {})
     shown.message("every rank started after 2.1 s")
     errors = [f"{CLOSED}{40_000 + rank}" for rank in range(3)] + ["ValueError: lr must be > 0"]
     for rank, error in enumerate(errors):

@@ -54,8 +54,8 @@ class Console:
     An unfinished line is shown after a second, and its rest as a line of its own. Of lines of mere
     figures only the last is shown now and then, in words.
 
-    Where it `is_live`, all is on one terminal, with an area: unfinished lines are in that until
-    they end, figures too, and equal lines from many ranks within a fifth of a second are one.
+    If it `is_live`, all is on one terminal, with an area for figures and unfinished lines, and
+    equal lines from many ranks within a fifth of a second are one.
     """
 
     def __init__(
@@ -66,19 +66,17 @@ class Console:
         *,
         is_live: bool = False,
         raw: bool = False,
-        folds_tracebacks: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the writers; `ranks` are those whose output is shown, None for all.
 
         Unless `raw`, escape sequences in it are dropped, except for colours on a terminal.
-        `folds_tracebacks` is for a run that goes on: see `first_failure`.
         """
         self._ranks = ranks
         self._raw = raw
         self._clock = clock
         self._work_folders: dict[str, bytes] = {}
-        self._folder = TracebackFolder(lambda: message_width(ERR)) if folds_tracebacks else None
+        self._folder: TracebackFolder | None = None
         self._bar: ProgressBar | None = None
         self._next_figures = 0.0
         self._is_muted = False
@@ -98,10 +96,9 @@ class Console:
         # One writer where both are the same terminal or file, so that lines keep their order; else
         # two, so that a blocked pipe does not hold back messages.
         area = self._area if is_live else None
-        self._writers = {OUT: Writer(OUT, self._tick, say_reader_is_gone, area)}
-        if is_live or _is_one_output():
-            self._writers[ERR] = self._writers[OUT]
-        else:
+        writer = Writer(OUT, self._tick, say_reader_is_gone, area)
+        self._writers = {OUT: writer, ERR: writer}
+        if not _is_one_output():
             self._writers[ERR] = Writer(ERR, self._tick, on_reader_gone=lambda: None)
         for writer in set(self._writers.values()):
             writer.start()
@@ -154,7 +151,9 @@ class Console:
         """
         with self._lock:
             self._work_folders = {node: f"{at}/".encode() for node, at in work_folders.items()}
-            self._bar = None if self._raw else ProgressBar(pattern)
+            if not self._raw:
+                self._bar = ProgressBar(pattern)
+                self._folder = TracebackFolder(lambda: message_width(ERR))
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
         """Show in the area what a rank appended to the file of its metrics; it is no output."""
@@ -178,7 +177,7 @@ class Console:
         if self._folder:
             with self._lock:
                 self._put_tracebacks()
-                self._folder.keep_whole()
+                self._folder = TracebackFolder(lambda: message_width(ERR))
 
     def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
         """Return whether all these lines of a rank are among the last that were shown."""
@@ -195,7 +194,8 @@ class Console:
         """Write an attempt's unfinished last lines before the next attempt starts."""
         with self._lock:
             self._put_last_lines()
-        self.recovered()
+            self._bar = None
+            self._folder = None
         self._is_muted = False
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
@@ -258,8 +258,6 @@ class Console:
         self._put_tracebacks()
         self._put_equal_lines()
         self._put_figures(None)
-        if self._bar:
-            self._bar = ProgressBar(self._bar.pattern)
 
     def _put_figures(self, now: float | None) -> None:
         """Write the figures that no line has shown, if there are any."""
@@ -354,5 +352,4 @@ def open_console(
     """
     is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "") and os.isatty(OUT)
     is_live = ui == "auto" and is_screen and _is_one_output()
-    raw = ui == "raw"
-    return Console(ranks, nodes, reader_gone_note, is_live=is_live, raw=raw, folds_tracebacks=True)
+    return Console(ranks, nodes, reader_gone_note, is_live=is_live, raw=ui == "raw")

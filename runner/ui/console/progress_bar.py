@@ -62,7 +62,7 @@ class ProgressBar:
     """The metrics of the ranks of one attempt."""
 
     def __init__(self, pattern: str = "") -> None:
-        self.pattern = pattern
+        self._pattern = compile_pattern(pattern)
         self._has_news = False  # figures that no line has shown
         self._told: BarState | None = None
         self._files = LineAssembler(MAX_LINE)  # of the metrics that ranks append to files
@@ -74,14 +74,13 @@ class ProgressBar:
 
         Lines that say more than figures are among the others, those of a pattern as well.
         """
-        pattern = compile_pattern(self.pattern)
-        if not may_have_metrics(lines, pattern):
+        if not may_have_metrics(lines, self._pattern):
             return lines
         others = []
         for line in lines.split(b"\n"):
             metrics = None
             with contextlib.suppress(ValueError):  # broken: it stays output
-                metrics = parse_metrics(line, pattern)
+                metrics = parse_metrics(line, self._pattern)
             if metrics and self._note(source, metrics, now) and metrics.is_all_figures:
                 self._has_news = True
             else:

@@ -66,12 +66,6 @@ class TracebackFolder:
         self._first_failure = (node, rank)
         self._known_at = now
 
-    def keep_whole(self) -> None:
-        """Fold no more tracebacks: the ranks are started again."""
-        self._first_failure = None
-        self._known_at = math.inf
-        self._shown_by.clear()
-
     def feed(self, stream: Stream, lines: bytes, now: float) -> bytes | None:
         """Take lines; return those to show at once, or None."""
         held = self._held.get(stream)
