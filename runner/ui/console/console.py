@@ -36,7 +36,7 @@ from runner.ui.output import message_text
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
 FIGURES_S = 30.0  # the interval at which figures are shown without an area
-MAX_BEHIND = 1 << 16  # with more bytes waiting, no line waits for equal ones
+MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
 OUT, ERR = 1, 2
 SEEN_LINES = 40  # the last lines, which a person still sees
 SEEN_BYTES = 1 << 14

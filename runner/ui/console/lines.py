@@ -37,6 +37,7 @@ _UNSAFE = re.compile(
     rb"|\xc2(?:[\x80-\x9f]|(?![\xa0-\xbf]))"  # C1 controls in UTF-8, and what could become one
     rb"|[\x05\x07\x08\x0b\x0c\x0e\x0f\x7f]"  # bells, character sets, cursor movements
 )
+_FIRST_BYTES = b"\x1b\xc2\x05\x07\x08\x0b\x0c\x0e\x0f\x7f"
 _BAR_RATES = re.compile(r"\s*\[[^][]*\]\s*$")  # what a progress bar of tqdm ends with
 
 
@@ -67,6 +68,8 @@ def label_of(sources: Sequence[Source], max_names: float = MAX_NAMES_WIDTH) -> s
 
 def clean_lines(lines: bytes, *, keep_colours: bool) -> bytes:
     """Return lines without control sequences, but perhaps with colours that end with their line."""
+    if not any(byte in lines for byte in _FIRST_BYTES):  # which is much faster
+        return lines
     if not keep_colours:
         return _UNSAFE.sub(b"", lines)
     lines = _UNSAFE.sub(lambda match: match[0] if match["colour"] else b"", lines)
