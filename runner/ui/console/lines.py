@@ -47,11 +47,6 @@ class Source(NamedTuple):
     node: str
     rank: int
 
-    @property
-    def label(self) -> str:
-        """Its name in a prefix."""
-        return self.node if self.rank == NO_RANK else f"{self.node}:{self.rank}"
-
 
 Stream = tuple[Source, int]
 """Whose standard output or standard error it is, by its descriptor."""
@@ -60,7 +55,8 @@ Stream = tuple[Source, int]
 def label_of(sources: Sequence[Source], max_names: float = MAX_NAMES_WIDTH) -> str:
     """Return what stands in brackets before a line: `gpu1:0`, or for many `x15 gpu[1-4]`."""
     if len(sources) == 1:
-        return sources[0].label
+        node, rank = sources[0]
+        return node if rank == NO_RANK else f"{node}:{rank}"
     names = fold_names(source.node for source in sources)
     count = f"\N{MULTIPLICATION SIGN}{len(sources)}"
     return f"{count} {names}" if len(names) <= max_names else count

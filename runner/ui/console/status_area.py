@@ -79,61 +79,51 @@ class StatusArea:
 
     def render(self, columns: int, rows: int) -> list[Row]:
         """Return the area's rows for a terminal of that size."""
-        phase = self._phase
         bar = self._bar
         lines = _line_rows(self._lines)
         elapsed_s = self._clock() - self._phase_began
         self._is_shown |= bool(lines or bar) or not 0 <= elapsed_s <= SHOW_AFTER_S
-        if self.has_ended or not self._is_shown or not (phase or lines or bar):
+        if self.has_ended or not self._is_shown or not (self._phase or lines or bar):
             return []
         age = format_age(elapsed_s) if elapsed_s >= 0 else f"in {format_age(math.ceil(-elapsed_s))}"
-        head = [(phase or RUNNING, "bold"), (f"  {age}", "dim")]
-        pairs = [(node, state) for node, state in list(self._states.items()) if state]
-        states = group_names(pairs)
+        head = [(self._phase or RUNNING, "bold"), (f"  {age}", "dim")]
+        states = group_names(each for each in list(self._states.items()) if each[1])
         if len(states) == 1:  # a state of all nodes stands beside the phase
             state, nodes = states.popitem()
-            names = fold_names(nodes)
-            head.append((f"  {names}" if state == phase else f"  {names} {state}", ""))
+            head.append((f"  {fold_names(nodes)}{f' {state}' * (state != self._phase)}", ""))
         silent_s = self._clock() - self._heard_at
-        if phase == RUNNING and silent_s >= SILENT_S:
+        if self._phase == RUNNING and silent_s >= SILENT_S:
             head.append((f"  no output for {format_age(silent_s)}", "yellow"))
-        height = max(1, rows // SCREEN_SHARE)
-        room = height - 1 - bool(bar)  # of which unfinished lines get at least half
-        states_room = max(room - len(lines), room - room // 2)
-        shown = [head, *_fitting(_state_rows(states), states_room, "state")]
-        if bar and height > 1:
+        shown = [head]
+        if bar:
             shown.append(_bar_row(bar))
-        shown += _fitting(lines, height - len(shown), "line")
-        return _render_rows(shown, max(1, columns - 1), colour=self._colour)
+        shown += _state_rows(states)
+        shown += lines
+        height = max(1, rows // SCREEN_SHARE)
+        if len(shown) > height:
+            more = counted(len(shown) - height + 1, "more line")
+            shown[max(1, height - 1) :] = [[(f"  … and {more}", "dim")]]
+        return _render_rows(shown[:height], max(1, columns - 1), colour=self._colour)
 
 
 def _one_line(text: str) -> str:
     return "".join(char for char in " ".join(text.split()) if char.isprintable())
 
 
-def _fitting(rows: list[Parts], room: int, noun: str) -> list[Parts]:
-    """Return the rows, or as many as there is room for, the last of which counts the others."""
-    if len(rows) <= room:
-        return rows
-    shown = rows[: max(0, room - 1)]
-    more = counted(len(rows) - len(shown), f"more {noun}")
-    return [*shown, [(f"  … and {more}", "dim")]] if room > 0 else []
-
-
 def _state_rows(states: dict[str, list[str]]) -> list[Parts]:
-    rows = []
-    names = {state: fold_names(nodes) for state, nodes in states.items()}
-    width = min(max(map(len, names.values()), default=0), MAX_NAMES_CELLS)
-    for state, name in names.items():
-        short = name if len(name) <= width else f"{name[: width - 1]}…"
+    rows = [(fold_names(nodes), state) for state, nodes in states.items()]
+    width = min(max((len(names) for names, _ in rows), default=0), MAX_NAMES_CELLS)
+    parts = []
+    for names, state in rows:
+        short = names if len(names) <= width else f"{names[: width - 1]}…"
         colour = "red" if state.startswith(BAD_STATES) else ""
-        rows.append([(f"  {short:{width}}  ", ""), (state, colour)])
-    return rows
+        parts.append([(f"  {short:{width}}  ", ""), (state, colour)])
+    return parts
 
 
 def _bar_row(bar: BarState) -> Parts:
     """Return how far a rank is: a bar if the number of steps is known, and its figures."""
-    parts = [(f"[{bar.source.label}] ", "dim")]
+    parts = [(f"[{label_of([bar.source])}] ", "dim")]
     if bar.share is not None:
         done = round(bar.share * BAR_CELLS)
         parts += [(DONE * done, "green"), (LEFT * (BAR_CELLS - done) + " ", "dim")]

@@ -23,7 +23,7 @@ from runner.core.outcome.tracebacks import (
     is_stop_exception,
     strip_rank_prefix,
 )
-from runner.ui.console.lines import NO_RANK, Source, Stream
+from runner.ui.console.lines import NO_RANK, Source, Stream, label_of
 
 WRITING_S = 0.3  # time in which a traceback is written
 HOLD_S = 3.0  # time for which a stream's lines wait at most
@@ -111,7 +111,7 @@ class TracebackFolder:
         source = stream[0]
         held = self._held.pop(stream)
         lines = held.lines.decode(errors="surrogateescape").split("\n")
-        room = max(self._columns() - len(source.label) - MARKS, MIN_EXCEPTION_CHARS)
+        room = max(self._columns() - len(label_of([source])) - MARKS, MIN_EXCEPTION_CHARS)
         shown: list[str] = []
         end = 0
         for traceback in _parse(held.lines):

@@ -46,7 +46,8 @@ class Writer(threading.Thread):
         self._tick = tick
         self._on_reader_gone = on_reader_gone
         self._area = area
-        self._pieces: deque[bytes | None] = deque()
+        self._pieces: deque[bytes] = deque()
+        self._is_finishing = False
         self._changed = threading.Condition()
         self._drawn_rows: list[Row] = []
         self._next_redraw = 0.0
@@ -62,42 +63,38 @@ class Writer(threading.Thread):
     def finish(self) -> None:
         """End the thread when everything is written."""
         with self._changed:
-            self._pieces.append(None)
+            self._is_finishing = True
             self._changed.notify()
 
     def run(self) -> None:
         """Write what is queued until `finish` is called."""
         interval_s = AREA_INTERVAL_S if self._area else INTERVAL_S
         next_tick = 0.0
-        while True:
-            batch = self._next_batch(interval_s)
-            pieces = [piece for piece in batch if piece is not None]
+        while self.waiting_pieces or not self._is_finishing:
+            pieces = self._next_pieces(interval_s)
             data = b"".join(pieces)
             self._write(self._framed(data, self._area) if self._area else data)
             with self._changed:
                 self.waiting_bytes -= len(data)
                 self.waiting_pieces -= len(pieces)
-            if len(pieces) < len(batch):
-                return
-            if time.monotonic() >= next_tick:
+            if time.monotonic() >= next_tick and not self._is_finishing:
                 self._tick()
                 next_tick = time.monotonic() + interval_s
 
-    def _next_batch(self, interval_s: float) -> list[bytes | None]:
-        """Return the queued data, up to some size, after an interval none; None is the end."""
-        batch: list[bytes | None] = []
+    def _next_pieces(self, interval_s: float) -> list[bytes]:
+        """Return the queued data, up to some size, after an interval none."""
+        pieces: list[bytes] = []
         size = 0
         deadline = time.monotonic() + interval_s
         with self._changed:
-            if not self._pieces:
+            if not self._pieces and not self._is_finishing:
                 self._changed.wait(interval_s)
             while self._pieces and size < BATCH_BYTES:
-                piece = self._pieces.popleft()
-                batch.append(piece)
-                size += len(piece or b"")
+                pieces.append(self._pieces.popleft())
+                size += len(pieces[-1])
         if time.monotonic() - deadline > SUSPENDED_S:
             self._drawn_rows = []  # other programs wrote below the area
-        return batch
+        return pieces
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
