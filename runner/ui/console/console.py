@@ -196,6 +196,7 @@ class Console:
             self._put_last_lines()
             self._bar = None
             self._folder = None
+            self._assembler = LineAssembler(MAX_LINE_BYTES)
         self._is_muted = False
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
@@ -253,7 +254,7 @@ class Console:
 
     def _put_last_lines(self) -> None:
         """Write what ranks have not finished, and the last figures, which stay as other lines."""
-        for stream, partial in self._assembler.pop_all():
+        for stream, partial in self._assembler.pop_overdue():
             self._take_lines(stream, partial)
         self._put_tracebacks()
         self._put_equal_lines()

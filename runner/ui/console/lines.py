@@ -161,12 +161,16 @@ class LineAssembler:
             self._partial[stream] = partial
         return complete
 
-    def pop_overdue(self, now: float) -> list[tuple[Stream, bytes]]:
-        """Return the lines unfinished for long; their rest becomes a line of its own."""
+    def pop_overdue(self, now: float = math.inf) -> list[tuple[Stream, bytes]]:
+        """Return the lines unfinished for long; their rest becomes a line of its own.
+
+        Without a time, all are; a progress bar that erased itself is none.
+        """
         lines = []
         for stream, partial in self._partial.items():
-            if partial.text and partial.is_overdue(now):
-                lines.append((stream, partial.text))
+            is_due = now == math.inf or partial.is_overdue(now)
+            if is_due and partial.text.strip(b"\r \t"):
+                lines.append((stream, _newest_form(partial.text)))
                 partial.text = b""
                 partial.is_continuation = True
         return lines
@@ -178,13 +182,6 @@ class LineAssembler:
             for stream, partial in self._partial.items()
             if (b"\r" in partial.text or partial.is_overdue(now)) and partial.text.strip()
         ]
-
-    def pop_all(self) -> list[tuple[Stream, bytes]]:
-        """Return all unfinished lines; a progress bar that erased itself is none."""
-        texts = [(stream, each.text) for stream, each in self._partial.items()]
-        self._partial.clear()
-        # An empty one is the rest of a line that was returned.
-        return [(stream, _newest_form(text)) for stream, text in texts if text.strip(b"\r \t")]
 
 
 def _newest_form(line: bytes) -> bytes:
