@@ -6,7 +6,6 @@ nothing else: the bytes that wait are counted, and callers check `is_full` befor
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -29,7 +28,7 @@ from runner.ui.console.lines import (
 from runner.ui.console.progress_bar import STEP_KEY, ProgressBar
 from runner.ui.console.status_area import StatusArea
 from runner.ui.console.traceback_folding import TracebackFolder
-from runner.ui.console.writer import Writer
+from runner.ui.console.writer import ERR, OUT, Writer
 from runner.ui.layout import message_width
 from runner.ui.output import message_text
 
@@ -37,7 +36,6 @@ MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
 FIGURES_S = 30.0  # the interval at which figures are shown without an area
 MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
-OUT, ERR = 1, 2
 SEEN_LINES = 40  # the last lines, which a person still sees
 SEEN_BYTES = 1 << 14
 READER_GONE_NOTE = (
@@ -89,17 +87,13 @@ class Console:
         self._area = StatusArea(nodes, colour=has_colour)
         sys.stdout.flush()
 
-        def say_reader_is_gone() -> None:
-            with contextlib.suppress(OSError):
-                os.write(ERR, reader_gone_note)
-
         # One writer where both are the same terminal or file, so that lines keep their order; else
         # two, so that a blocked pipe does not hold back messages.
         area = self._area if is_live else None
-        writer = Writer(OUT, self._tick, say_reader_is_gone, area)
+        writer = Writer(OUT, self._tick, reader_gone_note, area)
         self._writers = {OUT: writer, ERR: writer}
         if not _is_one_output():
-            self._writers[ERR] = Writer(ERR, self._tick, on_reader_gone=lambda: None)
+            self._writers[ERR] = Writer(ERR, self._tick)
         for writer in set(self._writers.values()):
             writer.start()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from runner.ui.console.status_area import Row, StatusArea
 
+OUT, ERR = 1, 2
 BATCH_BYTES = 1 << 18  # the number of bytes up to which small pieces are written together
 SUSPENDED_S = 1.5  # a wait longer than planned by this means that the process was stopped (Ctrl-Z)
 INTERVAL_S = 0.25
@@ -21,8 +22,8 @@ REDRAW_INTERVAL_S = 0.125
 class Writer(threading.Thread):
     """A thread that writes to one file.
 
-    It calls `tick` at every interval, but not while a write blocks. When the reader is gone it
-    calls `on_reader_gone` once, and writes no more.
+    It calls `tick` at every interval, but not while a write blocks. When the reader is gone, it
+    writes the `farewell` to standard error, and no more to the file.
 
     With an `area`, the file is a terminal. Each write erases the area, adds its lines, and draws
     the area again, so that no part of it remains among the lines. The cursor rests below the area,
@@ -34,7 +35,7 @@ class Writer(threading.Thread):
         self,
         descriptor: int,
         tick: Callable[[], None],
-        on_reader_gone: Callable[[], None],
+        farewell: bytes = b"",
         area: StatusArea | None = None,
     ) -> None:
         super().__init__(daemon=True, name=f"fd {descriptor}")
@@ -44,7 +45,7 @@ class Writer(threading.Thread):
         self.takes_colours = os.isatty(descriptor) and not os.environ.get("NO_COLOR")
         self._descriptor = descriptor
         self._tick = tick
-        self._on_reader_gone = on_reader_gone
+        self._farewell = farewell
         self._area = area
         self._pieces: deque[bytes] = deque()
         self._is_finishing = False
@@ -105,7 +106,8 @@ class Writer(threading.Thread):
                 time.sleep(0.01)
             except OSError:  # a reader such as `head` has ended: the run continues
                 self.is_broken = True
-                self._on_reader_gone()
+                with contextlib.suppress(OSError):
+                    os.write(ERR, self._farewell)
 
     def _framed(self, data: bytes, area: StatusArea) -> bytes:
         """Return the bytes that write `data`, whole lines, above the area."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from runner.ui.console import console
+from runner.ui.console import console, writer
 from runner.ui.console.console import Console
 from tests.lab.waiting import PATIENCE, wait_until
 
@@ -53,7 +53,8 @@ def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
 @pytest.fixture
 def err(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     pipe = Pipe()
-    monkeypatch.setattr(console, "ERR", pipe.writing)
+    for module in (console, writer):
+        monkeypatch.setattr(module, "ERR", pipe.writing)
     yield pipe
     pipe.drop()
 
