@@ -19,7 +19,7 @@ from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
 from runner.core.text import printable
-from runner.ui.console.plain import Console
+from runner.ui.console.console import Console
 from runner.ui.reports import report
 from runner.ui.reports.internal_fault import reporting_faults
 from runner.ui.reports.run_table import describe_run

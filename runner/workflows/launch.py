@@ -45,7 +45,7 @@ from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_i
 from runner.core.relaunch.next_attempt import assign_voters
 from runner.core.shell import this_program
 from runner.core.text import join_some
-from runner.ui.console.plain import open_console
+from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show
 from runner.ui.reports import report

@@ -6,7 +6,7 @@ Those of hosts are merged by their names; those of ranks are their stacks, the e
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,16 +14,8 @@ from runner.core.errors import Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import Origin, PullResult, SweepRun
 from runner.core.model.run_info import RunInfo
-from runner.core.outcome.stacks import (
-    Stack,
-    StackGroup,
-    StackReport,
-    group_run_stacks,
-    parse_dumps,
-    summary,
-)
-from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
-from runner.core.protocol.paths import STACKS_LOG, RunPaths
+from runner.core.outcome.stacks import StackGroup, StackReport, summary
+from runner.core.protocol.paths import RunPaths
 from runner.core.text import counted, format_duration, format_ranges, format_size, printable
 from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
@@ -249,56 +241,3 @@ def _stack_lines(report: StackReport, group: StackGroup) -> list[str]:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]
     return [f"  {title}, innermost first:", *rows]
-
-
-class StallReporter:
-    """Reports a stalled run, once the stacks of all its hosts are in their logs `stacks`."""
-
-    def __init__(
-        self, plan: Plan, message: Callable[[str], None], read_stacks: Callable[[str], str]
-    ) -> None:
-        self._plan, self._message, self._read_stacks = plan, message, read_stacks
-        self._stalled: dict[str, Stalled] = {}
-        self._ended_nodes: set[str] = set()
-        self._is_reported = False
-
-    def on_event(self, event: Event) -> None:
-        """Handle an event."""
-        body = event.body
-        if isinstance(body, Stalled):
-            self._stalled[event.node] = body
-        elif isinstance(body, ProgressResumed):
-            # Only of its own: another host may have missed a short progress, and will not report
-            # its stall again, or has already reported a later one.
-            self._stalled.pop(event.node, None)
-            if self._is_reported:
-                self._message(f"the run makes progress again (first seen on {event.node})")
-            self._is_reported = False
-        elif isinstance(body, Ended):
-            self._ended_nodes.add(event.node)
-        self.report_if_complete()
-
-    def report_if_complete(self) -> None:
-        """Show the stacks of all ranks if they are complete."""
-        nodes = [share.node for share in self._plan.nodes if share.node not in self._ended_nodes]
-        if self._is_reported or not self._stalled or not set(nodes) <= self._stalled.keys():
-            return
-        stacks_by_node: dict[str, Sequence[Stack]] = {}
-        for node, stall in self._stalled.items():
-            if stall.dump_time:
-                dumps = parse_dumps(self._read_stacks(node))
-                dumps = [dump for dump in dumps if dump.time == stall.dump_time]
-                if not dumps or not dumps[-1].is_complete:
-                    return
-                stacks_by_node[node] = dumps[-1].stacks
-        self._is_reported = True
-        first = next(iter(self._stalled.values()))
-        consequence = "; the run is being stopped" if first.stops_run else ""
-        self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
-        unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
-        self._message(render_stacks(group_run_stacks(self._plan, stacks_by_node), unreachable))
-
-    def on_log(self, source: str) -> None:
-        """Handle new content of a log."""
-        if source == STACKS_LOG:
-            self.report_if_complete()

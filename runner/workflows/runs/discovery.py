@@ -23,7 +23,7 @@ from runner.core.model.results import RemoteRun
 from runner.core.model.spec import LaunchRequest, Node, Spec, are_local
 from runner.core.protocol.states import State
 from runner.core.shell import this_program
-from runner.ui.console.plain import Console, open_console
+from runner.ui.console.console import Console, open_console
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import HostPool, open_host_pool
