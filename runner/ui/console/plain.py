@@ -21,7 +21,7 @@ from runner.ui.console.lines import NO_RANK, LineAssembler, Source, Stream, clea
 from runner.ui.console.progress_bar import ProgressBar
 from runner.ui.console.traceback_folding import TracebackFolder
 from runner.ui.console.writer import Writer
-from runner.ui.layout import message_width
+from runner.ui.layout import terminal_width
 from runner.ui.output import message_text
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
@@ -68,7 +68,7 @@ class Console:
         self._coloured = {fd for fd in (OUT, ERR) if os.isatty(fd) and not os.getenv("NO_COLOR")}
         self._is_muted = False
         self._work_folders: dict[str, bytes] = {}
-        width = functools.partial(message_width, ERR)
+        width = functools.partial(terminal_width, ERR)
         self._folder = TracebackFolder(width, self._bare, is_active=folds_tracebacks)
         self._bar: ProgressBar | None = None
         self._next_figures = 0.0
@@ -285,7 +285,7 @@ def _is_one_output() -> bool:
 
 def encode_lines(text: str) -> bytes:
     """Return text as whole lines of bytes that can always be written, and only show."""
-    return f"{message_text(text, ERR).rstrip()}\n".encode()
+    return f"{message_text(text).rstrip()}\n".encode()
 
 
 def open_console(

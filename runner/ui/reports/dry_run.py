@@ -148,7 +148,7 @@ def _template(
             text += words[0].quoted
         else:
             # Only what follows the last `=` that they have in common is a variable.
-            common = os.path.commonprefix([word.text for word in words])
+            common = os.path.commonprefix([word.text for word in words])  # noqa: RUF071 (no paths)
             prefix = common[: common.rfind("=") + 1]
             option = re.search(r"([A-Za-z_]\w*)=\Z", prefix)
             name = option[1] if option else words[0].variable

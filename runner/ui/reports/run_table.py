@@ -169,99 +169,79 @@ HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PRO
 BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER", "ATTEMPT", "GPUS")
 """The headers; where not all have room, the first of these are columns."""
 
-SAYS_NOTHING = {"GPUS": ("-",), "ATTEMPT": ("1",), "PROGRESS": ("-",), "FOLDER": ("-", ".")}
-MIN_WIDTH = 40  # a narrower terminal breaks the lines itself
-
 
 def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH, reader: str = "") -> str:
     """Return the table as text; what has no column in this width is on a second line of its row.
 
     The `reader` is who launched the runs that need not be told whose they are.
     """
-    if table.rows:
-        lines = _run_lines(table.rows, max(width, MIN_WIDTH), {**SAYS_NOTHING, "BY": (reader,)})
-    else:
-        scope = " on the hosts that answered" if table.unreachable else ""
-        nothing = f"nothing is running{scope} (--all shows ended runs)"
-        lines = [f"no runs{scope}" if all_ else nothing]
+    scope = " on the hosts that answered" if table.unreachable else ""
+    nothing = f"nothing is running{scope} (--all shows ended runs)"
+    lines = _run_lines(table.rows, width, reader)
+    lines = lines or [f"no runs{scope}" if all_ else nothing]
     for use in table.foreign_gpu_use:
         gpus = ", ".join(map(str, use.gpus))
         lines.append(f"{use.node}: GPU {gpus} in use by {', '.join(use.users)}, outside these runs")
     for name, count in table.unreadable_runs.items():
         if count:
             lines.append(f"{name}: {counted(count, 'run')} of other users, not readable")
-    for name, problem in table.unreachable.items():
-        lines.append(f"{name}: not asked: {problem.message}")
+    lines += [f"{name}: not asked: {each.message}" for name, each in table.unreachable.items()]
     return "\n".join(lines)
 
 
-def _run_lines(
-    table_rows: Sequence[Row], width: int, says_nothing: Mapping[str, tuple[str, ...]]
-) -> list[str]:
-    """Return the lines of the headers and the runs; columns that say nothing give way first."""
-    cells = [_cells(row) for row in table_rows]
-    columns = {header: [header, *(row[header] for row in cells)] for header in HEADERS}
-    silent = {h for h in HEADERS if {*columns[h][1:]} <= {*says_nothing.get(h, ())}}
-    wanted = [header for header in BY_WEIGHT if header not in silent & {"PROGRESS", "FOLDER"}]
-    if len(_fitting(columns, wanted, width)) < len(wanted):
-        wanted = [header for header in BY_WEIGHT if header not in silent]
-    kept = _fitting(columns, wanted, width)
-    shown = [columns[header] for header in HEADERS if header in kept]
-    head, *run_lines = aligned(zip(*shown, strict=True), indent="")
-    lines = [head]
-    for line, row in zip(run_lines, cells, strict=True):
-        lines.append(line)
-        told = [h for h in HEADERS if h in wanted and h not in kept]
-        told = [h for h in told if row[h] not in says_nothing.get(h, ("",))]
-        notes = [f"{header.lower()} {row[header]}" for header in told]
-        if notes:
-            whole = "; ".join(note.replace(" ", "\xa0") for note in notes)
-            wrapped = wrap(whole, width, margin="    ", hanging_margin="    ")
-            lines += [line.replace("\xa0", " ") for line in wrapped]
-    return lines
-
-
-def _fitting(
-    columns: Mapping[str, Sequence[str]], wanted: Sequence[str], width: int
-) -> Sequence[str]:
-    """Return the first of the wanted headers, as many as fit, but at least one."""
+def _run_lines(runs: Sequence[Row], width: int, reader: str) -> list[str]:
+    """Return the lines of the headers and the runs, without what no run has to say."""
     from rich.cells import cell_len
 
+    if not runs:
+        return []
+    says_nothing = {"BY": (reader,), "ATTEMPT": ("1",), "FOLDER": ("-", ".")}
+    cells = [_cells(row) for row in runs]
+    told = [
+        {header for header in HEADERS if row[header] not in says_nothing.get(header, ("-",))}
+        for row in cells
+    ]
+    wanted = [header for header in BY_WEIGHT if header in set().union(*told)]
+    kept: set[str] = set()
     left = width + COLUMN_GAP
-    for count, header in enumerate(wanted):
-        left -= max(map(cell_len, columns[header])) + COLUMN_GAP
-        if left < 0 and count:
-            return wanted[:count]
-    return wanted
+    for header in wanted:
+        left -= max(cell_len(row[header]) for row in ({header: header}, *cells)) + COLUMN_GAP
+        if left < 0 and kept:
+            break
+        kept.add(header)
+    shown = [header for header in HEADERS if header in kept]
+    rows_shown = [shown, *([row[header] for header in shown] for row in cells)]
+    lines = aligned(rows_shown, indent="")
+    blocks = [lines[:1]]
+    for line, row, headers in zip(lines[1:], cells, told, strict=True):
+        notes = [f"{each.lower()} {row[each]}" for each in HEADERS if each in headers - kept]
+        whole = "; ".join(note.replace(" ", "\xa0") for note in notes)
+        more = wrap(whole, width, margin="    ", hanging_margin="    ") if notes else []
+        blocks.append([line, *(each.replace("\xa0", " ") for each in more)])
+    return [line for block in blocks for line in block]
 
 
 def _cells(row: Row) -> dict[str, str]:
     """Return the cells by their headers."""
-    age = f"{format_age(row.age)} ago" if row.ended else format_age(row.age)
     progress = ""
     if row.progress:
         done = row.progress
         texts = (step_text(done), rate_text(done), left_text(done.left_s))
         progress = ", ".join(filter(None, texts))
+    names = fold_names(row.nodes) or "none"
     cells = {
         "RUN": row.run_id,
         "TASK": row.task,
         "BY": row.owner,
         "STATE": row.state,
-        "AGE": age,
-        "NODES": nodes_text(row),
+        "AGE": f"{format_age(row.age)}{' ago' if row.ended else ''}",
+        "NODES": names if len(row.nodes) == row.of else f"{names} of {row.of}",
         "GPUS": str(row.gpus or "-"),
         "ATTEMPT": str(row.attempt + 1),
         "PROGRESS": progress or "-",
         "FOLDER": display_folder(row.folder) or "-",
     }
     return {header: printable(cell) for header, cell in cells.items()}
-
-
-def nodes_text(row: Row) -> str:
-    """Return the nodes that answered, and of how many where that is not all."""
-    names = fold_names(row.nodes) or "none"
-    return names if len(row.nodes) == row.of else f"{names} of {row.of}"
 
 
 def describe_run(info: RunInfo, folder: str = "") -> str:
