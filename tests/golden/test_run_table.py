@@ -52,7 +52,7 @@ TABLES = {
 
 
 def shown(runs: Sequence[Row], width: int) -> str:
-    return render(Table(runs, (), {}, {}), all_=True, width=width, reader="ada@laptop")
+    return render(Table(runs, {}, {}), all_=True, width=width, reader="ada@laptop")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

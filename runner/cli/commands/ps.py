@@ -33,15 +33,14 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
     from runner.workflows.runs.discovery import open_run_finder
 
     composed = selection.contact_latest()
-    with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
+    with open_run_finder(composed, "ps", plain=True) as finder:
         runs = finder.runs()
         ends = _ends_on_record(runs) if all_ else {}
         places = {run.run_id: run_index.folder_of(run.info) for run in runs}
         folders = {run_id: str(folder) for run_id, folder in places.items() if folder}
         offsets = finder.clock_offsets
         rows = run_table.rows(runs, ends, all_=all_, clock_offsets=offsets, folders=folders)
-        others = run_table.foreign_gpu_use(finder.facts, runs)
-        table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
+        table = run_table.Table(rows, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster)

@@ -9,7 +9,6 @@ from typing import Any
 
 from runner.core.codec import encode
 from runner.core.errors import Problem
-from runner.core.model.facts import Facts
 from runner.core.model.metrics import RankProgress
 from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import (
@@ -54,20 +53,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class ForeignGpuUse:
-    """GPUs of a host that are in use by processes outside the table's runs."""
-
-    node: str
-    gpus: tuple[int, ...]
-    users: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Table:
     """Everything that `ps` shows."""
 
     rows: Sequence[Row]
-    foreign_gpu_use: Sequence[ForeignGpuUse]
     unreachable: Mapping[str, Problem]
     unreadable_runs: Mapping[str, int]
 
@@ -75,7 +64,6 @@ class Table:
         """Return the result as data for a program."""
         return {
             "runs": [encode(row) for row in self.rows],
-            "occupied": [encode(use) for use in self.foreign_gpu_use],
             "silent": {name: problem.message for name, problem in self.unreachable.items()},
             "hidden": dict(self.unreadable_runs),
         }
@@ -145,26 +133,6 @@ def next_step(row: Row, run_flags: str) -> str:
     )
 
 
-def foreign_gpu_use(facts: Mapping[str, Facts], runs: Iterable[RemoteRun]) -> list[ForeignGpuUse]:
-    """Return the GPUs in use by processes that belong to none of these runs.
-
-    Where a run uses GPUs, processes of its owner and of unknown users count as the run's.
-    """
-    owners: dict[str, set[str]] = {}
-    for run in runs:
-        for name, status in run.by_host.items():
-            if status.is_active and run.info.gpus:
-                owners.setdefault(run.asked[name], {""}).add(status.owner)
-    uses = []
-    for name, host_facts in facts.items():
-        run_owners = owners.get(name, set())
-        foreign = [(gpu, {p.user for p in gpu.processes} - run_owners) for gpu in host_facts.gpus]
-        if gpus := tuple(gpu.index for gpu, users in foreign if users):
-            users = {user or "?" for _, of_gpu in foreign for user in of_gpu}
-            uses.append(ForeignGpuUse(name, gpus, tuple(sorted(users))))
-    return uses
-
-
 HEADERS = ("RUN", "TASK", "BY", "STATE", "AGE", "NODES", "GPUS", "ATTEMPT", "PROGRESS", "FOLDER")
 BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER", "ATTEMPT", "GPUS")
 """The headers; where not all have room, the first of these are columns."""
@@ -179,9 +147,6 @@ def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH, reader: st
     nothing = f"nothing is running{scope} (--all shows ended runs)"
     lines = _run_lines(table.rows, width, reader)
     lines = lines or [f"no runs{scope}" if all_ else nothing]
-    for use in table.foreign_gpu_use:
-        gpus = ", ".join(map(str, use.gpus))
-        lines.append(f"{use.node}: GPU {gpus} in use by {', '.join(use.users)}, outside these runs")
     for name, count in table.unreadable_runs.items():
         if count:
             lines.append(f"{name}: {counted(count, 'run')} of other users, not readable")

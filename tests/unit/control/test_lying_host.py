@@ -511,7 +511,7 @@ def listing_of_a_liar(pool: Pool) -> None:
     rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={}, folders={})
     shown(
         run_table.render(
-            run_table.Table(rows, (), finder.unreachable, finder.unreadable_runs), all_=True
+            run_table.Table(rows, finder.unreachable, finder.unreadable_runs), all_=True
         )
     )
     for run in runs:

@@ -24,8 +24,8 @@ def test_folders_are_shown_where_a_run_is_of_another(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     own, unknown = row("run-a", str(tmp_path / "here")), row("run-c", "")
-    assert "FOLDER" not in render(Table([own, unknown], (), {}, {}), all_=False)
-    table = Table([own, row("run-b", str(tmp_path / "there")), unknown], (), {}, {})
+    assert "FOLDER" not in render(Table([own, unknown], {}, {}), all_=False)
+    table = Table([own, row("run-b", str(tmp_path / "there")), unknown], {}, {})
     lines = render(table, all_=False).splitlines()
     assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
 
