@@ -90,6 +90,8 @@ def table_lines(table: Table, width: int = UNLIMITED_WIDTH, *, colour: bool = Fa
     """Return a table of Rich's as lines of at most this width."""
     from rich.console import Console
 
+    if not table.rows:  # Rich would print an empty line
+        return []
     colours: Literal["standard"] | None = "standard" if colour else None
     console = Console(width=width, color_system=colours, force_terminal=colour)
     with console.capture() as captured:

@@ -111,7 +111,7 @@ def render_findings(
         where = Text(names if len(names) <= MAX_NAMES_WIDTH else f"{count} nodes")
         message = Text(printable(problem.message), overflow="fold")
         table.add_row(Text(check), Text(Level.OK.value, "green"), where, message)
-    lines = table_lines(table, width, colour=colour) if table.rows else []
+    lines = table_lines(table, width, colour=colour)
     counts: list[str] = []
     for level, code in COLOURS.items():
         rows = _rows(by_check, level)

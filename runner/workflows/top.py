@@ -171,15 +171,7 @@ class HostWatch:
                 ),
                 *in_jobs.values(),
             ),
-            runs=tuple(
-                run_table.rows(
-                    self._runs,
-                    {},
-                    all_=False,
-                    clock_offsets=self.finder.clock_offsets,
-                    folders={},
-                )
-            ),
+            runs=tuple(run_table.rows(self._runs, self.finder.clock_offsets)),
         )
 
     def _look_for_end(self) -> None:

@@ -39,7 +39,7 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         places = {run.run_id: run_index.folder_of(run.info) for run in runs}
         folders = {run_id: str(folder) for run_id, folder in places.items() if folder}
         offsets = finder.clock_offsets
-        rows = run_table.rows(runs, ends, all_=all_, clock_offsets=offsets, folders=folders)
+        rows = run_table.rows(runs, offsets, all_=all_, ends=ends, folders=folders)
         table = run_table.Table(rows, finder.unreachable, finder.unreadable_runs)
     text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]

@@ -33,37 +33,26 @@ CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of t
 
 def run_header(plan: Plan) -> str:
     """Return what runs where, and which code: two lines, and more where nodes differ."""
-    shape, *rows = _shape(plan)
-    attempt = f", attempt {plan.attempt + 1}" if plan.attempt else ""
-    code = [f"code: {code_name(plan.release, plan.commit)}"] if plan.release else []
-    code += [f"image: {plan.image}"] if plan.image else []
-    lines = [f"run {plan.run_id}: {plan.task} on {shape}{attempt}"]
-    lines += [f"  {', '.join(code)}"] if code else []
-    return "\n".join([*lines, *rows])
-
-
-def attempt_header(plan: Plan) -> str:
-    """Return the parts of the header that may differ in a later attempt."""
-    return f"attempt {plan.attempt + 1}: " + "\n".join(_shape(plan))
-
-
-def _shape(plan: Plan) -> list[str]:
-    """Return nodes, ranks and backend in a line; if nodes differ, those of each kind in others."""
     names = fold_names(each.node for each in plan.nodes)
     where = names if plan.cluster == names else f"{names} ({plan.cluster})"
     alike = itertools.groupby(plan.nodes, attrgetter("nproc", "gpus"))  # neighbours
     groups = [list(group) for _, group in alike]
-    if len(groups) == 1 and not plan.torch_assigns_ranks:
-        return [f"{where}, {_node_text(plan.nodes)}, {plan.backend}"]
     ranks = counted(plan.world_size, "rank")
     nodes = counted(len(plan.nodes), "node")
     size = f"{nodes}, {ranks}"
+    rows = [(fold_names(each.node for each in group), _node_text(group)) for group in groups]
     if plan.torch_assigns_ranks:
         limits = f" ({plan.min_nodes} to {plan.max_nodes} may take part)"
         limits = limits if plan.min_nodes < plan.max_nodes else ""
         size = f"{ranks} on {nodes}{limits}, numbered by torch"
-    rows = ((fold_names(each.node for each in group), _node_text(group)) for group in groups)
-    return [f"{where}, {size}, {plan.backend}", *aligned(rows)]
+    elif len(groups) == 1:
+        size = rows.pop()[1]
+    attempt = f", attempt {plan.attempt + 1}" if plan.attempt else ""
+    code = [f"code: {code_name(plan.release, plan.commit)}"] if plan.release else []
+    code += [f"image: {plan.image}"] if plan.image else []
+    lines = [f"run {plan.run_id}: {plan.task} on {where}, {size}, {plan.backend}{attempt}"]
+    lines += [f"  {', '.join(code)}"] if code else []
+    return "\n".join([*lines, *aligned(rows)])
 
 
 def _node_text(group: Sequence[NodePlan]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from runner.core.codec import encode
@@ -13,7 +14,6 @@ from runner.core.model.metrics import RankProgress
 from runner.core.model.results import NodeResult, RemoteRun
 from runner.core.model.run_info import (
     BROKEN,
-    HostRunStatus,
     RunInfo,
     aggregate_state,
     current_hosts,
@@ -71,11 +71,11 @@ class Table:
 
 def rows(
     runs: Iterable[RemoteRun],
-    ends: Mapping[str, str],
-    *,
-    all_: bool,
     clock_offsets: Mapping[str, float],
-    folders: Mapping[str, str],
+    *,
+    all_: bool = False,
+    ends: Mapping[str, str] = {},
+    folders: Mapping[str, str] = {},
 ) -> list[Row]:
     """Return a row per active run, or per run with `all_`; the youngest first.
 
@@ -93,6 +93,7 @@ def rows(
         if is_active and info.launched_at:
             age = time.time() - info.launched_at
         elastic = elastic_summary(info, seen) if is_active else ""
+        progress = [status.progress for status in seen.values() if status.progress and is_active]
         unattended = [s.unattended_left_s for s in seen.values() if s.unattended_left_s is not None]
         table_rows.append(
             Row(
@@ -107,16 +108,11 @@ def rows(
                 attempt=info.attempt,
                 ended=not is_active,
                 unattended_left_s=min(unattended, default=None),
-                progress=_progress(seen.values()) if is_active else None,
+                progress=min(progress, key=attrgetter("rank"), default=None),
                 folder=folders.get(info.run_id, ""),
             )
         )
     return table_rows[::-1]
-
-
-def _progress(statuses: Iterable[HostRunStatus]) -> RankProgress | None:
-    found = [status.progress for status in statuses if status.progress]
-    return min(found, key=lambda progress: progress.rank, default=None)
 
 
 def next_step(row: Row, run_flags: str) -> str:
