@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
 from runner.cli.verb import verb
+from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.shell import this_program
 from runner.core.text import join_some
@@ -40,11 +41,21 @@ def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
         folders = {run_id: str(folder) for run_id, folder in places.items() if folder}
         offsets = finder.clock_offsets
         rows = run_table.rows(runs, offsets, all_=all_, ends=ends, folders=folders)
-        table = run_table.Table(rows, finder.unreachable, finder.unreadable_runs)
-    text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
+    silent = finder.unreachable
+    hidden = finder.unreadable_runs
+    if json_:
+        data = {
+            "runs": [encode(row) for row in rows],
+            "silent": {name: problem.message for name, problem in silent.items()},
+            "hidden": hidden,
+        }
+        show(json.dumps(data))
+        return 0
+    width = terminal_width()
+    text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster)
-    show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))
+    show("\n".join(filter(None, (text, *notes))))
     return 0
 
 

@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
-from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.metrics import RankProgress
 from runner.core.model.results import NodeResult, RemoteRun
@@ -50,23 +48,6 @@ class Row:
     unattended_left_s: float | None = None  # until it ends for want of a controller
     progress: RankProgress | None = None  # of the lowest rank that says how far it is
     folder: str = ""  # on this machine, that it was launched from; "" if it is not known
-
-
-@dataclass(frozen=True)
-class Table:
-    """Everything that `ps` shows."""
-
-    rows: Sequence[Row]
-    unreachable: Mapping[str, Problem]
-    unreadable_runs: Mapping[str, int]
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the result as data for a program."""
-        return {
-            "runs": [encode(row) for row in self.rows],
-            "silent": {name: problem.message for name, problem in self.unreachable.items()},
-            "hidden": dict(self.unreadable_runs),
-        }
 
 
 def rows(
@@ -134,19 +115,26 @@ BY_WEIGHT = ("RUN", "STATE", "TASK", "AGE", "NODES", "PROGRESS", "BY", "FOLDER",
 """The headers; where not all have room, the first of these are columns."""
 
 
-def render(table: Table, *, all_: bool, width: int = UNLIMITED_WIDTH, reader: str = "") -> str:
+def render(
+    runs: Sequence[Row],
+    unreachable: Mapping[str, Problem],
+    unreadable_runs: Mapping[str, int],
+    *,
+    all_: bool,
+    width: int = UNLIMITED_WIDTH,
+    reader: str = "",
+) -> str:
     """Return the table as text; what has no column in this width is on a second line of its row.
 
     The `reader` is who launched the runs that need not be told whose they are.
     """
-    scope = " on the hosts that answered" if table.unreachable else ""
+    scope = " on the hosts that answered" if unreachable else ""
     nothing = f"nothing is running{scope} (--all shows ended runs)"
-    lines = _run_lines(table.rows, width, reader)
-    lines = lines or [f"no runs{scope}" if all_ else nothing]
-    for name, count in table.unreadable_runs.items():
+    lines = _run_lines(runs, width, reader) or [f"no runs{scope}" if all_ else nothing]
+    for name, count in unreadable_runs.items():
         if count:
             lines.append(f"{name}: {counted(count, 'run')} of other users, not readable")
-    lines += [f"{name}: not asked: {each.message}" for name, each in table.unreachable.items()]
+    lines += [f"{name}: not asked: {problem.message}" for name, problem in unreachable.items()]
     return "\n".join(lines)
 
 

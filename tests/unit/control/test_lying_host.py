@@ -509,11 +509,7 @@ def listing_of_a_liar(pool: Pool) -> None:
     finder = RunFinder(pool, "")
     runs = finder.runs()
     rows = run_table.rows(runs, finder.clock_offsets, all_=True)
-    shown(
-        run_table.render(
-            run_table.Table(rows, finder.unreachable, finder.unreadable_runs), all_=True
-        )
-    )
+    shown(run_table.render(rows, finder.unreachable, finder.unreadable_runs, all_=True))
     for run in runs:
         record = finder.load_record(run)
         shown(report.run_header(record.plan))
