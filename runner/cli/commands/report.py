@@ -102,12 +102,12 @@ def _with_stall(run: RunData, folder: Path) -> RunData:
 
 def _run_before(record: Path, run: RunData) -> RunData | None:
     """Return the last run of the same task that was launched before a run, from its folder."""
-    from runner.control.history.run_reader import METRICS, read_run
+    from runner.control.history.run_reader import read_run
     from runner.control.record import run_index
 
     beside = [folder for folder in run_index.records() if folder.parent == record.resolve().parent]
     for folder in beside[:MAX_BEFORE]:
-        other = read_run(folder, parts=frozenset({METRICS}))
+        other = read_run(folder, is_whole=False)
         is_earlier = (other.launched_at or 0.0) < (run.launched_at or 0.0)
         if is_earlier and other.task == run.task:
             return other

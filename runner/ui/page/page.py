@@ -16,11 +16,11 @@ from runner.core.history.comparison import (
     best_word,
     code_text,
     differing_values,
+    flat_config,
     gpu_hours,
     set_values,
-    value_text,
 )
-from runner.core.history.run_data import LogTail, RunData, flat_config
+from runner.core.history.run_data import LogTail, RunData
 from runner.core.outcome.first_failure import failure_text
 from runner.core.outcome.verdict import Verdict
 from runner.core.shell import line, this_program
@@ -62,7 +62,6 @@ class RunView:
     failure: Failure | None
     timeline: Timeline
     events: list[EventRow]
-    events_left_out: int
     keys: list[tuple[str, str]]  # that were set
     config: list[tuple[str, str]]
     logs: list[tuple[str, str]]
@@ -153,7 +152,6 @@ def _view(
     if end is None:
         seen = [run.events[-1].wall] if run.events else []
         end = max([origin, *seen, *([time.time()] if run.verdict is None else [])])
-    flat = {key: value_text(value) for key, value in flat_config(run.config).items()}
     return RunView(
         run_id=printable(run.run_id),
         number=number,
@@ -164,9 +162,8 @@ def _view(
         failure=_failure(run),
         timeline=timeline(run, origin, end),
         events=event_rows(run, origin),
-        events_left_out=max(0, run.event_count - len(run.events)),
         keys=_printable(set_values(run, defaults)),
-        config=_printable(flat),
+        config=_printable(flat_config(run.config)),
         logs=_logs(run.logs, run_count),
         commands=_commands(run),
         problems=[printable(problem) for problem in run.problems],
