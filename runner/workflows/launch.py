@@ -276,8 +276,8 @@ class LaunchSession:
         started_at = time.monotonic()
         if self._notifier:
             self._notifier.begin(plan)
-        header = report.attempt_header if plan.attempt else report.run_header
-        self._console.message(header(plan) + report.absent_ranks(plan, self._request.console_ranks))
+        absent = report.absent_ranks(plan, self._request.console_ranks)
+        self._console.message(report.run_header(plan) + absent)
         if not (plan.attempt or self._pool.spec.detach):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
         is_passing = bool(self._pool.spec.debug)  # how to attach to its rank

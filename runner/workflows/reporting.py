@@ -40,9 +40,8 @@ from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The first line of an exception, not one from the middle of a long text."""
 
-SAMPLES_LIMIT_S = 10.0
-LOGS_LIMIT_S = 10.0
-"""How long a verdict waits for logs that a reader joined too late to see."""
+LIMIT_S = 10.0
+"""How long an end waits for samples, and for logs that a reader joined too late to see."""
 
 PATIENCE_S = 3.0
 OUTPUTS_PATIENCE_S = 10.0
@@ -181,7 +180,7 @@ class Ending:
         if needs_logs:
             self.store.unlock()
             with contextlib.suppress(Interrupted, NotReady):
-                self._download(plan, (LOG,), LOGS_LIMIT_S, PATIENCE_S)
+                self._download(plan, (LOG,), LIMIT_S, PATIENCE_S)
             diagnosis = self.store.diagnose(plan, verdict)
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
@@ -201,14 +200,14 @@ class Ending:
 
     def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:
         """Return the diagnosis with no more than the exception of a traceback just above."""
-        failure = verdict.first_failure
-        if diagnosis is None or failure is None:
+        if not (diagnosis and verdict.first_failure):
             return diagnosis
         quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
-        last = next(iter(find_tracebacks(diagnosis.excerpt)[-1:]), None)
-        is_named = last and last.exception and EXCEPTION.match(last.exception[0])
-        if last and is_named and self.console.has_just_shown(failure.node, quoted):
-            return replace(diagnosis, context=(), excerpt=last.exception[:1])
+        exceptions = [each.exception for each in find_tracebacks(diagnosis.excerpt)]
+        named = exceptions[-1][:1] if exceptions else ()
+        is_named = named and EXCEPTION.match(named[0])
+        if is_named and self.console.has_just_shown(verdict.first_failure.node, quoted):
+            return replace(diagnosis, context=(), excerpt=named)
         return diagnosis
 
     def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:
@@ -220,7 +219,7 @@ class Ending:
             self.console.message(told)
         if not any(node.order.sample_s for node in plan.nodes):
             return
-        limit_s = PATIENCE_S if monitor.interrupted else SAMPLES_LIMIT_S
+        limit_s = PATIENCE_S if monitor.interrupted else LIMIT_S
         with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
             self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
 
