@@ -169,7 +169,7 @@ def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
 
 def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
     """Open the host pool of a verb, with a console."""
-    from runner.ui.console.plain import open_console
+    from runner.ui.console.console import open_console
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]

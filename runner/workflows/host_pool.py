@@ -22,7 +22,7 @@ from runner.core.model.spec import Node, Spec
 from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
-from runner.ui.console.plain import Console
+from runner.ui.console.console import Console
 from runner.ui.layout import fold_names
 
 if TYPE_CHECKING:

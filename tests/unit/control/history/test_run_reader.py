@@ -27,9 +27,10 @@ from tests.golden.builders import plan, request
 
 BEGAN = 1.7e9
 RUN_ID = "0101-1200-train-abcd"
+SAMPLES = "hosts/a/attempt_1/samples.jsonl"
 FILES = [
     *("contact.json", "plan.json", "plan.0.json", "result.json", "config.yaml"),
-    *("events.jsonl", "metrics.jsonl", "samples.jsonl", "sweep.json"),
+    *("events.jsonl", "metrics.jsonl", SAMPLES, "sweep.json"),
 ]
 
 
@@ -80,7 +81,9 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     (store.folder / "metrics.jsonl").write_text(metrics_line(1, loss=0.5, steps=9))
     gpu = GpuSample(0, "A100", utilization=90)
     samples = [Sample("a", 1, BEGAN + n, cpu=10.0 * n, gpus=(gpu,)) for n in range(3)]
-    (store.folder / "samples.jsonl").write_text(sample_lines(*samples))
+    path = store.folder / SAMPLES
+    path.parent.mkdir(parents=True)
+    path.write_text(sample_lines(*samples))
     data = read_run(store.folder)
     assert data.problems == ()
     assert (data.run_id, data.cluster, data.task) == (RUN_ID, "lab", "train")
@@ -105,6 +108,7 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
     """Whatever it has become: cut off, of other types, binary, nested without end, or a pipe."""
     whole = read_run(store.folder)
     path = store.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     for content in (
         b"{",
@@ -125,7 +129,10 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
             path.symlink_to("/etc/passwd")
         data = read_run(store.folder)
         render_page([data, whole])
-        assert any(name.partition(".")[0] in line for line in data.problems), (name, data.problems)
+        assert any(path.name.partition(".")[0] in line for line in data.problems), (
+            name,
+            data.problems,
+        )
         if path.is_dir():
             path.rmdir()
             path.touch()
