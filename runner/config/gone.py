@@ -18,6 +18,7 @@ FLAGS = {
     "-p": "`config KEY` prints a part of the configuration",
     "clean --images": "use `docker image prune --all` on the hosts",
     "logs --since": "use --tail, such as `logs --tail 100`",
+    "report --cluster": "`pull --cluster NAME --run ID` brings the run here; then `report ID`",
     "report --port": "`report --watch 5` writes the page again every 5 s",
     "report --serve": "`report --watch 5` writes the page again every 5 s; `ps` lists runs",
 }
