@@ -10,12 +10,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from runner import __version__
-from runner.cli.parser import VerbParser, help_text, launch_parser, split_words
+from runner.cli.parser import VerbParser, fit_help, help_text, launch_parser, split_words
 from runner.cli.suggestions import (
     LAUNCH_WORDS,
     VERB_ALIASES,
@@ -32,6 +33,7 @@ from runner.config.overrides import is_override, names_file, override_key
 from runner.core import descriptor_limit
 from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import line, this_program
+from runner.ui.layout import terminal_width
 from runner.ui.output import name_output, note
 
 if TYPE_CHECKING:
@@ -188,13 +190,19 @@ def _show_help(flags: argparse.Namespace, for_program: Sequence[str]) -> None:
     """Print what can be set; where the YAML has a fault, by the shipped one, and the fault."""
     from runner.config.compose import open_composer  # noqa: PLC0415
 
-    try:
-        with open_composer(flags.config_dir, for_program) as composer:
-            composer.print_help(flags.overrides, launch_parser())
-    except ConfigError as error:
-        with open_composer(shipped_only=True) as composer:
-            composer.print_help([], launch_parser())
-        print_error(error)
+    shown = StringIO()
+    fault: ConfigError | None = None
+    with redirect_stdout(shown):
+        try:
+            with open_composer(flags.config_dir, for_program) as composer:
+                composer.print_help(flags.overrides, launch_parser())
+        except ConfigError as error:
+            fault = error
+            with open_composer(shipped_only=True) as composer:
+                composer.print_help([], launch_parser())
+    print(fit_help(shown.getvalue(), terminal_width()))
+    if fault:
+        print_error(fault)
 
 
 def _verb_name(words: Sequence[str]) -> str:
@@ -219,6 +227,6 @@ def parse_verb(argv: Sequence[str]) -> int:
     if passed_on and not verb.takes_words:
         parser.error(f"{name} takes no words after `--`")
     if {"--help", "-h"} & set(words):
-        print(help_text(verb))
+        print(fit_help(help_text(verb), terminal_width()))
         return 0
     return verb.run(parser.values(words), passed_on)

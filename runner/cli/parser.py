@@ -15,6 +15,7 @@ from runner.config.overrides import is_override
 from runner.config.validation import suggest
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
+from runner.ui.layout import wrap, wrap_lines
 
 EXAMPLES = {"key": "cluster.python --cluster lab3", "run": "latest"}
 """Values of the options that a verb needs."""
@@ -214,3 +215,14 @@ def help_text(verb: Verb) -> str:
     width = max(map(len, texts))
     lines = [f"  {flag:{width}}  {text}" for flag, text in sorted(texts.items())]
     return "\n".join([verb.help, "", *lines])
+
+
+def fit_help(text: str, width: int) -> str:
+    """Return help as lines of at most this width, commands whole, explanations in their column."""
+    lines = []
+    for each in text.splitlines():
+        if column := re.match(r" +\S.*?  +", each):
+            lines += wrap(each, width, hanging_margin=" " * len(column[0]))
+        else:
+            lines.append(wrap_lines(each, width))
+    return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from runner.core.errors import ConfigError, Interrupted, Problem
 from runner.core.shell import expand_home, this_program
 from runner.core.text import join_some
 from runner.transport.ssh.config_files import host_names
-from runner.ui.layout import terminal_width
+from runner.ui.layout import aligned, terminal_width
 from runner.ui.output import show, show_prose
 
 EXAMPLE_HOSTS = "gpu1 gpu2"
@@ -24,7 +24,6 @@ SHIPPED_CLUSTER = "local"  # this and the task are what works here at once
 SHIPPED_TASK = "resnet18"
 DEFAULT_PYTHON = "python3"
 DEFAULT_SCRIPTS = ("train.py", "main.py")
-CLUSTER_FLAGS = ("hosts", "hostfile", "user", "key", "python")
 SSH_CONFIG = "~/.ssh/config"
 
 PRIMARY = """\
@@ -95,66 +94,74 @@ def scaffold(
     A cluster, a task, and a runner.yaml that makes them the choice of runs that name none. Who
     was asked and named no machines, or no program, gets the shipped one in place of a file.
 
-    Args:
-        cluster: The name of its file.
-        task: The name of its file.
-        interactive: Whether to ask for what is not given.
-        fabfile: Whether to write a fabfile, too.
-        given: The `hosts` or a `hostfile`, `user`, `key`, `python` and `script`.
+    `given` are the `hosts` or a `hostfile`, `user`, `key`, `python` and `script`.
 
     Raises:
         ConfigError: A value is illegal, or a file cannot be written; as after Interrupted, nothing
             is written.
     """
     _check_given(cluster, task, given)
-    nodes = _given_nodes(given.get("hosts", ""), given.get("hostfile", ""))
     cluster_file = Path("conf", "cluster", f"{cluster}.yaml")
     task_file = Path("conf", "task", f"{task}.yaml")
+    primary_file = Path("conf", "runner.yaml")
     asks_cluster = interactive and not _is_there(cluster_file)
     asks_script = interactive and not _is_there(task_file)
-    answers = _ask_for_missing(given, asks_cluster=asks_cluster, asks_script=asks_script)
-    if not nodes and answers.get("hosts"):
-        nodes = parse_hosts(answers["hosts"])
-    names_machines = bool(nodes) or not asks_cluster
-    names_program = bool(answers.get("script")) or not asks_script
-    cluster = cluster if names_machines else SHIPPED_CLUSTER
-    task = task if names_program else SHIPPED_TASK
+    values = _ask_for_missing(given, asks_cluster=asks_cluster, asks_script=asks_script)
+    nodes = _nodes(values)
+    script = values.get("script", "")
+    cluster = SHIPPED_CLUSTER if asks_cluster and not nodes else cluster
+    task = SHIPPED_TASK if asks_script and not script else task
     texts = {}
-    if names_machines:
-        texts[cluster_file] = _cluster_yaml(cluster, task, nodes, answers)
-    if names_program:
-        texts[task_file] = _task_yaml(cluster, task, answers.get("script", ""))
-    primary_file = Path("conf", "runner.yaml")
+    notes = {}
+    if cluster_file.stem == cluster:
+        texts[cluster_file] = _cluster_yaml(cluster, task, nodes, values)
+        notes[cluster_file] = "" if nodes else ": put your own machines below `nodes`"
+    else:
+        notes[primary_file] = ": this machine alone; init --hosts adds others"
+    if task_file.stem == task:
+        texts[task_file] = _task_yaml(cluster, task, script)
+        notes[task_file] = "" if script else ": name your own program as `script`"
     texts[primary_file] = PRIMARY.format(cluster=cluster, task=task)
     if fabfile:
         texts[Path("fabfile.py")] = FABFILE
-    existing = tuple(file for file in texts if _is_there(file))
-    new = {file: text for file, text in texts.items() if file not in existing}
-    outcome = ScaffoldResult(tuple(new), existing, (f"cluster={cluster}", f"task={task}"))
-    nearest_conf = next(iter(conf_folders([])))
-    _write(new)
-    edits = {
-        cluster_file: "" if nodes else ": put your own machines below `nodes`",
-        task_file: "" if answers.get("script") else ": name your own program as `script`",
-        primary_file: "" if names_machines else ": this machine alone; init --hosts adds others",
-    }
-    _print_files(outcome, edits, nearest_conf)
-    _print_unused(given, existing, (cluster_file, task_file))
-    _print_next_steps([] if primary_file in new else outcome.overrides)
-    return outcome
+    existing = tuple(filter(_is_there, texts))
+    written = tuple(file for file in texts if file not in existing)
+    earlier_conf = conf_folders([])[0]
+    _write({file: texts[file] for file in written})
+    for file in written:
+        show_prose(f"wrote  {file}{notes.get(file, '')}")
+    for file in existing:
+        show_prose(f"kept   {file}, as it is")
+    if cluster_file in existing or task_file in existing:
+        show_prose("--cluster OTHER and --task OTHER write other files")
+    if earlier_conf not in (Path.cwd() / "conf", shipped_folder()):
+        note = "is not read from here any more: conf is nearer (--config-dir adds it)"
+        show_prose(f"{earlier_conf} {note}")
+    overrides = (f"cluster={cluster}", f"task={task}")
+    _print_next_steps(() if primary_file in written else overrides)
+    return ScaffoldResult(written, existing, overrides)
 
 
 def _check_given(cluster: str, task: str, given: Mapping[str, str]) -> None:
     """Raise ConfigError for an illegal value of a flag."""
-    for flag, name in {"--cluster": cluster, "--task": task}.items():
+    for flag, name in (("--cluster", cluster), ("--task", task)):
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
             message = f"{name!r} is no name for a file of YAML; use a-z, 0-9, '_' and '-'"
             raise input_error(flag, message)
         if name == "base":
             raise input_error(flag, "base is the name of the defaults; choose another")
+    if given.get("hosts") and given.get("hostfile"):
+        raise input_error("--hostfile", "names the machines, and so does --hosts: give one of them")
     for name, text in given.items():
-        if text and name in CHECKS:
+        if text:
             CHECKS[name](text)
+
+
+def _nodes(values: Mapping[str, str]) -> Nodes:
+    """Return the machines that flags or an answer name."""
+    if values.get("hostfile"):
+        return read_hostfile(values["hostfile"])
+    return parse_hosts(values["hosts"]) if values.get("hosts") else {}
 
 
 def _ask_for_missing(
@@ -162,15 +169,13 @@ def _ask_for_missing(
 ) -> dict[str, str]:
     """Return what is given, and what is answered on a terminal; "" for Enter alone."""
     answers = dict(given)
-    has_machines = bool(given.get("hosts") or given.get("hostfile"))
     try:
-        if asks_cluster and not has_machines:
+        if asks_cluster and not _nodes(given):
             if names := list(host_names(Path(expand_home(SSH_CONFIG)))):
                 show_prose(f"{SSH_CONFIG} names {join_some(names)}")
             question = "Machines, such as gpu[01-04] or ada@10.0.0.5:22 [this machine]"
-            answers["hosts"] = _ask(question, "", parse_hosts)
-            has_machines = bool(answers["hosts"])
-        if asks_cluster and has_machines and not given.get("python"):
+            answers["hosts"] = _ask(question, "", CHECKS["hosts"])
+        if asks_cluster and _nodes(answers) and not given.get("python"):
             question = "Python there that has torch"
             answers["python"] = _ask(question, DEFAULT_PYTHON, CHECKS["python"])
         if asks_script and not given.get("script"):
@@ -198,57 +203,22 @@ def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
             return text
 
 
-def _given_nodes(hosts: str, hostfile: str) -> Nodes:
-    """Return the machines that flags name."""
-    if hosts and hostfile:
-        raise input_error("--hostfile", "names the machines, and so does --hosts: give one of them")
-    if hostfile:
-        return read_hostfile(hostfile)
-    return parse_hosts(hosts) if hosts else {}
-
-
-def _print_files(outcome: ScaffoldResult, edits: Mapping[Path, str], earlier_conf: Path) -> None:
-    for file in outcome.written:
-        show_prose(f"wrote  {file}{edits.get(file, '')}")
-    for file in outcome.existing:
-        show_prose(f"kept   {file}, as it is")
-    if earlier_conf not in (Path.cwd() / "conf", shipped_folder()):
-        note = "is not read from here any more: conf is nearer (--config-dir adds it)"
-        show_prose(f"{earlier_conf} {note}")
-
-
-def _print_unused(
-    given: Mapping[str, str], existing: Sequence[Path], files: tuple[Path, Path]
-) -> None:
-    """Name the flags whose file was there already."""
-    flags = (CLUSTER_FLAGS, ("script",))
-    for file, names, choice in zip(files, flags, ("--cluster", "--task"), strict=True):
-        unused = " and ".join(f"--{name}" for name in names if given.get(name))
-        if unused and file in existing:
-            hint = f"{choice} OTHER writes a second file; or edit {file}"
-            show_prose(str(Problem(unused, f"not used, because {file} was there", hint)))
-
-
-def _print_next_steps(overrides: Sequence[str]) -> None:
-    program = this_program()
-    steps = {
-        " ".join([program, "check", *overrides]): "tries every machine, starts nothing",
-        " ".join([program, *overrides, "dry_run=true"]): "shows every command, starts nothing",
-    }
-    show_prose("next:")
-    width = max(map(len, steps))
-    lines = [f"  {command:{width}}   # {meaning}" for command, meaning in steps.items()]
+def _print_next_steps(overrides: tuple[str, ...]) -> None:
+    command = " ".join([this_program(), *overrides])
+    check = " ".join([this_program(), "check", *overrides])
+    steps = [
+        (check, "# tries every machine, starts nothing"),
+        (f"{command} dry_run=true", "# shows every command, starts nothing"),
+    ]
+    lines = aligned(steps)
     if max(map(len, lines)) >= terminal_width():
-        lines = [f"  # {meaning}\n  {command}" for command, meaning in steps.items()]
-    show("\n".join(lines))
-    show(f"  {' '.join([program, *overrides])}")
+        lines = [f"  {meaning}\n  {step}" for step, meaning in steps]
+    show("\n".join(["next:", *lines, f"  {command}"]))
 
 
 def _check_key(text: str) -> None:
-    if not text.isprintable() or not (path := Path(expand_home(text))).is_file():
-        raise input_error("--key", f"there is no file {text}")
     try:
-        content = path.read_bytes()
+        content = Path(expand_home(text)).read_bytes()
     except OSError as error:
         raise input_error("--key", f"{text} cannot be read: {error.strerror}") from error
     if not re.match(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----", content):
@@ -256,7 +226,7 @@ def _check_key(text: str) -> None:
 
 
 def _check_interpreter(text: str) -> None:
-    if not text.isprintable() or not text.strip() or text == "???":
+    if not text.isprintable():
         raise input_error("--python", f"{text!r} is no path of one line")
 
 
@@ -266,6 +236,8 @@ def _check_script(text: str) -> None:
 
 
 CHECKS: Mapping[str, Callable[[str], object]] = {
+    "hosts": parse_hosts,
+    "hostfile": read_hostfile,
     "user": check_user,
     "key": _check_key,
     "python": _check_interpreter,
@@ -280,30 +252,21 @@ def _is_there(path: Path) -> bool:
 
 def yaml_scalar(value: str | int, *, in_flow: bool = False) -> str:
     """Return a value as YAML that Hydra reads as the same one, also within brackets or braces."""
-    if isinstance(value, int):
-        return str(value)
-    text = value.replace("${", "\\${")
+    text = value.replace("${", "\\${") if isinstance(value, str) else value
+    # Hydra takes more for numbers than YAML does.
+    is_number = re.fullmatch(r"[-+]?[0-9._]+[eE][-+]?[0-9_]+", str(text))
     dumped: str = yaml.safe_dump(
         [text] if in_flow else text,
         width=10**6,
         allow_unicode=True,
         default_flow_style=True,
-        # Hydra takes more for numbers than YAML does, such as 1e3.
-        default_style="'" if _is_number(text) else None,
+        default_style="'" if is_number else None,
     )
     dumped = dumped.removesuffix("\n").removesuffix("\n...")
     return dumped[1:-1] if in_flow else dumped
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _cluster_yaml(cluster: str, task: str, nodes: Nodes, answers: Mapping[str, str]) -> str:
+def _cluster_yaml(cluster: str, task: str, nodes: Nodes, values: Mapping[str, str]) -> str:
     note = "" if nodes else "  # an example: put your own machine here"
     nodes = nodes or parse_hosts(EXAMPLE_HOSTS)
     counts = {body.get("nproc_per_node", "auto") for body in nodes.values()}
@@ -313,14 +276,14 @@ def _cluster_yaml(cluster: str, task: str, nodes: Nodes, answers: Mapping[str, s
         own = body if common == "auto" else {k: v for k, v in body.items() if k != "nproc_per_node"}
         pairs = (f"{key}: {yaml_scalar(value, in_flow=True)}" for key, value in own.items())
         lines.append(f"  {yaml_scalar(name)}: {{{', '.join(pairs)}}}{note}")
-    user = answers.get("user")
-    key = answers.get("key")
+    user = values.get("user")
+    key = values.get("key")
     return CLUSTER.format(
         cluster=cluster,
         task=task,
         nodes="\n".join(lines),
         nproc="#nproc_per_node: auto" if common == "auto" else f"nproc_per_node: {common}",
-        python=yaml_scalar(answers.get("python") or DEFAULT_PYTHON),
+        python=yaml_scalar(values.get("python") or DEFAULT_PYTHON),
         user=yaml_scalar(user) if user else "null",
         key=yaml_scalar(key) if key else "null",
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record import samples_record
 from runner.control.record.download import pull
 from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
@@ -161,8 +160,8 @@ class Ending:
 
     def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:
         """Bring what the verdict did not need: these kinds, metrics and samples."""
-        if broken := self.store.record_metrics(plan):
-            self.console.message(f"note: {broken}")
+        if problem := self.store.record_metrics(plan):
+            self.console.message(f"note: {problem}")
         self.store.unlock()
         if kinds and (told := self._fetched(plan, kinds)):
             self.console.message(told)
@@ -171,7 +170,6 @@ class Ending:
         limit_s = PATIENCE_S if monitor.interrupted else SAMPLES_LIMIT_S
         with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
             self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
-            samples_record.merge(self.store.folder)
 
     def _download(
         self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float

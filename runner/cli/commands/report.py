@@ -55,7 +55,7 @@ def _write(records: Sequence[Path], path: Path, every_s: int, *, is_named: bool)
     """Write the page of some runs, and return them."""
     from runner.config.schema import default_values
     from runner.control.atomic_file import replace_file
-    from runner.control.history.run_reader import METRICS, read_run
+    from runner.control.history.run_reader import read_run
     from runner.control.record import run_index
     from runner.control.record.run_store import RunStore
     from runner.core.outcome.diagnosis import diagnose_stall
@@ -74,7 +74,7 @@ def _write(records: Sequence[Path], path: Path, every_s: int, *, is_named: bool)
     if len(runs) == 1:
         here = records[0].resolve().parent
         beside = [folder for folder in run_index.records() if folder.parent == here]
-        others = (read_run(folder, parts=frozenset({METRICS})) for folder in beside[:MAX_BEFORE])
+        others = (read_run(folder, is_whole=False) for folder in beside[:MAX_BEFORE])
         same = (other for other in others if other.task == runs[0].task)
         began = runs[0].launched_at or 0.0
         before = next((other for other in same if (other.launched_at or 0.0) < began), None)

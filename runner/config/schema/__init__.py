@@ -41,8 +41,7 @@ from runner.config.schema.fields import (
     section,
 )
 from runner.config.schema.slurm import SlurmConfig
-from runner.core.history.comparison import value_text
-from runner.core.history.run_data import flat_config
+from runner.core.history.comparison import flat_config
 from runner.core.planning.rendezvous_flags import BACKENDS
 
 GROUPS = ("cluster", "task", "rendezvous", "container")
@@ -295,4 +294,4 @@ SECTIONS: Mapping[str, type] = {
 
 def default_values() -> dict[str, str]:
     """Return the default of each dotted key as a text."""
-    return {key: value_text(value) for key, value in flat_config(asdict(RunnerConfig())).items()}
+    return flat_config(asdict(RunnerConfig()))

@@ -282,11 +282,12 @@ class RunStore:
         self._sizes[path] = local_size
 
     def record_metrics(self, plan: Plan) -> str:
-        """Record the metrics in the logs; return what to tell the user of that, or ""."""
+        """Record the metrics in the logs; return why they cannot be written, or ""."""
         try:
-            return record_metrics(self.folder, plan.progress_pattern)
+            record_metrics(self.folder, plan.progress_pattern)
         except OSError as error:
             return f"cannot write the metrics in {self.folder}: {error.strerror}"
+        return ""
 
     def diagnose(self, plan: Plan, verdict: Verdict) -> Diagnosis | None:
         """Return the diagnosis of the first failure, by the logs and the code on record."""

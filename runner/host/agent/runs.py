@@ -28,7 +28,8 @@ class Handler(RequestHandler):
         node, run_id = frame.data["node"], frame.data.get("run_id", "")
         others = frame.data.get("others", ())
         workdir = self.context.workdir
-        listing = yield from list_runs(workdir, node, others, run_id)
+        samples = bool(frame.data.get("samples"))
+        listing = yield from list_runs(workdir, node, others, run_id, samples=samples)
         if any(run["job"] is not None for run in listing["runs"]):
             over = yield from _ask_slurm(workdir, listing["runs"])
             for gone in over:  # perhaps since it was read

@@ -7,7 +7,6 @@ else, as an evaluation does, in a program whose other lines say how many steps t
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from typing import NamedTuple
 
@@ -99,9 +98,7 @@ class ProgressBar:
             return lines
         others = []
         for line in lines.split(b"\n"):
-            metrics = None
-            with contextlib.suppress(ValueError):  # broken: it stays output
-                metrics = parse_metrics(line, self._pattern)
+            metrics = parse_metrics(line, self._pattern)
             is_noted = metrics is not None and self._note(source, metrics, now)
             if metrics is not None and is_noted and metrics.is_all_figures:
                 self.has_news |= source == self._source

@@ -12,14 +12,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from runner.core.history.comparison import code_text, gpu_hours, set_values, value_text
-from runner.core.history.run_data import (
-    LOAD_FIGURES,
-    LoadFigure,
-    RunData,
-    Series,
-    flat_config,
-)
+from runner.core.history.comparison import code_text, flat_config, gpu_hours, set_values
+from runner.core.history.run_data import LOAD_FIGURES, LoadFigure, RunData, Series
 from runner.core.outcome.first_failure import failure_text
 from runner.core.shell import quote, this_program
 from runner.core.text import (
@@ -31,19 +25,35 @@ from runner.core.text import (
     printable,
     printable_lines,
 )
-from runner.ui.comparison import compare_runs
+from runner.ui.comparison import NOT_IN_TABLES, cell_text, compare_runs
 from runner.ui.figures import number_text
 from runner.ui.layout import fold_names
 from runner.ui.page.timeline import event_text, launch_time, timeline
 
-MAX_LOG_CHARS = 4_000_000
-"""A page has about so many characters of logs; where there are many, each is shorter."""
+MAX_LOG_CHARS = 4_000_000  # on a page: where there are many logs, each is shorter
 
 MAX_METRICS = 24
 MAX_LINES = 8
 """Beyond so many GPUs or hosts, a chart has the least, the mean and the most of them."""
 
 GRID = 400  # points of a line that is made of others
+
+FILTERS = {
+    "age": format_age,
+    "code": code_text,
+    "counted": counted,
+    "duration": format_duration,
+    "event_text": event_text,
+    "failure": failure_text,
+    "flat": flat_config,
+    "fold_names": fold_names,
+    "gpu_hours": gpu_hours,
+    "number": number_text,
+    "quote": quote,
+    "set_values": set_values,
+    "size": format_size,
+    "timeline": timeline,
+}
 
 Chart = dict[str, Any]
 Points = Sequence[tuple[float, float | None]]
@@ -64,6 +74,9 @@ def render_page(
     from markupsafe import Markup
 
     compared = [before, *runs] if before and len(runs) == 1 else list(runs)
+    rows = compare_runs(compared)
+    names = [name for name in rows[0] if name not in {"run", *NOT_IN_TABLES}]
+    differences = {name: [cell_text(name, row[name]) for row in rows] for name in names}
     style = _asset("vendor/uplot/uPlot.min.css") + _asset("page.css")
     script = _asset("vendor/uplot/uPlot.iife.min.js") + _asset("page.js")
     policy = (
@@ -78,23 +91,7 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        age=format_age,
-        code=code_text,
-        counted=counted,
-        duration=format_duration,
-        event_text=event_text,
-        failure=failure_text,
-        flat=flat_config,
-        fold_names=fold_names,
-        gpu_hours=gpu_hours,
-        number=number_text,
-        quote=quote,
-        set_values=set_values,
-        size=format_size,
-        timeline=timeline,
-        value_text=value_text,
-    )
+    environment.filters.update(FILTERS)
     template = environment.get_template("page.html.j2")
     return template.render(
         runs=runs,
@@ -104,7 +101,7 @@ def render_page(
         script=script,
         charts={"metrics": _metric_charts(runs)[:MAX_METRICS], "load": _load_charts(runs)},
         compared=compared,
-        differences=compare_runs(compared) if len(compared) > 1 else [],
+        differences=differences,
         defaults=defaults or {},
         log_chars=MAX_LOG_CHARS // max(1, sum(len(run.logs) for run in runs)),
         program=this_program(),

@@ -57,9 +57,12 @@ class RunFinder:
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 
-    def runs(self, run_id: str = "") -> list[RemoteRun]:
-        """Return the runs on these hosts, the oldest first: all, or one."""
-        request = {"run_id": run_id, "others": list(self._nodes)}
+    def runs(self, run_id: str = "", *, samples: bool = False) -> list[RemoteRun]:
+        """Return the runs on these hosts, the oldest first: all, or one.
+
+        With `samples`, nodes of jobs have their last one on record.
+        """
+        request = {"run_id": run_id, "others": list(self._nodes), "samples": samples}
         answers, problems = self.broadcast().collect("runs", request, "runs")
         self.unreachable.update(problems)
         ordered = [name for name in self._nodes if name in answers]

@@ -14,7 +14,7 @@ import pytest
 
 from runner.cli.completion.query import candidates
 from runner.cli.main import main
-from runner.cli.parser import VerbParser
+from runner.cli.parser import VerbParser, fit_help, help_text
 from runner.cli.verb import load_verb
 from runner.config.overrides import is_override
 
@@ -172,6 +172,15 @@ def test_help_is_printed_beside_yaml_that_cannot_be_parsed(
     said = capsys.readouterr()
     assert said.out.startswith("Starts a PyTorch job on every machine of a cluster")
     assert said.err.startswith("error: conf/runner.yaml:1:")
+
+
+def test_help_fits_the_screen() -> None:
+    """An explanation goes on below its beginning."""
+    shown = fit_help(help_text(load_verb("logs")), 60)
+    assert max(map(len, shown.splitlines())) <= 60
+    gap = " " * len("  --set=SET                ")
+    words = f"KEY=VALUE as in a launch, such as\n{gap}task=train; repeatable\n"
+    assert f"  --set=SET                {words}" in shown
 
 
 def test_commands_in_messages_about_words_run_as_printed(

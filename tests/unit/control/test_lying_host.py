@@ -34,8 +34,10 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
+from runner.control.history.files import Problems
+from runner.control.history.series import read_loads
 from runner.control.network_probe import NetworkProber
-from runner.control.record import log_dump, samples_record
+from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
@@ -524,10 +526,8 @@ def files_of_a_liar(pool: Pool) -> None:
     pulled = pull(pool.sessions, pool.inbox, RUN_ID, pool.folder, lost_s=5, show=lambda *_: None)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
-    samples_record.merge(pool.folder)
-    path = pool.folder / "samples.jsonl"
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        assert (pool.folder / "hosts" / parse_sample(line).node).is_dir()
+    for load in read_loads(pool.folder, 100, 0.0, Problems()):
+        assert load.node in (HONEST, LIAR)
 
 
 def logs_of_a_liar(pool: Pool) -> None:

@@ -63,6 +63,13 @@ def test_it_says_why_a_run_failed_and_what_differs_from_the_run_before() -> None
     assert "task.script" not in set_keys
 
 
+def test_a_run_that_hangs_is_read_again_and_shows_where_it_waits() -> None:
+    page = render_page([replace(failed_run(), verdict=None, ended_at=None)], refresh_s=5)
+    assert '<meta http-equiv="refresh" content="5">' in page
+    shown = page[page.index("<h2>No rank made progress any more</h2>") : page.index("<dl>")]
+    assert TRACEBACK[-1] in shown
+
+
 def test_charts_have_a_line_for_each_run() -> None:
     """Over steps, where a later attempt replaces what an earlier one did."""
     data = charts_of(render_page([failed_run(), good_run()]))
