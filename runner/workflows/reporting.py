@@ -12,7 +12,6 @@ from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.download import pull
-from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
 from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.plan import Plan
@@ -193,7 +192,7 @@ class Ending:
             self._without_shown(verdict, diagnosis),
             run_flags=self.run_flags,
             disconnect_s=disconnect_s,
-            rerun=rerun_without_lost(self.store, plan, verdict),
+            rerun=self.store.rerun_without_lost(plan, verdict),
         )
         self.console.verdict(text)
         return diagnosis

@@ -70,7 +70,7 @@ def others_from_here(shown: str) -> list[str]:
     run_ids: dict[str, list[str]] = {}
     for folder in run_index.unfinished():
         request = read_contact(folder)
-        if request and request.spec.cluster != shown:
+        if request.spec.cluster != shown:
             run_ids.setdefault(request.spec.cluster, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():

@@ -57,7 +57,7 @@ class StatusArea:
         self.has_ended = False
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
-        """Set the phase, and the seconds for which it has lasted; less than 0 is a countdown."""
+        """Set the phase, and the seconds for which it has lasted."""
         text = _one_line(text)
         if text != self._phase:
             self._phase = text
@@ -82,11 +82,10 @@ class StatusArea:
         bar = self._bar
         lines = _line_rows(self._lines)
         elapsed_s = self._clock() - self._phase_began
-        self._is_shown |= bool(lines or bar) or not 0 <= elapsed_s <= SHOW_AFTER_S
+        self._is_shown |= bool(lines or bar) or elapsed_s > SHOW_AFTER_S
         if self.has_ended or not self._is_shown or not (self._phase or lines or bar):
             return []
-        age = format_age(elapsed_s) if elapsed_s >= 0 else f"in {format_age(math.ceil(-elapsed_s))}"
-        head = [(self._phase or RUNNING, "bold"), (f"  {age}", "dim")]
+        head = [(self._phase or RUNNING, "bold"), (f"  {format_age(elapsed_s)}", "dim")]
         states = group_names(each for each in list(self._states.items()) if each[1])
         if len(states) == 1:  # a state of all nodes stands beside the phase
             state, nodes = states.popitem()
