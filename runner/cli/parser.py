@@ -24,7 +24,6 @@ FLAG_EXAMPLES = {
     "--cluster": "lab3",
     "--command": "nvidia-smi",
     "--config-dir": "~/conf",
-    "--grep": "loss",
     "--hosts": "gpu[01-16]",
     "--key": "cluster.nodes",
     "--node": "gpu2",

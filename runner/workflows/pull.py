@@ -68,7 +68,7 @@ def _read_verdict(run: FoundRun) -> Verdict:
     pool, record = run.finder.pool, run.store.append
     monitor = pool.monitor(run.plan, record, message=lambda _: None)  # all of it is over
     signals = leave_on_signal(monitor)
-    monitor.attach(logs=False, read_only=True)
+    monitor.attach(ranks=(), read_only=True)
     monitor.run()
     if signals:
         raise Interrupted(128 + signals[0], "interrupted; nothing was fetched")

@@ -19,7 +19,7 @@ from runner.core.model.results import SweepRun
 from runner.core.model.spec import DryRun, LaunchRequest, SweepPlace
 from runner.core.shell import line, this_program
 from runner.ui.comparison import render_runs
-from runner.ui.layout import message_width
+from runner.ui.layout import terminal_width
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
 from runner.workflows.launch import run
@@ -71,7 +71,7 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
     recorded = [request.run_dir for request in requests if request.run_dir.is_dir()]
     if recorded and not is_planned:
         read = [read_run(folder, is_whole=False) for folder in recorded]
-        show(render_runs(read, message_width() - 1), file=sys.stderr)
+        show(render_runs(read, terminal_width(2) - 1), file=sys.stderr)
         compared = {each.run_id for each in read}
         show(render_sweep(runs, is_planned=False, compared=compared), file=sys.stderr)
     else:

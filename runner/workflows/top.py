@@ -152,9 +152,7 @@ class HostWatch:
                     runs=tuple(on_node[name]),
                 )
             )
-        rows = run_table.rows(
-            self._runs, {}, all_=False, clock_offsets=self.finder.clock_offsets, folders={}
-        )
+        rows = run_table.rows(self._runs, self.finder.clock_offsets)
         return ClusterView(self._title, tuple(nodes), tuple(rows))
 
     def _note_job(self, run: RemoteRun) -> None:

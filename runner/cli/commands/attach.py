@@ -10,7 +10,7 @@ from runner.cli.verb import parse_tail, verb
 def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     """Follow a run as its launch would show it, from any machine.
 
-    Ctrl-C asks: detach, or stop the run.
+    Ctrl-C detaches: the run goes on. `stop` ends it.
     """
     from runner.workflows import attach as workflow
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
@@ -21,6 +21,6 @@ def attach(selection: Selection, run: str = "", tail: str = "") -> int:
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "attach") as finder:
         workflow.await_start(composed, finder)
-        code = workflow.attach(FoundRun(composed, finder), lines)
+        code = workflow.follow(FoundRun(composed, finder), lines, is_guest=True)
         finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code

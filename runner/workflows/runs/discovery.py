@@ -23,7 +23,7 @@ from runner.core.model.results import RemoteRun
 from runner.core.model.spec import LaunchRequest, Node, Spec, are_local
 from runner.core.protocol.states import State
 from runner.core.shell import this_program
-from runner.ui.console.plain import Console, open_console
+from runner.ui.console.console import Console, open_console
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import HostPool, open_host_pool
@@ -37,7 +37,6 @@ class RunFinder:
         pool: HostPool,
         selector: str,
         *,
-        gpus: bool = False,
         reuse_sessions: bool = False,
     ) -> None:
         self.pool, self.console = pool, pool.console
@@ -49,7 +48,7 @@ class RunFinder:
         self._nodes = {node.name: node for node in spec.nodes}
         self._show_status: Callable[[str, str], None] = self.console.node_status
         self._request = lambda node: FactsRequest(
-            node=node.name, workdir=spec.workdir, skip_launch_facts=True, gpus=gpus
+            node=node.name, workdir=spec.workdir, skip_launch_facts=True
         )
         self.facts, self.unreachable = pool.collect_available_facts(
             self._request, reuse_sessions=reuse_sessions
@@ -233,12 +232,12 @@ class RunFinder:
 
 @contextlib.contextmanager
 def open_run_finder(
-    composed: LaunchRequest, verb: str, *, plain: bool = False, gpus: bool = False
+    composed: LaunchRequest, verb: str, *, plain: bool = False
 ) -> Iterator[RunFinder]:
     """Connect to the hosts of a cluster for one verb; at the end all is closed, the console too.
 
-    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states;
-    `gpus` also asks for the processes on the GPUs. If no host answers, that is `NotReady`.
+    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states.
+    If no host answers, that is `NotReady`.
     """
     if plain:
         console = Console(reader_gone_note=b"", raw=composed.ui == "raw")
@@ -246,7 +245,7 @@ def open_run_finder(
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.ui, composed.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
-        yield RunFinder(pool, composed.selector, gpus=gpus)
+        yield RunFinder(pool, composed.selector)
 
 
 def _not_begun(run: RemoteRun, selector: str) -> Problem:

@@ -76,7 +76,11 @@ def test_runs_on_record_anywhere_are_completed(
 ) -> None:
     """Those of the index, too; a sweep is no run."""
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    for file in ("runs/here/plan.json", "state/runner/runs/there/plan.json", "runs/sweep/s.json"):
+    for file in (
+        "runs/here/contact.json",
+        "state/runner/runs/there/contact.json",
+        "runs/sweep/s.json",
+    ):
         (folder / file).parent.mkdir(parents=True)
         (folder / file).write_text("{}")
     assert set(candidates(["logs", "--run"], "")) == {"here", "there"}

@@ -462,7 +462,7 @@ def facts_of_a_liar(pool: Pool) -> None:
     collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
     spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in collected.facts))
     findings = evaluate_checks(CheckContext(spec, collected.facts))
-    shown(render_findings(findings, "lab", "train"))
+    shown(render_findings(findings, "lab", "train", 100))
     shown(render_problems(collected.missing.values()))
     shown(render_dry_run(build_plan(spec, collected.facts)))
 
@@ -510,12 +510,8 @@ def elastic(plan: Plan) -> Plan:
 def listing_of_a_liar(pool: Pool) -> None:
     finder = RunFinder(pool, "")
     runs = finder.runs()
-    rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={}, folders={})
-    shown(
-        run_table.render(
-            run_table.Table(rows, (), finder.unreachable, finder.unreadable_runs), all_=True
-        )
-    )
+    rows = run_table.rows(runs, finder.clock_offsets, all_=True)
+    shown(run_table.render(rows, finder.unreachable, finder.unreadable_runs, all_=True))
     for run in runs:
         record = finder.load_record(run)
         shown(report.run_header(record.plan))
@@ -567,7 +563,7 @@ def network_of_a_liar(pool: Pool) -> None:
     pool.connect()
     network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS)
     findings = evaluate_checks(CheckContext(SPEC, FACTS, network_probe=network_probe))
-    shown(render_findings(findings, "lab", "train"))
+    shown(render_findings(findings, "lab", "train", 100))
 
 
 def relaunch_of_a_liar(pool: Pool) -> None:
