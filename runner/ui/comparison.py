@@ -130,7 +130,7 @@ def render_runs(runs: Sequence[RunData], width: int) -> str:
         is_of_machines = several and name.startswith("cluster.")
         if name in NOT_IN_TABLES or is_of_machines or (is_same and name in IF_DIFFERENT):
             continue
-        texts = [_header(name), *(_cell(name, value) for value in values)]
+        texts = [_header(name), *(cell_text(name, value) for value in values)]
         cells = [f"{text[:MAX_CELL]}…" if len(text) > MAX_CELL else text for text in texts]
         if any(isinstance(value, (int, float)) for value in values):
             size = max(map(len, cells))
@@ -160,7 +160,8 @@ def _header(name: str) -> str:
     return printable(name.removeprefix(ARGUMENTS))
 
 
-def _cell(name: str, value: Value) -> str:
+def cell_text(name: str, value: Value) -> str:
+    """Return the value of a column as tables have it."""
     if value is None:
         return "-"
     if isinstance(value, str):

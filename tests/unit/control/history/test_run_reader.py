@@ -22,7 +22,7 @@ from runner.core.model.spec import SweepPlace
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Ended, Event, HostLost, RankExited, RankStarted
 from runner.core.protocol.states import State
-from runner.ui.page import render_page
+from runner.ui.page.page import render_page
 from tests.golden.builders import plan, request
 
 BEGAN = 1.7e9
