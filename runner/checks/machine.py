@@ -45,7 +45,8 @@ def storage(context: CheckContext) -> Iterator[Finding]:
         if facts.tmp_free is not None and is_tmp_full(context.spec, node, facts):
             message = f"{facts.tmp} has {facts.tmp_free >> 20} MiB free for temporary files"
             yield warning(node.name, message, TMP_HINT)
-        has_own_shm = context.spec.container and not (context.spec.container.ipc == "host")
+        shares_shm = context.spec.container.ipc == "host"
+        has_own_shm = context.spec.container and not shares_shm
         if not has_own_shm and facts.shm_free is not None and facts.shm_free < LOW_SHM_BYTES:
             message = (
                 f"shared memory (/dev/shm) has {facts.shm_free >> 20} MiB free: when it is full, "

@@ -25,7 +25,7 @@ def assumed_facts(
     addressed = () if is_here else addressed
     nodes = tuple(replace(n, addr=n.addr or n.host) if n in addressed else n for n in spec.nodes)
     assumed = [
-        f"{spec.nodes[0].python} and {spec.cluster.workdir} are as written here, and torch is there",
+        f"{nodes[0].python} and {spec.cluster.workdir} are as written here, and torch is there",
         "every rank has one core (OMP_NUM_THREADS)",
     ]
     if is_here:

@@ -125,13 +125,7 @@ def _decode(hint: Any, value: Any) -> Any:
     origin: Any = getattr(hint, "__origin__", None)
     args: Any = getattr(hint, "__args__", ())
     if origin is Union or (origin is None and args):  # the latter: X | Y
-        if value is None and type(None) in args:
-            return None
-        *others, last = (arg for arg in args if arg is not type(None))
-        for other in others:
-            with contextlib.suppress(ValueError):
-                return _decode(other, value)
-        return _decode(last, value)
+        return _decode_one_of(args, value)
     if origin is tuple:
         items = _require_type((list, tuple), value)
         return tuple(_decode(args[0], item) for item in items)
@@ -143,6 +137,16 @@ def _decode(hint: Any, value: Any) -> Any:
             raise ValueError(f"{abbreviate(value)} is not a valid {hint.__name__}")
         return hint(value)
     return value if hint is Any or isinstance(value, hint) else decode(hint, value)
+
+
+def _decode_one_of(hints: Tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in hints:
+        return None
+    *others, last = (hint for hint in hints if hint is not type(None))
+    for other in others:
+        with contextlib.suppress(ValueError):
+            return _decode(other, value)
+    return _decode(last, value)
 
 
 def _decode_scalar(hint: Any, value: Any) -> Any:

@@ -4,6 +4,8 @@ It is the schema of the YAML, and its values are what `config.resolve` made of t
 `setting(...)` is a key of the YAML; any other is set by `config.resolve`.
 """
 
+# ruff: noqa: RUF009 (`setting` makes a field, as `dataclasses.field` does)
+
 from __future__ import annotations
 
 import dataclasses
@@ -204,7 +206,7 @@ def are_local(nodes: Iterable[Node]) -> bool:
 
 @dataclass(frozen=True)
 class SlurmSpec:
-    """What a job asks for: sbatch's options; null leaves one to the site."""
+    """What a job asks for, many on purpose: sbatch's options; null leaves one to the site."""
 
     partition: str = setting("the partition, or several with commas", "text", "")
     account: str = setting("the account that pays", "text", "")
@@ -249,7 +251,7 @@ class SlurmSpec:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The keys of the files in `conf/cluster`: machines, and how they are used."""
+    """The keys of the files in `conf/cluster`, many on purpose: machines, and how they are used."""
 
     transport: str = setting(
         "local starts processes on this machine in place of SSH", ("ssh", "local"), "ssh"
@@ -321,7 +323,10 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Task:
-    """The keys of the files in `conf/task`: a program, as one of module, script and command."""
+    """The keys of the files in `conf/task`, many on purpose.
+
+    A program is one of module, script and command.
+    """
 
     module: Optional[str] = setting("a Python module, as for `python -m`", "text")
     script: Optional[str] = setting("a Python file, relative to the folder you stand in", "text")
@@ -614,7 +619,7 @@ class Debug:
 
 @dataclass(frozen=True)
 class Spec:
-    """The configuration of one run."""
+    """The configuration of one run, large on purpose."""
 
     run_id: str = setting(
         "the name of the run; null: one is made, MMDD-HHMM-TASK-xxxx", "run id", ""

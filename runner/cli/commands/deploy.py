@@ -28,7 +28,8 @@ def deploy(selection: Selection, json_: bool = False) -> int:
     composed = selection.contact("cluster.project", "deploy")
     spec = composed.spec
     if not spec.deploy.enabled:
-        message = f"cluster {spec.cluster.name} takes no code: it is in {spec.cluster.project} on its hosts"
+        cluster = spec.cluster
+        message = f"cluster {cluster.name} takes no code: it is in {cluster.project} on its hosts"
         hint = "cluster.project=null pushes it"
         if not selection.names_cluster:
             hint = f"which cluster? {this_program()} deploy --cluster NAME"

@@ -74,19 +74,10 @@ def launch_command(
     removed = spec.removed_env_of(node)
     attempt_folder = run_paths.attempt_folder(position.attempt)
     internal_env = {} if task.without_torchrun else _internal_env(spec, node, facts, attempt_folder)
-    shim = (
-        *(
-            facts.host_python or spec.cluster.host_python,
-            "-I",
-            "-S",
-            run_paths.shim,
-            attempt_folder,
-        ),
-        *(
-            run_paths.site if (spec.watch.stacks == "auto") else "",
-            ",".join((*internal_env, *removed)),
-        ),
-    )
+    own_python = facts.host_python or spec.cluster.host_python
+    site = run_paths.site if spec.watch.stacks == "auto" else ""
+    hidden = ",".join((*internal_env, *removed))
+    shim = (own_python, "-I", "-S", run_paths.shim, attempt_folder, site, hidden)
     if task.is_plain:
         env = _rendezvous_env(spec, position)
         args = _expand(task.words, env) if task.args_expand else task.words
