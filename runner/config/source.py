@@ -119,6 +119,9 @@ def parse(text: str, path: Path) -> YamlFile:
     except yaml.YAMLError as error:
         message = " ".join(str(error).split())
         raise ConfigError([Problem(display_path(path), message)]) from error
+    except RecursionError as error:
+        message = "a value is within itself, or too deep"
+        raise ConfigError([Problem(display_path(path), message)]) from error
     if not isinstance(content, dict):
         message = "must be a mapping of keys to values"
         raise ConfigError([Problem(display_path(path), message)])
