@@ -24,8 +24,8 @@ composed, `runner explain KEY` which file or word set a value and what it overri
 ## Files
 
 A run takes one file of each group: a **cluster** (`conf/cluster/NAME.yaml`, or `.yml`) says which
-machines, a **task** (`conf/task/NAME.yaml`) what they do. Each begins with `defaults: [base]`, which stands for
-every default on this page.
+machines, a **task** (`conf/task/NAME.yaml`) what they do. Each begins with `defaults: [base]`,
+which stands for every default on this page.
 
 ```yaml
 # conf/cluster/mine.yaml
@@ -139,8 +139,8 @@ its configuration, and the release it ran. Words change it (`rerun=latest task.a
 `gpu[01-16]` names sixteen machines, `rack[1-2]n[1-8]` sixteen others. Ranges may stand below
 `cluster.nodes`, and in `cluster.only`, `cluster.exclude` and `task.nodes`. A later entry for a
 member adds to what the range said, and the node keeps its place. `explain` shows each entry as it
-stands. A node's own `python` and `env` win over the cluster's, its `setup` follows. Within the brackets or braces of
-YAML a range needs quotes, and so does `${...}`: `[gpu1, "gpu[03-08]"]`.
+stands. A node's own `python` and `env` win over the cluster's, its `setup` follows. Within the
+brackets or braces of YAML a range needs quotes, and so does `${...}`: `[gpu1, "gpu[03-08]"]`.
 
 ```yaml
 # conf/cluster/big.yaml
