@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.kinds import suggest
+from runner.config.source import SUFFIXES
 from runner.config.words import is_override, names_file
 from runner.core.errors import Problem
 from runner.core.shell import this_program
@@ -113,6 +114,10 @@ def misplaced_words(words: Sequence[str], verbs: Collection[str]) -> list[Proble
         if looks_like_key(word):
             value = "VALUE" if not after or is_override(after) else after
             message, hint = f"{word!r} has no value", f"one word is both: {word}={value}"
+        elif names_file(word) and word.endswith(SUFFIXES):
+            group = Path(word).absolute().parent.name
+            named = [group] if group in GROUPS else ["cluster", "task"]
+            hint = f"a file of YAML is {' or '.join(f'{group}={word}' for group in named)}"
         elif names_file(word):
             hint = f"a program to run is task.script={word}, and its arguments come after `--`"
         elif word in verbs or word in VERB_ALIASES:

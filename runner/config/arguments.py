@@ -317,7 +317,10 @@ def _in_hydra_grammar(value: object) -> str:
 def _word(problems: Problems, where: str, value: object) -> str:
     text = scalar_text(value)
     if text is None:
-        problems.report(where, f"{value!r} has no form as one word", "task.args_after takes words")
+        hint = "task.args_after takes words"
+        if value is None:
+            hint = 'quotes make a text of null: "null" or "~"'
+        problems.report(where, f"{value!r} has no form as one word", hint)
     return text or ""
 
 

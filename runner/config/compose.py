@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config import rerun, words
 from runner.config.arguments import drops_false, take_words
 from runner.config.errors import explain_error, unresolved_problem
-from runner.config.kinds import Problems
+from runner.config.kinds import Problems, suggest
 from runner.config.nodes import apply_words
 from runner.config.resolve import (
     PROGRAM_KEYS,
@@ -330,9 +330,15 @@ class Composer:
             message = f"{group} takes the name of a file; there are {options}"
             raise ConfigError([Problem(word, message)])
         path = Path(expand_home(option))
-        if group not in GROUPS or path.suffix not in SUFFIXES or not path.is_file():
+        if group not in GROUPS or path.suffix not in SUFFIXES:
             return word
-        YamlSource.given[f"{group}/{path.stem}"] = path.absolute()
+        if path.is_file():
+            YamlSource.given[f"{group}/{path.stem}"] = path.absolute()
+        elif "/" in option:
+            others = [path.with_suffix(suffix) for suffix in SUFFIXES]
+            hint = next((f"{group}={other}" for other in others if other.is_file()), "")
+            hint = hint or suggest(path.stem, self.files.options(group), f"{group}=")
+            raise ConfigError([Problem(word, "there is no such file", hint)])
         return f"{group}={path.stem}"
 
     def _record(self, typed: Sequence[str]) -> rerun.RecordedRun | None:

@@ -204,6 +204,8 @@ def test_what_cannot_be_told_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"dry_run=offline: comes after `--`"):
         taken({}, "", "--lr 0.1 dry_run=offline")
     assert taken({"args_style": "hydra"}, "", "task=x") == ({"task": "x"}, None)
+    (said,) = problems_of({"task.args_after": [None]})
+    assert 'quotes make a text of null: "null" or "~"' in said
 
 
 @pytest.mark.parametrize(
