@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+import click
+
 from runner.cli.selection import Selection, open_pool
-from runner.cli.verb import exit_code, verb
+from runner.cli.verb import exit_code, json_option, verb
 from runner.config.words import key_of
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.shell import this_program
@@ -20,16 +22,20 @@ NODE_KEYS = ("task.nodes", "task.nnodes")
 
 @verb(
     "check",
-    skip="leave this check out; repeatable",
-    smoke="then a real run, 20 seconds of all_reduce on the ranks and the backend of a launch",
-    bandwidth="then a real run that measures between every two nodes, and names the slow one",
+    subject="cluster",
+    keys=None,
+    examples={"check lab3": "the machines", "check lab3 task=fit": "with what a task needs"},
 )
+@click.option(
+    "--smoke", is_flag=True, help="then run 20 seconds of all_reduce, on the backend of a launch"
+)
+@click.option(
+    "--bandwidth", is_flag=True, help="then measure between every two nodes, and name the slow one"
+)
+@click.option("--skip", multiple=True, metavar="gpus", help="leave this check out; repeatable")
+@json_option
 def check(
-    selection: Selection,
-    skip: Sequence[str] = (),
-    smoke: bool = False,
-    bandwidth: bool = False,
-    json_: bool = False,
+    selection: Selection, skip: Sequence[str], smoke: bool, bandwidth: bool, json_: bool
 ) -> int:
     """Look for what is wrong with a cluster, before a run does.
 

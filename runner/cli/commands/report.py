@@ -9,8 +9,10 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import parse_duration, verb
+from runner.cli.verb import parse_duration, runs_option, verb
 from runner.control.atomic_file import replace_file
 from runner.control.record.run_index import RUNS_FOLDER
 from runner.core.errors import ConfigError, NotReady, Problem
@@ -29,16 +31,19 @@ MAX_NAMED = 3
 
 @verb(
     "report",
-    run="a run id or its beginning, latest, a folder, or a sweep's id; several are compared",
-    out="write the page to this file, not to the run's record",
-    watch="write it again every so many seconds until the runs have ended; the page follows",
+    examples={"report latest": "one page", "report latest --watch 5": "a page that follows"},
 )
-def report(
-    selection: Selection,
-    run: Sequence[str] = (),
-    out: str = "",
-    watch: str = "",
-) -> int:
+@click.option(
+    "--out", default="", metavar="run.html", help="write to this file, not to the run's record"
+)
+@click.option(
+    "--watch",
+    default="",
+    metavar="5",
+    help="write it again every so many seconds until the runs have ended; the page follows",
+)
+@runs_option()
+def report(selection: Selection, run: Sequence[str], out: str, watch: str) -> int:
     """Write what a run did as a page for a browser, in one file.
 
     How it ended and why, metrics, nodes and ranks, load, logs; several runs beside each other.
