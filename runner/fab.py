@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from typing import Any
 
 if "fabfile" in sys.modules:  # whose folder Invoke has put first: it may have a `yaml.py`
     sys.path.append(sys.path.pop(0))
 
+import click
 from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import Task, task
@@ -17,41 +19,41 @@ from runner.cli.app import load_verb
 from runner.cli.main import main
 from runner.cli.verb import Verb
 from runner.cli.words import verb_names
-from runner.core.shell import this_program
+
+ours = list(itertools.takewhile("--".__ne__, sys.argv))
+if "fabfile" in sys.modules and "exec" in ours and len(ours) < len(sys.argv):
+    raise Exit("error: fab exec: takes no words after `--`; use --command", code=2)
 
 
 def make_task(verb: Verb) -> Task[Any]:
     """Make an Invoke task of a verb, with the same flags, messages and exit codes."""
-    flags = {option.opts[-1]: option for option in verb.params if option.name != "words"}
+    options = [option for option in verb.params if isinstance(option, click.Option)]
+    flags = {option.opts[-1][2:].replace("-", "_"): option for option in options}
 
     def run_verb(context: Context, **values: Any) -> None:
         if getattr(context, "original_host", None) or context.config.run.dry:
-            message = (
-                f"{verb.name} connects to the nodes of a cluster by itself, without -H or --dry"
-            )
-            raise Exit(f"error: {message}\n    {this_program()} {verb.name} --help", code=2)
+            message = "connects to the nodes of a cluster by itself, without -H or --dry"
+            raise Exit(f"error: fab {verb.name}: {message}", code=2)
         words = [str(verb.name)]
-        for flag, value in zip(flags, values.values(), strict=True):
+        for name, value in values.items():
+            flag = flags[name].opts[-1]
             given = value if isinstance(value, list) else [value] if value else []
             words += [flag if each is True else f"{flag}={each}" for each in given]
         if code := main(words):
             raise Exit(code=code)
 
     parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY)]
-    for flag, option in flags.items():
-        is_switch = getattr(option, "is_flag", False)
-        name = flag.removeprefix("--").replace("-", "_")
-        default = False if is_switch else None
+    for name, option in flags.items():
+        default = False if option.is_flag else None
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
     run_verb.__name__ = str(verb.name)
     run_verb.__doc__ = verb.help
     run_verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    names = [parameter.name for parameter in parameters[1:]]
     made: Task[Any] = task(
         name=verb.name,
         auto_shortflags=False,
-        iterable=[n for n, option in zip(names, flags.values(), strict=True) if option.multiple],
-        help={n: option.help for n, option in zip(names, flags.values(), strict=True)},
+        iterable=[name for name, option in flags.items() if option.multiple],
+        help={name: option.help for name, option in flags.items()},
     )(run_verb)
     return made
 

@@ -43,7 +43,7 @@ def test_flags_of_fabric_that_would_mislead_are_refused(lab: Lab, project: Launc
     for flags in (("-H", "node1"), ("--dry",)):
         done = project.fab(*flags, *TOUCH)
         assert (done.code, done.out) == (2, ""), done
-        assert done.err.startswith("error: exec connects to the nodes of a cluster by itself")
+        assert done.err.startswith("error: fab exec: connects to the nodes of a cluster by itself")
     assert not [name for name, host in lab.hosts.items() if host.sh("ls /tmp/was-here || true")]
 
 
@@ -53,13 +53,15 @@ def test_a_verb_is_a_task_with_its_flags(project: Launcher) -> None:
     chain = project.fab(*words.split(), "disks", "lab", "config", "--key=lost_s")
     assert chain.code == 0, chain
     lines = chain.out.splitlines()
-    assert (lines[0], lines[-1]) == ("9", "15"), chain
+    assert (lines[0], lines[-1]) == ("9", "15.0"), chain
     assert sorted(line.split()[0] for line in lines[1:-1]) == ["node1", "node2"]
     listed = project.fab("ps", "--cluster", "lab", "deploy", "--cluster", "lab")
     assert (listed.code, listed.out.count("nothing is running")) == (0, 1), listed
     assert "node[1-2]  stored" in listed.out
     planned = project.fab("launch", "--cluster=lab", "--set", "task=env", "--set=dry_run=offline")
     assert planned.code == 0, planned
+    words = project.fab("exec", "--cluster", "lab", "--", "true")
+    assert (words.code, words.err) == (2, "error: fab exec: takes no words after `--`; use --command\n")
     refused = project.fab("stop")
     assert (refused.code, refused.err.splitlines()[0]) == (2, "error: --run: no run is given")
 
