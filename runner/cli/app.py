@@ -35,7 +35,7 @@ Keys     config (all of them), explain (who set one)
 Flags    --version, --shell-completion bash|zsh|fish
 Without --cluster or --run, a verb is about the latest run.
 """
-ROOT_FLAGS = ("-h", "--help", "help", "--version", "--shell-completion")
+ROOT_FLAGS = ("-h", "--help", "-V", "--version", "--shell-completion")
 
 
 class Program(click.Group):
@@ -47,8 +47,6 @@ class Program(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `launch` before words that begin with no verb."""
-        if args[:1] == ["help"]:
-            args = ["--help"]
         is_own = bool(args) and args[0].partition("=")[0] in ROOT_FLAGS
         return super().parse_args(ctx, args if is_own else with_verb(args))
 
@@ -65,9 +63,9 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> No
 
 def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
     if shell and not ctx.resilient_parsing:
-        from runner.cli.completion import script
+        from runner.cli.completion import SCRIPTS
 
-        print(script(PROGRAM, shell))
+        print(SCRIPTS[shell])
         ctx.exit()
 
 
@@ -76,7 +74,7 @@ PROGRAM = Program(
     context_settings=CONTEXT,
     params=[
         click.Option(
-            ["--version"],
+            ["-V", "--version"],
             is_flag=True,
             is_eager=True,
             expose_value=False,

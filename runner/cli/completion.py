@@ -1,4 +1,4 @@
-"""Completion: Click's for bash, zsh and fish, with our verbs, keys, clusters and runs."""
+"""Completion: what Click and our keys make of a word, for bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ import os
 from collections.abc import Sequence
 
 import click
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    FishComplete,
-    ShellComplete,
-    ZshComplete,
-    split_arg_string,
-)
+from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
 from runner.cli.words import LAUNCH, verb_names
 from runner.config.words import is_override
@@ -22,101 +15,55 @@ from runner.control.record import run_index
 from runner.core.errors import ConfigError
 
 VARIABLE = "_RUNNER_COMPLETE"
-
-
-class _Words(ShellComplete):
-    """Completion of a line as it was typed up to the cursor."""
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the last, and that one."""
-        line = os.environ["COMP_WORDS"]
-        words = split_arg_string(line)
-        incomplete = words.pop() if words and not line[-1:].isspace() else ""
-        return words[1:], incomplete
-
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what the last word may become, as a whole; a file if nothing is known."""
-        flag, equals, _ = incomplete.partition("=")
-        prefix = f"{flag}=" if equals and flag.startswith("--") else ""
-        found: list[CompletionItem] = []
-        with contextlib.suppress(Exception):  # whatever is wrong, a shell must not show it
-            found = super().get_completions(args, incomplete)
-        for item in found:
-            item.value = f"{prefix}{item.value}"
-        return found or [CompletionItem(incomplete, type="file")]
-
-
-class Bash(_Words, BashComplete):
-    """Bash, which takes `=` and `:` for ends of words."""
-
-    source_template = """\
-%(complete_func)s() {
+SCRIPTS = {
+    "bash": """\
+_runner_completion() {
     local IFS=$'\\n'
-    COMPREPLY=($(COMP_WORDS=${COMP_LINE:0:COMP_POINT} COMP_WORDBREAKS=$COMP_WORDBREAKS \\
-        %(complete_var)s=bash_complete "${1/#\\~/$HOME}" 2>/dev/null))
+    COMPREPLY=($(_RUNNER_COMPLETE=bash COMP_LINE=${COMP_LINE:0:COMP_POINT} \\
+        COMP_WORDBREAKS=$COMP_WORDBREAKS "${1/#\\~/$HOME}" 2>/dev/null))
     [[ $COMPREPLY == *[=./] ]] && compopt -o nospace
 }
-complete -o bashdefault -o default -F %(complete_func)s %(prog_name)s
-"""
-
-    def source(self) -> str:
-        """Return the script."""
-        return self.source_template % self.source_vars()
-
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what follows the last end of a word."""
-        ends = [each for each in "=:" if each in os.environ.get("COMP_WORDBREAKS", "=:")]
-        known = max((incomplete.rfind(each) + 1 for each in ends), default=0)
-        found = super().get_completions(args, incomplete)
-        for item in found:
-            item.value = item.value[known:]
-        return [item for item in found if item.type == "plain"]
-
-    def format_completion(self, item: CompletionItem) -> str:
-        """Return one line."""
-        return str(item.value)
-
-
-class Zsh(_Words, ZshComplete):
-    """Zsh, which adds a blank to each word unless it is told."""
-
-    source_template = """\
-%(complete_func)s() {
+complete -o bashdefault -o default -F _runner_completion runner""",
+    "zsh": """\
+_runner_completion() {
     local -a found
-    found=(${(f)"$(COMP_WORDS="${(j: :)words[1,CURRENT-1]} $PREFIX" \\
-        %(complete_var)s=zsh_complete ${~words[1]} 2>/dev/null)"})
+    found=(${(f)"$(_RUNNER_COMPLETE=zsh COMP_LINE="${(j: :)words[1,CURRENT-1]} $PREFIX" \\
+        ${~words[1]} 2>/dev/null)"})
     (( $#found )) || { _files; return }
     compadd -S '' -- ${(M)found:#*[=./]}
     compadd -- ${found:#*[=./]}
 }
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
-compdef %(complete_func)s %(prog_name)s
-"""
-
-    def complete(self) -> str:
-        """Return the words, one a line."""
-        found = self.get_completions(*self.get_completion_args())
-        return "\n".join(item.value for item in found if item.type == "plain")
-
-
-class Fish(_Words, FishComplete):
-    """Fish, which says where the cursor is."""
-
-
-SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
-
-
-def script(program: click.Command, shell: str) -> str:
-    """Return the script that installs the completion in a shell."""
-    return SHELLS[shell](program, {}, "runner", VARIABLE).source()
+compdef _runner_completion runner""",
+    "fish": """\
+function _runner_completion
+    set -lx COMP_LINE (commandline -cp)
+    set -l found (env _RUNNER_COMPLETE=fish runner 2>/dev/null)
+    if test -n "$found"
+        string join \\n -- $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c runner -f -a '(_runner_completion)'""",
+}
+"""What installs the completion in each shell; where nothing is known, files are completed."""
 
 
-def complete(program: click.Command, instruction: str) -> int:
-    """Print what may come next on a line, for the script of a shell; return the exit code."""
-    shell = instruction.partition("_")[0]
-    if shell not in SHELLS:
-        return 1
-    print(SHELLS[shell](program, {}, "runner", VARIABLE).complete())
+def complete(program: click.Command, shell: str) -> int:
+    """Print what the last word of `COMP_LINE` may become, one a line, for the script of a shell."""
+    line = os.environ.get("COMP_LINE", "")
+    words = split_arg_string(line)
+    current = words.pop() if words and not line[-1:].isspace() else ""
+    flag, equals, _ = current.partition("=")
+    prefix = f"{flag}=" if equals and flag.startswith("--") else ""
+    # Bash completes what comes after the last of these.
+    ends = os.environ.get("COMP_WORDBREAKS", "=:") if shell == "bash" else ""
+    known = max((current.rfind(end) + 1 for end in "=:" if end in ends), default=0)
+    with contextlib.suppress(Exception):  # whatever is wrong, a shell must not show it
+        asked = ShellComplete(program, {}, "runner", VARIABLE)
+        for item in asked.get_completions(words[1:], current):
+            print(f"{prefix}{item.value}"[known:])
     return 0
 
 

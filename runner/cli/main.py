@@ -28,8 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    is_own = bool(argv) and argv[0].partition("=")[0] in ROOT_FLAGS
-    words, passed_on = (list(argv), []) if is_own else split_words(argv)
+    words = list(argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    passed_on: list[str] = []
+    if not words or words[0].partition("=")[0] not in ROOT_FLAGS:
+        words, passed_on = split_words(words)
     try:
         with PROGRAM.make_context("runner", words, obj=passed_on) as ctx:
             return int(PROGRAM.invoke(ctx))
@@ -46,11 +50,13 @@ def _problem(error: click.UsageError) -> Problem:
     hint = f"`{path} --help` lists the flags"
     command = error.ctx.command if error.ctx else PROGRAM
     if isinstance(error, click.NoSuchOption):
-        flags = [name for option in command.params for name in option.opts]
+        flags = [name for option in (*command.params, *PROGRAM.params) for name in option.opts]
         return unknown_flag(verb or "runner", error.option_name, flags)
     if isinstance(error, click.BadOptionUsage):
         flag = error.option_name
         example = next(each.metavar for each in command.params if flag in each.opts)
+        if not example:
+            return Problem(flag, "takes no value", hint)
         return Problem(flag, "needs a value", f"such as {path} {flag} {example}\n{hint}")
     if isinstance(error, click.BadParameter) and error.param:
         return Problem(error.param.opts[-1], error.message.rstrip("."), hint)
@@ -72,10 +78,10 @@ def entry() -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.excepthook = _report_thread
     descriptor_limit.raise_to_hard()
-    if instruction := os.environ.get("_RUNNER_COMPLETE"):
+    if shell := os.environ.get("_RUNNER_COMPLETE"):
         from runner.cli.completion import complete
 
-        sys.exit(complete(PROGRAM, instruction))
+        sys.exit(complete(PROGRAM, shell))
     code = main()
     code = exit_code(_flush) or code
     for stream in (sys.stdout, sys.stderr):

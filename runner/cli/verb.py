@@ -55,15 +55,16 @@ class Verb(click.Command):
         if not ctx.resilient_parsing:
             try:
                 _, _, given = self.make_parser(ctx).parse_args(list(args))
+            except click.NoSuchOption as error:  # of `-tail` it names `-t`
+                begin = error.option_name
+                flag = next((word for word in args if word.startswith(begin)), begin)
+                raise click.NoSuchOption(flag, ctx=ctx) from None
             except click.UsageError as error:
                 error.ctx = ctx
                 raise
             for option in self.params:
-                is_single = isinstance(option, click.Option) and option.nargs == 1
-                is_repeatable = getattr(option, "multiple", True) or getattr(
-                    option, "is_flag", True
-                )
-                if is_single and not is_repeatable and given.count(option) > 1:
+                is_single = isinstance(option, click.Option) and not option.is_flag
+                if is_single and not option.multiple and given.count(option) > 1:
                     raise click.UsageError(f"{option.opts[-1]} is given twice", ctx)
         return super().parse_args(ctx, args)
 
@@ -125,54 +126,45 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return candidates(ctx, param.name or "", incomplete)
 
 
-def words_argument(metavar: str) -> click.Argument:
-    """Return what takes the words without a flag."""
-    return click.Argument(
-        ["words"], nargs=-1, metavar=metavar, type=click.UNPROCESSED, shell_complete=_complete
-    )
-
-
-def _selection_options() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["--cluster"],
-            default="",
-            metavar="lab3",
-            help="the cluster, a file in conf/cluster",
-            shell_complete=_complete,
-        ),
-        click.Option(
-            ["--set", "set_"],
-            multiple=True,
-            metavar="task=train",
-            help="KEY=VALUE, as without this flag; repeatable",
-            shell_complete=_complete,
-        ),
-        click.Option(
-            ["-cd", "--config-dir"],
-            multiple=True,
-            metavar="~/conf",
-            help="look for YAML here first; repeatable",
-        ),
-    ]
+SELECTION_OPTIONS = (
+    click.Option(
+        ["--cluster"],
+        default="",
+        metavar="lab3",
+        help="the cluster, a file in conf/cluster",
+        shell_complete=_complete,
+    ),
+    click.Option(
+        ["--set", "set_"],
+        multiple=True,
+        metavar="task=train",
+        help="KEY=VALUE, as without this flag; repeatable",
+        shell_complete=_complete,
+    ),
+    click.Option(
+        ["-cd", "--config-dir"],
+        multiple=True,
+        metavar="~/conf",
+        help="look for YAML here first; repeatable",
+    ),
+)
 
 
 def verb(
     name: str,
     *,
     subject: str = "run",
-    selects_hosts: bool = True,
-    takes_words: bool = False,
     keys: Sequence[str] | None = (),
     examples: Mapping[str, str] | None = None,
 ) -> Callable[[Body], Verb]:
     """Make a verb of a function that returns the exit code.
 
+    With a parameter `selection` it takes the flags of one, and `KEY=VALUE`; with `words`, what
+    comes after `--`.
+
     Args:
         name: What is typed.
         subject: The option that a bare word stands for; "" for none.
-        selects_hosts: Whether it takes the flags of a `Selection`, and `KEY=VALUE`.
-        takes_words: Whether it takes words after `--`.
         keys: What it takes beside the keys that reach hosts; None for all.
         examples: Lines that show its use, with what each does.
     """
@@ -187,15 +179,21 @@ def verb(
         )(body)
         made.body = body
         made.subject = subject
-        made.selects_hosts = selects_hosts
-        made.takes_words = takes_words
         made.keys = keys
         made.examples = examples or {}
+        parameters = inspect.signature(body).parameters
+        made.selects_hosts = "selection" in parameters
+        made.takes_words = "words" in parameters
         words = [f"[{subject.upper()}]"] if subject else []
-        if selects_hosts:
-            made.params += _selection_options()
+        if made.selects_hosts:
+            made.params += SELECTION_OPTIONS
             words.append("[KEY=VALUE]...")
-        made.params.append(words_argument(" ".join(words)))
+        text = " ".join(words)
+        kind = click.UNPROCESSED
+        bare = click.Argument(
+            ["words"], nargs=-1, metavar=text, type=kind, shell_complete=_complete
+        )
+        made.params.append(bare)
         return made
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import pkgutil
 import re
@@ -16,6 +17,7 @@ from runner.config.words import as_word, is_override, names_file
 from runner.core.errors import ConfigError, Problem
 from runner.core.shell import this_program
 from runner.core.spec import GROUPS, Spec, keys_of, section_of
+from runner.ui.output import note
 
 LAUNCH = "launch"
 ALIASES = {"kill": "stop", "status": "ps", "run": LAUNCH}
@@ -36,6 +38,7 @@ _SAME_MEANING = {
     "stacks": ("debug", "py-spy", "trace"),
     "stop": ("abort", "cancel", "down", "end", "scancel", "terminate"),
     "top": ("gpus", "gpustat", "htop", "monitor", "nvidia-smi", "nvitop"),
+    "--version": ("version",),
     "why": ("inspect", "reason"),
     "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
     "dry_run=true": ("dry-run", "dryrun", "plan"),
@@ -50,10 +53,11 @@ OTHER_LAUNCHERS = re.compile(
 )
 TORCHRUN_FLAGS = re.compile(
     r"nnodes|nproc_per_node|node_rank|local_addr|master_(addr|port)|max_restarts|rdzv_\w+|standalone"
-    r"|num_(machines|processes)"
+    r"|num_(machines|processes|nodes|gpus)|nodes|gpus|nproc|np|n|hosts|hostfile"
 )
 OTHER_LINES = "docs/command-lines.md has lines of other launchers, with ours beside them"
 SETTINGS_HINT = "a setting is KEY=VALUE; words for the program come after it, or after `--`"
+OUR_FLAGS = ("--cluster", "--set", "--config-dir", "-cd")
 SUFFIXES = (".yaml", ".yml")
 EXAMPLES = {"rerun": "latest", "cluster": "NAME", "task": "NAME", "dry_run": "true"}
 """Values of keys that are typed without one."""
@@ -84,10 +88,12 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
         return [verb, *ours], passed_on
     _refuse_first_word(ours)
     for index, word in enumerate(ours):
-        is_value = index > 0 and ours[index - 1] in ("--cluster", "--set", "--config-dir", "-cd")
+        is_value = index > 0 and ours[index - 1] in OUR_FLAGS
         if not is_value and _is_program(word):
             after = list(words[len(words[:separator]) - len(ours) + index + 1 :])
             passed_on = after[1:] if after[:1] == ["--"] else after
+            if flag := next((each for each in OUR_FLAGS if each in after), ""):
+                note(f"{flag} after {word} is for {word}; flags of ours come before it")
             return [verb, *ours[:index], as_word("task.script", word)], passed_on
     return [verb, *ours], passed_on
 
@@ -192,10 +198,10 @@ def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> Problem:
     """Return the problem of a flag that a verb has not: it is gone, misspelled or a key."""
     if instead := FLAGS.get(flag if verb == LAUNCH else f"{verb} {flag}"):
         return Problem(flag, f"is gone; {instead}")
-    begun = flag
-    if re.fullmatch(r"-[a-zA-Z]", flag):
-        begun = next((each for each in flags if each.startswith(f"-{flag.lower()}")), flag)
-    hint = suggest(begun, flags)
+    flag = flag.partition("=")[0]
+    near = difflib.get_close_matches(flag, flags, n=1, cutoff=0.75)
+    near = near or [each for each in flags if each.startswith(f"-{flag.lower()}")]
+    hint = f"did you mean {near[0]}?" if near else ""
     if not hint and verb == LAUNCH:
         hint = _meant_by_flag(flag)
     elif not hint and verb == "exec":
@@ -206,7 +212,7 @@ def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> Problem:
 
 def _meant_by_flag(flag: str) -> str:
     """Return where an argument of the program goes, or how a setting is written."""
-    if flag in ("--config-name", "--config-path"):
+    if flag in ("--config-name", "--config-path", "-cn", "-cp"):
         return "cluster=NAME and task=NAME choose files, --config-dir=DIR where to look first"
     key = flag.lstrip("-").replace("-", "_")
     if key in keys_of(Spec):

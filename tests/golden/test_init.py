@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.cli.commands.init import yaml_scalar
 from runner.cli.main import main
 from runner.config.compose import open_composer
 from runner.core.launch_request import LaunchRequest
@@ -90,7 +89,7 @@ def test_without_any_answer_there_are_examples(capsys: pytest.CaptureFixture[str
     with open_composer(for_launches=True) as composer:
         alone = composer.compose([]).spec
     assert (alone.nodes, alone.task) == (spec.nodes, spec.task)
-    assert CLUSTER.read_text().count("# an example") == 2
+    assert [file.read_text().count("# an example") for file in (CLUSTER, TASK)] == [1, 1]
     edit = ": put your own below `nodes` or as `script`"
     wrote = [f"wrote  {CLUSTER}{edit}", f"wrote  {TASK}{edit}", f"wrote  {PRIMARY}"]
     assert said == [*wrote, *NEXT, "  runner"]
@@ -201,11 +200,14 @@ def test_files_that_are_there_stay(here: Path, capsys: pytest.CaptureFixture[str
     before = (here / CLUSTER).read_text()
     (here / "x.py").touch()
     init("--hosts=h2", "--user=ada", "--script=x.py")
-    assert capsys.readouterr().out.splitlines()[3:7] == [
-        "--hosts and --user: not used, because conf/cluster/mine.yaml was there",
-        "    --cluster OTHER writes a second file; or edit conf/cluster/mine.yaml",
-        "--script: not used, because conf/task/train.yaml was there",
-        "    --task OTHER writes a second file; or edit conf/task/train.yaml",
+    assert capsys.readouterr().out.splitlines()[:7] == [
+        f"kept   {CLUSTER}, as it is",
+        f"--hosts and --user: not used, because {CLUSTER} was there",
+        f"    --cluster OTHER writes a second file; or edit {CLUSTER}",
+        f"kept   {TASK}, as it is",
+        f"--script: not used, because {TASK} was there",
+        f"    --task OTHER writes a second file; or edit {TASK}",
+        f"kept   {PRIMARY}, as it is",
     ]
     assert (here / CLUSTER).read_text() == before
     assert not (here / "elsewhere").exists()
@@ -369,13 +371,13 @@ def test_own_tasks_called_like_verbs_or_their_aliases_stay_what_they_are(here: P
     assert done.stderr.startswith("error: --run: no run is given\n"), done
 
 
-def test_scalars_are_what_was_meant(here: Path) -> None:
+def test_texts_are_what_was_meant(here: Path) -> None:
     """To YAML, on their own and inside braces; and a dollar is no interpolation."""
     texts = ["~", "a b", "a: b", "#x", "x #y", "1e3", "007", "yes", "a,b", "[x]", "'\"", "é", "*a"]
-    for text in texts:
-        assert yaml.safe_load(f"key: {yaml_scalar(text)}") == {"key": text}
-        in_braces = f"{{key: {yaml_scalar(text, in_flow=True)}, b: 1}}"
-        assert yaml.safe_load(in_braces) == {"key": text, "b": 1}
+    for number, text in enumerate(texts):
+        init(f"--cluster=c{number}", f"--python={text}")
+        assert yaml.safe_load(Path(f"conf/cluster/c{number}.yaml").read_text())["python"] == text
+    assert [node.user for node in nodes("1e3@a", "007@b", "yes@c")] == ["1e3", "007", "yes"]
     (here / "a${b}.py").touch()
-    init("--script=a${b}.py")
-    assert composed().spec.task.target == "a${b}.py"
+    init("--task=dollar", "--script=a${b}.py")
+    assert composed(task="dollar").spec.task.target == "a${b}.py"

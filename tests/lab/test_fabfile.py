@@ -60,8 +60,11 @@ def test_a_verb_is_a_task_with_its_flags(project: Launcher) -> None:
     assert "node[1-2]  stored" in listed.out
     planned = project.fab("launch", "--cluster=lab", "--set", "task=env", "--set=dry_run=offline")
     assert planned.code == 0, planned
-    words = project.fab("exec", "--cluster", "lab", "--", "true")
-    assert (words.code, words.err) == (2, "error: fab exec: takes no words after `--`; use --command\n")
+    cut = project.fab("exec", "--cluster", "lab", "--", "true")
+    assert (cut.code, cut.err) == (
+        2,
+        "error: fab exec: takes no words after `--`; use --command\n",
+    )
     refused = project.fab("stop")
     assert (refused.code, refused.err.splitlines()[0]) == (2, "error: --run: no run is given")
 

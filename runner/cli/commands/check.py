@@ -11,6 +11,7 @@ import click
 
 from runner.cli.selection import Selection, open_pool
 from runner.cli.verb import exit_code, json_option, verb
+from runner.config.kinds import suggest
 from runner.config.words import key_of
 from runner.core.errors import SIGNAL_EXIT_BASE, ConfigError, NotReady, Problem
 from runner.core.shell import this_program
@@ -55,7 +56,8 @@ def check(
     unknown = sorted(set(skip) - all_checks().keys())
     if unknown:
         message = f"there is no check {unknown[0]!r}"
-        raise ConfigError([Problem("--skip", message, f"there are {', '.join(all_checks())}")])
+        hint = f"{suggest(unknown[0], all_checks())}\nthere are {', '.join(all_checks())}"
+        raise ConfigError([Problem("--skip", message, hint.strip())])
     composed = without_pulls(selection.compose())
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)

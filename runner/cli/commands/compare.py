@@ -24,7 +24,6 @@ MAX_TEXT = 1 << 20
 
 @verb(
     "compare",
-    selects_hosts=False,
     examples={"compare": "the last 10 runs", "compare --sort -loss": "by a column, reversed"},
 )
 @runs_option()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 @verb(
     "exec",
     subject="command",
-    takes_words=True,
     keys=("cluster.setup",),
     examples={
         "exec --cluster lab3 -- nvidia-smi -L": "a program and its words",

@@ -39,7 +39,6 @@ class Scalar(NamedTuple):
 
 @verb(
     "export",
-    selects_hosts=False,
     examples={"export --tensorboard tb": "the latest run"},
 )
 @click.option(

@@ -55,14 +55,11 @@ CLUSTER = """\
 defaults: [base]
 
 # In rank order. The name is the SSH name unless `host` is set; gpu[01-16] stands for sixteen.
-nodes:
 {nodes}
 
 {nproc}  # ranks on a node; auto: one per GPU, one without GPUs
-python: {python}  # the interpreter that has torch, on the hosts
-ssh:
-  user: {user}  # null: as in your ~/.ssh/config
-  key: {key}
+{python}  # the interpreter that has torch, on the hosts
+{ssh}  # null: as in your ~/.ssh/config
 #setup: []  # lines for bash before the task, such as [module load cuda]
 
 # `runner config cluster` prints all keys, docs/configuration.md says what they mean.
@@ -73,7 +70,7 @@ defaults: [base]
 
 # A Python file, relative to the folder you stand in. In its place: module (such as package.train),
 # or command for what is not Python.
-script: {script}
+{script}
 
 # Its arguments. true makes a flag alone, a list several values, null leaves one out.
 # For one run: task.args.lr=0.2
@@ -84,7 +81,6 @@ script: {script}
 @verb(
     "init",
     subject="",
-    selects_hosts=False,
     examples={
         "init": "asks",
         "init --hosts 'gpu[01-16]'": "sixteen machines",
@@ -131,18 +127,22 @@ def init(
     task_file = Path("conf", "task", f"{task}.yaml")
     is_asking = is_terminal() and not json_
     answers = dict(given)
+    has_machines = True
+    has_program = True
     if is_asking and not _is_there(cluster_file):
         nodes = nodes or parse_hosts(_ask(f"Machines: {FORMS} [this machine]", ""))
-        cluster = cluster if nodes else SHIPPED_CLUSTER
+        has_machines = bool(nodes)
         if nodes and not given["python"]:
             answers["python"] = _ask("Python there that has torch", "python3", "python")
     if is_asking and not _is_there(task_file) and not given["script"]:
         answers["script"] = _ask_for_script()
-        task = task if answers["script"] else SHIPPED_TASK
+        has_program = bool(answers["script"])
+    cluster = cluster if has_machines else SHIPPED_CLUSTER
+    task = task if has_program else SHIPPED_TASK
     texts = {}
-    if cluster != SHIPPED_CLUSTER:
+    if has_machines:
         texts[cluster_file] = _cluster_yaml(cluster, task, nodes, answers)
-    if task != SHIPPED_TASK:
+    if has_program:
         texts[task_file] = _task_yaml(cluster, task, answers["script"])
     texts[PRIMARY_FILE] = PRIMARY.format(cluster=cluster, task=task)
     if fabfile:
@@ -168,7 +168,6 @@ def _print_outcome(
         show_prose(f"wrote  {file}{edit}")
     for file in kept:
         show_prose(f"kept   {file}, as it is")
-    for file in kept:
         of_file = FILE_FLAGS.get(file.parent.name, ())
         if names := " and ".join(f"--{flag}" for flag in of_file if flag in flags):
             hint = f"--{file.parent.name} OTHER writes a second file; or edit {file}"
@@ -325,42 +324,39 @@ def _is_there(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
-def yaml_scalar(value: str | int, *, in_flow: bool = False) -> str:
-    """Return a value as YAML that is read as the same one, also within brackets or braces."""
-    if isinstance(value, int):
-        return str(value)
-    text = value.replace("${", "\\${")
+def _yaml(key: str, value: object) -> str:
+    """Return a key with its value as YAML, in which OmegaConf finds nothing to replace."""
+    flow = None if isinstance(value, dict) else False  # None: mappings within it in braces
     dumped: str = yaml.safe_dump(
-        [text] if in_flow else text, width=10**6, allow_unicode=True, default_flow_style=True
+        {key: value}, width=10**6, allow_unicode=True, default_flow_style=flow, sort_keys=False
     )
-    dumped = dumped.removesuffix("\n").removesuffix("\n...")
-    return dumped[1:-1] if in_flow else dumped
+    return dumped.replace("${", "\\${").rstrip("\n")
 
 
 def _cluster_yaml(cluster: str, task: str, nodes: Nodes, answers: Mapping[str, str]) -> str:
-    note = "" if nodes else "  # an example: put your own machine here"
+    note = "" if nodes else "  # an example: put your own machines here"
     nodes = nodes or {"gpu1": {}, "gpu2": {}}
     counts = {body.get("nproc_per_node", 0) for body in nodes.values()}
     common = counts.pop() if len(counts) == 1 else 0
-    lines = []
-    for name, body in nodes.items():
-        own = {key: value for key, value in body.items() if key != "nproc_per_node" or not common}
-        pairs = ", ".join(f"{key}: {yaml_scalar(own[key], in_flow=True)}" for key in own)
-        lines.append(f"  {yaml_scalar(name)}: {{{pairs}}}{note}")
+    if common:
+        nodes = {
+            name: {k: v for k, v in nodes[name].items() if k != "nproc_per_node"} for name in nodes
+        }
+    ssh = {"user": answers["user"] or None, "key": answers["key"] or None}
     return CLUSTER.format(
         cluster=cluster,
         task=task,
-        nodes="\n".join(lines),
+        nodes=_yaml("nodes", nodes).replace("nodes:", f"nodes:{note}", 1),
         nproc=f"nproc_per_node: {common}" if common else "#nproc_per_node: auto",
-        python=yaml_scalar(answers["python"] or "python3"),
-        user=yaml_scalar(answers["user"]) if answers["user"] else "null",
-        key=yaml_scalar(answers["key"]) if answers["key"] else "null",
+        python=_yaml("python", answers["python"] or "python3"),
+        ssh=_yaml("ssh", ssh),
     )
 
 
 def _task_yaml(cluster: str, task: str, script: str) -> str:
     note = "" if script else "  # an example: put your own program here"
-    return TASK.format(cluster=cluster, task=task, script=yaml_scalar(script or SCRIPTS[0]) + note)
+    line = _yaml("script", script or SCRIPTS[0])
+    return TASK.format(cluster=cluster, task=task, script=line + note)
 
 
 def _write(texts: Mapping[Path, str]) -> None:

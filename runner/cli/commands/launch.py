@@ -24,7 +24,6 @@ from runner.ui.output import note
 @verb(
     "launch",
     subject="",
-    takes_words=True,
     keys=None,
     examples={
         "train.py --lr 0.1": "this program",

@@ -51,9 +51,9 @@ def test_words_are_completed_as_they_are_read(
     line: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Verbs, flags in both forms, groups, keys, and runs on record anywhere; bash ends at `=`."""
-    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_LINE", line)
     monkeypatch.setenv("COMP_WORDBREAKS", " =:")
-    assert completion.complete(PROGRAM, "bash_complete") == 0
+    assert completion.complete(PROGRAM, "bash") == 0
     offered = capsys.readouterr().out.split()
     assert {*found.split()} <= {*offered}
     if not line.endswith(" "):
@@ -69,8 +69,8 @@ def test_a_word_stays_whole_for_a_shell_that_knows_no_ends_within(
         ("runner --cluster=h", "bash", "--cluster=hy\n"),
         ("runner cluster=h", "zsh", "cluster=hy\n"),
         ("runner ps --cluster=h", "zsh", "--cluster=hy\n"),
-        ("runner cluster=hy nope", "zsh", "\n"),
+        ("runner cluster=hy nope", "zsh", ""),
     ):
-        monkeypatch.setenv("COMP_WORDS", line)
-        completion.complete(PROGRAM, f"{shell}_complete")
+        monkeypatch.setenv("COMP_LINE", line)
+        completion.complete(PROGRAM, shell)
         assert capsys.readouterr().out == found
