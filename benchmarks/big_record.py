@@ -11,10 +11,10 @@ from runner.control.record.file_names import CONFIG_FILE, PLAN_FILE
 from runner.core.codec import encode
 from runner.core.model.plan import Plan
 from runner.core.model.samples import GpuSample, Sample
-from runner.core.spec import Node
 from runner.core.planning.build_plan import build_plan
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, EventBody
+from runner.core.spec import Node
 from tests.golden import builders
 
 RUN_ID = "1114-2213-digits-b16b"
@@ -49,11 +49,11 @@ def write_big_record(
     steps = lines // ranks
     with (folder / "events.jsonl").open("w") as file:
         file.writelines(event.to_line() for event in big_events(plan, event_count))
-    with (folder / "samples.jsonl").open("w") as file:
-        for moment in range(120):
-            for number, node in enumerate(plan.nodes):
-                file.write(_sample(node.node, number, moment).to_line())
-    for node in plan.nodes:
+    for number, node in enumerate(plan.nodes):
+        samples = folder / "hosts" / node.node / "attempt_0" / "samples.jsonl"
+        samples.parent.mkdir(parents=True, exist_ok=True)
+        moments = (_sample(node.node, number, moment).to_line() for moment in range(120))
+        samples.write_text("".join(moments))
         logs = folder / "logs" / node.node
         logs.mkdir(parents=True)
         for rank in node.ranks:

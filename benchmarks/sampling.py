@@ -21,7 +21,7 @@ from runner.core.protocol.paths import RunPaths
 from runner.core.protocol.remote_files import MAX_SAMPLE_FILE
 from runner.host.gpu import nvml, query
 from runner.host.sampling.sampler import Sampler
-from runner.host.storage.sample_file import SampleFile
+from runner.host.supervisor.sample_recorder import write_sample
 from tests.lab.fake_gpus import FakeGpu, build, state
 
 HOURS = (1, 8, 24, 240)
@@ -56,13 +56,13 @@ def cost(folder: Path, gpus: int, count: int) -> tuple[float, int]:
     (folder / "state").write_text(state([FakeGpu(98, 1 << 36, processes=processes)] * gpus))
     paths = RunPaths(str(folder), f"r{gpus}", "n1")
     Path(paths.attempt_folder(0)).mkdir(parents=True)
-    file, sampler = SampleFile(paths, 0), Sampler("n1")
+    sampler = Sampler("n1")
     _take(sampler)
     before, line = _cpu_seconds(), b""
     began = time.process_time()
     for _ in range(count):
         line = _take(sampler)
-        file.append(line)
+        write_sample(paths.samples(0), line)
     own_s = time.process_time() - began
     sampler.close()
     child_s = _cpu_seconds() - before
@@ -87,10 +87,13 @@ def kept_of(folder: Path, hours: int, gpus: int, interval_s: float) -> tuple[int
     loads = tuple(GpuSample(**{**vars(gpu), "power_w": 650.0, "users": (user,)}) for gpu in each)
     paths = RunPaths(str(folder), f"h{hours}", "n1")
     Path(paths.attempt_folder(0)).mkdir(parents=True)
-    file = SampleFile(paths, 0)
-    for number in range(int(3600 * hours / interval_s)):
-        load = (128, 55.5, 1 << 37, 1 << 40, 1e8, 1e8, 1e6, 1e6)
-        file.append(Sample("n1", 0, 1.7e9 + interval_s * number, *load, loads).to_line().encode())
+    load = (128, 55.5, 1 << 37, 1 << 40, 1e8, 1e8, 1e6, 1e6)
+    elapsed_s = 0.0
+    while elapsed_s < 3600 * hours:
+        line = Sample("n1", 0, 1.7e9 + elapsed_s, *load, loads).to_line().encode()
+        size = write_sample(paths.samples(0), line)
+        interval_s *= 2 if size and size > MAX_SAMPLE_FILE else 1
+        elapsed_s += interval_s
     text = Path(paths.samples(0)).read_text()
     walls = [float(line.partition('"wall":')[2].partition(",")[0]) for line in text.splitlines()]
     gaps = [later - wall for wall, later in itertools.pairwise(walls)]

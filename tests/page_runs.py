@@ -143,9 +143,7 @@ def failed_run(run_id: str = "1114-2213-digits-65a3", text: str = "plain") -> Ru
             },
             "task": {"args": {"lr": 0.1, "name": text}, "script": "train.py"},
         },
-        ("task.args.lr=0.1", f"task.args.name={text}"),
         tuple(happened),
-        len(happened),
         (
             metric("loss", "", spans),
             metric("rate", "samples", spans),
@@ -170,7 +168,6 @@ def good_run(run_id: str = "1115-0900-digits-77b0") -> RunData:
         plans=(only,),
         config={"task": {"args": {"lr": 0.02, "name": "plain"}, "script": "train.py"}},
         events=tuple(sorted(attempt_events(only, LAUNCH, end, None), key=lambda e: e.wall)),
-        event_count=0,
         metrics=(metric("loss", "", [(0, LAUNCH, end)]),),
         loads=(load("a", LAUNCH, end), load("b", LAUNCH, end)),
         problems=(),

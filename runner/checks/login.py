@@ -24,9 +24,7 @@ def setup(context: CheckContext) -> Iterator[Finding]:
     for node, _ in context.answering:
         for failure in context.unmet("setup", node):
             message = f"{failure.message}; this host is not checked any further"
-            quoted = [f"| {line}" for line in failure.hint.splitlines()]
-            hint = "\n".join([*quoted, "change cluster.setup, or install what it needs there"])
-            yield error(node.name, message, hint)
+            yield error(node.name, message, failure.hint)
 
 
 @check(180)

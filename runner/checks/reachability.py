@@ -173,11 +173,10 @@ def _broken_pairs(tries: _Tries) -> Iterator[Finding]:
         result = min(failed, key=lambda each: each.outcome not in WRONG_LISTENER)
         reason, target = _reason_text(failed), result.target
         if forward and backward:
-            message = f"{one} and {other} cannot reach each other: {reason}"
+            message = f"it and {other} cannot reach each other: {reason}"
             message += f" at {forward.target.address} and {backward.target.address}"
         else:
-            message = f"{one if forward else other} cannot reach {target.node} "
-            message += f"at {target.address}:{target.port}: {reason}"
+            message = f"cannot reach {target.node} at {target.address}:{target.port}: {reason}"
         others_fail = any(len({one, other} & {*pair}) == 1 for pair in not_reached)
         if not others_fail and len(tries.nodes) > ONE_PAIR:
             message += "; both reach the others"

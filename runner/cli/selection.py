@@ -115,9 +115,9 @@ class Selection:
                 return _about_run(self.contact(), run_id)
             except ConfigError as error:
                 changes = [word for word in self.settings if key_of(word) != "cluster"]
-                recorded = read_contact(folder) if folder and run_id and not changes else None
-                if recorded is None:
+                if folder is None or not run_id or changes:
                     raise
+                recorded = read_contact(folder)
                 note(f"by the record of {run_id}, because of {error}")
                 return recorded
         if folder is None and run_id:
@@ -135,21 +135,18 @@ class Selection:
     def contact_by_record(self, folder: Path) -> LaunchRequest:
         """Return how the hosts of a run on record are reached, changed by the words given."""
         recorded = read_contact(folder)
-        if recorded and not self.overrides and not self.config_dirs:
+        if not self.overrides and not self.config_dirs:
             return recorded
-        recorded_folders = recorded.config_dirs if recorded else ()
-        folders = tuple(dict.fromkeys((*self.config_dirs, *recorded_folders)))
+        folders = tuple(dict.fromkeys((*self.config_dirs, *recorded.config_dirs)))
         words = (f"rerun={hydra_value(str(folder))}", *self.settings)
         changed = replace(self, settings=words, config_dirs=folders).compose(())
-        if (
-            recorded and changed.spec.cluster.name != recorded.spec.cluster.name
-        ):  # as `+experiment=NAME` may
+        if changed.spec.cluster.name != recorded.spec.cluster.name:  # as `+experiment=NAME` may
             return _about_run(self.compose(()), recorded.spec.run_id)
         return replace(
             changed,
             run_dir=folder,
             contact_words=tuple(word for word in changed.contact_words if word in self.settings),
-            launched_at=recorded.launched_at if recorded else 0.0,
+            launched_at=recorded.launched_at,
             on_record=not self.settings and not self.config_dirs,
         )
 
@@ -188,7 +185,7 @@ def _about_run(request: LaunchRequest, run_id: str) -> LaunchRequest:
 
 def open_pool(composed: LaunchRequest) -> AbstractContextManager[HostPool]:
     """Open the host pool of a verb, with a console."""
-    from runner.ui.console.plain import open_console
+    from runner.ui.console.console import open_console
     from runner.workflows.host_pool import open_host_pool
 
     names = [node.name for node in composed.spec.nodes]

@@ -20,7 +20,9 @@ FLAGS = {
     "-sc": "use --shell-completion bash, zsh or fish",
     "-p": "`config KEY` prints a part of the configuration",
     "clean --images": "use `docker image prune --all` on the hosts",
+    "logs --grep": "use `logs | grep -E PATTERN`, also with --follow",
     "logs --since": "use --tail, such as `logs --tail 100`",
+    "report --cluster": "`pull --cluster NAME --run ID` brings the run here; then `report ID`",
     "report --port": "`report --watch 5` writes the page again every 5 s",
     "report --serve": "`report --watch 5` writes the page again every 5 s; `ps` lists runs",
 }

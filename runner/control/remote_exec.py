@@ -76,7 +76,9 @@ class RemoteCommand(WaitLoop):
 
     def _on_lost(self, name: str, reason: str) -> None:
         result = self.results[name]
-        result.problem, result.unverified = f"lost: {reason}; the command may go on there", True
+        result.problem = f"lost: {reason}; the command may go on there"
+        result.unverified = True
+        result.lost = True
         self._show(name, "lost")
 
     def _on_signal(self, signum: int) -> None:

@@ -64,12 +64,9 @@ def format_age(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return how long something took: "4.2 s", "1 m 05 s", "2 h 00 m 09 s"."""
-    if round(seconds, 1) < 60:  # noqa: PLR2004 (a minute)
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} m {rest:02} s" if hours else f"{minutes} m {rest:02} s"
+    """Return how long something took: "4.2 s", "1 m 05 s", "2 h 00 m"."""
+    is_short = round(seconds, 1) < 60  # noqa: PLR2004 (a minute)
+    return f"{seconds:.1f} s" if is_short else format_age(round(seconds))
 
 
 def per_second(unit: str) -> str:

@@ -1,4 +1,4 @@
-"""Comparison of runs as columns: for a table, for CSV and for JSON, and to sort by."""
+"""Comparison of runs: a row for each, as a table, as CSV and as JSON data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import csv
 import difflib
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Iterable, Mapping, Sequence
 
 from runner.core.errors import ConfigError, Problem
 from runner.core.history.comparison import (
@@ -21,191 +17,95 @@ from runner.core.history.comparison import (
     gpu_hours,
 )
 from runner.core.history.run_data import Metric, RunData
-from runner.core.text import counted, format_duration, join_some, printable
+from runner.core.text import format_duration, join_some, printable
 from runner.ui.figures import number_text
-from runner.ui.layout import wrap
+from runner.ui.layout import COLUMN_GAP, aligned, wrap
 
-MAX_CELL = 40  # characters
-GAP = 2
+LOSS = "loss"
+NOT_FINITE = "NaN"
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 8
+MAX_CELL = 40  # characters
+
+STAYING = ("run", LOSS, "end", "took", "code")
+"""Columns that no terminal is too narrow for."""
+
+IF_DIFFERENT = ("cluster", "task", "code", "nodes", "GPUs")
+"""Columns that a table has if the runs differ in them."""
+
+NOT_IN_TABLES = ("exit code", "started", "sweep")
 
 Value = str | float | int | None
+Row = dict[str, Value]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A figure of all runs."""
+def compare_runs(runs: Sequence[RunData]) -> list[Row]:
+    """Return which run each is, what differs in its keys, and what came of it.
 
-    name: str
-    values: tuple[Value, ...]  # None is unknown
-    text: Callable[[Value], str] = str
-    sparks: tuple[str, ...] = ()  # the curve beside each value
-    stays: bool = False  # however narrow the terminal is
-    is_number: bool = False
-    is_shown: bool = True  # in the table
-    key: str = ""  # of the configuration
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The texts of a table."""
-        texts = ["-" if value is None else self.text(value) for value in self.values]
-        if self.sparks:
-            texts = [f"{text} {spark}" for text, spark in zip(texts, self.sparks, strict=True)]
-        return tuple(_short(printable(text)) for text in texts)
-
-
-def compare_runs(runs: Sequence[RunData]) -> list[Column]:
-    """Return the columns: which run, what differs in its keys, what came of it."""
-
-    def column(name: str, of: Callable[[RunData], Value]) -> Column:
-        return Column(name, tuple(of(run) or None for run in runs))
-
-    def number(name: str, of: Callable[[RunData], float | None]) -> Column:
-        return Column(name, tuple(map(of, runs)), _as_number, is_number=True)
-
-    def if_several(each: Column) -> Column:
-        return replace(each, is_shown=len({*each.values}) > 1)
-
-    columns = [
-        replace(column("run", lambda run: run.run_id), stays=True),
-        if_several(column("cluster", lambda run: run.cluster)),
-        if_several(column("task", lambda run: run.task)),
-        *_keys(runs),
-        *_metrics(runs),
-        replace(column("end", _end), stays=True),
-        replace(number("took", lambda run: run.seconds), text=_as_duration, stays=True),
-        replace(if_several(column("code", _code(runs))), stays=True),
-        number("GPU h", gpu_hours),
-        number("step", lambda run: run.step),
-        if_several(number("nodes", lambda run: len(run.plans[-1].nodes) if run.plans else None)),
-        if_several(number("GPUs", lambda run: run.gpu_count or None)),
-        replace(number("exit code", _exit_code), is_shown=False),
-        replace(number("started", lambda run: run.launched_at), is_shown=False),
-        replace(column("sweep", lambda run: run.sweep_id), is_shown=False),
-    ]
-    return [each for each in columns if any(value is not None for value in each.values)]
-
-
-def _keys(runs: Sequence[RunData]) -> list[Column]:
-    """Return a column for each key that differs; of other clusters, not what they are made of."""
-    several = len({run.cluster for run in runs}) > 1
-    return [
-        Column(
-            name=key.removeprefix(f"{ARGUMENTS}."),
-            values=values,
-            is_shown=not (several and key.startswith("cluster.")),
-            key=key,
-        )
-        for key, values in differing_values(runs).items()
-    ]
-
-
-def _metrics(runs: Sequence[RunData]) -> list[Column]:
-    """Return last and best of each metric, the loss first, each with its curve."""
-    by_run = [{metric.name: metric for metric in run.metrics} for run in runs]
-    names = sorted({name for metrics in by_run for name in metrics}, key=lambda n: (n != "loss", n))
-    columns = []
+    All have the same names: those of keys, of metrics and of columns. What is not known is None.
+    """
+    keys = differing_values(runs)
+    names = {metric.name for run in runs for metric in run.metrics}
+    rows = []
+    for place, run in enumerate(runs):
+        row: Row = dict.fromkeys(("run", "cluster", "task"))
+        row.update({key: values[place] for key, values in keys.items()})
+        metrics = {metric.name: metric for metric in run.metrics}
+        for name in sorted(names, key=lambda name: (name != LOSS, name)):
+            best = best_word(name)
+            row[name] = _last(metrics.get(name))
+            row[f"{best} {name}"] = getattr(metrics.get(name), best, None)
+        row["run"] = run.run_id  # only now: a metric may have any name
+        row["cluster"] = run.cluster or None
+        row["task"] = run.task or None
+        code = run.verdict.exit_code if run.verdict else None
+        state = run.verdict.state if run.verdict else None
+        row["end"] = f"{state} ({code})" if code else state
+        row["took"] = run.seconds
+        row["code"] = code_text(run) or None
+        row["GPU h"] = gpu_hours(run) or None
+        row["step"] = run.step
+        row["nodes"] = len(run.plans[-1].nodes) if run.plans else None
+        row["GPUs"] = run.gpu_count or None
+        row["exit code"] = code
+        row["started"] = run.launched_at
+        row["sweep"] = run.sweep_id or None
+        rows.append(row)
+    needless = {name for name in rows[0] if all(row[name] is None for row in rows)}
     for name in names:
-        found = [metrics.get(name) for metrics in by_run]
-        last = tuple(_last(metric) for metric in found)
-        is_loss = name == "loss"
-        columns.append(
-            Column(
-                name=name,
-                values=last,
-                text=_as_number,
-                sparks=tuple(map(_spark, found)) if is_loss else (),
-                stays=is_loss,
-                is_number=True,
-            )
-        )
-        word = best_word(name)
-        best = tuple(getattr(metric, word, None) for metric in found)
-        if best != last:
-            columns.append(Column(f"{word} {name}", best, _as_number, is_number=True))
-    return columns
+        best = f"{best_word(name)} {name}"
+        if all(row[best] == row[name] for row in rows):
+            needless.add(best)
+    return [{name: row[name] for name in row if name not in needless} for row in rows]
 
 
-def _last(metric: Metric | None) -> float | None:
+def _last(metric: Metric | None) -> Value:
     if metric is None:
         return None
-    return math.nan if metric.last is None else metric.last
+    return NOT_FINITE if metric.last is None else metric.last
 
 
-def _spark(metric: Metric | None) -> str:
-    """Return the curve of a metric over all attempts, in a few blocks."""
-    series = metric.by_attempt.values() if metric else ()
-    values = [v for each in series for v in each.values if v is not None and math.isfinite(v)]
-    if len(values) < 2:  # noqa: PLR2004 (a curve)
-        return ""
-    least = min(values)
-    step = (max(values) - least) / (len(SPARKS) - 1) or 1.0
-    shown = min(SPARK_WIDTH, len(values))
-    picked = [values[round(i * (len(values) - 1) / (shown - 1))] for i in range(shown)]
-    return "".join(SPARKS[round((value - least) / step)] for value in picked)
-
-
-def _code(runs: Sequence[RunData]) -> Callable[[RunData], str]:
-    """Return what tells the code of runs apart: the commit, or else the whole of it."""
-    commits = {run.plans[-1].commit if run.plans else "" for run in runs}
-    if len(commits) < len(runs):
-        return code_text
-    return lambda run: code_text(run).partition(" ")[0]
-
-
-def _end(run: RunData) -> str:
-    if run.verdict is None:
-        return ""
-    code = run.verdict.exit_code
-    return f"{run.verdict.state} ({code})" if code else run.verdict.state
-
-
-def _exit_code(run: RunData) -> int | None:
-    return run.verdict.exit_code if run.verdict else None
-
-
-def _as_number(value: Value) -> str:
-    number = float(value or 0)
-    return "NaN" if math.isnan(number) else number_text(number)
-
-
-def _as_duration(value: Value) -> str:
-    return format_duration(float(value or 0))
-
-
-def _short(text: str) -> str:
-    return f"{text[: MAX_CELL - 1]}…" if len(text) > MAX_CELL else text
-
-
-def sort_columns(columns: Sequence[Column], word: str) -> list[Column]:
+def sort_runs(runs: Sequence[RunData], word: str) -> list[RunData]:
     """Return the runs by a column, the least first, with "-" before it the most; unknown last.
 
     Raises:
         ConfigError: There is no such column.
     """
+    rows = compare_runs(runs)
+    legal = {_header(name): name for name in rows[0]}
     name = word.removeprefix("-")
-    chosen = next((each for each in columns if name in (each.name, each.key)), None)
-    if chosen is None:
-        legal = [each.name for each in columns]
+    column = name if name in rows[0] else legal.get(name)
+    if column is None:
         near = difflib.get_close_matches(name, legal, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?\n" if near else ""
-        hint += f"there are {join_some([printable(each) for each in legal], 20)}"
+        hint += f"there are {join_some([*legal], 20)}"
         message = f"no run has {name!r}, or it is the same in all of them"
         raise ConfigError([Problem("--sort", message, hint)])
-    places = {place: _rank(value) for place, value in enumerate(chosen.values)}
-    known = [place for place, rank in places.items() if rank is not None]
-    known.sort(key=lambda place: places[place] or (), reverse=word.startswith("-"))
-    order = [*known, *(place for place, rank in places.items() if rank is None)]
-
-    return [
-        replace(
-            each,
-            values=tuple(each.values[place] for place in order),
-            sparks=tuple(each.sparks[place] for place in order) if each.sparks else (),
-        )
-        for each in columns
-    ]
+    ranks = [_rank(row[column]) for row in rows]
+    known = [(rank, place) for place, rank in enumerate(ranks) if rank is not None]
+    order = [place for _, place in sorted(known, reverse=word.startswith("-"))]
+    order += [place for place, rank in enumerate(ranks) if rank is None]
+    return [runs[place] for place in order]
 
 
 def _rank(value: Value) -> tuple[bool, float, str] | None:
@@ -219,58 +119,80 @@ def _rank(value: Value) -> tuple[bool, float, str] | None:
     return None if math.isnan(number) else (False, number, "")
 
 
-def render_columns(columns: Sequence[Column], width: int) -> str:
+def render_runs(runs: Sequence[RunData], width: int) -> str:
     """Return a table with a line for each run; columns without room are named below it."""
-    shown = [each for each in columns if each.is_shown]
-    if _width(shown) > width:
-        shown = [replace(each, sparks=()) for each in shown]
-    kept = list(shown)
-    for each in reversed(shown):
-        if _width(kept) > width and not each.stays:
-            kept.remove(each)
-    left_out = [printable(each.name) for each in shown if each not in kept]
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for each in kept:
-        is_right = each.is_number and not each.sparks
-        header = _short(printable(each.name))
-        table.add_column(header, justify="right" if is_right else "left", no_wrap=True)
-    for row in zip(*(each.cells for each in kept), strict=True):
-        table.add_row(*row)
-    console = Console(width=max(width, _width(kept)), markup=False, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    hidden = sum(bool(each.key) and not each.is_shown for each in columns)
-    if hidden:
-        lines.append(f"{counted(hidden, 'key')} of different clusters differ: --csv has them")
+    rows = compare_runs(runs)
+    several = len({row.get("cluster") for row in rows}) > 1
+    columns: dict[str, list[str]] = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        is_same = len({*values}) == 1
+        is_of_machines = several and name.startswith("cluster.")
+        if name in NOT_IN_TABLES or is_of_machines or (is_same and name in IF_DIFFERENT):
+            continue
+        texts = [_header(name), *(cell_text(name, value) for value in values)]
+        cells = [f"{text[:MAX_CELL]}…" if len(text) > MAX_CELL else text for text in texts]
+        if any(isinstance(value, (int, float)) for value in values):
+            size = max(map(len, cells))
+            cells = [cell.rjust(size) for cell in cells]
+        columns[name] = cells
+    if "code" in columns:
+        commits = [text.partition(" ")[0] for text in columns["code"]]
+        if len({*commits}) == len({*columns["code"]}):
+            columns["code"] = commits
+    left_out: list[str] = []
+    for name in [name for name in reversed(columns) if name not in STAYING]:
+        if _width(columns) > width:
+            left_out.insert(0, columns.pop(name)[0].strip())
+    curves = ["", *map(_curve, runs)]
+    if any(curves):
+        pairs = zip(columns[LOSS], curves, strict=True)
+        with_curves = {**columns, LOSS: [f"{text} {curve:{SPARK_WIDTH}}" for text, curve in pairs]}
+        columns = with_curves if _width(with_curves) <= width else columns
+    lines = aligned(zip(*columns.values(), strict=True), indent="")
     if left_out:
         told = f"left out, to fit: {join_some(left_out, 6)}; --csv has all"
         lines += wrap(told, width, hanging_margin="  ")
     return "\n".join(lines)
 
 
-def _width(columns: Iterable[Column]) -> int:
+def _header(name: str) -> str:
+    return printable(name.removeprefix(ARGUMENTS))
+
+
+def cell_text(name: str, value: Value) -> str:
+    """Return the value of a column as tables have it."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return printable(value)
+    return format_duration(value) if name == "took" else number_text(value)
+
+
+def _curve(run: RunData) -> str:
+    """Return the loss over all attempts in a few blocks."""
+    series = [each for m in run.metrics if m.name == LOSS for each in m.by_attempt.values()]
+    values = [v for each in series for v in each.values if v is not None and math.isfinite(v)]
+    if len(values) < 2:  # noqa: PLR2004 (a curve)
+        return ""
+    least = min(values)
+    step = (max(values) - least) / (len(SPARKS) - 1) or 1.0
+    shown = min(SPARK_WIDTH, len(values))
+    picked = [values[round(i * (len(values) - 1) / (shown - 1))] for i in range(shown)]
+    return "".join(SPARKS[round((value - least) / step)] for value in picked)
+
+
+def _width(columns: Mapping[str, Iterable[str]]) -> int:
     """Return how many columns of a terminal these take."""
-    return sum(max(map(len, (each.name, *each.cells))) + GAP for each in columns) - GAP
+    return sum(max(map(len, cells)) + COLUMN_GAP for cells in columns.values()) - COLUMN_GAP
 
 
-def as_csv(columns: Sequence[Column]) -> str:
-    """Return all columns as CSV, as RFC 4180 has it: a line for each run."""
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return rows as CSV, as RFC 4180 has it."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow([printable(each.key or each.name) for each in columns])
-    for row in zip(*(each.values for each in columns), strict=True):
-        writer.writerow(["" if value is None else printable(str(value)) for value in row])
+    writer.writerow(map(printable, rows[0]))
+    for row in rows:
+        values = row.values()
+        writer.writerow([printable(each) if isinstance(each, str) else each for each in values])
     return out.getvalue()
-
-
-def as_data(columns: Sequence[Column]) -> list[dict[str, Value]]:
-    """Return all columns as JSON data, an object for each run; NaN is a text."""
-    rows = zip(*(each.values for each in columns), strict=True)
-    names = [each.key or each.name for each in columns]
-    return [{name: _plain(value) for name, value in zip(names, row, strict=True)} for row in rows]
-
-
-def _plain(value: Value) -> Value:
-    is_number = isinstance(value, float)
-    return "NaN" if is_number and math.isnan(float(value or 0)) else value

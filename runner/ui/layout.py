@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hashable)
 
-PIPE_WIDTH, UNLIMITED_WIDTH = 100, 10_000  # of prose, and of tables, where there is no terminal
+UNLIMITED_WIDTH = 10_000  # where there is no terminal
 COLUMN_GAP = 2
 
 
@@ -50,27 +49,10 @@ def display_folder(path: str) -> str:
     return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
 
 
-def detect_screen() -> tuple[int, bool]:
-    """Return the width of standard output, and whether it is a terminal that takes colours."""
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if is_terminal else PIPE_WIDTH
-    return width or PIPE_WIDTH, is_terminal
-
-
-def terminal_width() -> int:
-    """Return the width of standard output: in a pipe, a line may be as long as it has to."""
-    width, is_terminal = detect_screen()
-    return width if is_terminal else UNLIMITED_WIDTH
-
-
-def message_width(descriptor: int | None = None) -> int:
-    """Return the width of standard error, where notes are wrapped: in a pipe they are not.
-
-    Another `descriptor` may stand in for it.
-    """
+def terminal_width(descriptor: int = 1) -> int:
+    """Return the width of a terminal; in a pipe, a line may be as long as it has to."""
     with contextlib.suppress(OSError):
-        fd = sys.stderr.fileno() if descriptor is None else descriptor
-        return os.get_terminal_size(fd).columns or PIPE_WIDTH
+        return os.get_terminal_size(descriptor).columns or UNLIMITED_WIDTH
     return UNLIMITED_WIDTH
 
 
@@ -89,16 +71,11 @@ def _wrap_line(line: str, width: int) -> list[str]:
     margin = line[: len(line) - len(line.lstrip(" #"))]  # that of a comment, too
     if len(line) <= width or line.lstrip().startswith("| "):  # a quotation
         return [line]
-    if match := _match_command(line):
+    programs = f"{re.escape(this_program())}|{_PROGRAMS}"
+    if match := re.fullmatch(rf"(|.*?: | +)((?:nohup )?(?:{programs}) \S.*)", line):
         before = match[1].rstrip()
         return [*_wrap_line(before, width), f"    {match[2]}"] if before else [line]
     return wrap(line[len(margin) :].rstrip(), width, margin, f"{margin}    ")
-
-
-def _match_command(line: str) -> re.Match[str] | None:
-    """Match a line that is a command, perhaps after some words and a colon: the two groups."""
-    programs = f"{re.escape(this_program())}|{_PROGRAMS}"
-    return re.fullmatch(rf"(|.*?: | +)((?:nohup )?(?:{programs}) \S.*)", line)
 
 
 def wrap(text: str, width: int, margin: str = "", hanging_margin: str = "") -> list[str]:
@@ -113,6 +90,8 @@ def table_lines(table: Table, width: int = UNLIMITED_WIDTH, *, colour: bool = Fa
     """Return a table of Rich's as lines of at most this width."""
     from rich.console import Console
 
+    if not table.rows:  # Rich would print an empty line
+        return []
     colours: Literal["standard"] | None = "standard" if colour else None
     console = Console(width=width, color_system=colours, force_terminal=colour)
     with console.capture() as captured:

@@ -14,7 +14,6 @@ from runner.core.shell import line, this_program
 from runner.core.text import join_some, printable_lines
 from runner.ui.layout import (
     UNLIMITED_WIDTH,
-    message_width,
     terminal_width,
     wrap_lines,
 )
@@ -34,12 +33,12 @@ def show(text: str, file: TextIO | None = None, *, flush: bool = False) -> None:
     print(text, file=file or sys.stdout, flush=flush)
 
 
-def message_text(text: str, descriptor: int | None = None) -> str:
-    """Return lines of the runner's own as standard error takes them, or what stands in for it.
+def message_text(text: str, descriptor: int = 2) -> str:
+    """Return lines of the runner's own as standard error takes them.
 
     On a terminal they are broken at blanks, and notes are dim.
     """
-    width = message_width(descriptor)
+    width = terminal_width(descriptor)
     lines = wrap_lines(printable_lines(text), width - 1)
     is_grey = os.environ.get("TERM", "dumb") == "dumb" or os.environ.get("NO_COLOR")
     if width == UNLIMITED_WIDTH or is_grey:

@@ -10,7 +10,6 @@ from runner.core.errors import Problem
 from runner.core.model.results import Finding, Level
 from runner.core.text import counted, printable, printable_lines
 from runner.ui.layout import (
-    PIPE_WIDTH,
     fold_names,
     group_names,
     new_table,
@@ -28,49 +27,43 @@ FindingsByCheck = Mapping[str, Sequence[Finding]]
 
 def render_problems(problems: Iterable[Problem]) -> str:
     """Return one `error:` paragraph per problem."""
-    merged = map(_merge, _group_problems(problems))
-    return printable_lines("\n".join(f"error: {problem}" for problem in merged))
+    paragraphs = (f"error: {problem}" for problem, _ in _merged(problems))
+    return printable_lines("\n".join(paragraphs))
 
 
-def _group_problems(problems: Iterable[Problem]) -> list[list[Problem]]:
-    """Group problems that differ only in their hosts, in the order of their first."""
+def _merged(problems: Iterable[Problem]) -> Iterator[tuple[Problem, int]]:
+    """Yield as one, with their number, the problems that differ only in their hosts."""
     groups: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
-        groups.setdefault(_common_text(problem), []).append(problem)
-    return list(groups.values())
+        said = problem.shared or problem
+        key = f".nodes.{problem.subject}."
+        texts = [text.replace(key, ".nodes.NODE.") for text in (said.message, said.hint)]
+        groups.setdefault((texts[0], texts[1]), []).append(problem)
+    for (message, hint), group in groups.items():
+        first = group[0]
+        if len(group) == 1:
+            yield first, 1
+            continue
+        lines = [hint]
+        if first.shared:
+            shared = [(each.subject, each.shared) for each in group if each.shared]
+            details = group_names((name, each.detail) for name, each in shared if each.detail)
+            hosts = dict.fromkeys(each.host for _, each in shared)
+            lines = [f"{fold_names(names)}: {detail}" for detail, names in details.items()]
+            lines.append(hint.replace("{}", " ".join(hosts)) if first.shared.host else hint)
+            lines.append(first.shared.example)
+        where = fold_names(problem.subject for problem in group if problem.subject)
+        text = "\n".join(filter(None, lines))
+        yield replace(first, subject=where, message=message, hint=text), len(group)
 
 
-def _common_text(problem: Problem) -> tuple[str, str]:
-    """Return message and hint without what is of one host only."""
-    said = problem.shared or problem
-    key = f".nodes.{problem.subject}."
-    return said.message.replace(key, ".nodes.NODE."), said.hint.replace(key, ".nodes.NODE.")
-
-
-def _merge(group: Sequence[Problem]) -> Problem:
-    """Return a group as one problem of all its hosts."""
-    first = group[0]
-    if len(group) == 1:
-        return first
-    message, hint = _common_text(first)
-    lines = [hint]
-    if first.shared:
-        shared = [(each.subject, each.shared) for each in group if each.shared]
-        details = group_names((name, each.detail) for name, each in shared if each.detail)
-        hosts = dict.fromkeys(each.host for _, each in shared)
-        lines = [f"{fold_names(names)}: {detail}" for detail, names in details.items()]
-        lines.append(hint.replace("{}", " ".join(hosts)) if first.shared.host else hint)
-        lines.append(first.shared.example)
-    where = fold_names(problem.subject for problem in group if problem.subject)
-    return replace(first, subject=where, message=message, hint="\n".join(filter(None, lines)))
-
-
-def _rows(by_check: FindingsByCheck, level: Level) -> Iterator[tuple[str, list[Problem]]]:
-    """Yield each check with findings of a level that differ only in their nodes."""
-    for check, findings in by_check.items():
-        of_level = (finding.as_problem for finding in findings if finding.level is level)
-        for group in _group_problems(of_level):
-            yield check, group
+def _rows(by_check: FindingsByCheck, level: Level) -> list[tuple[str, Problem, int]]:
+    """Return each check with what it found of a level, and the number of nodes."""
+    return [
+        (check, *merged)
+        for check, findings in by_check.items()
+        for merged in _merged(each.as_problem for each in findings if each.level is level)
+    ]
 
 
 def find_errors(by_check: FindingsByCheck) -> list[Finding]:
@@ -81,8 +74,8 @@ def find_errors(by_check: FindingsByCheck) -> list[Finding]:
 
 def warning_lines(by_check: FindingsByCheck) -> list[str]:
     """Return a sentence per warning, with equal ones of many nodes merged."""
-    merged = (_merge(group) for _, group in _rows(by_check, Level.WARNING))
-    return [f"{problem.subject or 'all'}: {problem.message}" for problem in merged]
+    rows = _rows(by_check, Level.WARNING)
+    return [f"{problem.subject or 'all'}: {problem.message}" for _, problem, _ in rows]
 
 
 def findings_as_data(by_check: FindingsByCheck) -> list[dict[str, Any]]:
@@ -101,12 +94,7 @@ def findings_as_data(by_check: FindingsByCheck) -> list[dict[str, Any]]:
 
 
 def render_findings(
-    by_check: FindingsByCheck,
-    cluster: str,
-    task: str,
-    width: int = PIPE_WIDTH,
-    *,
-    colour: bool = False,
+    by_check: FindingsByCheck, cluster: str, task: str, width: int, *, colour: bool = False
 ) -> str:
     """Return a table of what is fine, the rest as problems, the worst last, and a summary.
 
@@ -114,36 +102,32 @@ def render_findings(
     """
     from rich.text import Text
 
-    table = new_table(show_header=False)
-    for check, group in _rows(by_check, Level.OK):
-        names = fold_names(problem.subject for problem in group if problem.subject) or "all"
-        if len(names) > MAX_NAMES_WIDTH:
-            names = f"{len(group)} nodes"
-        message = Text(printable(_merge(group).message), overflow="fold")
-        fine = Text(Level.OK.value, "green")
-        table.add_row(Text(check), fine, Text(names), message)
-    lines = table_lines(table, width, colour=colour) if table.rows else []
-
     def coloured(text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
 
-    by_level = {level: list(_rows(by_check, level)) for level in COLOURS}
-    if lines and any(by_level.values()):
-        lines.append("")
-    for level, rows in by_level.items():
-        word = coloured(level.value, COLOURS[level])
-        for check, group in rows:
-            problem = _merge(group)
+    table = new_table(show_header=False)
+    for check, problem, count in _rows(by_check, Level.OK):
+        names = problem.subject or "all"
+        where = Text(names if len(names) <= MAX_NAMES_WIDTH else f"{count} nodes")
+        message = Text(printable(problem.message), overflow="fold")
+        table.add_row(Text(check), Text(Level.OK.value, "green"), where, message)
+    lines = table_lines(table, width, colour=colour)
+    counts: list[str] = []
+    for level, code in COLOURS.items():
+        rows = _rows(by_check, level)
+        if rows and lines and not counts:
+            lines.append("")
+        for check, problem, _ in rows:
             place = f"{problem.subject}: " if problem.subject else ""
             text = printable(f"{level.value}: {check}: {place}{problem.message}")
             first, *more = wrap(text, width, hanging_margin="  ")
-            lines += [word + first.removeprefix(level.value), *more]
+            lines += [coloured(level.value, code) + first.removeprefix(level.value), *more]
             hint = "\n".join(f"    {line}" for line in printable_lines(problem.hint).splitlines())
             lines += [coloured(line, DIM) for line in wrap_lines(hint, width).splitlines()]
-    worst_first = [each for each in reversed(by_level.items()) if each[1]]
-    summary = ", ".join(counted(len(rows), level.value) for level, rows in worst_first)
-    if summary:
-        consequence = "refuse or hang" if by_level[Level.ERROR] else "continue"
+        counts = [counted(len(rows), level.value), *counts] if rows else counts
+    summary = "no problems found"
+    if counts:
+        consequence = "refuse or hang" if find_errors(by_check) else "continue"
         subject = f"a launch of {task}" if task else f"a launch on {cluster}"
-        summary += f"; {subject} would {consequence}"
-    return "\n".join([*lines, *wrap(f"{cluster}: {summary or 'no problems found'}", width)])
+        summary = f"{', '.join(counts)}; {subject} would {consequence}"
+    return "\n".join([*lines, *wrap(f"{cluster}: {summary}", width)])

@@ -15,7 +15,7 @@ from runner.core.codec import encode
 from runner.core.model.samples import GpuSample, Sample
 from runner.core.text import format_age, format_ranges, natural_key, printable
 from runner.ui.figures import left_text, step_text
-from runner.ui.layout import group_names
+from runner.ui.layout import new_table
 from runner.ui.reports.run_table import Row
 
 VIEW_VERSION = 2
@@ -23,8 +23,6 @@ VIEW_VERSION = 2
 LEVELS = "\N{LOWER ONE EIGHTH BLOCK}▂▃▄▅▆▇█"
 MAX_LEVELS = 16  # GPUs of a node that have a block of their own
 MAX_TEXT = 120  # characters of a host's word
-MIN_WIDTH = 12
-GAP = 2
 
 WIDE = 100
 """In fewer columns, temperature, CPU and memory of the host are left out."""
@@ -45,6 +43,10 @@ WORKING_PERCENT = 50
 MIN_SAMPLES = 3  # before a GPU is called idle
 SILENT = 0
 BROKEN = 1
+THROTTLED = 2
+HOT = 3
+FOREIGN = 4
+IDLE = 5
 USUAL = 9
 """How much something unusual matters; the smaller, the more."""
 
@@ -63,6 +65,11 @@ class NodeView:
         """The newest sample, if it is one of now."""
         return self.samples[-1] if self.samples and not self.silence else None
 
+    @property
+    def gpus(self) -> tuple[GpuSample, ...]:
+        """What is known of its GPUs now."""
+        return self.sample.gpus if self.sample else ()
+
 
 @dataclass(frozen=True)
 class ClusterView:
@@ -71,12 +78,6 @@ class ClusterView:
     title: str  # the cluster's name, or the run's id
     nodes: tuple[NodeView, ...] = ()
     runs: tuple[Row, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def silent(self) -> dict[str, str]:
-        """Why nodes do not answer."""
-        return {node.name: node.silence for node in self.nodes if node.silence}
 
     def as_data(self) -> Mapping[str, Any]:
         """Return all of it as data for a program."""
@@ -85,8 +86,7 @@ class ClusterView:
             "time": round(time.time(), 3),
             "nodes": {node.name: encode(node.sample) for node in self.nodes if node.sample},
             "runs": [encode(row) for row in self.runs],
-            "unreachable": self.silent,
-            "notes": list(self.notes),
+            "unreachable": {node.name: node.silence for node in self.nodes if node.silence},
         }
 
 
@@ -95,14 +95,19 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
 
     Of more than `most` lines, those of usual nodes are left out and counted.
     """
-    working = _working_runs(view.nodes)
-    unusual = {node.name: sorted(_unusual(node, working)) for node in view.nodes}
+    busy = (
+        gpu
+        for node in view.nodes
+        for gpu in node.gpus
+        if gpu.utilization is not None and gpu.utilization >= WORKING_PERCENT
+    )
+    working = {user.run_id for gpu in busy for user in gpu.users if user.run_id}
+    unusual = {node.name: [*_unusual(node, working)] for node in view.nodes}
 
-    def order(node: NodeView) -> tuple[int, list[tuple[int, int | str]]]:
-        found = unusual[node.name]
-        return found[0][0] if found else USUAL, natural_key(node.name)
+    def worst(node: NodeView) -> int:
+        return min((severity for severity, _ in unusual[node.name]), default=USUAL)
 
-    nodes = sorted(view.nodes, key=order)
+    nodes = sorted(view.nodes, key=lambda node: (worst(node), natural_key(node.name)))
     told = [(severity, node.name, text) for node in nodes for severity, text in unusual[node.name]]
     told.sort(key=lambda each: each[0])
     below = [
@@ -114,7 +119,6 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
         )
         for severity, name, text in told
     ]
-    below += [Text(_clean(note), "dim") for note in view.notes]
     if most is not None:
         below = below[: most // 2]
         most = max(1, most - len(below))
@@ -124,61 +128,67 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
     return Group(_header(view), _table(shown, view.runs, width), *below)
 
 
-def _table(nodes: Sequence[NodeView], runs: Iterable[Row], width: int) -> Table:
-    has_gpus = any(map(_gpus, nodes))
-    headers = ["NODE"]
-    headers += ["GPUS", "USE"] if has_gpus else []
-    headers += ["GPU MEM"] if has_gpus and width >= MEDIUM else []
-    headers += ["TEMP"] if has_gpus and width >= WIDE else []
-    headers += ["CPU", "RAM"] if width >= WIDE or not has_gpus else []
-    rows = {row.run_id: row for row in runs}
-    cells = [_cells(node, rows) for node in nodes]
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
-    left = width
-    for header in (*headers, "RUN", "PROGRESS"):
-        longest = max([len(header), *(each[header].cell_len for each in cells)])
-        is_text = header in ("NODE", "GPUS", "RUN", "PROGRESS")
-        table.add_column(
-            header,
-            width=min(longest, max(MIN_WIDTH, left)),
-            no_wrap=True,
-            overflow="ellipsis",
-            justify="left" if is_text else "right",
-        )
-        left -= longest + GAP
-    for each in cells:
-        table.add_row(*(each[header] for header in (*headers, "RUN", "PROGRESS")))
-    return table
-
-
 def _header(view: ClusterView) -> Text:
-    gpus = [gpu for node in view.nodes for gpu in _gpus(node)]
+    gpus = [gpu for node in view.nodes for gpu in node.gpus]
     answering = sum(node.sample is not None for node in view.nodes)
     header = Text.assemble((_clean(view.title), "bold"))
     hosts = f"  {answering} of {len(view.nodes)} nodes answer"
-    header.append(hosts, "red" if view.silent else "")
+    header.append(hosts, "red" if answering < len(view.nodes) else "")
     if gpus:
         header.append(f"  {sum(map(_is_in_use, gpus))} of {len(gpus)} GPUs in use")
     header.append(f"  {time.strftime('%H:%M:%S')}", "dim")
     return header
 
 
-def _cells(node: NodeView, rows: Mapping[str, Row]) -> dict[str, Text]:
+def _table(nodes: Sequence[NodeView], runs: Iterable[Row], width: int) -> Table:
+    rows = {row.run_id: row for row in runs}
+    has_gpus = any(node.gpus for node in nodes)
+    table = new_table(header_style="dim")
+    headers = ["NODE"]
+    headers += ["GPUS", "USE"] if has_gpus else []
+    headers += ["GPU MEM"] if has_gpus and width >= MEDIUM else []
+    headers += ["TEMP"] if has_gpus and width >= WIDE else []
+    headers += ["CPU", "RAM"] if width >= WIDE or not has_gpus else []
+    for header in headers:
+        is_text = header in ("NODE", "GPUS")
+        table.add_column(
+            header, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis"
+        )
+    table.add_column("RUN", no_wrap=True, overflow="ellipsis")
+    table.add_column("PROGRESS")  # the one that gives way
+    for node in nodes:
+        cells = _cells(node)
+        runs_there = [*node.runs, *(u.run_id for gpu in node.gpus for u in gpu.users if u.run_id)]
+        names = dict.fromkeys(runs_there)
+        progress = ", ".join(_progress(rows[name]) for name in names if name in rows)
+        table.add_row(
+            *(cells[header] for header in headers),
+            Text(", ".join(map(_clean, names))),
+            Text(progress, no_wrap=True, overflow="ellipsis"),
+        )
+    return table
+
+
+def _cells(node: NodeView) -> dict[str, Text]:
     """Return the cells of a node by their headers."""
     sample = node.sample
-    gpus = _gpus(node)
-    runs = dict.fromkeys([*node.runs, *(u.run_id for gpu in gpus for u in gpu.users if u.run_id)])
-    found = [rows[run] for run in runs if run in rows]
+    known = [gpu for gpu in node.gpus if gpu.memory_used is not None and gpu.memory_total]
+    used = sum(gpu.memory_used or 0 for gpu in known) / 1e9
+    total = sum(gpu.memory_total or 0 for gpu in known) / 1e9
+    rates = [gpu.utilization for gpu in node.gpus if gpu.utilization is not None]
+    hottest = max((g.temperature_c for g in node.gpus if g.temperature_c is not None), default=None)
+    is_hot = hottest is not None and hottest >= HOT_C
+    memory = None
+    if sample and sample.memory_used is not None and sample.memory_total:
+        memory = 100 * sample.memory_used / sample.memory_total
     return {
         "NODE": Text(_clean(node.name), "red" if node.silence else ""),
-        "GPUS": _levels(gpus),
-        "USE": Text(_percent(_mean_utilization(gpus))),
-        "GPU MEM": Text(_memory(gpus)),
-        "TEMP": _temperature(gpus),
-        "CPU": Text(_percent(sample.cpu if sample else None)),
-        "RAM": Text(_percent(_memory_percent(sample))),
-        "RUN": Text(", ".join(map(_clean, runs))),
-        "PROGRESS": Text(", ".join(map(_progress, found))),
+        "GPUS": _levels(node.gpus),
+        "USE": _percent(sum(rates) / len(rates) if rates else None),
+        "GPU MEM": Text(f"{used:.0f}/{total:.0f} GB" if known else ""),
+        "TEMP": Text("" if hottest is None else f"{hottest:.0f} °C", "red" if is_hot else ""),
+        "CPU": _percent(sample.cpu if sample else None),
+        "RAM": _percent(memory),
     }
 
 
@@ -205,30 +215,8 @@ def _levels(gpus: Sequence[GpuSample]) -> Text:
     return text
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}%"
-
-
-def _memory(gpus: Iterable[GpuSample]) -> str:
-    known = [gpu for gpu in gpus if gpu.memory_used is not None and gpu.memory_total]
-    if not known:
-        return ""
-    used = sum(gpu.memory_used or 0 for gpu in known)
-    total = sum(gpu.memory_total or 0 for gpu in known)
-    return f"{used / 1e9:.0f}/{total / 1e9:.0f} GB"
-
-
-def _temperature(gpus: Iterable[GpuSample]) -> Text:
-    hottest = max((g.temperature_c for g in gpus if g.temperature_c is not None), default=None)
-    if hottest is None:
-        return Text()
-    return Text(f"{hottest:.0f} °C", "red" if hottest >= HOT_C else "")
-
-
-def _memory_percent(sample: Sample | None) -> float | None:
-    if sample is None or sample.memory_used is None or not sample.memory_total:
-        return None
-    return 100 * sample.memory_used / sample.memory_total
+def _percent(value: float | None) -> Text:
+    return Text("" if value is None else f"{value:.0f}%")
 
 
 def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
@@ -237,43 +225,26 @@ def _unusual(node: NodeView, working: set[str]) -> Iterator[tuple[int, str]]:
         yield SILENT, f"not answering: {_clean(node.silence)}"
     if node.sample and node.sample.gpu_error:
         yield BROKEN, _clean(node.sample.gpu_error)
-    rules = (_broken, _throttled, _hot, _foreign)
-    for severity, rule in enumerate(rules, BROKEN):
-        yield from _grouped(severity, ((gpu, rule(gpu)) for gpu in _gpus(node)))
-    idle = ((gpu, _idle(node, gpu, working)) for gpu in _gpus(node))
-    yield from _grouped(BROKEN + len(rules), idle)
+    found: dict[tuple[int, str], list[int]] = {}
+    for gpu in node.gpus:
+        for problem in _gpu_problems(node, gpu, working):
+            found.setdefault(problem, []).append(gpu.index)
+    for (severity, text), indices in sorted(found.items()):
+        yield severity, f"{format_ranges(sorted(indices), 'GPU')} {text}"
 
 
-def _grouped(severity: int, found: Iterable[tuple[GpuSample, str]]) -> Iterator[tuple[int, str]]:
-    texts = group_names((str(gpu.index), text) for gpu, text in found if text)
-    for text, indices in texts.items():
-        yield severity, f"{format_ranges(sorted(map(int, indices)), 'GPU')} {text}"
-
-
-def _broken(gpu: GpuSample) -> str:
-    return f"error: {_clean(gpu.error)}" if gpu.error else ""
-
-
-def _throttled(gpu: GpuSample) -> str:
-    reasons = [_clean(reason) for reason in gpu.throttled[:3] if reason != "power"]
-    return f"throttled ({', '.join(reasons)})" if reasons else ""
-
-
-def _hot(gpu: GpuSample) -> str:
-    return "hot" if gpu.temperature_c is not None and gpu.temperature_c >= HOT_C else ""
-
-
-def _foreign(gpu: GpuSample) -> str:
-    for user in gpu.users:
-        if not user.run_id:
-            program = user.command.rpartition("/")[2]
-            return f"used by {_clean(f'{user.user}:{program}')}, outside of runs"
-    if not gpu.users and _memory_share(gpu) > UNOWNED_SHARE:
-        return "memory in use by no known process"
-    return ""
-
-
-def _idle(node: NodeView, gpu: GpuSample, working: set[str]) -> str:
+def _gpu_problems(node: NodeView, gpu: GpuSample, working: set[str]) -> Iterator[tuple[int, str]]:
+    if gpu.error:
+        yield BROKEN, f"error: {_clean(gpu.error)}"
+    if reasons := [_clean(reason) for reason in gpu.throttled[:3] if reason != "power"]:
+        yield THROTTLED, f"throttled ({', '.join(reasons)})"
+    if gpu.temperature_c is not None and gpu.temperature_c >= HOT_C:
+        yield HOT, "hot"
+    if foreign := next((user for user in gpu.users if not user.run_id), None):
+        program = foreign.command.rpartition("/")[2]
+        yield FOREIGN, f"used by {_clean(f'{foreign.user}:{program}')}, outside of runs"
+    elif not gpu.users and _memory_share(gpu) > UNOWNED_SHARE:
+        yield FOREIGN, "memory in use by no known process"
     recent = [
         other.utilization
         for sample in node.samples
@@ -281,21 +252,8 @@ def _idle(node: NodeView, gpu: GpuSample, working: set[str]) -> str:
         if other.index == gpu.index and other.utilization is not None
     ]
     runs = [user.run_id for user in gpu.users if user.run_id in working]
-    if len(recent) < MIN_SAMPLES or max(recent) >= IDLE_PERCENT or not runs:
-        return ""
-    return f"idle in {_clean(runs[0])}"
-
-
-def _working_runs(nodes: Iterable[NodeView]) -> set[str]:
-    """Return the runs of which some GPU works."""
-    busy = [
-        gpu for node in nodes for gpu in _gpus(node) if (gpu.utilization or 0) >= WORKING_PERCENT
-    ]
-    return {user.run_id for gpu in busy for user in gpu.users if user.run_id}
-
-
-def _gpus(node: NodeView) -> tuple[GpuSample, ...]:
-    return node.sample.gpus if node.sample else ()
+    if runs and len(recent) >= MIN_SAMPLES and max(recent) < IDLE_PERCENT:
+        yield IDLE, f"idle in {_clean(runs[0])}"
 
 
 def _is_in_use(gpu: GpuSample) -> bool:
@@ -304,11 +262,6 @@ def _is_in_use(gpu: GpuSample) -> bool:
 
 def _memory_share(gpu: GpuSample) -> float:
     return (gpu.memory_used or 0) / gpu.memory_total if gpu.memory_total else 0.0
-
-
-def _mean_utilization(gpus: Iterable[GpuSample]) -> float | None:
-    known = [gpu.utilization for gpu in gpus if gpu.utilization is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _clean(text: str) -> str:

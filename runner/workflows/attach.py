@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
+import functools
 import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record import run_index
-from runner.control.rpc.session import Inbox
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.run_info import RunInfo
-from runner.core.protocol.frames import Frame
 from runner.core.protocol.remote_files import LOG, OUTPUT
 from runner.core.shell import this_program
-from runner.core.text import printable
-from runner.ui.console.plain import Console
 from runner.ui.reports import report
 from runner.ui.reports.internal_fault import reporting_faults
-from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import enqueue_signal
 from runner.workflows.reporting import AttemptReporter, Ending
 from runner.workflows.runs.discovery import RunFinder
 from runner.workflows.runs.found_run import FoundRun
 from runner.workflows.slurm.queue import QueuedJob
-
-ANSWER_TIMEOUT_S = 30
-ANSWERS = {"": "detach", "d": "detach", "detach": "detach", "s": "stop", "stop": "stop"}
-DETACH_QUESTION = (
-    f"Type d and Enter to detach (also after {ANSWER_TIMEOUT_S} s), or s and Enter to stop the run"
-)
-COUNTDOWN = "d or s? detaching"
 
 
 def await_start(request: LaunchRequest, finder: RunFinder) -> None:
@@ -50,24 +33,22 @@ def await_start(request: LaunchRequest, finder: RunFinder) -> None:
         QueuedJob(finder.pool, node, run.run_id, flags).await_start(cancels=False)
 
 
-def attach(run: FoundRun, tail: int | None) -> int:
-    """Show a run to its end, from the last `tail` lines of each rank on; return the exit code."""
-    return follow(run, tail, asks=True)
+def follow(run: FoundRun, tail: int | None = None, *, is_guest: bool = False) -> int:
+    """Show a run to its end, from the last `tail` lines of each rank on; return the exit code.
 
-
-def follow(run: FoundRun, tail: int | None = None, *, asks: bool = False) -> int:
-    """Show a run to its end; with `asks`, a signal is a question, else it stops the run."""
+    A signal stops the run; that of a guest leaves it.
+    """
     hint = f"this ends no run; to go on: {this_program()} attach {run.flags}"
     with reporting_faults(run.store.folder, lambda: hint):
-        return _follow(run, tail, asks=asks)
+        return _follow(run, tail, is_guest=is_guest)
 
 
-def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
+def _follow(run: FoundRun, tail: int | None, *, is_guest: bool) -> int:
     ending = Ending(run.console, run.finder.pool, run.store, run.flags)
     start_at: dict[str, float] = {} if tail is None else {"tail": tail}
     while True:
         owns_record = run.store.reopen(run.request, run.plan)
-        monitor = _follow_attempt(run, start_at, owns_record=owns_record, asks=asks)
+        monitor = _follow_attempt(run, start_at, owns_record=owns_record, is_guest=is_guest)
         if monitor.hung_up or run.console.reader_gone:  # no one can read a report
             return 128 + (signal.SIGHUP if monitor.hung_up else signal.SIGPIPE)
         if monitor.detached:
@@ -87,14 +68,14 @@ def _follow(run: FoundRun, tail: int | None, *, asks: bool) -> int:
     writes_result = owns_record and not has_result and not run.outcome_unknown
     launched_at = run.record.info.launched_at if writes_result else None
     ending.conclude(run.plan, verdict, monitor, launched_at=launched_at, needs_logs=LOG in kinds)
-    if run.already_ended and asks:
+    if run.already_ended and is_guest:
         run.console.message(report.ended_notice(run.flags))
     ending.fetch(run.plan, monitor, kinds)
     return verdict.exit_code
 
 
 def _follow_attempt(
-    run: FoundRun, start_at: Mapping[str, float], *, owns_record: bool, asks: bool
+    run: FoundRun, start_at: Mapping[str, float], *, owns_record: bool, is_guest: bool
 ) -> AttemptMonitor:
     """Show one attempt to its end."""
     inbox = run.finder.pool.inbox
@@ -111,76 +92,20 @@ def _follow_attempt(
     )
     monitor = run.finder.pool.monitor(run.plan, reporter.record, reporter.log)
     run.show_participants()
-    if asks:
-        monitor.on_interrupt = DetachPrompt(monitor, inbox, run.console, run.record.info)
+    if is_guest:
+        monitor.on_interrupt = functools.partial(_leave, monitor)
     age_s = max(0.0, time.time() - run.record.info.launched_at)
     monitor.attach(start_at=start_at, read_only=run.already_ended, age_s=age_s)
     monitor.run()
     return monitor
 
 
-class DetachPrompt:
-    """Ctrl-C while attached: on a terminal, the user is asked whether to detach or stop.
-
-    The question names the run, which may be another user's.
-    """
-
-    def __init__(
-        self,
-        monitor: AttemptMonitor,
-        inbox: Inbox,
-        console: Console,
-        run: RunInfo,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._monitor, self._inbox, self._console = monitor, inbox, console
-        self._run, self._clock = run, clock
-        self._has_asked = self._stop_requested = False
-
-    def __call__(self, signum: int) -> bool:
-        """Return whether the monitor is to take the signal as a launch does."""
-        if signum == signal.SIGHUP or self._stop_requested:
-            return True
-        if signum == signal.SIGPIPE:  # such as `| head`
-            self._monitor.leave()
-            return False
-        can_ask = sys.stdin is not None and sys.stdin.isatty()
-        if signum == signal.SIGTERM or self._has_asked or not can_ask:
-            self._monitor.detach()
-            return False
-        self._has_asked = True
-        self._console.message(describe_run(self._run, run_index.other_folder(self._run)))
-        self._console.message(DETACH_QUESTION)
-        threading.Thread(target=self._ask, daemon=True, name="question").start()
-        return False
-
-    def _ask(self) -> None:
-        """Ask until there is an answer, with a countdown that stays visible while ranks print."""
-        self._console.phase(COUNTDOWN, -ANSWER_TIMEOUT_S)
-        command, deadline = "", self._clock() + ANSWER_TIMEOUT_S
-        while not command:
-            remaining_s = deadline - self._clock()
-            command = self._read_answer() if _is_typed(remaining_s) else "detach"
-        self._stop_requested = command == "stop"
-        self._inbox.put((None, Frame("prompt_answer", {"command": command})))
-
-    def _read_answer(self) -> str:
-        """Return the command that a line stands for, "" if it has to be asked again."""
-        line = ""
-        with contextlib.suppress(OSError, ValueError):
-            line = sys.stdin.readline()
-        if not line:
-            return "leave"
-        answer = line.strip().lower()
-        if answer in ANSWERS:
-            return ANSWERS[answer]
-        self._console.message(f"{printable(answer)} is neither d nor s. {DETACH_QUESTION}")
-        return ""
-
-
-def _is_typed(timeout_s: float) -> bool:
-    """Wait for a line of standard input, or its end."""
-    try:
-        return bool(select.select([sys.stdin], [], [], max(0.0, timeout_s))[0])
-    except (OSError, ValueError):
+def _leave(monitor: AttemptMonitor, signum: int) -> bool:
+    """Leave a run to its hosts; return whether the monitor is to take the signal as a launch."""
+    if signum == signal.SIGHUP:
         return True
+    if signum == signal.SIGPIPE:  # such as `| head`
+        monitor.leave()
+    else:
+        monitor.detach()
+    return False

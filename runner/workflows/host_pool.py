@@ -22,7 +22,7 @@ from runner.core.protocol.events import Event
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.timing import PING_S
 from runner.core.spec import Node, Spec
-from runner.ui.console.plain import Console
+from runner.ui.console.console import Console
 from runner.ui.layout import fold_names
 
 if TYPE_CHECKING:
@@ -232,19 +232,13 @@ def enqueue_signal(inbox: Inbox, signum: int) -> None:
 
 @contextlib.contextmanager
 def forward_signals(inbox: Inbox) -> Iterator[None]:
-    """Have every signal that asks this process to end arrive in the inbox."""
-    with handling_signals(lambda signum: enqueue_signal(inbox, signum)):
-        yield
-
-
-@contextlib.contextmanager
-def handling_signals(handle: Callable[[int], None]) -> Iterator[None]:
-    """Have every signal that asks this process to end call this, and nothing else, meanwhile."""
+    """Have every signal that asks this process to end arrive in the inbox, and do nothing else."""
     handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]  # nohup
     if threading.current_thread() is not threading.main_thread():  # no signal comes here
         handled = []
     previous_handlers = {
-        signum: signal.signal(signum, lambda number, _: handle(number)) for signum in handled
+        signum: signal.signal(signum, lambda number, _: enqueue_signal(inbox, number))
+        for signum in handled
     }
     try:
         yield

@@ -45,7 +45,7 @@ from runner.core.relaunch.handover import AttemptOrders, relaunch_context, run_i
 from runner.core.relaunch.next_attempt import assign_voters
 from runner.core.shell import this_program
 from runner.core.text import join_some
-from runner.ui.console.plain import open_console
+from runner.ui.console.console import open_console
 from runner.ui.layout import fold_names
 from runner.ui.output import note, show
 from runner.ui.reports import report
@@ -277,10 +277,8 @@ class LaunchSession:
         started_at = time.monotonic()
         if self._notifier:
             self._notifier.begin(plan)
-        header = report.attempt_header if plan.attempt else report.run_header
-        self._console.message(
-            header(plan) + report.absent_ranks(plan, self._request.spec.console_ranks)
-        )
+        absent = report.absent_ranks(plan, self._request.spec.console_ranks)
+        self._console.message(report.run_header(plan) + absent)
         if not (plan.attempt or self._pool.spec.detach):
             self._console.message(report.outliving_line(plan, self._ending.run_flags))
         is_passing = bool(self._pool.spec.debug_rank)  # how to attach to its rank

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,10 @@ class RankLogs:
         self, run: FoundRun, show: OutputSink, select: RankSelector, start_at: Mapping[str, float]
     ) -> None:
         self.has_output = False  # any of these ranks had written something
-        self._run, self._sink, self._select, self._start_at = run, show, select, start_at
+        self._run = run
+        self._sink = show
+        self._select = select
+        self._start_at = start_at
 
     def dump(self) -> int:
         """Show what was written until now, rank after rank; return 0, or 3 if some is missing."""
@@ -55,12 +57,14 @@ class RankLogs:
             console.message(f"{name}: {message}")
         return NotReady.exit_code if problems else 0
 
-    def follow(self, on_attempt_end: Callable[[], None]) -> int:
+    def follow(self) -> int:
         """Show the logs as they are written, to the end of the run.
 
         Return 0, or 3 if some of it is missing; 128 and a signal.
         """
-        run, start_at, first = self._run, self._start_at, self._run.plan.attempt
+        run = self._run
+        start_at = self._start_at
+        first = run.plan.attempt
         while True:
             self._discover_ranks()
             try:
@@ -75,7 +79,6 @@ class RankLogs:
             signals = leave_on_signal(monitor)
             monitor.attach(start_at=start_at, ranks=ranks, read_only=True)
             monitor.run()
-            on_attempt_end()
             run.console.reset_lines()
             if signals:
                 return 128 + signals[0]
@@ -112,29 +115,3 @@ class RankLogs:
         self._sink(node, rank, stream, data)
         if self._run.console.reader_gone:
             enqueue_signal(self._run.finder.pool.inbox, signal.SIGPIPE)
-
-
-class GrepFilter:
-    """Passes on the whole lines of each rank that match a pattern."""
-
-    def __init__(self, pattern: re.Pattern[bytes], sink: OutputSink) -> None:
-        self.has_match = False
-        self._pattern, self._sink = pattern, sink
-        self._partial_lines: dict[tuple[str, int, str], bytes] = {}
-
-    def feed(self, node: str, rank: int, stream: str, data: bytes) -> None:
-        """Filter the next piece of output."""
-        *lines, rest = (self._partial_lines.get((node, rank, stream), b"") + data).split(b"\n")
-        self._partial_lines[node, rank, stream] = rest
-        matching = b"".join(line + b"\n" for line in lines if self._pattern.search(line))
-        if matching:
-            self.has_match = True
-            self._sink(node, rank, stream, matching)
-
-    def finish(self) -> None:
-        """Filter unfinished lines."""
-        for key, rest in self._partial_lines.items():
-            if rest and self._pattern.search(rest):
-                self.has_match = True
-                self._sink(*key, rest + b"\n")
-        self._partial_lines.clear()

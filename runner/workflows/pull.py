@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from runner.control.record import samples_record
 from runner.core.errors import Interrupted
 from runner.core.model.results import PullResult
 from runner.core.outcome.verdict import Verdict, completed
@@ -36,7 +35,6 @@ def pull_run(run: FoundRun, kinds: Collection[str] = FILE_KINDS) -> dict[str, Pu
         pull_command = f"{this_program()} pull {run.flags}"
         message = f"interrupted; what came is kept, and this continues from there: {pull_command}"
         raise Interrupted(error.exit_code, message) from None
-    samples_record.merge(store.folder)
     if has_ended:
         store.record_metrics(run.plan)
     if verdict and store.reopen(run.request, run.plan):
@@ -70,7 +68,7 @@ def _read_verdict(run: FoundRun) -> Verdict:
     pool, record = run.finder.pool, run.store.append
     monitor = pool.monitor(run.plan, record, message=lambda _: None)  # all of it is over
     signals = leave_on_signal(monitor)
-    monitor.attach(logs=False, read_only=True)
+    monitor.attach(ranks=(), read_only=True)
     monitor.run()
     if signals:
         raise Interrupted(128 + signals[0], "interrupted; nothing was fetched")

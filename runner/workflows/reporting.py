@@ -6,31 +6,31 @@ import contextlib
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.control.attempt.monitor import AttemptMonitor
-from runner.control.record import samples_record
 from runner.control.record.download import pull
-from runner.control.record.rerun_command import rerun_without_lost
 from runner.control.record.run_store import RunStore
-from runner.core.errors import Interrupted, NotReady
+from runner.core.errors import Interrupted, NotReady, Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import PullResult
 from runner.core.outcome.diagnosis import Diagnosis
+from runner.core.outcome.stacks import Stack, group_run_stacks, parse_dumps
 from runner.core.outcome.tracebacks import find_tracebacks
 from runner.core.outcome.verdict import Verdict
-from runner.core.protocol.events import Event
+from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
 from runner.core.protocol.paths import (
     METRICS_STREAM,
+    STACKS_LOG,
     is_rank_source,
     local_log_name,
     source_rank,
 )
 from runner.core.protocol.remote_files import LOG, OUTPUT, SAMPLES
 from runner.core.shell import this_program
-from runner.ui.console.plain import Console
+from runner.ui.console.console import Console
 from runner.ui.layout import fold_names
 from runner.ui.problems import render_problems
 from runner.ui.reports import report, tables
@@ -39,13 +39,63 @@ from runner.workflows.host_pool import FLUSH_TIMEOUT_S, HostPool
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 """The first line of an exception, not one from the middle of a long text."""
 
-SAMPLES_LIMIT_S = 10.0
-LOGS_LIMIT_S = 10.0
-"""How long a verdict waits for logs that a reader joined too late to see."""
+LIMIT_S = 10.0
+"""How long an end waits for samples, and for logs that a reader joined too late to see."""
 
 PATIENCE_S = 3.0
 OUTPUTS_PATIENCE_S = 10.0
 """A host that sends nothing for so long is not waited for; `pull` brings the rest."""
+
+
+class StallReporter:
+    """Reports a stalled run, once the stacks of all its hosts are in their logs `stacks`."""
+
+    def __init__(
+        self, plan: Plan, message: Callable[[str], None], read_stacks: Callable[[str], str]
+    ) -> None:
+        self._plan = plan
+        self._message = message
+        self._read_stacks = read_stacks
+        self._stalled: dict[str, Stalled] = {}
+        self._running_nodes = {share.node for share in plan.nodes}
+        self._is_reported = False
+
+    def on_event(self, event: Event) -> None:
+        """Handle an event."""
+        body = event.body
+        if isinstance(body, Stalled):
+            self._stalled[event.node] = body
+        elif isinstance(body, ProgressResumed):
+            # Only of its own: another host may have missed a short progress, and will not report
+            # its stall again, or has already reported a later one.
+            self._stalled.pop(event.node, None)
+            if self._is_reported:
+                self._message(f"the run makes progress again (first seen on {event.node})")
+            self._is_reported = False
+        elif isinstance(body, Ended):
+            self._running_nodes.discard(event.node)
+        self.report_if_complete()
+
+    def report_if_complete(self) -> None:
+        """Show the stacks of all ranks if they are complete."""
+        if self._is_reported or not self._stalled or self._running_nodes - self._stalled.keys():
+            return
+        stacks_by_node: dict[str, Sequence[Stack]] = {}
+        for node, stall in self._stalled.items():
+            if not stall.dump_time:
+                continue
+            dumps = parse_dumps(self._read_stacks(node))
+            dumps = [dump for dump in dumps if dump.time == stall.dump_time]
+            if not dumps or not dumps[-1].is_complete:
+                return
+            stacks_by_node[node] = dumps[-1].stacks
+        self._is_reported = True
+        first = next(iter(self._stalled.values()))
+        consequence = "; the run is being stopped" if first.stops_run else ""
+        self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
+        unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
+        groups = group_run_stacks(self._plan, stacks_by_node)
+        self._message(tables.render_stacks(groups, unreachable))
 
 
 class AttemptReporter:
@@ -69,11 +119,11 @@ class AttemptReporter:
     ) -> None:
         self._plan, self._console, self._store = plan, console, store
         self._on_reader_gone, self._on_event = on_reader_gone, on_event
-        self._stalls: tables.StallReporter | None = None
+        self._stalls: StallReporter | None = None
         console.begin_attempt(plan.progress_pattern, plan.work_folders)
         if store and report_stalls:
             read_stacks = functools.partial(store.stacks, plan.attempt)
-            self._stalls = tables.StallReporter(plan, console.message, read_stacks)
+            self._stalls = StallReporter(plan, console.message, read_stacks)
 
     def record(self, event: Event) -> None:
         """Take an event."""
@@ -88,8 +138,8 @@ class AttemptReporter:
         if self._store:
             name = local_log_name(self._plan.attempt, source, stream)
             self._store.write_log(node, name, offset, data)
-        if self._stalls:
-            self._stalls.on_log(source)
+        if self._stalls and source == STACKS_LOG:
+            self._stalls.report_if_complete()
         if is_rank_source(source) and stream == METRICS_STREAM:
             self._console.rank_metrics(node, source_rank(source), data)
         elif is_rank_source(source):
@@ -129,7 +179,7 @@ class Ending:
         if needs_logs:
             self.store.unlock()
             with contextlib.suppress(Interrupted, NotReady):
-                self._download(plan, (LOG,), LOGS_LIMIT_S, PATIENCE_S)
+                self._download(plan, (LOG,), LIMIT_S, PATIENCE_S)
             diagnosis = self.store.diagnose(plan, verdict)
         if failure := self.store.write_error:
             self.console.message(f"{failure}; the hosts have every log, in their workdir")
@@ -142,36 +192,35 @@ class Ending:
             self._without_shown(verdict, diagnosis),
             run_flags=self.run_flags,
             disconnect_s=disconnect_s,
-            rerun=rerun_without_lost(self.store, plan, verdict),
+            rerun=self.store.rerun_without_lost(plan, verdict),
         )
         self.console.verdict(text)
         return diagnosis
 
     def _without_shown(self, verdict: Verdict, diagnosis: Diagnosis | None) -> Diagnosis | None:
         """Return the diagnosis with no more than the exception of a traceback just above."""
-        failure = verdict.first_failure
-        if diagnosis is None or failure is None:
+        if not (diagnosis and verdict.first_failure):
             return diagnosis
         quoted = [line for line in diagnosis.excerpt if not line.startswith("  … ")]
-        last = next(iter(find_tracebacks(diagnosis.excerpt)[-1:]), None)
-        is_named = last and last.exception and EXCEPTION.match(last.exception[0])
-        if last and is_named and self.console.has_just_shown(failure.node, quoted):
-            return replace(diagnosis, context=(), excerpt=last.exception[:1])
+        exceptions = [each.exception for each in find_tracebacks(diagnosis.excerpt)]
+        named = exceptions[-1][:1] if exceptions else ()
+        is_named = named and EXCEPTION.match(named[0])
+        if is_named and self.console.has_just_shown(verdict.first_failure.node, quoted):
+            return replace(diagnosis, context=(), excerpt=named)
         return diagnosis
 
     def fetch(self, plan: Plan, monitor: AttemptMonitor, kinds: Collection[str]) -> None:
         """Bring what the verdict did not need: these kinds, metrics and samples."""
-        if broken := self.store.record_metrics(plan):
-            self.console.message(f"note: {broken}")
+        if problem := self.store.record_metrics(plan):
+            self.console.message(f"note: {problem}")
         self.store.unlock()
         if kinds and (told := self._fetched(plan, kinds)):
             self.console.message(told)
         if not any(node.order.sample_s for node in plan.nodes):
             return
-        limit_s = PATIENCE_S if monitor.interrupted else SAMPLES_LIMIT_S
+        limit_s = PATIENCE_S if monitor.interrupted else LIMIT_S
         with contextlib.suppress(Interrupted, NotReady):  # they stay on the hosts for `pull`
             self._download(plan, (SAMPLES,), limit_s, PATIENCE_S)
-            samples_record.merge(self.store.folder)
 
     def _download(
         self, plan: Plan, kinds: Collection[str], limit_s: float, patience_s: float

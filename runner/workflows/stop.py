@@ -22,7 +22,7 @@ def stop(run: FoundRun) -> tuple[Verdict, dict[str, int | str]]:
     owns_record = store.folder.exists() and store.reopen(run.request, run.plan)
     record = store.append if owns_record else lambda _: None
     monitor = run.finder.pool.monitor(run.plan, record)
-    monitor.attach(logs=False, read_only=run.already_ended)
+    monitor.attach(ranks=(), read_only=run.already_ended)
     if run.already_ended:
         state = "is between two attempts" if run.relaunch_pending else "had ended"
         run.console.message(f"run {run_id} {state}; looking for what is left of it")

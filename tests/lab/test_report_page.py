@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runner.core.history.run_data import RunData
-from runner.ui.page import render_page
+from runner.ui.page.page import render_page
 from tests.lab.browser import open_browser, open_page
 from tests.lab.launching import SECRET, USE_OF_SECRET, Launcher
 from tests.lab.waiting import wait_until
@@ -48,7 +48,7 @@ def test_hostile_texts_are_shown_and_run_no_script(browser: Browser, tmp_path: P
             assert shown in " ".join(page.locator(place).all_inner_texts()), place
         assert page.evaluate("window.hacked") is None
         assert page.locator("img").count() == 0
-        assert page.locator("script").count() == 3  # the data, uPlot, and ours
+        assert page.locator("script").count() == 2  # the data, and ours with uPlot
         # What the policy is for: a script that gets in, however, does not run.
         page.evaluate(
             "document.body.append(Object.assign(document.createElement('script'),"
@@ -102,13 +102,13 @@ def test_the_verb_writes_the_page_of_runs(on_lab: Launcher) -> None:
     told = on_lab("report")
     assert (told.code, told.err) == (0, ""), told
     file = on_lab.folder / "runs" / "first-run" / "report.html"
-    assert told.out.startswith(f"run first-run: {file}, ")
+    assert told.out.startswith(f"run first-run: {file}\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert SECRET not in file.read_text()
     page = file.read_text()
     assert "told ***" in page, "the secret was in what was told"
     assert "<h2>rank 0 on node1 exited with 3</h2>" in page
-    for text in re.findall(r"<td><code>(.* -m runner .*)</code>", page):
+    for text in re.findall(r": <code>(.* -m runner .*)</code>", page):
         typed = shlex.split(html.unescape(text))
         again = on_lab(*typed[typed.index("runner") + 1 :])
         expected = 1 if "rerun=" in text else 0

@@ -98,13 +98,13 @@ def test_the_first_of_many_runs_can_be_had_again(lab: Lab, project: Launcher) ->
     shutil.rmtree(project.folder / "runs/run-4")
     young = project("clean", "--local")
     assert young.out == "the code of 0 releases removed, 0 B\n", young
-    for how, verb in (("--dry-run", "could"), ("--json", ""), ("", "")):
+    for how in ("--dry-run", "--json", ""):
         cleaned = project("clean", "--local", "--older-than", "0", *filter(None, [how]))
         assert cleaned.code == 0, cleaned
-        if verb:
+        if how == "--dry-run":
             assert cleaned.out.startswith("the code of 5 releases would be removed, ")
             names = ", ".join(f"run-{number}" for number in range(4))
-            assert f"{verb} be repeated only where hosts have the code still: " in cleaned.out
+            assert "can be repeated only where hosts have the code still: " in cleaned.out
             assert names in cleaned.out
         elif how:
             assert len(json.loads(cleaned.out)["runs"]) == 5

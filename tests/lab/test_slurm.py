@@ -31,7 +31,8 @@ def test_run_is_as_over_ssh(slurm: Slurm, hpc: Launcher) -> None:
     assert done.result["state"] == "succeeded"
     job = slurm.ended_job(done.result["run_id"])
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
-    lines = (done.folder / "samples.jsonl").read_text().splitlines()
+    files = done.folder.glob("hosts/*/attempt_*/samples.jsonl")
+    lines = [line for file in files for line in file.read_text().splitlines()]
     assert {json.loads(line)["node"] for line in lines} == {"node1", "node2"}
 
 

@@ -105,7 +105,7 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
 
 
 def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
-    assert data.keys() == {"v", "time", "nodes", "runs", "unreachable", "notes", "ended"}
+    assert data.keys() == {"v", "time", "nodes", "runs", "unreachable", "ended"}
     assert data["nodes"].keys() == {"node1", "node2"}
     assert [*data["unreachable"]] == ["node3"]
     first, _ = data["nodes"]["node1"]["gpus"]

@@ -20,7 +20,7 @@ from runner.cli.verb import Count, run_option, verb
 def attach(selection: Selection, run: str, tail: int | None) -> int:
     """Follow a run as its launch would show it, from any machine.
 
-    Ctrl-C asks: detach, or stop the run.
+    Ctrl-C detaches: the run goes on. `stop` ends it.
     """
     from runner.workflows import attach as workflow
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline
@@ -30,6 +30,6 @@ def attach(selection: Selection, run: str, tail: int | None) -> int:
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "attach") as finder:
         workflow.await_start(composed, finder)
-        code = workflow.attach(FoundRun(composed, finder), tail)
+        code = workflow.follow(FoundRun(composed, finder), tail, is_guest=True)
         finder.console.close(deadline(FLUSH_TIMEOUT_S))
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +45,8 @@ def check(
     Nothing is started without --smoke and --bandwidth.
     """
     from runner.checks.base import all_checks
-    from runner.ui import layout, problems
+    from runner.ui import problems
+    from runner.ui.layout import terminal_width
     from runner.workflows.preparation import run_preflight, without_pulls
 
     wanted = (("--smoke", "smoke", smoke), ("--bandwidth", "pairs", bandwidth))
@@ -61,15 +63,15 @@ def check(
     composed = without_pulls(selection.compose())
     with open_pool(replace(composed, spec=replace(composed.spec, run_id="check"))) as pool:
         findings_by_check = run_preflight(composed, pool, skip)
+    cluster = composed.spec.cluster.name
     if json_:
         show(json.dumps(problems.findings_as_data(findings_by_check)))
     else:
-        width, colour = layout.detect_screen()
+        colour = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         task = composed.spec.task.name if composed.names_program else ""
-        names = composed.spec.cluster.name, task
+        width = terminal_width()
         # Not by `show`, which drops colours; each text of a host in it is printable.
-        print(problems.render_findings(findings_by_check, *names, width, colour=colour))
-    cluster = composed.spec.cluster.name
+        print(problems.render_findings(findings_by_check, cluster, task, width, colour=colour))
     if not problems.find_errors(findings_by_check):
         codes = (_run_collectives(*trial, cluster, selection) for trial in trials)
         return next(filter(None, codes), 0)

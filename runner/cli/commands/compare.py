@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import io
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from runner.cli.verb import json_option, runs_option, verb
+from runner.control.code.code_store import STORE, CodeStore, StoredRelease
 from runner.core.errors import ConfigError, NotReady, Problem
+from runner.core.history.run_data import RunData
 from runner.core.model.release import File
-from runner.core.text import join_some
+from runner.core.text import join_some, printable_lines
 from runner.ui.output import note, note_incomplete, show
 
 LAST = 10
-MAX_DAMAGED = 3
 MAX_TEXT = 1 << 20
 """Bytes of a file whose lines are compared."""
 
@@ -38,86 +41,78 @@ def compare(run: tuple[str, ...], sort: str, code: bool, csv: bool, json_: bool)
 
     Without a RUN, these are the last 10 runs launched from this folder.
     """
-    from runner.control.history.named_runs import last_records, named_records
-    from runner.control.history.run_reader import METRICS, read_run
-    from runner.ui import comparison
+    from runner.control.history.named_runs import named_records
+    from runner.control.history.run_reader import read_run
+    from runner.control.record import run_index
+    from runner.ui.comparison import as_csv, compare_runs, render_runs, sort_runs
     from runner.ui.layout import terminal_width
 
-    given = [name for name, is_on in (("--code", code), ("--csv", csv), ("--json", json_)) if is_on]
-    if len(given) > 1:
-        message = f"goes not together with {given[1]}: both say what is printed"
-        raise ConfigError([Problem(given[0], message, "leave one of them out")])
-    folders = named_records(run) if run else last_records(2 if code else LAST)
+    newest = itertools.islice(run_index.launched_here(), 2 if code else LAST)
+    records = named_records(run) if run else [*newest][::-1] or named_records([run_index.LATEST])
+    runs = [read_run(record, is_whole=False) for record in records]
+    if sort:
+        runs = sort_runs(runs, sort)
     if code:
-        if len(folders) != 2:  # noqa: PLR2004 (a difference)
-            message = f"compares two runs, and {len(folders)} are named"
+        if len(records) != 2:  # noqa: PLR2004 (a difference)
+            message = f"compares two runs, not {len(records)}"
             raise ConfigError([Problem("--code", message, "name two, such as compare A B --code")])
-        sys.stdout.writelines(_code_difference(*folders))
+        first, second = (_pushed_code(*each) for each in zip(records, runs, strict=True))
+        text = "".join(_difference(first, second, [each.run_id for each in runs]))
+        if not text:
+            note("both have the same code")
+        is_for_people = sys.stdout.isatty()  # else for `patch`
+        sys.stdout.write(printable_lines(text) if is_for_people else text)
         return 0
-    runs = [read_run(folder, parts=frozenset({METRICS})) for folder in folders]
-    columns = comparison.compare_runs(runs)
-    columns = comparison.sort_columns(columns, sort) if sort else columns
     if json_:
-        show(json.dumps(comparison.as_data(columns)))
+        show(json.dumps(compare_runs(runs)))
     elif csv:
-        sys.stdout.write(comparison.as_csv(columns))
+        sys.stdout.write(as_csv(compare_runs(runs)))
     else:
-        show(comparison.render_columns(columns, terminal_width()))
-    for each in [each for each in runs if each.problems][:MAX_DAMAGED]:
-        note(f"the record of {each.run_id} is damaged: {join_some(each.problems, 1)}")
+        show(render_runs(runs, terminal_width()))
+    for each in runs:
+        if each.problems:
+            note(f"the record of {each.run_id} is damaged: {join_some(each.problems, 1)}")
     note_incomplete([each.run_id for each in runs if each.verdict is None], "the table")
     return 0
 
 
-def _code_difference(first: Path, second: Path) -> Iterator[str]:
-    """Yield the lines of a unified diff of what two launches pushed."""
-    before = _files(first)
-    after = _files(second)
-    for path in sorted({*before, *after}):
-        old = before.get(path)
-        new = after.get(path)
-        if old and new and old[1].digest == new[1].digest:
-            continue
-        old_lines = _lines(*old) if old else []
-        new_lines = _lines(*new) if new else []
-        if old_lines is None or new_lines is None:
-            yield f"{path} differs; it is no text, or too large\n"
-            continue
-        yield from difflib.unified_diff(
-            old_lines,
-            new_lines,
-            fromfile=f"{first.name}/{path}" if old else "/dev/null",
-            tofile=f"{second.name}/{path}" if new else "/dev/null",
-        )
-
-
-def _files(folder: Path) -> dict[str, tuple[Path, File]]:
-    """Return where the content of each file is kept that a run's launch pushed.
-
-    Raises:
-        NotReady: The code of the run is not kept here.
-    """
-    from runner.control.code.code_store import STORE, CodeStore
-    from runner.control.history.run_reader import read_run
+def _pushed_code(record: Path, run: RunData) -> StoredRelease:
+    """Return the code that the launch of a run pushed; raise NotReady if it is not kept here."""
     from runner.control.record.run_index import code_places
 
-    run = read_run(folder, parts=frozenset())
     release = run.plans[-1].release if run.plans else ""
-    for place in code_places(folder):
-        store = CodeStore(place / STORE)
-        if found := store.find(release):
-            files = found.manifest.files
-            return {file.path: (store.content_path(file.digest), file) for file in files}
+    for place in code_places(record):
+        if found := CodeStore(place / STORE).find(release):
+            return found
     hint = "a launch keeps what it pushes beside its record, in runs/.objects"
     raise NotReady([Problem(run.run_id, "its code is not kept here", hint)])
 
 
-def _lines(path: Path, file: File) -> list[str] | None:
-    """Return the lines of a text, None for what is none, or cannot be read."""
+def _difference(first: StoredRelease, second: StoredRelease, names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a unified diff, by which `patch -p1` makes the second of the first."""
+    before = {file.path: file for file in first.manifest.files}
+    after = {file.path: file for file in second.manifest.files}
+    for path in sorted({*before, *after}):
+        old = before.get(path)
+        new = after.get(path)
+        if old and new and old.digest == new.digest:
+            continue
+        try:
+            old_lines = _lines(first, old)
+            new_lines = _lines(second, new)
+        except ValueError:
+            yield f"{path} differs; it is no text, or too large\n"
+            continue
+        old_name = f"{names[0]}/{path}\t" if old else "/dev/null"  # the tab: there may be blanks
+        new_name = f"{names[1]}/{path}\t" if new else "/dev/null"
+        for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name):
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(release: StoredRelease, file: File | None) -> list[str]:
+    """Return the lines of a text, [] for no file; raise ValueError for what is no text."""
+    if file is None:
+        return []
     if file.size > MAX_TEXT:
-        return None
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-    return [f"{line}\n" for line in text.splitlines()]
+        raise ValueError(file.path)
+    return list(io.StringIO(b"".join(release.read(file)).decode()))

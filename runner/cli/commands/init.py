@@ -19,6 +19,8 @@ from runner.config.words import names_file
 from runner.core.errors import ConfigError, Interrupted, Problem, reason_of
 from runner.core.model.facts import MAX_PORT
 from runner.core.shell import expand_home, this_program
+from runner.core.spec import GROUPS
+from runner.ui.layout import aligned
 from runner.ui.output import show, show_prose
 
 Nodes = dict[str, dict[str, str | int]]
@@ -37,7 +39,6 @@ SCRIPTS = ("train.py", "main.py")
 SHIPPED_CLUSTER = "local"  # this and the task are what works here at once
 SHIPPED_TASK = "resnet18"
 PRIMARY_FILE = Path("conf", "runner.yaml")
-FILE_FLAGS = {"cluster": ("hosts", "hostfile", "user", "key", "python"), "task": ("script",)}
 
 PRIMARY = """\
 # What `runner` alone means here. Other keys below hold for all runs, such as lost_s: 60.
@@ -153,28 +154,29 @@ def init(
     if json_:
         show(json.dumps({"written": [*map(str, written)], "kept": [*map(str, kept)]}))
         return 0
-    given_flags = {**given, "hosts": hosts, "hostfile": hostfile}
-    words = "" if PRIMARY_FILE in written else f" cluster={cluster} task={task}"
-    _print_outcome(written, kept, [flag for flag, value in given_flags.items() if value], words)
+    _print_outcome(written, kept, cluster, task)
     return 0
 
 
 def _print_outcome(
-    written: Mapping[Path, str], kept: Collection[Path], flags: Collection[str], words: str
+    written: Mapping[Path, str], kept: Collection[Path], cluster: str, task: str
 ) -> None:
-    """Print what became of each file, the flags whose file was there already, and what is next."""
+    """Print what became of each file, and what is next."""
     for file, text in written.items():
         edit = ": put your own below `nodes` or as `script`" if "# an example" in text else ""
         show_prose(f"wrote  {file}{edit}")
     for file in kept:
         show_prose(f"kept   {file}, as it is")
-        of_file = FILE_FLAGS.get(file.parent.name, ())
-        if names := " and ".join(f"--{flag}" for flag in of_file if flag in flags):
-            hint = f"--{file.parent.name} OTHER writes a second file; or edit {file}"
-            show_prose(str(Problem(names, f"not used, because {file} was there", hint)))
+    if any(file.parent.name in GROUPS for file in kept):
+        show_prose("--cluster OTHER and --task OTHER write other files")
+    words = "" if PRIMARY_FILE in written else f" cluster={cluster} task={task}"
     program = this_program()
-    show_prose(f"next, of which the first two start nothing:\n  {program} check{words}")
-    show_prose(f"  {program}{words} dry_run=true\n  {program}{words}")
+    steps = [
+        (f"{program} check{words}", "# tries every machine, starts nothing"),
+        (f"{program}{words} dry_run=true", "# shows every command, starts nothing"),
+        (f"{program}{words}", ""),
+    ]
+    show("\n".join(["next:", *aligned(steps)]))
 
 
 def is_terminal() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,12 +33,6 @@ if TYPE_CHECKING:
 )
 @click.option("--rank", multiple=True, metavar="0,4-7", help="only these ranks; repeatable")
 @click.option("--node", default="", metavar="gpu2", help="only the ranks of this node")
-@click.option(
-    "--grep",
-    default="",
-    metavar="loss",
-    help="only the lines that match this regular expression",
-)
 @run_option()
 def logs(
     selection: Selection,
@@ -48,54 +41,34 @@ def logs(
     node: str,
     follow: bool,
     tail: int | None,
-    grep: str,
 ) -> int:
     """Show the output of the ranks of a run, during the run and afterwards.
 
     Rank after rank; with --follow as it is written.
     """
     from runner.workflows.host_pool import FLUSH_TIMEOUT_S, deadline, signal_pending
-    from runner.workflows.logs import GrepFilter, RankLogs
+    from runner.workflows.logs import RankLogs
     from runner.workflows.runs.discovery import open_run_finder
     from runner.workflows.runs.found_run import FoundRun
 
     start = {"tail": tail} if tail else {}
-    pattern = _compile_pattern(grep)
     composed = selection.contact_for_run(run)
     with open_run_finder(composed, "logs", plain=True) as finder:
         console = finder.console
         found = FoundRun(composed, finder)
         select = functools.partial(select_ranks, rank=",".join(rank), node=node, later=follow)
-        show_node = only_node(node, console.rank_output)
-        grep_filter = GrepFilter(pattern, show_node)
-        show = grep_filter.feed if grep else show_node
-        rank_logs = RankLogs(found, show, select, start)
-        if follow:
-            code = rank_logs.follow(grep_filter.finish)
-        else:
-            code = rank_logs.dump()
-            grep_filter.finish()
-        if not code and not follow:
-            if not rank_logs.has_output:
-                chosen = select(found.plan) if rank or node else ()
-                told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
-                told += f" on {node}" if node else ""
-                console.message(f"run {found.plan.run_id}: {told}")
-            elif grep and not grep_filter.has_match:
-                console.message(f"run {found.plan.run_id}: no line matches")
+        rank_logs = RankLogs(found, only_node(node, console.rank_output), select, start)
+        code = rank_logs.follow() if follow else rank_logs.dump()
+        if not (code or follow or rank_logs.has_output):
+            chosen = select(found.plan) if rank or node else ()
+            told = f"{format_ranges(chosen)} wrote nothing" if chosen else "nothing was written"
+            told += f" on {node}" if node else ""
+            console.message(f"run {found.plan.run_id}: {told}")
         inbox = finder.pool.inbox
         console.close(
             deadline(FLUSH_TIMEOUT_S) if code >= SIGNAL_EXIT_BASE else lambda: signal_pending(inbox)
         )
     return code
-
-
-def _compile_pattern(grep: str) -> re.Pattern[bytes]:
-    try:
-        return re.compile(os.fsencode(grep))
-    except (re.error, OverflowError, RecursionError) as error:
-        message = f"is not a valid regular expression: {error}"
-        raise ConfigError([Problem("--grep", message, "see docs.python.org/library/re")]) from error
 
 
 def only_node(node: str, show: OutputSink) -> OutputSink:

@@ -11,6 +11,7 @@ import click
 
 from runner.cli.selection import Selection
 from runner.cli.verb import json_option, verb
+from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.shell import this_program
 from runner.core.text import join_some
@@ -41,19 +42,28 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     from runner.workflows.runs.discovery import open_run_finder
 
     composed = selection.contact_latest()
-    with open_run_finder(composed, "ps", plain=True, gpus=True) as finder:
+    with open_run_finder(composed, "ps", plain=True) as finder:
         runs = finder.runs()
         ends = _ends_on_record(runs) if all_ else {}
         places = {run.run_id: run_index.folder_of(run.info) for run in runs}
         folders = {run_id: str(folder) for run_id, folder in places.items() if folder}
         offsets = finder.clock_offsets
-        rows = run_table.rows(runs, ends, all_=all_, clock_offsets=offsets, folders=folders)
-        others = run_table.foreign_gpu_use(finder.facts, runs)
-        table = run_table.Table(rows, others, finder.unreachable, finder.unreadable_runs)
-    text = run_table.render(table, all_=all_, width=terminal_width(), reader=user_at_host())
+        rows = run_table.rows(runs, offsets, all_=all_, ends=ends, folders=folders)
+    silent = finder.unreachable
+    hidden = finder.unreadable_runs
+    if json_:
+        data = {
+            "runs": [encode(row) for row in rows],
+            "silent": {name: problem.message for name, problem in silent.items()},
+            "hidden": hidden,
+        }
+        show(json.dumps(data))
+        return 0
+    width = terminal_width()
+    text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
-    show(json.dumps(table.as_data()) if json_ else "\n".join(filter(None, (text, *notes))))
+    show("\n".join(filter(None, (text, *notes))))
     return 0
 
 
@@ -68,7 +78,7 @@ def others_from_here(shown: str) -> list[str]:
     run_ids: dict[str, list[str]] = {}
     for folder in run_index.unfinished():
         request = read_contact(folder)
-        if request and request.spec.cluster.name != shown:
+        if request.spec.cluster.name != shown:
             run_ids.setdefault(request.spec.cluster.name, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():

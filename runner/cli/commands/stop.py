@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,11 +17,10 @@ from runner.ui.output import show, show_prose
 if TYPE_CHECKING:
     from runner.core.launch_request import LaunchRequest
     from runner.core.model.results import RemoteRun
+    from runner.core.spec import Spec
     from runner.workflows.runs.discovery import RunFinder
 
     Answer = tuple[list[RemoteRun], list[Problem]]  # the problem of each host without one
-
-MAX_CLUSTERS = 32  # that are asked at once
 
 
 @verb(
@@ -70,22 +67,18 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
     """
     from runner.control.record import run_index
 
-    folders = [*run_index.unfinished()]
-    requests = [selection.contact_by_record(folder) for folder in folders]
-    of_clusters: list[LaunchRequest] = []
-    for request in requests:
-        if not any(_same_cluster(request, other) for other in of_clusters):
-            of_clusters.append(request)
-    upcoming = _ask_clusters(of_clusters)
-    answers: list[Answer] = []
+    asked: list[tuple[Spec, Answer]] = []
     problems: list[Problem] = []
-    for folder, request in zip(folders, requests, strict=True):
+    for folder in run_index.unfinished():
+        request = selection.contact_by_record(folder)
         run_id = request.spec.run_id
-        number = [_same_cluster(request, other) for other in of_clusters].index(True)
-        if number == len(answers):
-            answers.append(next(upcoming))
-            problems += answers[number][1]
-        runs, unreachable = answers[number]
+        cluster = replace(request.spec, run_id="")
+        answer = next((known for other, known in asked if other == cluster), None)
+        if answer is None:
+            answer = _runs_on_hosts(request)
+            asked.append((cluster, answer))
+            problems += answer[1]
+        runs, unreachable = answer
         same = [r for r in runs if r.run_id == run_id and run_index.is_record_of(folder, r.info)]
         if same and same[0].is_active:
             return request
@@ -97,17 +90,6 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
         raise StopUnverified(problems)
     message = "no run that was launched from this folder is on"
     raise ConfigError([Problem("--run", message, f"{_list_hint()} of a cluster: --cluster NAME")])
-
-
-def _same_cluster(one: LaunchRequest, other: LaunchRequest) -> bool:
-    return replace(one.spec, run_id="") == replace(other.spec, run_id="")
-
-
-def _ask_clusters(requests: Sequence[LaunchRequest]) -> Iterator[Answer]:
-    """Yield what the hosts of each say: of the first, which may be enough, then of all others."""
-    yield from map(_runs_on_hosts, requests[:1])
-    with ThreadPoolExecutor(MAX_CLUSTERS) as threads:
-        yield from threads.map(_runs_on_hosts, requests[1:])
 
 
 def _runs_on_hosts(request: LaunchRequest) -> Answer:
@@ -135,7 +117,7 @@ def _stop_run(request: LaunchRequest, *, yes: bool, json_: bool) -> int:
             reported = finder.find(request.spec.run_id, prefer_active=True)
             if reported.has_not_begun:
                 return _cancel(request, finder, reported, yes=yes, json_=json_)
-            found = FoundRun(request, finder, prefer_active=True, per_host=True)
+            found = FoundRun(request, finder, to_end_it=True)
             is_latest = not request.spec.run_id
             confirm(finder.pool, "stop", [found.record.info], yes=yes, is_latest=is_latest)
             verdict, leftovers = workflow.stop(found)

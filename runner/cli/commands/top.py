@@ -12,9 +12,6 @@ import click
 from runner.cli.selection import Selection
 from runner.cli.verb import run_option, verb
 from runner.control.record import run_index
-from runner.core.errors import ConfigError, Problem
-from runner.core.launch_request import LaunchRequest
-from runner.core.shell import this_program
 
 LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
 """What run ids begin with, which no cluster is called: a mistyped one is told as such."""
@@ -35,39 +32,21 @@ def top(selection: Selection, run: str, once: bool, json_: bool) -> int:
     """
     from runner.workflows.top import watch_hosts
 
-    named = selection.cluster
-    if not run and named and (run_index.record_folder(named) or LIKE_A_RUN.match(named)):
-        run, selection = named, replace(selection, cluster="")
-    composed, is_run = contact(selection, run)
     is_live = not (once or json_) and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return watch_hosts(composed, is_run=is_run, is_live=is_live, as_json=json_)
+    word = selection.cluster
+    if word and not run and _means_run(word, selection):
+        run = word
+        selection = replace(selection, cluster="")
+    composed = selection.contact_for_run(run) if run else selection.contact_latest()
+    return watch_hosts(composed, is_run=bool(run), is_live=is_live, as_json=json_)
 
 
-def contact(selection: Selection, run: str) -> tuple[LaunchRequest, bool]:
-    """Return how the hosts are reached, and whether a run is meant.
-
-    A word that is no cluster, and how a run on record begins, is that run.
-    """
-    if run:
-        return selection.contact_for_run(run), True
-    try:
-        return selection.contact_latest(), False
-    except ConfigError as error:
-        word = selection.cluster
-        if not word or _is_cluster(selection):
-            raise
-        if any(name.startswith(word) for name in run_index.records().values()):
-            return replace(selection, cluster="").contact_for_run(word), True
-        first, *others = error.problems
-        if first.subject != f"cluster={word}":
-            raise
-        message = f"no run on record begins so, and {first.message}"
-        hint = f"{first.hint}\n`{this_program()} ps --all` lists the runs"
-        raise ConfigError([Problem(first.subject, message, hint), *others]) from error
-
-
-def _is_cluster(selection: Selection) -> bool:
+def _means_run(word: str, selection: Selection) -> bool:
+    """Return whether a word is a run: no cluster, and how one on record begins."""
     from runner.config.source import ConfigFiles, conf_folders
 
+    if word == run_index.LATEST or run_index.record_folder(word) or LIKE_A_RUN.match(word):
+        return True
+    is_known = any(name.startswith(word) for name in run_index.records().values())
     files = ConfigFiles(conf_folders(selection.config_dirs))
-    return bool(files.find(f"cluster/{selection.cluster}"))
+    return is_known and not files.find(f"cluster/{word}")

@@ -25,7 +25,6 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     It reads the record here, or the hosts' if there is none here.
     """
     from runner.control.record.file_names import RESULT_FILE
-    from runner.control.record.rerun_command import rerun_without_lost
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
 
@@ -41,7 +40,7 @@ def why(selection: Selection, run: str, json_: bool) -> int:
     report_text = report.final_report(
         *(plan, verdict, store.display_path, store.diagnose(plan, verdict)),
         run_flags=composed.run_flags(plan.run_id),
-        rerun=rerun_without_lost(store, plan, verdict),
+        rerun=store.rerun_without_lost(plan, verdict),
     )
     show_prose(report_text)
     for text in store.failed_notifications():

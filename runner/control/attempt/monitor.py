@@ -16,7 +16,7 @@ from runner.control.attempt.admission import AdmissionHooks, NodeAdmission, Orde
 from runner.control.attempt.node import AttemptNode, Reconnector
 from runner.control.attempt.node_monitor import TICK_S, NodeMonitor
 from runner.control.attempt.observer import EventLog, Role, RunObserver
-from runner.control.attempt.stop import DetachSequence, user_at_host
+from runner.control.attempt.stop import DetachSequence
 from runner.control.rpc.session import Connector, HostSession, Inbox
 from runner.control.rpc.wait import WaitLoop
 from runner.core.model.facts import Facts
@@ -285,15 +285,7 @@ class AttemptMonitor(WaitLoop):
             self._on_node_frame(node, session, frame)
 
     def _on_local_frame(self, frame: Frame) -> None:
-        command = frame.data.get("command")
-        if command == "stop":
-            self.stop_by_user(f"stop requested by {user_at_host()}")
-            self._stop.signal_count = max(1, self._stop.signal_count)  # as Ctrl-C at a launch
-        elif command == "detach":
-            self.detach()
-        elif frame.kind == "prompt_answer":
-            self.leave()
-        elif frame.kind == "admission_failed":
+        if frame.kind == "admission_failed":
             name, reason = str(frame.data["node"]), str(frame.data["reason"])
             self._node_monitor.on_admission_failed(name, reason)
         elif self.on_interrupt is None or self.on_interrupt(int(frame.data["signal"])):

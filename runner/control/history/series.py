@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runner.control.history.files import Problems, read_lines
 from runner.control.record.file_names import HOSTS_FOLDER
@@ -21,161 +21,133 @@ MAX_NAMES = 100  # of metrics
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Texts in the file that are numbers."""
 
-ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""What a line that is not ours raises."""
-
 
 class Point(NamedTuple):
     """A value of a figure."""
 
     time: float | None
-    step: int
+    step: int | None
     value: float
 
 
 class MetricsOnRecord(NamedTuple):
     """The metrics of a run, and how far the lowest rank is."""
 
-    metrics: tuple[Metric, ...] = ()
-    step: int | None = None
-    steps: int | None = None
-
-
-@dataclass
-class _Figure:
-    """A metric of the lowest rank so far."""
-
-    rank: int
-    unit: str = ""
-    by_attempt: dict[int, list[Point]] = field(default_factory=lambda: defaultdict(list))
+    metrics: tuple[Metric, ...]
+    step: int | None
+    steps: int | None
 
 
 def read_metrics(
     folder: Path, max_points: int, earliest: float, problems: Problems
 ) -> MetricsOnRecord:
     """Return the metrics, the loss and the rate first; times before `earliest` are unknown."""
-    figures: dict[str, _Figure] = {}
+    ranks: dict[str, int] = {}  # the lowest that prints a figure
+    found: dict[str, dict[int, list[Point]]] = {}  # by figure and attempt
+    units: dict[str, str] = {}
     progress: dict[bool, tuple[int, int, int | None]] = {}
-    bad_count = 0
-    for text in read_lines(folder / METRICS_FILE, problems):
-        try:
-            line = parse_json(text)
-            rank = int(line["rank"])
-            step = int(line["step"])
-            attempt = int(line["attempt"])
-            time = None if line["time"] is None else float(line["time"])
-            steps = None if line["steps"] is None else int(line["steps"])
-            figures_of_line = {"loss": line["loss"], "rate": line["rate"], **line["more"]}
-            values = {name: _number(value) for name, value in figures_of_line.items()}
-        except ERRORS:
-            bad_count += 1
-            continue
-        known = progress.get(steps is not None)
-        if known is None or rank <= known[0]:
-            progress[steps is not None] = rank, step, steps
-        if time is not None and time < earliest:
-            time = None
-        for name, number in values.items():
-            if number is None:
+
+    def take(line: Any) -> None:
+        rank = int(line["rank"])
+        step = int(line["step"])
+        steps = None if line["steps"] is None else int(line["steps"])
+        time = None if line["time"] is None else float(line["time"])
+        has_steps = steps is not None
+        if rank <= progress.get(has_steps, (rank,))[0]:
+            progress[has_steps] = rank, step, steps
+        for name, value in {"loss": line["loss"], "rate": line["rate"], **line["more"]}.items():
+            number = NOT_FINITE.get(value) if isinstance(value, str) else value
+            if number is None or rank > ranks.get(name, rank):
                 continue
-            figure = figures.get(name)
-            if figure is None or rank < figure.rank:
-                figure = figures[name] = _Figure(rank)
-            if rank == figure.rank:
-                figure.by_attempt[attempt].append(Point(time, step, number))
-                figure.unit = str(line["unit"]) if name == "rate" else ""
-    if bad_count:
-        problems.add(METRICS_FILE, f"{bad_count:,} lines are no metrics")
-    if len(figures) > MAX_NAMES:
-        problems.add(METRICS_FILE, f"{MAX_NAMES} of {len(figures):,} metrics are read")
-    first = [name for name in ("loss", "rate") if name in figures]
-    names = [*first, *sorted(figures.keys() - {*first})][:MAX_NAMES]
-    metrics = tuple(_metric(name, figures[name], max_points) for name in names)
-    found = progress.get(True) or progress.get(False) or (0, None, None)
-    return MetricsOnRecord(metrics, found[1], found[2])
+            if rank != ranks.get(name):
+                ranks[name] = rank
+                found[name] = defaultdict(list)
+            is_known = time is not None and time >= earliest
+            point = Point(time if is_known else None, step, float(number))
+            found[name][int(line["attempt"])].append(point)
+            units[name] = str(line["unit"]) if name == "rate" else ""
 
-
-def _number(value: object) -> float | None:
-    """Return the number that a figure is, None for a text; raise OverflowError."""
-    if isinstance(value, str):
-        return NOT_FINITE.get(value)
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _metric(name: str, figure: _Figure, max_points: int) -> Metric:
-    attempts = sorted(figure.by_attempt.items())
-    values = [p.value for _, points in attempts for p in points if math.isfinite(p.value)]
-    last = attempts[-1][1][-1].value
-    return Metric(
-        name=name,
-        unit=figure.unit,
-        rank=figure.rank,
-        last=last if math.isfinite(last) else None,
-        least=min(values, default=None),
-        most=max(values, default=None),
-        by_attempt={attempt: reduced(points, max_points) for attempt, points in attempts},
-    )
-
-
-def reduced(points: Sequence[Point], max_points: int) -> Series:
-    """Return a series of at most so many points: of neighbours, the least and the greatest."""
-    if len(points) > max_points:
-        width = math.ceil(2 * len(points) / (max_points - 2))
-        points = [*_peaks(points, width), points[-1]]
-    return Series(
-        times=tuple(point.time for point in points),
-        steps=tuple(point.step for point in points),
-        values=tuple(point.value if math.isfinite(point.value) else None for point in points),
-    )
-
-
-def _peaks(points: Sequence[Point], width: int) -> Iterable[Point]:
-    for start in range(0, len(points) - 1, width):
-        some = [p for p in points[start : start + width] if math.isfinite(p.value)]
-        if some:
-            least = min(some, key=lambda point: point.value)
-            most = max(some, key=lambda point: point.value)
-            yield from sorted({least, most}, key=some.index)
+    _read(folder / METRICS_FILE, "metrics", take, problems)
+    if len(found) > MAX_NAMES:
+        problems.add(METRICS_FILE, f"{MAX_NAMES} of {len(found):,} metrics are read")
+    metrics = []
+    for name in sorted(found, key=lambda name: (name != "loss", name != "rate", name))[:MAX_NAMES]:
+        attempts = sorted(found[name].items())
+        finite = [p.value for _, points in attempts for p in points if math.isfinite(p.value)]
+        last = attempts[-1][1][-1].value
+        metrics.append(
+            Metric(
+                name=name,
+                unit=units[name],
+                rank=ranks[name],
+                last=last if math.isfinite(last) else None,
+                least=min(finite, default=None),
+                most=max(finite, default=None),
+                by_attempt={attempt: _series(points, max_points) for attempt, points in attempts},
+            )
+        )
+    _, step, steps = progress.get(True) or progress.get(False) or (0, None, None)
+    return MetricsOnRecord(tuple(metrics), step, steps)
 
 
 def read_loads(
     folder: Path, max_points: int, earliest: float, problems: Problems
 ) -> tuple[NodeLoad, ...]:
     """Return the load of each node; samples before `earliest` are left out."""
-    files = [folder / SAMPLES_FILE]
-    if not files[0].exists():  # `pull` was interrupted before it made one
-        files = sorted(folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}"))
-    figures: dict[tuple[str, int | None, str], list[Point]] = defaultdict(list)
+    series: dict[str, dict[int, dict[str, list[Point]]]] = {}  # by node and GPU, -1 for the host
+
+    def take(node: str, sample: Any) -> None:
+        wall = float(sample["wall"])
+        by_index = series.setdefault(node, {})
+        for load in LOAD_FIGURES if wall >= earliest else ():
+            for source in sample.get("gpus", ()) if load.is_gpu else (sample,):
+                if source.get(load.name) is not None:
+                    point = Point(wall, None, float(source[load.name]))
+                    by_name = by_index.setdefault(int(source.get("index", -1)), {})
+                    by_name.setdefault(load.name, []).append(point)
+
+    files = folder.glob(f"{HOSTS_FOLDER}/*/attempt_*/{SAMPLES_FILE}")
+    for file in sorted(files, key=lambda path: natural_key(str(path))):
+        _read(file, "samples", functools.partial(take, file.parents[1].name), problems)
+    loads = []
+    for node, by_index in series.items():
+        members = {
+            index: {name: _series(points, max_points) for name, points in by_name.items()}
+            for index, by_name in sorted(by_index.items())
+        }
+        of_host = members.pop(-1, {})
+        loads.append(NodeLoad(node, of_host, tuple(GpuLoad(*each) for each in members.items())))
+    return tuple(loads)
+
+
+def _read(path: Path, noun: str, take: Callable[[Any], None], problems: Problems) -> None:
+    """Have the data of each line taken; those that are not ours are counted."""
     bad_count = 0
-    for line in (line for file in files for line in read_lines(file, problems)):
+    for line in read_lines(path, problems):
         try:
-            sample = parse_json(line)
-            node = str(sample["node"])
-            wall = float(sample["wall"])
-            values = [
-                (source.get("index"), load.name, float(source[load.name]))
-                for load in LOAD_FIGURES
-                for source in (sample.get("gpus", ()) if load.is_gpu else (sample,))
-                if source.get(load.name) is not None
-            ]
-        except ERRORS:
+            take(parse_json(line))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             bad_count += 1
-            continue
-        if wall >= earliest:
-            for index, name, value in values:
-                figures[node, index, name].append(Point(wall, 0, value))
     if bad_count:
-        problems.add(SAMPLES_FILE, f"{bad_count:,} lines are no samples")
-    series: dict[str, dict[int | None, dict[str, Series]]] = {}
-    for (node, index, name), points in figures.items():
-        members = series.setdefault(node, {})
-        found = reduced(points, max_points)
-        members.setdefault(index, {})[name] = Series(found.times, (), found.values)
-    return tuple(
-        NodeLoad(
-            node,
-            members.get(None, {}),
-            tuple(GpuLoad(i, members[i]) for i in sorted(i for i in members if i is not None)),
-        )
-        for node, members in sorted(series.items(), key=lambda item: natural_key(item[0]))
+        problems.add(path.name, f"{bad_count:,} lines are no {noun}")
+
+
+def _series(points: Sequence[Point], max_points: int) -> Series:
+    """Return a series of at most so many points: of neighbours, the least and the greatest."""
+    if len(points) > max_points:
+        width = math.ceil(2 * len(points) / (max_points - 2))
+        points = [*_peaks(points, width), points[-1]]
+    return Series(
+        times=tuple(point.time for point in points),
+        steps=tuple(point.step for point in points if point.step is not None),
+        values=tuple(point.value if math.isfinite(point.value) else None for point in points),
     )
+
+
+def _peaks(points: Sequence[Point], width: int) -> Iterator[Point]:
+    for start in range(0, len(points) - 1, width):
+        some = [p for p in points[start : start + width] if math.isfinite(p.value)]
+        if some:
+            least = min(some, key=lambda point: point.value)
+            most = max(some, key=lambda point: point.value)
+            yield from sorted({least, most}, key=some.index)

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE
+from runner.control.record.file_names import CONTACT_FILE
 from runner.core.codec import decode
 from runner.core.errors import ConfigError, Problem, reason_of
 from runner.core.launch_request import LaunchRequest
@@ -67,17 +67,13 @@ def recorded_contact(request: LaunchRequest) -> RecordedContact:
     )
 
 
-def read_contact(folder: Path) -> LaunchRequest | None:
+def read_contact(folder: Path) -> LaunchRequest:
     """Return how the hosts of a run on record are reached; its task is not known from there.
-
-    It is None for the record of an older version, which has its plan and configuration alone.
 
     Raises:
         ConfigError: The file cannot be read; another version wrote the record, or it is damaged.
     """
     file = folder / CONTACT_FILE
-    if not file.exists() and (folder / PLAN_FILE).exists():
-        return None
     try:
         contact = decode(RecordedContact, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,9 +25,7 @@ from runner.core.protocol.remote_files import APPEND_ONLY, LOG, OUTPUT, RemoteFi
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-PARTIAL_PREFIX = ".part-"
-MAX_OPEN_FOLDERS = 64
-"""How many folders are kept open."""
+PARTIAL_FOLDER = ".partial"
 
 PathParts = tuple[str, ...]
 
@@ -40,8 +39,8 @@ class DownloadFolder:
 
     def __init__(self, folder: Path) -> None:
         """Open and lock it; raise NotReady if that fails, or another process writes there."""
-        self._partials: dict[PathParts, set[str]] = {}
-        self._open_folders: dict[PathParts, int] = {}
+        self._folder = folder
+        self._last_parent: PathParts = ()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             root_fd = try_lock_folder(folder)
@@ -53,35 +52,44 @@ class DownloadFolder:
             )
             raise NotReady([Problem("", message, "wait for its end")])
         self._root_fd = root_fd
+        self._last_fd = os.dup(root_fd)
 
     def close(self) -> None:
         """Unlock the folder."""
-        for descriptor in (*self._open_folders.values(), self._root_fd):
-            os.close(descriptor)
+        os.close(self._last_fd)
+        os.close(self._root_fd)
+
+    def remove_partials(self, node: str) -> None:
+        """Remove what is left of a node's files that have changed since."""
+        partials = self._folder / PARTIAL_FOLDER
+        shutil.rmtree(partials / node, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            partials.rmdir()
 
     def parent_fd(self, dest: PathParts, *, create: bool) -> int:
-        """Return a descriptor of the folder of `dest`, which the caller must not close.
+        """Return a descriptor of the folder of `dest`, open until the next call.
 
         Raise PathConflict if a file or a link is where a folder should be, and FileNotFoundError if
         it does not exist and `create` is false.
         """
         parent = dest[:-1]
-        if parent not in self._open_folders:
-            if len(self._open_folders) >= MAX_OPEN_FOLDERS:
-                for descriptor in self._open_folders.values():
-                    os.close(descriptor)
-                self._open_folders.clear()
-            self._open_folders[parent] = self._open_folder(parent, create=create)
-        return self._open_folders[parent]
+        if parent != self._last_parent:  # most files follow another of their folder
+            descriptor = self._open_folder(parent, create=create)
+            os.close(self._last_fd)
+            self._last_fd = descriptor
+            self._last_parent = parent
+        return self._last_fd
 
     def _open_folder(self, path: PathParts, *, create: bool) -> int:
-        folder_fd, depth = os.dup(self._root_fd), 0
+        folder_fd = os.dup(self._root_fd)
+        depth = 0
         try:
             for depth, name in enumerate(path, 1):  # noqa: B007 (used when it fails)
                 if create:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o700, dir_fd=folder_fd)
-                parent_fd, folder_fd = folder_fd, os.open(name, FOLDER_FLAGS, dir_fd=folder_fd)
+                parent_fd = folder_fd
+                folder_fd = os.open(name, FOLDER_FLAGS, dir_fd=parent_fd)
                 os.close(parent_fd)
         except OSError as error:
             os.close(folder_fd)
@@ -98,24 +106,26 @@ class DownloadFolder:
         except FileNotFoundError:
             return None
 
+    def remove(self, dest: PathParts) -> None:
+        """Remove a file, if it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(dest[-1], dir_fd=self.parent_fd(dest, create=False))
+
     def write(self, dest: PathParts, offset: int, data: bytes) -> None:
         """Write a chunk of a file."""
-        if dest[:-1] in self._partials and dest[-1].startswith(PARTIAL_PREFIX):
-            self._partials[dest[:-1]].add(dest[-1])
-        folder_fd = self.parent_fd(dest, create=True)
-        descriptor = os.open(dest[-1], WRITE_FLAGS, 0o600, dir_fd=folder_fd)
+        descriptor = self._open(dest)
         try:
             view = memoryview(data)
             while view:
                 written = os.pwrite(descriptor, view, offset)
-                view, offset = view[written:], offset + written
+                view = view[written:]
+                offset += written
         finally:
             os.close(descriptor)
 
-    def finalise(self, partial: PathParts, name: str, source: RemoteFile) -> None:
-        """Rename a partial file to its name, and set its size, time and permissions."""
-        folder_fd = self.parent_fd(partial, create=True)
-        descriptor = os.open(partial[-1], WRITE_FLAGS, 0o600, dir_fd=folder_fd)
+    def finalise(self, partial: PathParts, dest: PathParts, source: RemoteFile) -> None:
+        """Give a partial file its name, size, time and permissions."""
+        descriptor = self._open(partial)
         try:
             os.ftruncate(descriptor, source.size)
             os.fchmod(descriptor, source.mode)
@@ -123,29 +133,19 @@ class DownloadFolder:
             os.fsync(descriptor)  # else a power cut may leave its size and time without its data
         finally:
             os.close(descriptor)
-        os.rename(partial[-1], name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-        self._partials.get(partial[:-1], set()).discard(partial[-1])
+        self.rename(partial, dest)
 
-    def partial_size(self, dest: PathParts, prefix: str, name: str) -> int:
-        """Return the size of the partial file `name` of `dest`.
+    def rename(self, partial: PathParts, dest: PathParts) -> None:
+        """Move what is complete to its name."""
+        partial_fd = os.dup(self.parent_fd(partial, create=True))
+        try:
+            folder_fd = self.parent_fd(dest, create=True)
+            os.rename(partial[-1], dest[-1], src_dir_fd=partial_fd, dst_dir_fd=folder_fd)
+        finally:
+            os.close(partial_fd)
 
-        Partial files of other versions, which have the same prefix, are removed.
-        """
-        parent, size = dest[:-1], 0
-        with contextlib.suppress(FileNotFoundError):
-            folder_fd = self.parent_fd(dest, create=False)
-            if parent not in self._partials:
-                entries: list[str] = os.listdir(folder_fd)  # noqa: PTH208 (a descriptor)
-                self._partials[parent] = {e for e in entries if e.startswith(PARTIAL_PREFIX)}
-            for other in [entry for entry in self._partials[parent] if entry.startswith(prefix)]:
-                with contextlib.suppress(FileNotFoundError):  # it is complete by now
-                    status = os.stat(other, dir_fd=folder_fd, follow_symlinks=False)
-                    if other == name and stat.S_ISREG(status.st_mode):
-                        size = status.st_size
-                        continue
-                    os.unlink(other, dir_fd=folder_fd)
-                self._partials[parent].discard(other)
-        return size
+    def _open(self, dest: PathParts) -> int:
+        return os.open(dest[-1], WRITE_FLAGS, 0o600, dir_fd=self.parent_fd(dest, create=True))
 
 
 class FileDownload:
@@ -154,7 +154,8 @@ class FileDownload:
     def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
         self.dest, self.source = dest, source
         self.total = source.size  # bytes
-        self.tries = self.position = 0  # the position in bytes
+        self.tries = 0
+        self.position = 0  # bytes
         self.abandoned = False
         self._folder = folder
 
@@ -205,10 +206,9 @@ class AtomicDownload(FileDownload):
 
     def __init__(self, folder: DownloadFolder, dest: PathParts, source: RemoteFile) -> None:
         super().__init__(folder, dest, source)
-        name = dest[-1].encode("utf-8", "surrogateescape")  # it may be as long as names may be
-        self._partial_prefix = f"{PARTIAL_PREFIX}{hashlib.sha256(name).hexdigest()[:16]}-"
-        version = f"{self.source.size:x}-{self.source.mtime_ns:x}"
-        self._partial = (*dest[:-1], f"{self._partial_prefix}{version}")
+        version = f"{'/'.join(dest)} {source.size} {source.mtime_ns}"
+        name = hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()
+        self._partial = (PARTIAL_FOLDER, dest[1], name)
 
     def resume_offset(self) -> int | None:
         """Return the size of the partial file of the same version."""
@@ -218,10 +218,9 @@ class AtomicDownload(FileDownload):
         version = (self.total, self.source.mtime_ns)
         is_file = status is not None and stat.S_ISREG(status.st_mode)
         if status and is_file and (status.st_size, status.st_mtime_ns) == version:
-            self._folder.partial_size(self.dest, self._partial_prefix, "")
             return None
-        size = self._folder.partial_size(self.dest, self._partial_prefix, self._partial[-1])
-        return size if size <= self.total else 0
+        partial = self._folder.lstat(self._partial)
+        return partial.st_size if partial and partial.st_size <= self.total else 0
 
     def has_changed(self, size: int, mtime_ns: int) -> bool:
         """Return whether it was written to."""
@@ -233,11 +232,11 @@ class AtomicDownload(FileDownload):
 
     def finish(self) -> None:
         """Rename the partial file."""
-        self._folder.finalise(self._partial, self.dest[-1], self.source)
+        self._folder.finalise(self._partial, self.dest, self.source)
 
     def for_new_version(self, size: int, mtime_ns: int) -> FileDownload | None:
         """Return a download of the new version, and remove the partial file."""
-        self._folder.partial_size(self.dest, self._partial_prefix, "")
+        self._folder.remove(self._partial)
         source = replace(self.source, size=size, mtime_ns=mtime_ns)
         download = AtomicDownload(self._folder, self.dest, source)
         download.tries = self.tries
@@ -258,16 +257,13 @@ class SymlinkDownload(FileDownload):
 
     def finish(self) -> None:
         """Create the link."""
-        target, name = self.source.link_target or "", self.dest[-1]
-        folder_fd = self._folder.parent_fd(self.dest, create=True)
-        temp_name = f"{PARTIAL_PREFIX}{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp_name, dir_fd=folder_fd)
-        os.symlink(target, temp_name, dir_fd=folder_fd)
+        partial = (PARTIAL_FOLDER, self.dest[1], "link")
+        self._folder.remove(partial)
+        folder_fd = self._folder.parent_fd(partial, create=True)
+        os.symlink(self.source.link_target or "", partial[-1], dir_fd=folder_fd)
         try:
-            os.rename(temp_name, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+            self._folder.rename(partial, self.dest)
         except IsADirectoryError as error:
-            os.unlink(temp_name, dir_fd=folder_fd)
             raise PathConflict("a folder is in the way") from error
 
 

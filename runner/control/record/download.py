@@ -66,7 +66,11 @@ def pull(
     """
     with contextlib.closing(DownloadFolder(folder)) as destination:
         loop = PullLoop(sessions, inbox, lost_s, show)
-        return loop.run(destination, run_id, kinds, limit_s, patience_s)
+        results = loop.run(destination, run_id, kinds, limit_s, patience_s)
+        for name, result in results.items():
+            if result.is_complete and OUTPUT in kinds:
+                destination.remove_partials(name)
+        return results
 
 
 class PullLoop(WaitLoop):
@@ -77,8 +81,8 @@ class PullLoop(WaitLoop):
         destination: DownloadFolder,
         run_id: str,
         kinds: Collection[str],
-        limit_s: float = math.inf,
-        patience_s: float = math.inf,
+        limit_s: float,
+        patience_s: float,
     ) -> dict[str, PullResult]:
         """Return the result of each node."""
         window = min(WINDOW, max(MIN_CHUNKS * CHUNK, ALL_WINDOWS // max(1, len(self.sessions))))

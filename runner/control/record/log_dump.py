@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.control.rpc.log_tail import MAX_EVENTS_BYTES, LogFile, is_own_event
+from runner.control.rpc.log_tail import LogFile, LogTailer
 from runner.control.rpc.session import HostSession, Inbox
 from runner.control.rpc.wait import TICK_S, WaitLoop
 from runner.core.codec import encode
 from runner.core.errors import Problem
 from runner.core.model.plan import NodePlan
-from runner.core.protocol.events import RankExited, RankStarted, parse
-from runner.core.protocol.frames import Frame, FrameError
+from runner.core.protocol.events import RankExited, RankStarted
+from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import STREAMS, rank_source
 
 READ_AHEAD = 32
@@ -26,48 +25,36 @@ class RankDiscovery(WaitLoop):
 
     def ranks_by_node(self, node_plans: Sequence[NodePlan]) -> dict[str, tuple[int, ...]]:
         """Return the ranks that were started on each node that answers."""
-        self._events: dict[str, LogFile] = {}
-        self._text: dict[str, bytes] = {}
         self.problems: dict[str, str] = {}  # why the ranks of a node are not known
-        connected = [each for each in node_plans if each.node in self.sessions]
-        for node_plan in connected:
+        self._unread: dict[str, LogTailer] = {}
+        self._ranks: dict[str, set[int]] = {}
+        for node_plan in node_plans:
             name = node_plan.node
-            self._events[name], self._text[name] = LogFile("events", "", 0), b""
-            _follow(self.sessions[name], node_plan)
-            self._events[name].request(self.sessions[name], wait=False)
+            if session := self.sessions.get(name):
+                self._ranks[name] = set()
+                self._unread[name] = LogTailer(node_plan, lambda *_: None, ranks=(), wait=False)
+                _follow(session, node_plan)
+                self._unread[name].start(session)
         self.wait()
-        return {each.node: self._ranks_with_logs(each) for each in connected}
+        return {name: tuple(sorted(ranks)) for name, ranks in self._ranks.items()}
 
-    def _pending(self) -> list[str]:
-        return [name for name, file in self._events.items() if not file.is_complete]
+    def _pending(self) -> Collection[str]:
+        return list(self._unread)
 
     def _on_lost(self, name: str, reason: str) -> None:
         self.problems[name] = reason
-        self._events[name].is_complete = True
+        del self._unread[name]
 
     def _on_frame(self, name: str, frame: Frame) -> bool:
-        file = self._events[name]
-        if frame.kind == "refused":
-            file.is_complete = True
-        elif frame.kind == "data":
-            self._text[name] += frame.payload
-            if len(self._text[name]) > MAX_EVENTS_BYTES:
-                raise FrameError("more events than a run can have")
-            file.on_chunk(frame.data["offset"], len(frame.payload), eof=frame.data["eof"])
-            if not file.is_complete:
-                file.request(self.sessions[name], wait=False)
-        return file.is_complete or bool(frame.payload)
-
-    def _ranks_with_logs(self, node_plan: NodePlan) -> tuple[int, ...]:
-        ranks = set()
-        for line in self._text[node_plan.node].decode(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                event = parse(line)
-                is_current = event.attempt == node_plan.order.attempt
-                is_ours = is_current and is_own_event(event, node_plan)
-                if is_ours and isinstance(event.body, (RankStarted, RankExited)):
-                    ranks.add(event.body.rank)
-        return tuple(sorted(ranks))
+        tailer = self._unread[name]
+        if frame.kind == "data":
+            for event in tailer.on_data(self.sessions[name], frame, hold_back=False):
+                if isinstance(event.body, (RankStarted, RankExited)):
+                    self._ranks[name].add(event.body.rank)
+        if frame.kind == "refused" or tailer.is_complete:
+            del self._unread[name]
+            return True
+        return frame.kind == "data" and bool(frame.payload)
 
 
 @dataclass

@@ -18,7 +18,6 @@ from runner.control.atomic_file import replace_file
 from runner.core.model.metrics import Metrics, compile_pattern, may_have_metrics, parse_metrics
 from runner.core.protocol.events import RankExited, RankStarted, parse
 from runner.core.protocol.paths import EVENTS_FILE, RANK_LOG
-from runner.core.text import counted
 
 METRICS_FILE = "metrics.jsonl"
 VERSION = 1
@@ -32,6 +31,8 @@ class RecordedLog(NamedTuple):
     """A log in a record."""
 
     attempt: int
+    rank: int  # -1 for what is no stream of a rank
+    stream: str
     node: str
     path: Path
 
@@ -39,21 +40,12 @@ class RecordedLog(NamedTuple):
 def recorded_logs(folder: Path) -> Iterator[RecordedLog]:
     """Yield the files among the logs of a record."""
     for path in (*folder.glob("logs/*/*"), *folder.glob("logs/*/attempt_*/*")):
-        attempt = path.parent.name.removeprefix("attempt_")
-        if path.is_file():
-            is_first = path.parent.parent.name == "logs"
-            node = path.parent if is_first else path.parent.parent
-            if is_first or attempt.isdecimal():
-                yield RecordedLog(0 if is_first else int(attempt), node.name, path)
-
-
-class Stream(NamedTuple):
-    """One stream of a rank in one attempt."""
-
-    attempt: int
-    rank: int
-    stream: str
-    node: str
+        node, *attempt = path.relative_to(folder / "logs").parts[:-1]
+        number = attempt[0].removeprefix("attempt_") if attempt else "0"
+        if path.is_file() and number.isdecimal():
+            match = RANK_LOG.fullmatch(path.name)
+            rank = int(match[1]) if match else -1
+            yield RecordedLog(int(number), rank, match[2] if match else "", node, path)
 
 
 def is_made_of_logs(folder: Path) -> bool:
@@ -65,86 +57,71 @@ def is_made_of_logs(folder: Path) -> bool:
         return False
 
 
-def record_metrics(folder: Path, pattern: str) -> str:
-    """Make the metrics of a run from its logs; return what to tell of broken lines, or "".
+def record_metrics(folder: Path, pattern: str) -> None:
+    """Make the metrics of a run from its logs.
 
     Those of the first attempt and of the lowest rank come first.
 
     Raises:
         OSError: They cannot be written.
     """
-    paths: dict[Stream, Path] = {}
-    for log in recorded_logs(folder):
-        if match := RANK_LOG.fullmatch(log.path.name):
-            paths[Stream(log.attempt, int(match[1]), match[2], log.node)] = log.path
-    logs = _Logs(compile_pattern(pattern))
-    for stream in sorted(paths):
+    logs = sorted(log for log in recorded_logs(folder) if log.rank >= 0)
+    found = _Found(compile_pattern(pattern))
+    for log in logs:
         with contextlib.suppress(OSError):
-            logs.read(stream, paths[stream])
-    if logs.kept:
-        spans = _spans(folder)
-        replace_file(folder / METRICS_FILE, _record(logs, paths, spans))
-    elif paths:
+            found.read(log)
+    if found.kept:
+        replace_file(folder / METRICS_FILE, _record(found.kept, _spans(folder)))
+    elif logs:
         (folder / METRICS_FILE).touch(mode=0o600)  # so that nobody looks through these logs again
-    return logs.broken
 
 
-class _Logs:
+Kept = dict[RecordedLog, list[tuple[int, Metrics]]]  # where each line begins
+Spans = dict[tuple[int, int], list[float]]
+
+
+class _Found:
     """The metrics of all logs: of too many, every n-th of each log, and its last."""
 
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        self.kept: dict[Stream, list[tuple[int, Metrics]]] = {}  # where each line begins
-        self.forms: dict[tuple[int, int], int] = {}  # the highest of each rank of an attempt
-        self.broken = ""
-        self._broken_count = 0
+        self.kept: Kept = {}
         self._pattern = pattern
+        self._forms: dict[tuple[int, int], int] = {}  # the highest of each rank of an attempt
         self._stride = 1
         self._count = 0
 
-    def read(self, stream: Stream, path: Path) -> None:
-        """Read a log."""
-        kept: list[tuple[int, Metrics]] = []
-        last: tuple[int, Metrics] | None = None
+    def read(self, log: RecordedLog) -> None:
+        """Read a log; of all lines of a rank, those in the highest form count."""
+        rank = log.attempt, log.rank
         steps = _Steps()
         number = 0
-        form = 0
-        for offset, metrics in self._metrics(stream, path):
-            if metrics.form < form:
+        for offset, line in _lines(log.path, self._pattern):
+            metrics = parse_metrics(line, self._pattern)
+            form = self._forms.get(rank, -1)
+            if metrics is None or metrics.form < form:
                 continue
             if metrics.form > form:
-                form = metrics.form
-                kept.clear()
+                self._forms[rank] = metrics.form
+                self.kept = {k: v for k, v in self.kept.items() if (k.attempt, k.rank) != rank}
                 steps = _Steps()
-            last = offset, steps.counted(metrics)
-            if number % self._stride == 0:
-                kept.append(last)
-                self._count += 1
-            if self._count > MAX_LINES:
-                self._stride *= 2
-                for each in (*self.kept.values(), kept):
-                    each[:] = [*each[:-1:2], each[-1]]
-                self._count = len(kept) + sum(map(len, self.kept.values()))
+                number = 0
+            kept = self.kept.setdefault(log, [])
+            if number and (number - 1) % self._stride:
+                kept.pop()  # it was there as the last
+            kept.append((offset, steps.counted(metrics)))
             number += 1
-        if last is not None:
-            if kept[-1:] != [last]:
-                kept.append(last)
-            self.kept[stream] = kept
-            rank = stream.attempt, stream.rank
-            self.forms[rank] = max(form, self.forms.get(rank, 0))
+            self._count += 1
+            if self._count > MAX_LINES:
+                self._thin()
 
-    def _metrics(self, stream: Stream, path: Path) -> Iterator[tuple[int, Metrics]]:
-        for offset, line in _lines(path, self._pattern):
-            try:
-                metrics = parse_metrics(line, self._pattern)
-            except ValueError as error:
-                self._broken_count += 1
-                count = counted(self._broken_count, "broken metrics line")
-                first = f"rank {stream.rank} on {stream.node}, at byte {offset} of {path.name}"
-                told = self.broken.partition(": ")[2] or f"{first}, {error}"
-                self.broken = f"{count}, left among the output: {told}"
-                continue
-            if metrics is not None:
-                yield offset, metrics
+    def _thin(self) -> None:
+        """Drop lines if there are too many; those that `read` dropped do not count."""
+        self._count = sum(map(len, self.kept.values()))
+        if self._count > MAX_LINES:
+            self._stride *= 2
+            for kept in self.kept.values():
+                kept[:] = [*kept[:-1:2], kept[-1]]
+            self._count = sum(map(len, self.kept.values()))
 
 
 def _lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[tuple[int, bytes]]:
@@ -180,21 +157,15 @@ class _Steps:
 
     def counted(self, metrics: Metrics) -> Metrics:
         """Return the metrics of a line with its step in the run."""
-        if metrics.step is None:
-            step = self._last + 1
-        elif metrics.epoch is None:
-            step = metrics.step
-        else:
-            is_next = self._epoch is not None and metrics.epoch != self._epoch
-            if is_next and self._before + metrics.step <= self._last:
+        step = self._last + 1 if metrics.step is None else metrics.step
+        if metrics.step is not None and metrics.epoch is not None:
+            is_next = self._epoch not in (None, metrics.epoch)
+            if is_next and self._before + step <= self._last:
                 self._before = self._last
             self._epoch = metrics.epoch
-            step = self._before + metrics.step
+            step += self._before
         self._last = step
         return metrics if step == metrics.step else replace(metrics, step=step)
-
-
-Spans = dict[tuple[int, int], list[float]]
 
 
 def _spans(folder: Path) -> Spans:
@@ -209,27 +180,24 @@ def _spans(folder: Path) -> Spans:
     return spans
 
 
-def _record(logs: _Logs, paths: dict[Stream, Path], spans: Spans) -> Iterator[bytes]:
+def _record(found: Kept, spans: Spans) -> Iterator[bytes]:
     """Yield the lines of the record; the time of each is estimated by its place in the log."""
-    for stream, kept in logs.kept.items():
-        rank = stream.attempt, stream.rank
-        if kept[-1][1].form < logs.forms[rank]:
-            continue
-        walls = spans.get(rank, [])
-        size = max(1, paths[stream].stat().st_size)
+    for log, kept in found.items():
+        walls = spans.get((log.attempt, log.rank), [])
+        size = max(1, log.path.stat().st_size)
         for offset, metrics in kept:
             time = None  # as long as the rank is on
             if len(walls) > 1:
                 share = min(1.0, offset / size)
                 time = round(min(walls) + (max(walls) - min(walls)) * share, 3)
-            origin = {
+            data = {
                 "v": VERSION,
-                "node": stream.node,
-                "attempt": stream.attempt,
-                "rank": stream.rank,
-                "stream": stream.stream,
+                "node": log.node,
+                "attempt": log.attempt,
+                "rank": log.rank,
+                "stream": log.stream,
                 "offset": offset,
                 "time": time,
+                **metrics.as_data(),
             }
-            line = json.dumps({**origin, **metrics.as_data()}, allow_nan=False)
-            yield f"{line}\n".encode()
+            yield f"{json.dumps(data, allow_nan=False)}\n".encode()

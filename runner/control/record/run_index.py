@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.control.record.contact_file import read_contact
-from runner.control.record.file_names import CONTACT_FILE, PLAN_FILE, RESULT_FILE
+from runner.control.record.file_names import CONTACT_FILE, RESULT_FILE
 from runner.core.errors import ConfigError
 from runner.core.model.run_info import RunInfo
 from runner.core.shell import expand_home
@@ -37,23 +37,17 @@ def record_of(run: RunInfo) -> Path | None:
 
 
 def is_record_of(folder: Path, run: RunInfo) -> bool:
-    """Return whether a folder has the record of this run, as far as older ones say."""
+    """Return whether a folder has the record of this run."""
     try:
-        contact = read_contact(folder)
+        return read_contact(folder).launched_at == run.launched_at
     except ConfigError:
         return False
-    return contact is None or contact.launched_at == run.launched_at
 
 
 def was_launched_here(run: RunInfo) -> bool:
-    """Return whether this machine has the record of a run's launch, as far as older ones say.
-
-    One that `attach` or `pull` has begun says nothing of it.
-    """
-    if (record := record_of(run)) is None:
-        return False
-    contact = read_contact(record)
-    return contact is None or bool(contact.launched_from)
+    """Return whether this machine has the record of a run's launch, not one begun by a verb."""
+    record = record_of(run)
+    return record is not None and bool(read_contact(record).launched_from)
 
 
 def folder_of(run: RunInfo) -> Path | None:
@@ -85,7 +79,7 @@ def records() -> dict[Path, str]:
         for entry in place.glob("[!.]*"):
             folder = entry.resolve()
             names.setdefault(folder, folder.name if entry.name == LATEST else entry.name)
-    files = filter(None, map(_record_file, names))
+    files = [folder / CONTACT_FILE for folder in names if (folder / CONTACT_FILE).is_file()]
     newest_first = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
     return {file.parent: names[file.parent] for file in newest_first}
 
@@ -136,22 +130,15 @@ def ignore_folder(folder: Path) -> None:
 def _named(name: str) -> Iterator[Path]:
     """Yield the records of this name, of this folder first."""
     for place in _here() if name == LATEST else (*_here(), _index()):
-        if _record_file(place / name):
+        if (place / name / CONTACT_FILE).is_file():
             yield (place / name).resolve()
-
-
-def _record_file(folder: Path) -> Path | None:
-    """Return the file by which a folder is a record; None for another folder."""
-    files = (folder / CONTACT_FILE, folder / PLAN_FILE)
-    return next(filter(Path.is_file, files), None)
 
 
 def _launch_place(folder: Path) -> Path | None:
     """Return the folder of records below that from which a run was launched, if it is known."""
     with contextlib.suppress(ConfigError):
-        contact = read_contact(folder)
-        if contact and contact.launched_from:
-            return Path(contact.launched_from, RUNS_FOLDER)
+        if launched_from := read_contact(folder).launched_from:
+            return Path(launched_from, RUNS_FOLDER)
     return None
 
 

@@ -33,9 +33,10 @@ from runner.core.launch_request import LaunchRequest
 from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis, diagnose
 from runner.core.outcome.module_causes import ProjectFiles
-from runner.core.outcome.verdict import Verdict
+from runner.core.outcome.verdict import LOST, Verdict
 from runner.core.protocol.events import Event, parse
 from runner.core.protocol.paths import EVENTS_FILE, STACKS_LOG, local_log_name
+from runner.core.shell import line as command_line
 from runner.core.shell import this_program
 from runner.core.spec import are_local
 
@@ -283,11 +284,39 @@ class RunStore:
         self._sizes[path] = local_size
 
     def record_metrics(self, plan: Plan) -> str:
-        """Record the metrics in the logs; return what to tell the user of that, or ""."""
+        """Record the metrics in the logs; return why they cannot be written, or ""."""
         try:
-            return record_metrics(self.folder, plan.progress_pattern)
+            record_metrics(self.folder, plan.progress_pattern)
         except OSError as error:
             return f"cannot write the metrics in {self.folder}: {error.strerror}"
+        return ""
+
+    def rerun_without_lost(self, plan: Plan, verdict: Verdict) -> str:
+        """Return the command that repeats the run without the hosts that it lost, "" for none.
+
+        There is none where the recorded configuration wants those hosts, or so many nodes.
+        """
+        lost = (*verdict.unverified, *verdict.unverified_before)
+        left = {node.node for node in plan.nodes}.difference(lost)
+        if verdict.state != LOST or not (lost and left):
+            return ""
+        import yaml  # noqa: PLC0415 (few runs lose a host)
+
+        try:
+            config = yaml.safe_load((self.folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            cluster = config["cluster"]
+            wanted = config["task"]["nnodes"]
+            excluded = cluster["exclude"] or []
+            scheduler = cluster["scheduler"]
+        except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+            return ""
+        if wanted is not None or scheduler != "direct" or not isinstance(excluded, list):
+            return ""
+        names = dict.fromkeys([*map(str, excluded), *lost])
+        words = [f"rerun={plan.run_id}", f"cluster.exclude=[{','.join(names)}]"]
+        if cluster["master"] in lost:
+            words.append("cluster.master=null")
+        return f"{this_program()} {command_line(words)}"
 
     def diagnose(self, plan: Plan, verdict: Verdict) -> Diagnosis | None:
         """Return the diagnosis of the first failure, by the logs and the code on record."""
@@ -297,13 +326,13 @@ class RunStore:
         """Return the code that a run pushed, or used here; None if this machine lacks it."""
         with contextlib.suppress(ConfigError, OSError):
             contact = read_contact(self.folder)
-            if contact and plan.release:
+            if plan.release:
                 here = Path(contact.launched_from)
                 stores = [CodeStore(place / STORE) for place in run_index.code_places(self.folder)]
                 for release in filter(None, (store.find(plan.release) for store in stores)):
                     paths = _modules((f.path for f in release.manifest.files), plan.subdirectory)
                     return ProjectFiles(paths, functools.partial(worktree.why_absent, here))
-            elif contact and are_local(contact.spec.nodes):
+            elif are_local(contact.spec.nodes):
                 here = Path(plan.nodes[0].cwd)
                 tree = worktree.scan(here)
                 paths = _modules(tree.files, os.path.relpath(here, tree.root))

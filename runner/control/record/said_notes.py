@@ -15,8 +15,6 @@ from runner.control.record.file_names import SAID_FILE
 from runner.control.record.run_index import RUNS_FOLDER
 
 OF_PROGRAMS = {"--json", "--shell-completion", "-sc"}
-MAX_SUBJECTS = 50
-MAX_NOTES = 50  # of a subject
 
 
 def unsaid(subject: str, notes: Sequence[str]) -> list[str]:
@@ -35,8 +33,7 @@ def unsaid(subject: str, notes: Sequence[str]) -> list[str]:
     if before == [*notes]:
         return []
     if notes:
-        said[subject] = [*notes][:MAX_NOTES]
-    newest = dict([*said.items()][-MAX_SUBJECTS:])
+        said[subject] = [*notes]
     with contextlib.suppress(OSError):
-        replace_file(path, [json.dumps(newest).encode()])
+        replace_file(path, [json.dumps(said).encode()])
     return [text for text in notes if not isinstance(before, list) or text not in before]

@@ -79,10 +79,10 @@ class LogFile:
 class LogTailer:
     """The events and logs of one node in one attempt.
 
-    `sink` takes (source, stream, offset, bytes) of the logs, in order per file. `start_at` is that
-    of `LogFile.request`, and `max_bytes` too. With `ranks`, only their logs are read; ranks that
-    torch assigns are discovered from the events. Events of another run, node or rank are dropped,
-    and counted.
+    `sink` takes (source, stream, offset, bytes) of the logs, in order per file. `start_at`, `wait`
+    and `max_bytes` are those of `LogFile.request`. With `ranks`, only their logs are read; ranks
+    that torch assigns are discovered from the events. Events of another run, node or rank are
+    dropped, and counted.
     """
 
     def __init__(
@@ -90,21 +90,23 @@ class LogTailer:
         node_plan: NodePlan,
         sink: Callable[[str, str, int, bytes], None],
         *,
-        logs: bool = True,
         start_at: Mapping[str, float] = MappingProxyType({}),
         ranks: Container[int] | None = None,
         max_bytes: int = CHUNK,
+        wait: bool = True,
     ) -> None:
         self.dropped_events = self._event_bytes = 0
         self._node_plan, self._attempt = node_plan, node_plan.order.attempt
         self._sink = sink
         self._start_at = start_at
         self._events = LogFile("events", "", self._attempt)
-        self._logs, self._ranks, self._max_bytes = logs, ranks, max_bytes
+        self._ranks = ranks
+        self._max_bytes = max_bytes
+        self._wait = wait
         chosen_ranks = [rank for rank in node_plan.ranks if self._is_wanted(rank)]
         sources = map(rank_source, chosen_ranks)
-        log_streams = [*itertools.product(sources, self._rank_streams)] if logs else []
-        log_streams += RUN_LOGS if logs and ranks is None else ()
+        log_streams = [*itertools.product(sources, self._rank_streams)]
+        log_streams += RUN_LOGS if ranks is None else ()
         self._files = [self._events, *(LogFile(*pair, self._attempt) for pair in log_streams)]
         self._discovered_ranks: set[int] = set()
         self._pending_reads: dict[int, LogFile] = {}
@@ -158,9 +160,7 @@ class LogTailer:
         One whose program cannot be executed has an end without a start.
         """
         body = event.body
-        if not isinstance(body, (RankStarted, RankExited)) or not self._logs:
-            return
-        if not self._is_wanted(body.rank):
+        if not isinstance(body, (RankStarted, RankExited)) or not self._is_wanted(body.rank):
             return
         if body.rank not in {*self._node_plan.ranks, *self._discovered_ranks}:
             self._discovered_ranks.add(body.rank)
@@ -184,7 +184,7 @@ class LogTailer:
     def _request(self, session: HostSession, file: LogFile) -> None:
         is_log = file is not self._events and file.source != STACKS_LOG
         start_at = self._start_at if is_log else {}
-        request_id = file.request(session, start_at, max_bytes=self._max_bytes)
+        request_id = file.request(session, start_at, wait=self._wait, max_bytes=self._max_bytes)
         self._pending_reads[request_id] = file
 
     def _parse(self, chunk: bytes) -> Iterator[Event]:

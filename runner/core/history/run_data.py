@@ -6,7 +6,7 @@ Times are in seconds since 1970, by the clocks of those who wrote them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 from runner.core.model.plan import Plan
 from runner.core.outcome.diagnosis import Diagnosis
@@ -113,9 +113,7 @@ class RunData:
     diagnosis: Optional[Diagnosis] = None
     plans: Tuple[Plan, ...] = ()  # of its attempts on record, the last one at the end
     config: Mapping[str, Any] = field(default_factory=dict)  # nested, as composed
-    overrides: Tuple[str, ...] = ()
     events: Tuple[Event, ...] = ()  # by time
-    event_count: int = 0  # with those that are left out of `events`
     metrics: Tuple[Metric, ...] = ()
     step: Optional[int] = None  # the last of the lowest rank
     steps: Optional[int] = None  # in all
@@ -135,15 +133,3 @@ class RunData:
         if self.launched_at is None or self.ended_at is None:
             return None
         return max(0.0, self.ended_at - self.launched_at)
-
-
-def flat_config(config: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
-    """Return the leaves of a nested configuration by dotted key; lists are leaves."""
-    flat: Dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat.update(flat_config(value, f"{name}."))
-        else:
-            flat[name] = value
-    return flat

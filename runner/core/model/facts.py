@@ -65,7 +65,6 @@ class FactsRequest:
     port_first: int = 0  # the first port allowed; 0 for any
     port_last: int = 0
     skip_launch_facts: bool = False  # leaves out what only a launch needs: interpreter and GPUs
-    gpus: bool = False  # queries the GPUs even then
     tool_timeout_s: float = 15.0  # of each external tool
     setup_timeout_s: float = SETUP_TIMEOUT_S
     python_path: str = ""  # the PYTHONPATH of the ranks, if the configuration sets one

@@ -1,14 +1,13 @@
 """Metrics lines: what a program tells of its progress, found among its other output.
 
 A metrics line is a JSON object with a whole number `step`, a line that the pattern of the run
-matches, or, without a pattern, one in a usual form. What looks like the first and is broken stays
-ordinary output, and is counted.
+matches, or, without a pattern, one in a usual form. Anything else is ordinary output.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import json
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -30,11 +29,6 @@ MAX_STEP = 1 << 53
 """Larger than any step: JSON readers of other languages have no larger whole numbers."""
 
 _STEP_KEY = b'"step"'
-_LOOKS_LIKE_ONE = re.compile(rb'\{\s*"step"\s*:\s*(?:-?[0-9I]|NaN)')
-"""A number as the step: other loggers have a text there, the name of what they do."""
-
-_SHOWN = ("step", "steps", "loss", "rate", "unit")
-
 TOLD = 2
 STEPS = 1
 EPOCHS = 0
@@ -60,30 +54,24 @@ class Metrics:
     form: int = field(default=TOLD, compare=False)
     is_all_figures: bool = field(default=False, compare=False)  # of the line: it says nothing else
 
-    def updating(self, earlier: Optional[Metrics]) -> Metrics:
-        """Return the same with those figures of an earlier line that this one does not have."""
-        if earlier is None:
-            return self
-        new = self.with_steps_of(earlier)
-        if new.loss is None:
-            new = replace(new, loss=earlier.loss)
-        if new.rate is None:
-            new = replace(new, rate=earlier.rate, unit=earlier.unit)
-        more = {**earlier.more, **new.more}
-        return replace(new, more=more) if len(more) <= MAX_MORE else new
+    def updating(self, earlier: Metrics) -> Metrics:
+        """Return the same with those figures of an earlier line that this one does not have.
 
-    def with_steps_of(self, earlier: Optional[Metrics]) -> Metrics:
-        """Return the same with the steps in all of an earlier line, if there are none here.
-
-        A step beyond them counts something else.
+        A step beyond the steps in all counts something else.
         """
-        if earlier is None or self.steps is not None:
-            return self
-        if self.step is None:
-            return replace(self, step=earlier.step, steps=earlier.steps)
-        if earlier.steps is None or self.step > earlier.steps:
-            return self
-        return replace(self, steps=earlier.steps)
+        steps = self.steps
+        if steps is None and (self.step or 0) <= (earlier.steps or 0):
+            steps = earlier.steps
+        more = {**earlier.more, **self.more}
+        return replace(
+            self,
+            step=earlier.step if self.step is None else self.step,
+            steps=steps,
+            loss=earlier.loss if self.loss is None else self.loss,
+            rate=earlier.rate if self.rate is None else self.rate,
+            unit=earlier.unit if self.rate is None else self.unit,
+            more=more if len(more) <= MAX_MORE else self.more,
+        )
 
     def as_data(self) -> Dict[str, Any]:
         """Return the figures as JSON data, in which NaN and infinity are texts."""
@@ -105,16 +93,17 @@ class LatestMetrics:
 
     def take(self, metrics: Metrics) -> bool:
         """Take a line; return whether it counts."""
-        if self.metrics is not None and metrics.form < self.metrics.form:
+        earlier = self.metrics
+        if earlier is not None and metrics.form < earlier.form:
             return False
-        if self.metrics is not None and metrics.form > self.metrics.form:
-            self.metrics = None
+        if earlier is None or metrics.form > earlier.form:
             self._told_count = 0
+            earlier = metrics
         if metrics.steps is not None:
             self._told_count += 1
         elif self._told_count > 1 and metrics.step is not None:
             return False
-        self.metrics = metrics.updating(self.metrics)
+        self.metrics = metrics.updating(earlier)
         return True
 
 
@@ -152,25 +141,15 @@ def may_have_metrics(data: bytes, pattern: Optional[Pattern[str]]) -> bool:
 
 
 def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Optional[Metrics]:
-    """Return the metrics of a line, None for any other line.
-
-    Raises:
-        ValueError: It looks like a metrics line and is broken.
-    """
+    """Return the metrics of a line, None for any other line."""
     line = line.rstrip(b"\r")
     line = line[line.rfind(b"\r") + 1 :].strip()  # what a line that redraws itself shows last
-    if line.startswith(b"{") and _STEP_KEY in line:
-        is_meant = _LOOKS_LIKE_ONE.match(line) is not None
-        try:
-            if len(line) > MAX_LINE:
-                raise ValueError(f"is longer than {MAX_LINE} bytes")
+    if line.startswith(b"{") and _STEP_KEY in line and len(line) <= MAX_LINE:
+        with contextlib.suppress(ValueError):
             data = parse_json(line.decode())
-            if is_meant or "step" in data:
-                is_meant |= type(data["step"]) in (int, float)
-                return _from_json(data)
-        except ValueError as error:
-            if is_meant:
-                raise ValueError(_reason(error)) from None
+            step = _whole(data.get("step"))
+            if step is not None:
+                return _from_json(step, data)
     if pattern is not None:
         text = line[: 4 * MAX_CHARS].decode(errors="replace")
         return _from_texts(_pattern_figures(text[:MAX_CHARS], pattern), TOLD)
@@ -178,6 +157,25 @@ def parse_metrics(line: bytes, pattern: Optional[Pattern[str]] = None) -> Option
         found = plain_figures(line[:MAX_PLAIN].decode(errors="replace"))
         return _from_texts(found, STEPS if "step" in found else EPOCHS)
     return None
+
+
+def _from_json(step: int, data: Mapping[str, Any]) -> Metrics:
+    """Return the metrics in an object; what is of the wrong type is left out."""
+    unit = data.get("unit")
+    others = [name for name in data if name not in ("step", "steps", "loss", "rate", "unit")]
+    kept = [name for name in others if name.isprintable() and _is_figure(data[name])]
+    return Metrics(
+        step=step,
+        steps=_whole(data.get("steps")),
+        loss=_number(data.get("loss")),
+        rate=_number(data.get("rate")),
+        unit="".join(filter(str.isprintable, unit))[:MAX_UNIT] if isinstance(unit, str) else "",
+        more={name: data[name] for name in kept[:MAX_MORE]},
+        is_all_figures=all(
+            value is None or name == "unit" or _number(value) is not None
+            for name, value in data.items()
+        ),
+    )
 
 
 def _pattern_figures(text: str, pattern: Pattern[str]) -> Dict[str, str]:
@@ -188,19 +186,18 @@ def _pattern_figures(text: str, pattern: Pattern[str]) -> Dict[str, str]:
     if pattern.groupindex:
         return {name: value for name, value in match.groupdict().items() if value is not None}
     values = [value for value in match.groups() if value is not None]
-    if not values or not all(COUNT_TEXT.fullmatch(value) for value in values):
-        return {}
-    return {"step": values[0]} if len(values) == 1 else {"step": values[0], "steps": values[1]}
+    are_counts = all(COUNT_TEXT.fullmatch(value) for value in values)
+    return dict(zip(("step", "steps"), values)) if are_counts else {}  # noqa: B905 (Python 3.8)
 
 
 def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
     """Return the metrics of a plain line, by the texts of its figures."""
     counts: Dict[str, int] = {}
-    numbers: Dict[str, Figure] = {}
+    numbers: Dict[str, float] = {}
     for name, text in found.items():
         if name in ("step", "steps", "epoch", "epochs") and COUNT_TEXT.fullmatch(text):
             counts[name] = int(text)
-        elif name not in ("steps", "epochs", "unit") and name not in numbers:
+        elif name not in ("steps", "epochs", "unit"):
             try:
                 numbers[name] = float(text)
             except ValueError:
@@ -210,7 +207,7 @@ def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
     step = counts.get("step")
     steps = counts.get("steps")
     epoch = counts.get("epoch")
-    if epoch is not None and step is None:
+    if step is None:
         step = epoch
         steps = counts.get("epochs")
         epoch = None
@@ -221,8 +218,8 @@ def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
     return Metrics(
         step=step,
         steps=steps,
-        loss=loss,  # type: ignore[arg-type]  # a number
-        rate=rate,  # type: ignore[arg-type]  # a number
+        loss=loss,
+        rate=rate,
         unit=found.get("unit", ""),
         more=dict([*numbers.items()][:MAX_MORE]),
         epoch=epoch,
@@ -230,53 +227,22 @@ def _from_texts(found: Mapping[str, str], form: int) -> Optional[Metrics]:
     )
 
 
-def _reason(error: ValueError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "is no UTF-8"
-    return "is no JSON" if isinstance(error, json.JSONDecodeError) else str(error)
-
-
-def _from_json(data: Mapping[str, Any]) -> Metrics:
-    """Return the metrics in an object; raise ValueError if a figure has the wrong type."""
-    unit = data.get("unit")
-    if unit is not None and not (isinstance(unit, str) and len(unit) <= MAX_UNIT):
-        raise ValueError(f"its unit is no text of up to {MAX_UNIT} characters")
-    step = _whole("step", data["step"])
-    assert step is not None  # noqa: S101 (for mypy)
-    others = [(name, value) for name, value in data.items() if name not in _SHOWN]
-    kept = [(name, value) for name, value in others if name.isprintable() and _is_figure(value)]
-    return Metrics(
-        step=step,
-        steps=_whole("steps", data.get("steps"), is_optional=True),
-        loss=_number("loss", data.get("loss")),
-        rate=_number("rate", data.get("rate")),
-        unit="".join(filter(str.isprintable, unit or "")),
-        more=dict(kept[:MAX_MORE]),
-        is_all_figures=all(_is_number(value) for _, value in others),
-    )
-
-
-def _whole(name: str, value: object, *, is_optional: bool = False) -> Optional[int]:
-    if value is None and is_optional:
+def _whole(value: object) -> Optional[int]:
+    number = _number(value)
+    if number is None or not 0 <= number < MAX_STEP or number != int(number):
         return None
-    is_whole = type(value) is int or (type(value) is float and value.is_integer())
-    if not is_whole or not 0 <= value < MAX_STEP:  # type: ignore[operator]  # checked
-        raise ValueError(f"its {name} is no whole number from 0")
-    return int(value)  # type: ignore[call-overload,no-any-return]  # checked
+    return int(number)
 
 
-def _number(name: str, value: object) -> Optional[float]:
-    if value is not None and not _is_number(value):
-        raise ValueError(f"its {name} is no number")
-    return value  # type: ignore[return-value]  # checked
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < MAX_STEP)
+def _number(value: object) -> Optional[float]:
+    """Return a number as it is, None for anything else, and for a whole one that is too large."""
+    if type(value) is float or (type(value) is int and abs(value) < MAX_STEP):
+        return value
+    return None
 
 
 def _is_figure(value: object) -> bool:
-    return _is_number(value) or (isinstance(value, str) and len(value) <= MAX_TEXT)
+    return _number(value) is not None or (isinstance(value, str) and len(value) <= MAX_TEXT)
 
 
 def _as_json(value: Optional[Figure]) -> Optional[Figure]:

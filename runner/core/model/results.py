@@ -59,6 +59,7 @@ class CommandResult:
     problem: str = ""  # why it did not end by itself
     truncated: bool = False  # whether it printed more than is kept
     unverified: bool = False  # whether processes of it may be left
+    lost: bool = False  # whether its host was, before it answered
 
     @property
     def is_done(self) -> bool:

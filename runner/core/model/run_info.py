@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Mapping, Optional, Tuple
 
 from runner.core.model.metrics import RankProgress
+from runner.core.model.samples import Sample
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME, RUN_ID
@@ -65,6 +66,7 @@ class HostRunStatus:
     """When it ends for want of a controller, in seconds; None if it may have one."""
     job: Optional[JobStatus] = None  # of Slurm: the host that says this is its login node
     progress: Optional[RankProgress] = None  # of the lowest rank there that says how far it is
+    sample: Optional[Sample] = None  # the last on record of a node in a job, where that is asked
 
     @property
     def is_active(self) -> bool:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
 from runner.core.codec import bounded, decode, encode, parse_json
 from runner.core.protocol.events import COUNT, TIME
 from runner.core.protocol.paths import ATTEMPT, NODE_NAME
 
 SAMPLES_VERSION = 1
-MAX_LINE = 64 << 10  # bytes of one sample
 
 PERCENT = bounded(0, 100)
 WATTS, CELSIUS = bounded(0, 1e5), bounded(-300, 1e4)
@@ -68,8 +67,8 @@ class Sample:
     gpu_error: str = ""  # why there are no GPUs in it, where the host has a driver
 
     def to_line(self) -> str:
-        """Return the sample as a line of `samples.jsonl`; what is unknown is left out."""
-        data = {"v": SAMPLES_VERSION, **_without_unknown(encode(self))}
+        """Return the sample as a line of `samples.jsonl`."""
+        data = {"v": SAMPLES_VERSION, **encode(self)}
         return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
 
 
@@ -79,11 +78,3 @@ def parse_sample(line: bytes) -> Sample:
     if not isinstance(data, dict) or data.get("v") != SAMPLES_VERSION:
         raise ValueError(f"no sample of version {SAMPLES_VERSION}")
     return decode(Sample, data)
-
-
-def _without_unknown(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {k: _without_unknown(v) for k, v in data.items() if v not in (None, "", [], ())}
-    if isinstance(data, (list, tuple)):
-        return [_without_unknown(each) for each in data]
-    return data

@@ -107,7 +107,7 @@ def _derive_address(nodes: Sequence[Node], facts: Mapping[str, Facts]) -> Tuple[
     master_facts = facts[master.name]
     for candidate, reason in (
         (master.host, "the master's host"),
-        (master_facts.ssh_address, "the one that SSH reached"),
+        (master_facts.ssh_address, "the address that SSH reached"),
     ):
         address = _parse(candidate)
         if address and not _unusable(address) and interface_with(master_facts.interfaces, address):

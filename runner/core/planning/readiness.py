@@ -124,7 +124,9 @@ def setup_problems(node: Node, facts: Facts) -> List[Problem]:
     if code == 0:
         return []
     how = "did not end in time" if code < 0 else f"ended with {code}"
-    return [Problem(node.name, f"cluster.setup {how}", facts.setup.output.strip() or "(no output)")]
+    quoted = [f"| {line}" for line in facts.setup.output.strip().splitlines()]
+    hint = "\n".join([*quoted, "change cluster.setup, or install what it needs there"])
+    return [Problem(node.name, f"cluster.setup {how}", hint)]
 
 
 def _python_problems(spec: Spec, node: Node, facts: Facts) -> Iterator[Problem]:

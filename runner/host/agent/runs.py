@@ -19,6 +19,9 @@ from runner.host.process.event_loop import Steps
 from runner.host.storage.run_folder import make_marker
 from runner.host.storage.run_list import list_runs
 
+LISTING_LIMIT_S = 3.0
+"""How long a listing waits for Slurm: without its controller, squeue takes 9 s to say so."""
+
 
 class Handler(RequestHandler):
     """Answers from run folders alone."""
@@ -28,7 +31,8 @@ class Handler(RequestHandler):
         node, run_id = frame.data["node"], frame.data.get("run_id", "")
         others = frame.data.get("others", ())
         workdir = self.context.workdir
-        listing = yield from list_runs(workdir, node, others, run_id)
+        samples = bool(frame.data.get("samples"))
+        listing = yield from list_runs(workdir, node, others, run_id, samples=samples)
         if any(run["job"] is not None for run in listing["runs"]):
             over = yield from _ask_slurm(workdir, listing["runs"])
             for gone in over:  # perhaps since it was read
@@ -66,7 +70,7 @@ def _ask_slurm(workdir: str, runs: List[Dict[str, Any]]) -> Generator[None, None
     from runner.host.slurm import job  # noqa: PLC0415 (most hosts have no Slurm)
     from runner.host.slurm.job_folder import remove_secrets  # noqa: PLC0415
 
-    jobs, problem = yield from job.queued()
+    jobs, problem = yield from job.queued(limit_s=LISTING_LIMIT_S)
     by_id, by_name = ({getattr(each, key): each for each in jobs} for key in ("job_id", "name"))
     gone, now = set(), time.time()
     for run in runs:

@@ -56,7 +56,7 @@ REQUEST_MODULES = {
     **dict.fromkeys(("submit", "job", "cancel_job"), "slurm.requests"),
     **dict.fromkeys(("open_channel", "to_channel", "close_channel"), "channels"),
     "dump_stacks": "stacks",
-    "sample": "load.sample",
+    "sample": "sample",
     **dict.fromkeys(("listen", "probe"), "between_hosts"),
 }
 """The module beside this one whose `Handler` answers each kind of request, by `on_KIND`.

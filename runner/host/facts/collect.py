@@ -65,7 +65,7 @@ def _collect(
     """Collect the facts; `children` takes our children by the part of the facts they look at."""
     facts, environ = _static_facts(request), dict(os.environ)
     for_launch = not request.skip_launch_facts
-    if (request.gpus or for_launch) and query.has_driver():
+    if for_launch and query.has_driver():
         children["gpus"] = query.start(request.tool_timeout_s, health=request.thorough)
     if request.setup:
         child = setup.start(request.setup, environ, facts.project, request.setup_timeout_s)

@@ -26,7 +26,7 @@ _EXIT_FAILED = 126
 
 
 class BoundedChild:
-    """A process of ours in a session of its own, with an empty standard input.
+    """A process of ours in a session of its own; its standard input is empty or `input_fd`.
 
     Attributes:
         output: The end of its output, at most `MAX_OUTPUT` bytes.
@@ -35,7 +35,7 @@ class BoundedChild:
         pipes: The descriptors to read from; fewer once it has closed its ends.
     """
 
-    def __init__(self, body: Callable[[], object], limit_s: float) -> None:
+    def __init__(self, body: Callable[[], object], limit_s: float, input_fd: int = -1) -> None:
         """Run `body` in a child; it may also replace itself by a program (exec).
 
         Import before what it needs: it would wait for ever for a module that another thread was
@@ -50,7 +50,7 @@ class BoundedChild:
         self.pipes: Tuple[int, ...] = ()
         self.pid = 0
         try:
-            self.pid, self._output_fd, self._report_fd = _fork(body, limit_s)
+            self.pid, self._output_fd, self._report_fd = _fork(body, limit_s, input_fd)
         except OSError as error:
             self.output = f"cannot start a process: {error.strerror}".encode()
             self.code = _EXIT_FAILED
@@ -165,7 +165,7 @@ def chdir_if_exists(folder: str) -> None:
         os.chdir(folder)
 
 
-def _fork(body: Callable[[], object], limit_s: float) -> Tuple[int, int, int]:
+def _fork(body: Callable[[], object], limit_s: float, input_fd: int) -> Tuple[int, int, int]:
     output_fd, output_write_fd = os.pipe()
     report_fd, report_write_fd = os.pipe()
     try:
@@ -176,7 +176,7 @@ def _fork(body: Callable[[], object], limit_s: float) -> Tuple[int, int, int]:
         raise
     else:
         if pid == 0:
-            _run_child(body, output_write_fd, report_write_fd, limit_s)
+            _run_child(body, input_fd, output_write_fd, report_write_fd, limit_s)
     finally:
         os.close(output_write_fd)
         os.close(report_write_fd)
@@ -186,17 +186,21 @@ def _fork(body: Callable[[], object], limit_s: float) -> Tuple[int, int, int]:
 
 
 def _run_child(
-    body: Callable[[], object], output_write_fd: int, report_write_fd: int, limit_s: float
+    body: Callable[[], object],
+    input_fd: int,
+    output_write_fd: int,
+    report_write_fd: int,
+    limit_s: float,
 ) -> NoReturn:
     code = _EXIT_FAILED
     try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if input_fd < 0 else input_fd, 0)
         os.dup2(output_write_fd, 1)
         os.dup2(output_write_fd, 2)
         os.dup2(report_write_fd, REPORT_FD)
         for fd in (1, 2, REPORT_FD):  # dup2 did not, if a pipe had this number from the start
             os.set_inheritable(fd, True)
-        enter({1, 2, REPORT_FD})
+        enter({0, 1, 2, REPORT_FD})
         # An alarm survives exec: if the parent is killed, the child still ends in time.
         signal.setitimer(signal.ITIMER_REAL, limit_s + 1)
         body()

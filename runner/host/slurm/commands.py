@@ -87,10 +87,11 @@ def missing_program() -> str:
     return ""
 
 
-def queued_jobs() -> Generator[None, None, Tuple[List[JobStatus], str]]:
+def queued_jobs(limit_s: float = LIMIT_S) -> Generator[None, None, Tuple[List[JobStatus], str]]:
     """Return this user's jobs that are not over, and why they are not known."""
     columns = SEPARATOR.join(_QUEUE_FIELDS)
-    answer = yield from run(["squeue", "--noheader", f"--user={os.getuid()}", "-o", columns])
+    argv = ["squeue", "--noheader", f"--user={os.getuid()}", "-o", columns]
+    answer = yield from run(argv, limit_s)
     jobs = []
     for line in answer.out.splitlines():
         words = line.split(SEPARATOR)

@@ -61,9 +61,12 @@ class _Answers:
 _answers = _Answers()
 
 
-def queued(fresh_s: float = FRESH_S) -> Generator[None, None, Jobs]:
+def queued(
+    fresh_s: float = FRESH_S, limit_s: float = commands.LIMIT_S
+) -> Generator[None, None, Jobs]:
     """Return this user's jobs in the queue, and why they are not known."""
-    jobs: Jobs = yield from _answers.get("queue", fresh_s, commands.queued_jobs)
+    ask = functools.partial(commands.queued_jobs, limit_s)
+    jobs: Jobs = yield from _answers.get(f"queue within {limit_s} s", fresh_s, ask)
     return jobs
 
 

@@ -17,17 +17,22 @@ from runner.core.protocol.states import State
 from runner.host.process import procfs
 from runner.host.storage import run_owner
 from runner.host.storage.run_folder import final_state, lost_a_node, mtime, read_state
-from runner.host.storage.run_progress import read_progress
+from runner.host.storage.run_progress import read_newest_sample, read_progress
 
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def list_runs(
-    workdir: str, node: str, others: Collection[str], run_id: str = ""
+    workdir: str,
+    node: str,
+    others: Collection[str],
+    run_id: str = "",
+    *,
+    samples: bool = False,
 ) -> Generator[None, None, Dict[str, Any]]:
     """List the runs of this host below a workdir, all or one, and how many others are unreadable.
 
-    `node` and `others` as in `host_folders`.
+    `node` and `others` as in `host_folders`; `samples`: with the load of the nodes of jobs.
     """
     statuses, unreadable = [], 0
     runs_dir = os.path.join(workdir, "runs")
@@ -46,6 +51,9 @@ def list_runs(
                     here = job is not None or not run_owner.other_host(folder)
                     recorded = os.path.basename(folder.root)
                     found_here = replace(status, node=recorded, here=here, job=job)
+                    if samples and job is not None:
+                        sample = read_newest_sample(folder, status.info.attempt)
+                        found_here = replace(found_here, sample=sample)
                     statuses.append(encode(found_here))
             if not has_begun and (queued := _read_queued(paths, context, node)):
                 statuses.append(encode(queued))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterable, Iterator, List, Optional, Pattern, Tuple
+from typing import Iterator, List, Optional, Pattern, Tuple
 
 from runner.core.model.metrics import (
     MAX_RATE,
@@ -19,6 +19,7 @@ from runner.core.model.metrics import (
     parse_metrics,
     seconds_left,
 )
+from runner.core.model.samples import Sample, parse_sample
 from runner.core.protocol.paths import METRICS_STREAM, RANK_LOG, STREAMS, RunPaths, rank_source
 from runner.host.process import procfs
 from runner.host.storage.run_folder import mtime, read_order
@@ -26,8 +27,8 @@ from runner.host.storage.run_folder import mtime, read_order
 TAIL = 64 << 10  # bytes that are read of a log, at its end and at its beginning
 MAX_RANKS = 16  # that are looked at, the lowest ones
 
-MIN_SECONDS, MAX_LEFT_S = 10.0, 1e10
-"""How long an attempt lasts before its time left is told, and the longest one."""
+MIN_SECONDS = 10.0  # that an attempt lasts before its time left is told
+MAX_LEFT_S = 1e10
 
 
 def read_progress(folder: RunPaths) -> Optional[RankProgress]:
@@ -42,33 +43,37 @@ def read_progress(folder: RunPaths) -> Optional[RankProgress]:
     matches = map(RANK_LOG.fullmatch, procfs.list_names(folder.attempt_folder(order.attempt)))
     lowest: Optional[RankProgress] = None
     for rank in sorted({int(match[1]) for match in matches if match})[:MAX_RANKS]:
-        newest: Optional[Tuple[int, float, str, Metrics]] = None
+        found: List[Tuple[int, float, str, Metrics]] = []
         for stream in (*STREAMS, METRICS_STREAM):
             path = folder.stream_log(order.attempt, rank_source(rank), stream)
-            data = _read(path, -TAIL, TAIL)
-            lines = _lines(data)[len(data) == TAIL : -1]  # without what is cut, and what is torn
+            data = _read(path, is_end=True)
             latest = LatestMetrics()
-            for each in _parsed(lines, pattern):
-                latest.take(each)
+            for metrics in _parsed(_lines(data)[len(data) == TAIL :], pattern):
+                latest.take(metrics)
             if latest.metrics is not None:
-                found = latest.metrics.form, mtime(path), path, latest.metrics
-                newest = found if newest is None else max(newest, found, key=lambda each: each[:2])
-        if newest is not None:
-            progress = _progress(rank, newest[2], newest[3], mtime(folder.order), pattern)
+                found.append((latest.metrics.form, mtime(path), path, latest.metrics))
+        if found:
+            _, _, path, metrics = max(found, key=lambda each: each[:2])
+            begun = _parsed(_lines(_read(path)), pattern)
+            first = next((each.step for each in begun if each.form == metrics.form), None)
+            progress = _progress(rank, metrics, first, mtime(path) - mtime(folder.order))
             if progress.steps is not None:
                 return progress
             lowest = lowest or progress
     return lowest
 
 
-def _progress(
-    rank: int, path: str, metrics: Metrics, began_at: float, pattern: Optional[Pattern[str]]
-) -> RankProgress:
-    """Return the progress that a log shows; its first step may be that of a checkpoint."""
+def read_newest_sample(folder: RunPaths, attempt: int) -> Optional[Sample]:
+    """Return the last sample of this node that is on record of an attempt, None if none is."""
+    lines = _read(folder.samples(attempt), is_end=True).split(b"\n")[:-1]
+    with contextlib.suppress(ValueError):  # torn by a power cut
+        return parse_sample(lines[-1]) if lines else None
+    return None
+
+
+def _progress(rank: int, metrics: Metrics, first: Optional[int], seconds: float) -> RankProgress:
+    """Return the progress of a rank whose first step, perhaps of a checkpoint, is so long ago."""
     step = metrics.step or 0
-    begun = _parsed(_lines(_read(path, 0, TAIL))[:-1], pattern)
-    first = next((each.step for each in begun if each.form == metrics.form), None)
-    seconds = mtime(path) - began_at
     left_s = None
     if first is not None and seconds >= MIN_SECONDS:
         left_s = seconds_left(metrics.steps, step, step - first, seconds)
@@ -83,29 +88,27 @@ def _progress(
 
 
 def _lines(data: bytes) -> List[bytes]:
-    """Return lines, and the forms of one that redraws itself."""
-    return data.replace(b"\r", b"\n").split(b"\n")
+    """Return the whole lines, and the forms of one that redraws itself."""
+    return data.replace(b"\r", b"\n").split(b"\n")[:-1]
 
 
-def _parsed(lines: Iterable[bytes], pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
+def _parsed(lines: List[bytes], pattern: Optional[Pattern[str]]) -> Iterator[Metrics]:
     """Yield the metrics that have a step."""
     for line in lines:
-        with contextlib.suppress(ValueError):  # broken
-            metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None
-            if metrics is not None and metrics.step is not None:
-                yield metrics
+        metrics = parse_metrics(line, pattern) if may_have_metrics(line, pattern) else None
+        if metrics is not None and metrics.step is not None:
+            yield metrics
 
 
-def _read(path: str, offset: int, size: int) -> bytes:
-    """Return a part of a file, from before its end if `offset` says so; b"" if it has none."""
+def _read(path: str, *, is_end: bool = False) -> bytes:
+    """Return the beginning or the end of a file; b"" if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a rank may make a FIFO
     except OSError:
         return b""
     try:
-        if offset < 0:
-            offset = max(0, os.fstat(descriptor).st_size + offset)
-        return os.pread(descriptor, size, offset)
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, TAIL, max(0, size - TAIL) if is_end else 0)
     except OSError:
         return b""
     finally:

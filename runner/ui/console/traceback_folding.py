@@ -8,6 +8,7 @@ longer: the failure that it follows from is mostly reported after it.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from runner.core.outcome.tracebacks import (
     Traceback,
     find_tracebacks,
     is_stop_exception,
+    strip_rank_prefix,
 )
-from runner.core.text import counted
-from runner.ui.console.lines import NO_RANK, Source, Stream
+from runner.ui.console.lines import NO_RANK, Source, Stream, label_of
 
 WRITING_S = 0.3  # time in which a traceback is written
 HOLD_S = 3.0  # time for which a stream's lines wait at most
@@ -32,7 +33,7 @@ MAX_KNOWN = 100  # tracebacks that are compared with later ones
 MIN_EXCEPTION_CHARS = 24  # that are shown, however narrow the terminal is
 MARKS = 6  # columns left for a prefix's brackets and marks
 
-_BRACKETED = re.compile(r"\[[^][]*\](:\d+)?")
+_PLACE = re.compile(r" ?\[[^][\s]*[/.:][^][\s]*\](:\d+)?")  # a file or an address
 _START = TRACEBACK.encode()
 
 
@@ -43,38 +44,18 @@ class _HeldLines:
     since: float
     follows: bool  # it began long after the first failure
     lines: bytes
-    _parsed: tuple[int, list[Traceback]] = (0, [])  # with the length of `lines` at that time
-
-    @property
-    def tracebacks(self) -> list[Traceback]:
-        """The tracebacks among the lines, which are searched once for each new piece."""
-        if self._parsed[0] != len(self.lines):
-            text = self.lines.decode(errors="surrogateescape").split("\n")
-            self._parsed = (len(self.lines), find_tracebacks(text))
-        return self._parsed[1]
 
 
 class TracebackFolder:
     """The streams whose lines wait, and the first failure as far as it is known."""
 
-    def __init__(
-        self,
-        columns: Callable[[], int],
-        bare: Callable[[Source, bytes], bytes] = lambda _, lines: lines,
-        *,
-        is_active: bool = True,
-    ) -> None:
-        """Start without a failure; `columns` returns the width of the terminal.
-
-        `bare` returns lines without what differs from node to node.
-        """
+    def __init__(self, columns: Callable[[], int]) -> None:
+        """Start without a failure; `columns` returns the width of the terminal."""
         self._columns = columns
-        self._bare = bare
-        self._is_active = is_active
         self._held: dict[Stream, _HeldLines] = {}
         self._first_failure: tuple[str, int | None] | None = None
         self._known_at = math.inf
-        self._known: dict[bytes, Source] = {}  # tracebacks, and who showed them
+        self._shown_by: dict[str, Source] = {}  # tracebacks, and who showed them
 
     def fold_except(self, node: str, rank: int | None, now: float) -> None:
         """Fold tracebacks from now on, except those of the rank that failed first.
@@ -85,29 +66,24 @@ class TracebackFolder:
         self._first_failure = (node, rank)
         self._known_at = now
 
-    def keep_whole(self) -> None:
-        """Fold no more tracebacks: the ranks are started again."""
-        self._first_failure = None
-        self._known_at = math.inf
-        self._known.clear()
-
     def feed(self, stream: Stream, lines: bytes, now: float) -> bytes | None:
         """Take lines; return those to show at once, or None."""
         held = self._held.get(stream)
-        before = b""
+        before: bytes | None = None
         if held is not None:
             held.lines += b"\n" + lines
         else:
-            start = lines.find(_START) if self._is_active else -1
+            start = lines.find(_START)
             if start < 0 or stream[0].rank == NO_RANK:
                 return lines
             start = lines.rfind(b"\n", 0, start) + 1
-            before = lines[:start]
+            before = lines[: start - 1] if start else None
             held = _HeldLines(now, now - self._known_at >= SETTLED_S, lines[start:])
             self._held[stream] = held
-        if len(held.lines) > HOLD_BYTES or held.lines.count(b"\n") >= HOLD_LINES:
-            return before + self._pop(stream)
-        return before[:-1] if before else None
+        if len(held.lines) <= HOLD_BYTES and held.lines.count(b"\n") < HOLD_LINES:
+            return before
+        shown = self._pop(stream)
+        return shown if before is None else before + b"\n" + shown
 
     def pop_due(self, now: float = math.inf) -> list[tuple[Stream, bytes]]:
         """Remove and return the lines that need not wait any longer, by default all."""
@@ -115,76 +91,55 @@ class TracebackFolder:
         return [(stream, self._pop(stream)) for stream in due]
 
     def _is_due(self, held: _HeldLines, now: float) -> bool:
-        if now - held.since < WRITING_S:
+        waited_s = now - held.since
+        if waited_s < WRITING_S or waited_s >= HOLD_S:
+            return waited_s >= HOLD_S
+        tracebacks = _parse(held.lines)
+        if any(not each.exception for each in tracebacks):  # it is still being written
             return False
-        if now - held.since >= HOLD_S:
-            return True
-        if any(not each.exception for each in held.tracebacks):  # it is still being written
-            return False
-        return self._first_failure is not None or not any(map(_is_secondary, held.tracebacks))
+        return self._first_failure is not None or not any(map(_is_secondary, tracebacks))
 
     def _is_consequence(self, source: Source, held: _HeldLines, traceback: Traceback) -> bool:
         if self._first_failure is None:
             return False
         node, rank = self._first_failure
-        if source.node == node and rank in (None, source.rank):
-            return False
-        return held.follows or _is_secondary(traceback)
+        is_of_failed = source.node == node and rank in (None, source.rank)
+        return not is_of_failed and (held.follows or _is_secondary(traceback))
 
     def _pop(self, stream: Stream) -> bytes:
         """Remove the lines of a stream; return them with each known traceback in one line."""
         source = stream[0]
         held = self._held.pop(stream)
-        lines = held.lines.split(b"\n")
-        shown = list[bytes]()
+        lines = held.lines.decode(errors="surrogateescape").split("\n")
+        room = max(self._columns() - len(label_of([source])) - MARKS, MIN_EXCEPTION_CHARS)
+        shown: list[str] = []
         end = 0
-        for traceback in held.tracebacks:
+        for traceback in _parse(held.lines):
             if not traceback.exception:
                 continue
             why = "whole in logs"
             if not self._is_consequence(source, held, traceback):
-                text = self._bare(source, b"\n".join(lines[traceback.start : traceback.end]))
-                first = self._known.setdefault(text, source)
+                text = "\n".join(strip_rank_prefix(lines[traceback.start : traceback.end]))
+                first = self._shown_by.setdefault(text, source)
                 if first == source:
                     continue
                 why = f"as rank {first.rank}"
             shown += lines[end : traceback.start]
-            before = lines[traceback.start].partition(_START)[0]
-            if not before.startswith(b"[rank") and before.strip():  # an unfinished progress bar
-                shown.append(before)
-            room = self._columns() - len(source.label) - MARKS
-            shown.append(_summary(traceback, room, why).encode(errors="surrogateescape"))
+            # Places differ between ranks; without them their lines are equal, and are one.
+            exception = _PLACE.sub("", traceback.exception[0][:MAX_EXCEPTION_CHARS]).rstrip()
+            summary = f"traceback ({why}): {exception}"
+            shown.append(summary if len(summary) <= room else f"{summary[: room - 1]}…")
             end = traceback.end
-        if len(self._known) > MAX_KNOWN:
-            self._known.clear()
-        return b"\n".join(shown + lines[end:])
+        if len(self._shown_by) > MAX_KNOWN:
+            self._shown_by.clear()
+        return "\n".join(shown + lines[end:]).encode(errors="surrogateescape")
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(lines: bytes) -> list[Traceback]:
+    return find_tracebacks(lines.decode(errors="surrogateescape").split("\n"))
 
 
 def _is_secondary(traceback: Traceback) -> bool:
     exception = "\n".join(traceback.exception)
     return is_secondary_error(exception) or is_stop_exception(exception)
-
-
-def _summary(traceback: Traceback, room: int, why: str) -> str:
-    """Return a line of `room` columns for a traceback, whose exception is cut if it is too long.
-
-    What stands in brackets goes first (files and addresses), then what comes after its first
-    sentence, then its type, then its end.
-    """
-    size = counted(traceback.end - traceback.start, "line")
-    before = f"{size} of a traceback: "
-    after = f" ({why})"
-    limit = max(room - len(before) - len(after), MIN_EXCEPTION_CHARS)
-    limit = min(limit, MAX_EXCEPTION_CHARS)
-    exception = traceback.exception[0].rstrip()
-    if len(exception) > limit:
-        exception = " ".join(_BRACKETED.sub(" ", exception).split()).replace(" .", ".")
-    sentence = exception.partition(". ")[0]
-    if len(exception) > limit and len(sentence) >= MIN_EXCEPTION_CHARS:  # no abbreviation
-        exception = sentence
-    if len(exception) > limit:
-        name, _, message = exception.partition(": ")
-        exception = f"… {message or name}"
-    if len(exception) > limit:
-        exception = f"{exception[: limit - 1]}…"
-    return before + exception + after

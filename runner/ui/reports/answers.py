@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runner.core.errors import SIGNAL_EXIT_BASE
@@ -11,9 +11,9 @@ from runner.core.text import describe_exit
 from runner.ui.console.lines import clean_lines
 from runner.ui.layout import fold_names, group_names
 
-EXIT_LOST, EXIT_NOT_STOPPED = 4, 5
+EXIT_LOST = 4
+EXIT_NOT_STOPPED = 5
 EXIT_NOT_STARTED = 127
-DROPPED_NOTE = "[the rest of the output was dropped]"
 
 
 def render_answers(results: Iterable[CommandResult]) -> str:
@@ -29,24 +29,25 @@ def render_answers(results: Iterable[CommandResult]) -> str:
 
 def render_failures(results: Iterable[CommandResult]) -> str:
     """Return how a command failed, with equal failures of hosts merged; "" if it did nowhere."""
-    statuses = ((each.node, _status_text(each)) for each in results)
-    groups = group_names((node, status) for node, status in statuses if status)
+    groups = group_names((each.node, _status_text(each)) for each in results)
+    groups.pop("", None)
     return "\n".join(f"{fold_names(names)}{status}" for status, names in groups.items())
 
 
 def _status_text(result: CommandResult) -> str:
     if result.problem:
         return f": {result.problem}"
-    if result.exit_code is not None and result.exit_code < 0:
-        return f": {describe_exit(None, -result.exit_code).removeprefix('was ')}"
-    return f": exit {result.exit_code}" if result.exit_code else ""
+    code = result.exit_code or 0
+    if code < 0:
+        return f": {describe_exit(None, -code).removeprefix('was ')}"
+    return f": exit {code}" if code else ""
 
 
 def _output_text(result: CommandResult) -> str:
     streams = (bytes(result.stdout), bytes(result.stderr))
-    cleaned = [clean_lines(part, keep_colours=False) for part in streams if part]
-    parts = [part.decode(errors="replace").rstrip("\n") for part in cleaned]
-    return "\n".join(parts + [DROPPED_NOTE] * result.truncated)
+    cleaned = [clean_lines(each, keep_colours=False) for each in streams]
+    texts = [each.decode(errors="replace").rstrip("\n") for each in cleaned if each]
+    return "\n".join(texts + ["[the rest of the output was dropped]"] * result.truncated)
 
 
 def answers_as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
@@ -63,25 +64,17 @@ def answers_as_data(results: Iterable[CommandResult]) -> dict[str, Any]:
     }
 
 
-def answers_exit_code(results: Iterable[CommandResult], signum: int = 0) -> int:
+def answers_exit_code(results: Sequence[CommandResult], signum: int = 0) -> int:
     """Return the exit code: the highest of the commands', unless something worse happened.
 
     That is 5 if processes may be left, 128 + `signum` after a signal to us, and 4 for a lost host.
     """
-    codes, has_lost = [0], False
+    codes = [0]
     for result in results:
-        is_lost = result.problem.startswith("lost")
-        if result.unverified and (signum or not is_lost):
+        if result.unverified and (signum or not result.lost):
             return EXIT_NOT_STOPPED
-        has_lost |= is_lost
-        codes.append(_command_exit_code(result))
+        code = EXIT_NOT_STARTED if result.exit_code is None else result.exit_code
+        codes.append(SIGNAL_EXIT_BASE - code if code < 0 else code)
     if signum:
         return SIGNAL_EXIT_BASE + signum
-    return EXIT_LOST if has_lost else max(codes)
-
-
-def _command_exit_code(result: CommandResult) -> int:
-    """Return the exit code that a shell would give."""
-    if result.exit_code is None:
-        return EXIT_NOT_STARTED
-    return SIGNAL_EXIT_BASE - result.exit_code if result.exit_code < 0 else result.exit_code
+    return EXIT_LOST if any(result.lost for result in results) else max(codes)

@@ -28,7 +28,10 @@ CRASH_FILE = "crash.txt"
 
 
 def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -> RunnerError:
-    """Return the error to report, after the traceback was written to `folder`, or to /tmp."""
+    """Return the error to report, after the traceback was written to `folder`, or to /tmp.
+
+    Where no file can be written, it is on standard error.
+    """
     if isinstance(error, OSError) and is_output_error(error):
         reason = f"[Errno {error.errno}] {error.strerror}"
         return OutputLost([Problem("", f"cannot write to standard output: {reason}", hint)])
@@ -36,8 +39,16 @@ def report_fault(error: Exception, folder: Path | None = None, hint: str = "") -
         return ConfigError([Problem(str(error.filename), "this name of a file is too long")])
     if isinstance(error, FileNotFoundError) and not folder and not error.filename:  # getcwd(3)
         return ConfigError([NO_FOLDER])
+    versions = f"runner {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    text = f"{versions}\n{''.join(traceback.format_exception(error))}"
+    where = "the lines above"
+    try:
+        path = (folder or Path(tempfile.mkdtemp(prefix="runner-"))) / CRASH_FILE
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        where = os.path.relpath(path) if folder else str(path)
+    except OSError:
+        show(text, file=sys.stderr)
     kind = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
-    where = _write_traceback(error, folder)
     message = f"a fault of the runner itself ({kind}); its traceback is in {where}"
     return InternalFault([Problem("", message, hint)])
 
@@ -51,19 +62,3 @@ def reporting_faults(folder: Path, hint: Callable[[], str]) -> Iterator[None]:
         raise
     except Exception as error:
         raise report_fault(error, folder, hint()) from error
-
-
-def _write_traceback(error: Exception, folder: Path | None) -> str:
-    """Return the file, or that it is on standard error, where no file can be written."""
-    versions = f"runner {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    text = f"{versions}\n{''.join(traceback.format_exception(error))}"
-    with contextlib.suppress(OSError):
-        if folder:
-            (folder / CRASH_FILE).write_text(text, encoding="utf-8", errors="backslashreplace")
-            return os.path.relpath(folder / CRASH_FILE)
-    with contextlib.suppress(OSError):
-        path = Path(tempfile.mkdtemp(prefix="runner-")) / CRASH_FILE
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return str(path)
-    show(text, file=sys.stderr)
-    return "the lines above"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -27,35 +27,44 @@ from runner.core.text import (
     join_some,
     printable,
 )
-from runner.ui.layout import aligned, fold_names
+from runner.ui.layout import aligned, fold_names, group_names
 
 CARET_LINE = re.compile(r" *[~^]+")  # of a traceback; it only marks a part of the line above
 
 
 def run_header(plan: Plan) -> str:
     """Return what runs where, and which code: two lines, and more where nodes differ."""
-    shape, *rows = _shape(plan)
+    names = fold_names(each.node for each in plan.nodes)
+    where = names if plan.cluster == names else f"{names} ({plan.cluster})"
+    alike = itertools.groupby(plan.nodes, attrgetter("nproc", "gpus"))  # neighbours
+    groups = [list(group) for _, group in alike]
+    ranks = counted(plan.world_size, "rank")
+    nodes = counted(len(plan.nodes), "node")
+    size = f"{nodes}, {ranks}"
+    rows = [(fold_names(each.node for each in group), _node_text(group)) for group in groups]
+    if plan.torch_assigns_ranks:
+        limits = f" ({plan.min_nodes} to {plan.max_nodes} may take part)"
+        limits = limits if plan.min_nodes < plan.max_nodes else ""
+        size = f"{ranks} on {nodes}{limits}, numbered by torch"
+    elif len(groups) == 1:
+        size = rows.pop()[1]
     attempt = f", attempt {plan.attempt + 1}" if plan.attempt else ""
     code = [f"code: {code_name(plan.release, plan.commit)}"] if plan.release else []
     code += [f"image: {plan.image}"] if plan.image else []
-    lines = [f"run {plan.run_id}: {plan.task} on {shape}{attempt}"]
+    lines = [f"run {plan.run_id}: {plan.task} on {where}, {size}, {plan.backend}{attempt}"]
     lines += [f"  {', '.join(code)}"] if code else []
-    return "\n".join([*lines, *rows])
+    return "\n".join([*lines, *aligned(rows)])
 
 
-def attempt_header(plan: Plan) -> str:
-    """Return the parts of the header that may differ in a later attempt."""
-    return f"attempt {plan.attempt + 1}: " + "\n".join(_shape(plan))
-
-
-def _shape(plan: Plan) -> list[str]:
-    """Return nodes, ranks and backend in a line; if nodes differ, those of each kind in others."""
-    names = fold_names(each.node for each in plan.nodes)
-    where = names if plan.cluster == names else f"{names} ({plan.cluster})"
-    is_uniform = len({(each.nproc, each.gpus) for each in plan.nodes}) == 1
-    if is_uniform and not plan.torch_assigns_ranks:
-        return [f"{where}, {_node_text(plan.nodes)}, {plan.backend}"]
-    return [f"{where}, {_size_text(plan)}, {plan.backend}", *_node_lines(plan)]
+def _node_text(group: Sequence[NodePlan]) -> str:
+    share = group[0]
+    devices = ", on CPU" if share.order.env.get("DIST_BACKEND", "gloo") == "gloo" else ""
+    if share.gpus:
+        devices = f", on {format_ranges(share.gpus, 'GPU')}"
+    per_node = f", {share.nproc} each" if len(group) > 1 else ""
+    ranks = [rank for member in group for rank in member.ranks]
+    text = format_ranges(ranks) if ranks else counted(share.nproc * len(group), "rank")
+    return f"{text}{per_node}{devices}"
 
 
 def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
@@ -74,42 +83,23 @@ def outliving_line(plan: Plan, run_flags: str) -> str:
     return f"  Ctrl-C stops it, closing the terminal {limit}: {command}"
 
 
-def _node_lines(plan: Plan) -> list[str]:
-    alike = itertools.groupby(plan.nodes, attrgetter("nproc", "gpus"))  # neighbours
-    groups = [list(group) for _, group in alike]
-    return aligned((fold_names(each.node for each in group), _node_text(group)) for group in groups)
-
-
 def relaunch_notice(
     number: int, max_attempts: int, reason: str, before: Spec, after: Spec, pause_s: float
 ) -> str:
     """Return which attempt follows, why, and on which nodes."""
-    removed, added = (
-        [node.name for node in spec.nodes if node not in other.nodes]
-        for spec, other in ((before, after), (after, before))
-    )
-    nodes_text = "on the same nodes"
+    removed = [node.name for node in before.nodes if node not in after.nodes]
+    added = [node.name for node in after.nodes if node not in before.nodes]
+    where = f"without {fold_names(removed)}" if removed else "on the same nodes"
     if added:
         verb = "takes" if len(added) == 1 else "take"
-        nodes_text = f"{fold_names(added)} {verb} the place of {fold_names(removed)}"
-    elif removed:
-        nodes_text = f"without {fold_names(removed)}"
-    return f"attempt {number} of {max_attempts}: {reason}; {nodes_text}; starting in {pause_s:g} s"
+        where = f"{fold_names(added)} {verb} the place of {fold_names(removed)}"
+    return f"attempt {number} of {max_attempts}: {reason}; {where}; starting in {pause_s:g} s"
 
 
 def too_few_nodes(available: Sequence[str], needed: int) -> str:
     """Return that no attempt follows because nodes are missing."""
     names = f" ({fold_names(available)})" if available else ""
     return f"not relaunching: {counted(needed, 'node')} needed, {len(available)} available{names}"
-
-
-def _size_text(plan: Plan) -> str:
-    ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
-    if not plan.torch_assigns_ranks:
-        return f"{nodes}, {ranks}"
-    limits = f" ({plan.min_nodes} to {plan.max_nodes} may take part)"
-    limits = limits if plan.min_nodes < plan.max_nodes else ""
-    return f"{ranks} on {nodes}{limits}, numbered by torch"
 
 
 def code_name(release: str, commit: str) -> str:
@@ -123,10 +113,7 @@ def code_name(release: str, commit: str) -> str:
 def render_access(request: LaunchRequest) -> str:
     """Return where a launch logs in, what it starts there first, and what it takes from here."""
     spec = request.spec
-    rows = [
-        (node.name, "this machine" if node.transport == "local" else _login(spec, node))
-        for node in (*spec.nodes, *spec.spares)
-    ]
+    rows = [(node.name, _login(spec, node)) for node in (*spec.nodes, *spec.spares)]
     rows.append(
         ("there", f"{spec.cluster.host_python} runs the agent; setup lines run before any check")
     )
@@ -134,10 +121,12 @@ def render_access(request: LaunchRequest) -> str:
     taken = [f"the code in {spec.cluster.project}"] if pushes else []
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
     rows.append(("from here", ", ".join(taken) or "nothing"))
-    return "\n".join(["", "# access", *(f"#{line}" for line in aligned(rows))])
+    return "\n".join(["", "# access", *aligned(rows, indent="#  ")])
 
 
 def _login(spec: Spec, node: Node) -> str:
+    if node.transport == "local":
+        return "this machine"
     user = node.user or spec.cluster.ssh.user
     port = node.port or spec.cluster.ssh.port
     text = f"ssh {f'{user}@' if user else ''}{node.host}{f' port {port}' if port else ''}"
@@ -169,16 +158,16 @@ def detach_notice(
     hub_unreachable: bool = False,
 ) -> str:
     """Return the notice about a run that continues without this controller."""
-    lines = [f"run {plan.run_id} {'is being stopped' if is_stopping else 'goes on'}"]
-    lines[0] += " without this terminal"
+    state = "is being stopped" if is_stopping else "goes on"
+    lines = [f"run {plan.run_id} {state} without this terminal"]
     first = plan.nodes[0]
-    limit_s = first.order.disconnect_s
-    if limit_s and not is_detached and not is_stopping:
-        lines[0] += f", for {format_duration(limit_s)} unless you attach"
-    if first.order.notify and not is_stopping:
-        lines.append(f"  notify: {first.node} tells, and runs the commands")
-    if first.order.relaunches_left and not is_stopping:
-        lines.append(f"  {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
+    if not is_stopping:
+        if first.order.disconnect_s and not is_detached:
+            lines[0] += f", for {format_duration(first.order.disconnect_s)} unless you attach"
+        if first.order.notify:
+            lines.append(f"  notify: {first.node} tells, and runs the commands")
+        if first.order.relaunches_left:
+            lines.append(f"  if it fails, {_relaunch_note(plan, hub_unreachable=hub_unreachable)}")
     lines += [
         f"  {this_program()} {verb:7}{run_flags}{flag}"
         for verb, flag in (("attach", ""), ("logs", " --follow"), ("stop", ""), ("pull", ""))
@@ -188,22 +177,18 @@ def detach_notice(
 
 def _relaunch_note(plan: Plan, *, hub_unreachable: bool) -> str:
     """Return what happens after a failure while no controller is attached."""
-    voters, nodes = plan.nodes[0].order.voter_count, len(plan.nodes)
+    voters = plan.nodes[0].order.voter_count
+    nodes = len(plan.nodes)
     if not voters or (hub_unreachable and nodes > 1):
-        return (
-            "if it fails, it is not relaunched: the hosts have no port for that between them "
-            "(see cluster.master_port)"
-        )
+        lack = "the hosts have no port for that between them (see cluster.master_port)"
+        return f"it is not relaunched: {lack}"
     if voters == 1:
-        return "if it fails, its host relaunches it"
-    spares = counted(voters - nodes, "spare")
-    where = f"{spares} standing by" if voters > nodes else "no spare node"
-    needed = voters // 2 + 1
-    warning = "" if needed < voters else ", so not after the loss of one"
-    return (
-        f"if it fails, the hosts relaunch it ({where}), as long as {needed} of {voters} "
-        f"are connected{warning}"
+        return "its host relaunches it"
+    spares = (
+        f"{counted(voters - nodes, 'spare')} standing by" if voters > nodes else "no spare node"
     )
+    needed = f"{voters // 2 + 1} of {voters}"
+    return f"the hosts relaunch it ({spares}), as long as {needed} are connected"
 
 
 def final_report(
@@ -222,13 +207,13 @@ def final_report(
     that repeats the run without hosts that were lost, if any.
     """
     lines: list[str] = []
-    failure = verdict.first_failure
-    if failure:
-        lines += _first_failure(plan, verdict, failure, diagnosis)
+    retry_command = f"{this_program()} stop {run_flags}"
+    if verdict.first_failure:
+        lines += _first_failure(plan, verdict, verdict.first_failure, diagnosis)
     elif verdict.stalled_s:
         message = f"no rank had made progress for {verdict.stalled_s:.0f} s"
         lines.append(f"  {message}; the stacks of all ranks: {folder}/logs/NODE/stacks.out")
-    lines += aligned([_outcome_row(group, verdict) for group in _group_by_outcome(plan, verdict)])
+    lines += aligned(_outcomes(verdict))
     apart = [name for name, result in verdict.nodes.items() if result.apart]
     if apart and verdict.state == SUCCEEDED:
         unmet = f"no rank met the master at {plan.master_addr}:{plan.master_port}"
@@ -237,43 +222,29 @@ def final_report(
         lines.append(f"  cure: if this was to be one training: {OWN_MASTER}")
     if verdict.membership_count > 1:
         lines.append(f"  {verdict.membership_count} memberships; the ranks are those of the last")
-    retry_command = f"{this_program()} stop {run_flags}"
     lines += _unverified_lines(plan, verdict.unverified, disconnect_s, retry_command)
-    lines += [
-        f"  {name}: cannot be killed: PID {', '.join(map(str, result.survivors))}"
-        for name, result in verdict.nodes.items()
-        if result.survivors
-    ]
-    lines += _past_attempts(plan, verdict, disconnect_s, retry_command)
+    survivors = {name: each.survivors for name, each in verdict.nodes.items() if each.survivors}
+    for name, pids in survivors.items():
+        lines.append(f"  {name}: cannot be killed: PID {', '.join(map(str, pids))}")
+    if past := verdict.past_attempts:
+        lines.append(f"after {counted(len(past), 'relaunch', 'relaunches')}:")
+        for each in past:
+            where = f"attempt {each.attempt + 1} on {fold_names(each.nodes)}"
+            lines.append(f"  {where}, {format_duration(each.seconds)}: {each.reason}")
+        lines += _unverified_lines(plan, verdict.unverified_before, disconnect_s, retry_command)
     state = verdict.state
-    if state == STUCK and not any(result.survivors for result in verdict.nodes.values()):
+    if state == STUCK and not survivors:
         # Stuck only because a host is unreachable: it may have ended.
         state = f"not known to have ended on {fold_names(verdict.unverified)},"
     reason = f": {printable(verdict.stop_reason)}" if verdict.stop_reason else ""
     lines.append(f"run {plan.run_id} {state} after {format_duration(verdict.seconds)}{reason}")
     if rerun:
         lines.append(f"  without the hosts that were lost: {rerun}")
-    if not verdict.has_begun:
-        return "\n".join([*lines, f"  record: {folder}"])
-    lines.append(f"  logs: {folder}/logs")
+    lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
     if plan.release and any(result.started for result in verdict.ranks.values()):
-        order = plan.nodes[0].order
-        work = RunPaths(order.workdir, plan.run_id, "NODE").work
+        work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
         lines.append(f"  the ranks' working folder: {work} on each host")
     return "\n".join(lines)
-
-
-def _past_attempts(
-    plan: Plan, verdict: Verdict, disconnect_s: float, retry_command: str
-) -> list[str]:
-    """Return the past attempts and why each ended."""
-    if not verdict.past_attempts:
-        return []
-    lines = [f"after {counted(len(verdict.past_attempts), 'relaunch', 'relaunches')}:"]
-    for past in verdict.past_attempts:
-        attempt_text = f"attempt {past.attempt + 1} on {fold_names(past.nodes)}"
-        lines.append(f"  {attempt_text}, {format_duration(past.seconds)}: {past.reason}")
-    return lines + _unverified_lines(plan, verdict.unverified_before, disconnect_s, retry_command)
 
 
 def _first_failure(
@@ -288,9 +259,9 @@ def _first_failure(
         is_equal = sum(each.code == own.code for each in verdict.ranks.values()) > number
         lines[0] += f", and so did {others}" if is_equal else f"; {others} raised the same"
     if diagnosis:
-        quoted = (*diagnosis.context, *diagnosis.excerpt)
-        work = plan.work_folders.get(failure.node)
-        quoted = tuple(line.replace(f"{work}/", "") for line in quoted) if work else quoted
+        quoted = [*diagnosis.context, *diagnosis.excerpt]
+        if work := plan.work_folders.get(failure.node):
+            quoted = [line.replace(f"{work}/", "") for line in quoted]
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
             lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
@@ -299,34 +270,31 @@ def _first_failure(
     return lines
 
 
-def _group_by_outcome(plan: Plan, verdict: Verdict) -> list[list[NodePlan]]:
-    """Group nodes with equal outcomes, so that a report fits a screen."""
-    groups: dict[tuple[str, ...], list[NodePlan]] = {}
-    for name, result in verdict.nodes.items():
-        node_plan = plan.node(name)
-        outcomes = {_rank_outcome(verdict, rank) for rank in verdict.ranks_on(name)}
-        is_grouped = len(outcomes) <= 1
-        key = (*outcomes, _cleanup_note(result)) if is_grouped else (name,)
-        groups.setdefault(key, []).append(node_plan)
-    return list(groups.values())
-
-
-def _outcome_row(group: Sequence[NodePlan], verdict: Verdict) -> tuple[str, str]:
-    """Return the names of nodes with the same outcome, and that outcome."""
-    ranks = sorted(rank for node_plan in group for rank in verdict.ranks_on(node_plan.node))
-    by_outcome: dict[str, list[int]] = {}
-    for rank in ranks:
-        by_outcome.setdefault(_rank_outcome(verdict, rank), []).append(rank)
-    text = "; ".join(
-        f"{format_ranges(same)} {outcome.replace('was ', 'were ', 1) if same[1:] else outcome}"
-        for outcome, same in by_outcome.items()
+def _outcomes(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield the names of nodes with the same outcome, so that a report fits a screen, and that."""
+    outcomes = {
+        name: group_names(
+            (str(rank), _rank_outcome(verdict, rank)) for rank in verdict.ranks_on(name)
+        )
+        for name in verdict.nodes
+    }
+    notes = {name: _cleanup_note(result) for name, result in verdict.nodes.items()}
+    keys = (
+        (name, (*outcomes[name], notes[name]) if len(outcomes[name]) <= 1 else (name,))
+        for name in verdict.nodes
     )
-    if not by_outcome:
-        is_unknown = group[0].node in verdict.unverified
-        text = "outcome unknown" if is_unknown else "none of its ranks was left at the end"
-    cleanup = _cleanup_note(verdict.nodes[group[0].node])
-    per_node = " on each" if len(group) > 1 and cleanup.endswith(" killed") else ""
-    return fold_names(node_plan.node for node_plan in group), f"{text}{cleanup}{per_node}"
+    for names in group_names(keys).values():
+        first = names[0]
+        texts = []
+        for outcome in outcomes[first]:
+            ranks = sorted(int(rank) for name in names for rank in outcomes[name][outcome])
+            told = outcome.replace("was ", "were ", 1) if len(ranks) > 1 else outcome
+            texts.append(f"{format_ranges(ranks)} {told}")
+        if not texts:
+            is_unknown = first in verdict.unverified
+            texts = ["outcome unknown" if is_unknown else "none of its ranks was left at the end"]
+        per_node = " on each" if len(names) > 1 and notes[first].endswith(" killed") else ""
+        yield fold_names(names), f"{'; '.join(texts)}{notes[first]}{per_node}"
 
 
 def _cleanup_note(result: NodeResult) -> str:
@@ -336,9 +304,7 @@ def _cleanup_note(result: NodeResult) -> str:
         text = f"; what it had left running was ended: {commands}"
     if result.end_verified and not result.survivors:
         text += f"; 0 processes left{f', {result.killed} killed' if result.killed else ''}"
-    if result.end_reason:
-        text += f"; {result.end_reason}"
-    return text
+    return f"{text}; {result.end_reason}" if result.end_reason else text
 
 
 def _rank_outcome(verdict: Verdict, rank: int) -> str:
@@ -373,15 +339,3 @@ def _unverified_lines(
     if limits:
         lines.append(f"    a supervisor that is up ends its ranks {' or '.join(limits)}")
     return [*lines, f"    when reachable again: {retry_command}"]
-
-
-def _node_text(group: Sequence[NodePlan]) -> str:
-    node_plan = group[0]
-    devices = ", on CPU" if node_plan.order.env.get("DIST_BACKEND", "gloo") == "gloo" else ""
-    if node_plan.gpus:
-        devices = f", on {format_ranges(node_plan.gpus, 'GPU')}"
-    per_node = f", {node_plan.nproc} each" if len(group) > 1 else ""
-    ranks = [rank for member in group for rank in member.ranks]
-    count = sum(member.nproc for member in group)
-    ranks_text = format_ranges(ranks) if ranks else counted(count, "rank")
-    return f"{ranks_text}{per_node}{devices}"

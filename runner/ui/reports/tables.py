@@ -6,7 +6,7 @@ Those of hosts are merged by their names; those of ranks are their stacks, the e
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,16 +14,8 @@ from runner.core.errors import Problem
 from runner.core.model.plan import Plan
 from runner.core.model.results import Origin, PullResult, SweepRun
 from runner.core.model.run_info import RunInfo
-from runner.core.outcome.stacks import (
-    Stack,
-    StackGroup,
-    StackReport,
-    group_run_stacks,
-    parse_dumps,
-    summary,
-)
-from runner.core.protocol.events import Ended, Event, ProgressResumed, Stalled
-from runner.core.protocol.paths import STACKS_LOG, RunPaths
+from runner.core.outcome.stacks import StackGroup, StackReport, summary
+from runner.core.protocol.paths import RunPaths
 from runner.core.text import counted, format_duration, format_ranges, format_size, printable
 from runner.ui.layout import aligned, fold_names, group_names, terminal_width, wrap_lines
 from runner.ui.reports.report import code_name
@@ -47,11 +39,11 @@ class PushResult:
 def render_push(result: PushResult) -> str:
     """Return which hosts had the release, and which received it."""
     contents = f"{counted(result.files, 'file')}, {format_size(result.size)}"
-    by_node = {
-        name: "had it" if sent is None else f"stored, {format_size(sent)} sent"
+    by_node = (
+        (name, "had it" if sent is None else f"stored, {format_size(sent)} sent")
         for name, sent in result.sent.items()
-    }
-    rows = [(fold_names(names), text) for text, names in group_names(by_node.items()).items()]
+    )
+    rows = [(fold_names(names), text) for text, names in group_names(by_node).items()]
     return "\n".join([code_name(result.release, result.commit), f"  {contents}", *aligned(rows)])
 
 
@@ -80,14 +72,16 @@ def render_clean(
 ) -> str:
     """Return what was removed, with equal hosts merged; all of `runs` if it is a dry run."""
     lines = []
+    verb = "would be removed" if dry_run else "removed"
     unsized = ((name, replace(result, size=0)) for name, result in results.items())
     for result, names in group_names(unsized).items():
-        counts = [counted(len(result.runs), "run"), counted(len(result.releases), "release")]
-        verb = "would be removed" if dry_run else "removed"
-        in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
+        counts = (
+            f"{counted(len(result.runs), 'run')} and {counted(len(result.releases), 'release')}"
+        )
         size = format_size(sum(results[name].size for name in names))
         freed = f"{size}{' in all' if len(names) > 1 else ''}"
-        lines.append(f"{fold_names(names)}: {' and '.join(counts)} {verb}, {freed}{in_use}")
+        in_use = f"; in use: {', '.join(result.kept)}" if result.kept else ""
+        lines.append(f"{fold_names(names)}: {counts} {verb}, {freed}{in_use}")
         if dry_run:
             lines += [f"  {describe_run(runs[name])}" for name in result.runs]
             lines += [f"  release {name}" for name in result.releases]
@@ -100,11 +94,9 @@ def render_clean(
 def render_pruned(releases: Sequence[str], size: int, runs: Sequence[str], *, dry_run: bool) -> str:
     """Return what was removed of the code kept here; the runs whose code it was, by name."""
     verb = "would be removed" if dry_run else "removed"
-    lines = [f"the code of {counted(len(releases), 'release')} {verb}, {format_size(size)}"]
-    if runs:
-        verb = "could" if dry_run else "can"
-        lines.append(f"{verb} be repeated only where hosts have the code still: {', '.join(runs)}")
-    return "\n".join(lines)
+    text = f"the code of {counted(len(releases), 'release')} {verb}, {format_size(size)}"
+    lost = "can be repeated only where hosts have the code still"
+    return f"{text}\n{lost}: {', '.join(runs)}" if runs else text
 
 
 def render_sweep(
@@ -114,16 +106,16 @@ def render_sweep(
 
     Those whose ids are in `compared` have a line elsewhere.
     """
-    listed = [swept for swept in runs if swept.run_id not in compared]
-    rows = [("run", "differs in", "exit", "took")] if listed else []
-    for swept in listed:
+    rows = []
+    for swept in runs:
+        took = "not started" if swept.exit_code is None else format_duration(swept.seconds)
         code = "" if swept.exit_code is None else str(swept.exit_code)
-        took = format_duration(swept.seconds) if code else "not started"
-        rows.append((swept.run_id, " ".join(swept.changes), code, took))
+        if swept.run_id not in compared:
+            rows.append((swept.run_id, " ".join(swept.changes), code, took))
+    lines = aligned([("run", "differs in", "exit", "took"), *rows]) if rows else []
     codes = [swept.exit_code for swept in runs]
     verb = "could be planned, nothing was started" if is_planned else "succeeded"
     left = f", {codes.count(None)} not started" if None in codes else ""
-    lines = aligned(rows) if rows else []
     return "\n".join([*lines, f"{codes.count(0)} of {len(runs)} runs {verb}{left}"])
 
 
@@ -132,17 +124,18 @@ def render_pull(results: Mapping[str, PullResult], folder: str, outputs: Sequenc
 
     `outputs` are the patterns of the outputs that were asked for.
     """
+    new_names = [name for name, result in results.items() if result.new_count]
     total = sum(result.new_count for result in results.values())
-    size = sum(result.fetched_bytes for result in results.values())
+    existing = sum(result.existing_count for result in results.values())
+    lines = ["nothing was pulled"]
     if total:
-        counts = _per_node_counts(results)
+        size = format_size(sum(result.fetched_bytes for result in results.values()))
         folders = [f"{folder}/{each}" for result in results.values() for each in result.folders]
         into = posixpath.commonpath(folders) if folders else folder
-        lines = [f"pulled {counted(total, 'file')}, {format_size(size)}, into {into} ({counts})"]
-    elif existing := sum(result.existing_count for result in results.values()):
+        origin = f"from {fold_names(new_names)}"
+        lines = [f"pulled {counted(total, 'file')}, {size}, into {into}, {origin}"]
+    elif existing:
         lines = [f"nothing new; {counted(existing, 'file')} in {folder}"]
-    else:
-        lines = ["nothing was pulled"]
     if outputs and not any(result.output_count for result in results.values()):
         lines.append(f"  no file that is new or changed matched task.outputs: {', '.join(outputs)}")
     for name, result in results.items():
@@ -159,22 +152,8 @@ def outputs_left(plan: Plan) -> str:
     if plan.outputs:
         return ""
     work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
-    places = {work if plan.release else share.cwd for share in plan.nodes}
-    place = f"in {places.pop()} " if len(places) == 1 else ""
-    where = f"on {plan.nodes[0].node}" if len(plan.nodes) == 1 else "on each host"
-    return f"  task.outputs names nothing: what the ranks wrote stays {place}{where}"
-
-
-def _per_node_counts(results: Mapping[str, PullResult]) -> str:
-    """Return the number of files per node: `gpu[1-3] 4 each, gpu4 1`."""
-    groups = group_names((name, result.new_count) for name, result in results.items())
-    if len(groups) == 1:
-        return fold_names(results)
-    counts = (
-        f"{fold_names(names)} {count or 'none'}{' each' if count and len(names) > 1 else ''}"
-        for count, names in groups.items()
-    )
-    return ", ".join(counts)
+    place = work if plan.release else plan.nodes[0].cwd
+    return f"  task.outputs names nothing: what the ranks wrote stays in {place} on each host"
 
 
 def pull_problems(results: Mapping[str, PullResult]) -> list[Problem]:
@@ -242,63 +221,11 @@ def _stack_lines(report: StackReport, group: StackGroup) -> list[str]:
     frames = group.stack.frames
     if not frames:
         return [f"  {title}, {printable(group.stack.program)}: {printable(group.stack.method)}"]
-    locations = [f"{f.file}:{f.line}" if f.line else f.file for f in frames]
-    pairs = zip(frames, locations, strict=True)
-    rows = aligned([(printable(f.function), printable(at)) for f, at in pairs], indent="    ")
+    cells = [
+        (each.function, f"{each.file}:{each.line}" if each.line else each.file) for each in frames
+    ]
+    rows = aligned(cells, indent="    ")
     if len(rows) > INNERMOST + OUTERMOST + 1:
         left_out = len(rows) - INNERMOST - OUTERMOST
         rows[INNERMOST:-OUTERMOST] = [f"    … {left_out} more …"]
     return [f"  {title}, innermost first:", *rows]
-
-
-class StallReporter:
-    """Reports a stalled run, once the stacks of all its hosts are in their logs `stacks`."""
-
-    def __init__(
-        self, plan: Plan, message: Callable[[str], None], read_stacks: Callable[[str], str]
-    ) -> None:
-        self._plan, self._message, self._read_stacks = plan, message, read_stacks
-        self._stalled: dict[str, Stalled] = {}
-        self._ended_nodes: set[str] = set()
-        self._is_reported = False
-
-    def on_event(self, event: Event) -> None:
-        """Handle an event."""
-        body = event.body
-        if isinstance(body, Stalled):
-            self._stalled[event.node] = body
-        elif isinstance(body, ProgressResumed):
-            # Only of its own: another host may have missed a short progress, and will not report
-            # its stall again, or has already reported a later one.
-            self._stalled.pop(event.node, None)
-            if self._is_reported:
-                self._message(f"the run makes progress again (first seen on {event.node})")
-            self._is_reported = False
-        elif isinstance(body, Ended):
-            self._ended_nodes.add(event.node)
-        self.report_if_complete()
-
-    def report_if_complete(self) -> None:
-        """Show the stacks of all ranks if they are complete."""
-        nodes = [share.node for share in self._plan.nodes if share.node not in self._ended_nodes]
-        if self._is_reported or not self._stalled or not set(nodes) <= self._stalled.keys():
-            return
-        stacks_by_node: dict[str, Sequence[Stack]] = {}
-        for node, stall in self._stalled.items():
-            if stall.dump_time:
-                dumps = parse_dumps(self._read_stacks(node))
-                dumps = [dump for dump in dumps if dump.time == stall.dump_time]
-                if not dumps or not dumps[-1].is_complete:
-                    return
-                stacks_by_node[node] = dumps[-1].stacks
-        self._is_reported = True
-        first = next(iter(self._stalled.values()))
-        consequence = "; the run is being stopped" if first.stops_run else ""
-        self._message(f"no progress on any rank for {first.seconds:.0f} s{consequence}")
-        unreachable = [Problem(node, s.problem) for node, s in self._stalled.items() if s.problem]
-        self._message(render_stacks(group_run_stacks(self._plan, stacks_by_node), unreachable))
-
-    def on_log(self, source: str) -> None:
-        """Handle new content of a log."""
-        if source == STACKS_LOG:
-            self.report_if_complete()

@@ -24,7 +24,7 @@ from runner.core.model.results import RemoteRun
 from runner.core.protocol.states import State
 from runner.core.shell import this_program
 from runner.core.spec import Node, Spec, are_local
-from runner.ui.console.plain import Console, open_console
+from runner.ui.console.console import Console, open_console
 from runner.ui.layout import fold_names
 from runner.ui.reports.run_table import describe_run
 from runner.workflows.host_pool import HostPool, open_host_pool
@@ -38,7 +38,6 @@ class RunFinder:
         pool: HostPool,
         selector: str,
         *,
-        gpus: bool = False,
         reuse_sessions: bool = False,
     ) -> None:
         self.pool, self.console = pool, pool.console
@@ -50,7 +49,7 @@ class RunFinder:
         self._nodes = {node.name: node for node in spec.nodes}
         self._show_status: Callable[[str, str], None] = self.console.node_status
         self._request = lambda node: FactsRequest(
-            node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True, gpus=gpus
+            node=node.name, workdir=spec.cluster.workdir, skip_launch_facts=True
         )
         self.facts, self.unreachable = pool.collect_available_facts(
             self._request, reuse_sessions=reuse_sessions
@@ -58,9 +57,12 @@ class RunFinder:
         if not self.facts:
             raise NotReady(list(self.unreachable.values()))
 
-    def runs(self, run_id: str = "") -> list[RemoteRun]:
-        """Return the runs on these hosts, the oldest first: all, or one."""
-        request = {"run_id": run_id, "others": list(self._nodes)}
+    def runs(self, run_id: str = "", *, samples: bool = False) -> list[RemoteRun]:
+        """Return the runs on these hosts, the oldest first: all, or one.
+
+        With `samples`, nodes of jobs have their last one on record.
+        """
+        request = {"run_id": run_id, "others": list(self._nodes), "samples": samples}
         answers, problems = self.broadcast().collect("runs", request, "runs")
         self.unreachable.update(problems)
         ordered = [name for name in self._nodes if name in answers]
@@ -231,12 +233,12 @@ class RunFinder:
 
 @contextlib.contextmanager
 def open_run_finder(
-    composed: LaunchRequest, verb: str, *, plain: bool = False, gpus: bool = False
+    composed: LaunchRequest, verb: str, *, plain: bool = False
 ) -> Iterator[RunFinder]:
     """Connect to the hosts of a cluster for one verb; at the end all is closed, the console too.
 
-    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states;
-    `gpus` also asks for the processes on the GPUs. If no host answers, that is `NotReady`.
+    The verb's name appears in `ps` on the hosts. With `plain` the console shows no states.
+    If no host answers, that is `NotReady`.
     """
     if plain:
         console = Console(reader_gone_note=b"", raw=composed.spec.ui == "raw")
@@ -244,7 +246,7 @@ def open_run_finder(
         names = [node.name for node in composed.spec.nodes]
         console = open_console(composed.spec.ui, composed.spec.console_ranks, names)
     with open_host_pool(replace(composed.spec, run_id=verb), console) as pool:
-        yield RunFinder(pool, composed.selector, gpus=gpus)
+        yield RunFinder(pool, composed.selector)
 
 
 def _not_begun(run: RemoteRun, selector: str) -> Problem:

@@ -32,20 +32,15 @@ class FoundRun:
     """
 
     def __init__(
-        self,
-        request: LaunchRequest,
-        finder: RunFinder,
-        *,
-        prefer_active: bool = False,
-        per_host: bool = False,
+        self, request: LaunchRequest, finder: RunFinder, *, to_end_it: bool = False
     ) -> None:
-        """Find it; the options are those of `RunFinder.find` and `load_record`."""
+        """Find it; to end it, one that is active, and its hosts need not agree on its record."""
         from runner.control.record.run_store import RunStore  # `ps` needs none
 
         self.finder, self.console = finder, finder.console
         # As its hosts reported it when it was found.
-        self.reported = finder.find(request.spec.run_id, prefer_active=prefer_active)
-        self.record: HostRecord = finder.load_record(self.reported, per_host=per_host)
+        self.reported = finder.find(request.spec.run_id, prefer_active=to_end_it)
+        self.record: HostRecord = finder.load_record(self.reported, per_host=to_end_it)
         run_name = self.record.plan.run_id
         self.flags = request.run_flags(run_name)  # by which any verb finds it again
         self.request = replace(request, launched_at=self.record.info.launched_at)

@@ -34,7 +34,7 @@ from runner.core.planning.readiness import workdir_problems
 from runner.core.relaunch.handover import relaunch_context
 from runner.core.shell import this_program
 from runner.core.spec import Node, SlurmSpec
-from runner.ui.console.plain import open_console
+from runner.ui.console.console import open_console
 from runner.ui.output import note, show
 from runner.workflows.attach import follow
 from runner.workflows.host_pool import (

@@ -92,7 +92,7 @@ def test_all_is_well() -> None:
 def test_one_direction_is_named(outcome: Outcome) -> None:
     """With where it was tried, how it failed, and that the two reach all others."""
     assert bad(probed("abc", {"ac": outcome})) == [
-        ("a", f"a cannot reach c at 10.0.0.3:40003: {OUTCOME_TEXT[outcome]}; both reach the others")
+        ("a", f"cannot reach c at 10.0.0.3:40003: {OUTCOME_TEXT[outcome]}; both reach the others")
     ]
     assert bad(probed("abc", {"ca": outcome}))[0][0] == "c"
 
@@ -100,11 +100,11 @@ def test_one_direction_is_named(outcome: Outcome) -> None:
 def test_both_directions_are_one_finding() -> None:
     """However each of them fails; of two nodes no others are spoken of."""
     both = {"ac": LATE, "ca": Outcome.REFUSED}
-    words = "a and c cannot reach each other: timed out, or refused, though it listens"
+    words = "it and c cannot reach each other: timed out, or refused, though it listens"
     where = " at 10.0.0.3 and 10.0.0.1; both reach the others"
     assert bad(probed("abcd", both)) == [("a", words + where)]
     assert bad(probed("ab", {"ab": LATE, "ba": LATE})) == [
-        ("a", "a and b cannot reach each other: timed out at 10.0.0.2 and 10.0.0.1")
+        ("a", "it and b cannot reach each other: timed out at 10.0.0.2 and 10.0.0.1")
     ]
 
 
@@ -117,7 +117,7 @@ def test_a_node_that_nobody_reaches_is_one_finding() -> None:
     assert bad(probed("abcd", out)) == [("c", "it reaches no other node: timed out")]
     every = bad(probed("abcd", {**into, **out, "ab": Outcome.RESET}))
     assert every[0] == ("c", f"{at}, and it reaches none: timed out")
-    assert every[1][1].startswith("a cannot reach b at 10.0.0.2:40002: reset on the way")
+    assert every[1][1].startswith("cannot reach b at 10.0.0.2:40002: reset on the way")
 
 
 def test_nothing_that_passes_is_one_finding() -> None:

@@ -18,7 +18,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(CLUSTER)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for file in ("runs/here/plan.json", "state/runner/runs/there/plan.json", "runs/sweep/s.json"):
+    for file in (
+        "runs/here/contact.json",
+        "state/runner/runs/there/contact.json",
+        "runs/sweep/s.json",
+    ):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("{}")
     monkeypatch.chdir(tmp_path)

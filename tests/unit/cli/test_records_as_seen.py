@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from runner.cli.main import main
+from runner.control.code.code_store import STORE, CodeStore
+from runner.control.code.snapshot import Snapshot
 from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
 from runner.core.outcome.verdict import Verdict
-from tests.golden.builders import plan, request
+from runner.core.spec import Deploy
+from tests.golden.builders import plan, request, spec
 
 ID = "0101-1200-train-abc{}"
 METRICS = (
@@ -31,12 +35,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def made(number: int, metrics: str = "", *, has_ended: bool = False) -> str:
+    def made(number: int, metrics: str = "", *, has_ended: bool = False, release: str = "") -> str:
         run_id = ID.format(number)
         store = RunStore(tmp_path / "runs" / run_id)
         store.reserve()
         store.create(replace(request(store.folder, "{}\n"), launched_at=1.7e9))
-        store.write_plan(replace(plan(1, 1), run_id=run_id))
+        store.write_plan(replace(plan(1, 1), run_id=run_id, release=release))
         (store.folder / "metrics.jsonl").write_text(metrics)
         if has_ended:
             store.write_result(plan(1, 1), Verdict("succeeded", 0, 1.0), 1.7e9, None)
@@ -66,6 +70,36 @@ def test_runs_without_an_end_are_named_with_what_brings_the_rest(
         assert all(" pull --run " in line for line in told[1:])
     assert main(["compare", make(5, METRICS, has_ended=True)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_difference_between_two_codes_is_a_patch(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends its lines; on a terminal nothing in it acts."""
+    texts = ["a\r\n\x1b[2J\fb\u2028c", "a\nb\r\n\x1b[2J\fc\u2028\n"]
+    words = []
+    for number, text in enumerate(texts):
+        project = tmp_path / str(number)
+        project.mkdir()
+        (project / "my train.py").write_bytes(text.encode())
+        (project / f"only{number}.py").write_text("x")
+        (project / "train.py").write_text("x")
+        taken = Snapshot.take(spec(deploy=Deploy(enabled=True)), project)
+        words.append(make(number, release=taken.code.release))
+        CodeStore(tmp_path / "runs" / STORE).add(taken)
+    assert main(["compare", *words, "--code"]) == 0
+    printed = capsys.readouterr().out
+    subprocess.run(
+        ["/usr/bin/patch", "-p1"], input=printed.encode(), cwd=tmp_path / "0", check=True
+    )
+    for name in ("my train.py", "only1.py"):
+        assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+    assert not (tmp_path / "0" / "only0.py").exists()
+    assert main(["compare", words[0], words[0], words[1], "--code"]) == 0, "each is meant once"
+    assert capsys.readouterr().out == printed
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["compare", *words, "--code"]) == 0
+    assert capsys.readouterr().out.replace("\n", "").isprintable()
 
 
 def test_an_open_tensorboard_follows_an_export(make: Make, tmp_path: Path) -> None:

@@ -34,8 +34,10 @@ from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.attempt.observer import RunObserver
 from runner.control.code.code_store import PushSource
 from runner.control.code.push import CodePush
+from runner.control.history.files import Problems
+from runner.control.history.series import read_loads
 from runner.control.network_probe import NetworkProber
-from runner.control.record import log_dump, samples_record
+from runner.control.record import log_dump
 from runner.control.record.download import pull
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.control.record.run_store import RunStore
@@ -461,7 +463,7 @@ def facts_of_a_liar(pool: Pool) -> None:
     collected = collector.at_least(1, lambda node, facts: problems_of(SPEC, node, facts))
     spec = replace(SPEC, nodes=tuple(node for node in NODES if node.name in collected.facts))
     findings = evaluate_checks(CheckContext(spec, collected.facts))
-    shown(render_findings(findings, "lab", "train"))
+    shown(render_findings(findings, "lab", "train", 100))
     shown(render_problems(collected.missing.values()))
     shown(render_dry_run(build_plan(spec, collected.facts)))
 
@@ -509,12 +511,8 @@ def elastic(plan: Plan) -> Plan:
 def listing_of_a_liar(pool: Pool) -> None:
     finder = RunFinder(pool, "")
     runs = finder.runs()
-    rows = run_table.rows(runs, all_=True, clock_offsets=finder.clock_offsets, ends={}, folders={})
-    shown(
-        run_table.render(
-            run_table.Table(rows, (), finder.unreachable, finder.unreadable_runs), all_=True
-        )
-    )
+    rows = run_table.rows(runs, finder.clock_offsets, all_=True)
+    shown(run_table.render(rows, finder.unreachable, finder.unreadable_runs, all_=True))
     for run in runs:
         record = finder.load_record(run)
         shown(report.run_header(record.plan))
@@ -525,10 +523,8 @@ def files_of_a_liar(pool: Pool) -> None:
     pulled = pull(pool.sessions, pool.inbox, RUN_ID, pool.folder, lost_s=5, show=lambda *_: None)
     shown(tables.render_pull(pulled, "runs/x"))
     shown(render_problems(tables.pull_problems(pulled)))
-    samples_record.merge(pool.folder)
-    path = pool.folder / "samples.jsonl"
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        assert (pool.folder / "hosts" / parse_sample(line).node).is_dir()
+    for load in read_loads(pool.folder, 100, 0.0, Problems()):
+        assert load.node in (HONEST, LIAR)
 
 
 def logs_of_a_liar(pool: Pool) -> None:
@@ -568,7 +564,7 @@ def network_of_a_liar(pool: Pool) -> None:
     pool.connect()
     network_probe = NetworkProber(SPEC, pool.broadcast).run(NODES, FACTS)
     findings = evaluate_checks(CheckContext(SPEC, FACTS, network_probe=network_probe))
-    shown(render_findings(findings, "lab", "train"))
+    shown(render_findings(findings, "lab", "train", 100))
 
 
 def relaunch_of_a_liar(pool: Pool) -> None:

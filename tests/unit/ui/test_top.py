@@ -114,5 +114,5 @@ def test_nothing_from_a_host_acts_on_the_terminal() -> None:
     sick = node(1, gpu(0, users=(bad,)), GpuSample(1, error=ESCAPE * 1000))
     silent = NodeView(ESCAPE, silence=ESCAPE, runs=(ESCAPE,))
     row = replace(RUN, run_id=ESCAPE, state=ESCAPE)
-    view = ClusterView(ESCAPE, (sick, silent), (row,), (ESCAPE,))
+    view = ClusterView(ESCAPE, (sick, silent), (row,))
     assert all(line.isprintable() for line in lines(view, 10_000))

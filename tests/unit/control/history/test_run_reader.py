@@ -11,24 +11,26 @@ from typing import Any
 import pytest
 
 from runner.control.history import run_reader
-from runner.control.history.files import Problems, read_lines, read_yaml
-from runner.control.history.run_reader import read_events, read_run
+from runner.control.history.files import Problems, read_config, read_lines
+from runner.control.history.run_reader import read_run
 from runner.control.record.run_store import RunStore
 from runner.core.history.run_data import Metric
+from runner.core.launch_request import SweepPlace
 from runner.core.model.results import Failure
 from runner.core.model.run_info import PastAttempt
 from runner.core.model.samples import GpuSample, Sample
 from runner.core.outcome.verdict import Verdict
 from runner.core.protocol.events import Ended, Event, HostLost, RankExited, RankStarted
 from runner.core.protocol.states import State
-from runner.ui.page import render_page
+from runner.ui.page.page import render_page
 from tests.golden.builders import plan, request
 
 BEGAN = 1.7e9
 RUN_ID = "0101-1200-train-abcd"
+SAMPLES = "hosts/a/attempt_1/samples.jsonl"
 FILES = [
-    *("contact.json", "plan.json", "plan.0.json", "result.json", "config.yaml", "overrides.yaml"),
-    *("events.jsonl", "metrics.jsonl", "samples.jsonl", "sweep.json"),
+    *("contact.json", "plan.json", "plan.0.json", "result.json", "config.yaml"),
+    *("events.jsonl", "metrics.jsonl", SAMPLES, "sweep.json"),
 ]
 
 
@@ -40,8 +42,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     store = RunStore(tmp_path / RUN_ID)
     store.reserve()
     yaml = "task:\n  args: {lr: 0.1, steps: [1, 2]}\nrun_id: x\n"
-    asked = replace(request(store.folder, yaml), launched_at=BEGAN, overrides=("task.args.lr=0.1",))
-    store.create(asked)
+    place = SweepPlace("0101-1200-sweep", 1, 2, ())
+    store.create(replace(request(store.folder, yaml), launched_at=BEGAN, sweep=place))
     first = replace(plan(1, 1), run_id=RUN_ID)
     store.write_plan(first)
     store.write_plan(replace(first, attempt=1))
@@ -62,9 +64,9 @@ def metrics_line(step: int, /, **fields: Any) -> str:
     return json.dumps({**origin, "time": BEGAN + step, "step": step, **figures, **fields}) + "\n"
 
 
-def metrics(store: RunStore, *lines: str, **options: Any) -> dict[str, Metric]:
+def metrics(store: RunStore, *lines: str) -> dict[str, Metric]:
     (store.folder / "metrics.jsonl").write_text("".join(lines))
-    return {metric.name: metric for metric in read_run(store.folder, **options).metrics}
+    return {metric.name: metric for metric in read_run(store.folder).metrics}
 
 
 def sample_lines(*samples: Sample) -> str:
@@ -79,8 +81,9 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     (store.folder / "metrics.jsonl").write_text(metrics_line(1, loss=0.5, steps=9))
     gpu = GpuSample(0, "A100", utilization=90)
     samples = [Sample("a", 1, BEGAN + n, cpu=10.0 * n, gpus=(gpu,)) for n in range(3)]
-    (store.folder / "samples.jsonl").write_text(sample_lines(*samples))
-    store.write_json("sweep.json", {"sweep": "0101-1200-sweep", "number": 1})
+    path = store.folder / SAMPLES
+    path.parent.mkdir(parents=True)
+    path.write_text(sample_lines(*samples))
     data = read_run(store.folder)
     assert data.problems == ()
     assert (data.run_id, data.cluster, data.task) == (RUN_ID, "lab", "train")
@@ -88,9 +91,8 @@ def test_a_whole_record_is_read_without_problems(store: RunStore) -> None:
     assert (data.launched_at, data.seconds) == (BEGAN, 20.0)
     assert [each.attempt for each in data.plans] == [0, 1]
     assert data.config["task"] == {"args": {"lr": 0.1, "steps": [1, 2]}}
-    assert data.overrides == ("task.args.lr=0.1",)
     assert [event.seq for event in data.events] == [3, 2, 1], "by time"
-    assert (data.event_count, data.step, data.steps) == (3, 1, 9)
+    assert (data.step, data.steps) == (1, 9)
     assert data.verdict is not None
     assert data.verdict.past_attempts[0].seconds == 10
     (load,) = data.loads
@@ -106,6 +108,7 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
     """Whatever it has become: cut off, of other types, binary, nested without end, or a pipe."""
     whole = read_run(store.folder)
     path = store.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     for content in (
         b"{",
@@ -126,7 +129,10 @@ def test_a_damaged_file_is_a_problem_and_the_rest_is_read(store: RunStore, name:
             path.symlink_to("/etc/passwd")
         data = read_run(store.folder)
         render_page([data, whole])
-        assert any(name.partition(".")[0] in line for line in data.problems), (name, data.problems)
+        assert any(path.name.partition(".")[0] in line for line in data.problems), (
+            name,
+            data.problems,
+        )
         if path.is_dir():
             path.rmdir()
             path.touch()
@@ -137,9 +143,9 @@ def test_metrics_keep_their_peaks(store: RunStore) -> None:
     lines = [
         metrics_line(n, loss=9.0 if n == 777 else -9.0 if n == 3 else 1.0) for n in range(5000)
     ]
-    loss = metrics(store, *lines, max_points=100)["loss"]
+    loss = metrics(store, *lines)["loss"]
     series = loss.by_attempt[0]
-    assert 25 <= len(series.values) <= 100
+    assert 500 <= len(series.values) <= 2000
     assert {9.0, -9.0} < set(series.values)
     assert list(series.steps) == sorted(set(series.steps))
     assert (loss.least, loss.most, loss.last) == (-9, 9, 1)
@@ -191,17 +197,17 @@ def test_of_many_events_the_first_and_the_last_are_read(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the final failure is among them."""
-    monkeypatch.setattr(run_reader, "MAX_EVENTS", 50)
+    monkeypatch.setattr(run_reader, "EVENT_BYTES", 10_000)
     with (store.folder / "events.jsonl").open("a") as file:
         for seq in range(4, 500):
             body = HostLost("x") if seq == 499 else RankStarted(seq, 1)
             file.write(Event(RUN_ID, "a", 0, seq, BEGAN + seq, 0.0, body).to_line())
-    problems = Problems()
-    events, count = read_events(store.folder, problems)
-    assert (len(events), count) == (50, 499)
-    assert {1, 2, 3} < {event.seq for event in events}
-    assert isinstance(events[-1].body, HostLost)
-    assert problems.lines == ["events.jsonl: 50 of 499 events are read"]
+    data = read_run(store.folder)
+    assert len(data.events) < 100
+    assert {1, 2, 3} < {event.seq for event in data.events}
+    assert isinstance(data.events[-1].body, HostLost)
+    (problem,) = data.problems
+    assert problem.endswith("kB in the middle are left out")
 
 
 def test_of_a_huge_file_the_middle_is_left_out(tmp_path: Path) -> None:
@@ -226,7 +232,7 @@ def test_no_alias_makes_a_configuration_endless(tmp_path: Path) -> None:
     ):
         (tmp_path / "config.yaml").write_text(text)
         problems = Problems()
-        assert read_yaml(dict, tmp_path / "config.yaml", problems) is None
+        assert read_config(tmp_path / "config.yaml", problems) == {}
         assert len(problems.lines) == 1, text[:80]
 
 

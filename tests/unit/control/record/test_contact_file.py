@@ -38,7 +38,6 @@ def test_what_reaches_the_hosts_comes_back(tmp_path: Path) -> None:
     assert not [word for word in ("s-1", "e-1", "t-1", "train.py") if word in text]
     (tmp_path / CONTACT_FILE).write_text(text)
     found = read_contact(tmp_path)
-    assert found is not None
     assert found.spec.nodes == (*asked.spec.nodes, replace(spare, env={}))
     for name in ("run_id", "lost_s", "pull_outputs", "ui", "console_ranks"):
         assert getattr(found.spec, name) == getattr(asked.spec, name)

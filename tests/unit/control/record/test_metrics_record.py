@@ -30,17 +30,14 @@ def write(folder: Path, name: str, data: bytes, node: str = "gpu1") -> None:
 def steps_of(folder: Path, text: str) -> list[tuple[int, float | None]]:
     """Return step and loss of each line on record of a log."""
     write(folder, "rank_0.out", text.encode())
-    assert record_metrics(folder, "") == ""
+    record_metrics(folder, "")
     return [(each["step"], each["loss"]) for each in records(folder)]
 
 
 def test_lines_have_their_origin_and_a_time_between_start_and_end(tmp_path: Path) -> None:
-    """A torn line is none, a broken one is told; no time is known as long as the rank is on."""
+    """A torn or broken line is none; no time is known as long as the rank is on."""
     write(tmp_path, "rank_0.out", LOG)
-    assert record_metrics(tmp_path, "") == (
-        "1 broken metrics line, left among the output: rank 0 on gpu1, at byte 29 of rank_0.out, "
-        "its step is no whole number from 0"
-    )
+    record_metrics(tmp_path, "")
     first, second = records(tmp_path)
     assert first == {
         **{"v": 1, "node": "gpu1", "attempt": 0, "rank": 0, "stream": "out", "offset": 6},

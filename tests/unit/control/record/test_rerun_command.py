@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 
-from runner.control.record.rerun_command import rerun_without_lost
+from runner.control.record.run_store import RunStore
 from runner.core.model.run_info import PastAttempt
 from runner.core.outcome.verdict import Verdict
 from tests.golden.builders import RUN_ID, plan
@@ -40,6 +38,5 @@ def test_a_run_is_repeated_without_what_it_lost(
     config = {"task": {"nnodes": None}, **more}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, "cluster": usual | cluster}))
     verdict = Verdict("lost", 4, 65.0, unverified=lost, past_attempts=PAST)
-    store: Any = SimpleNamespace(folder=tmp_path)
-    command = rerun_without_lost(store, plan(1, 1), verdict)
+    command = RunStore(tmp_path).rerun_without_lost(plan(1, 1), verdict)
     assert command == (words and f"runner rerun={RUN_ID} {words}")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.control.record import said_notes
 from runner.control.record.said_notes import unsaid
 
 
@@ -43,17 +42,6 @@ def test_where_nothing_can_be_kept_it_is_said_each_time(said: Path) -> None:
     said.parent.rmdir()
     assert [unsaid("plan", ["a"]) for _ in range(2)] == [["a"], ["a"]]
     assert not said.parent.exists()
-
-
-def test_the_file_stays_small(said: Path) -> None:
-    """The oldest subjects go first."""
-    for number in range(said_notes.MAX_SUBJECTS + 2):
-        unsaid(f"plan on {number}", ["a"] * 1000)
-    kept = json.loads(said.read_text())
-    assert len(kept) == said_notes.MAX_SUBJECTS
-    assert "plan on 2" in kept
-    assert "plan on 1" not in kept
-    assert {len(notes) for notes in kept.values()} == {said_notes.MAX_NOTES}
 
 
 def test_a_program_is_told_nothing(said: Path, monkeypatch: pytest.MonkeyPatch) -> None:

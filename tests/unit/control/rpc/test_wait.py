@@ -107,7 +107,7 @@ def test_a_signal_interrupts() -> None:
     """Other messages of this machine do not; a connection for an ended attempt is closed."""
     loop = Recorder("a")
     stray = FakeSession("b", loop.inbox)
-    loop.inbox.put((None, Frame("prompt_answer", {})))
+    loop.inbox.put((None, Frame("admission_failed", {})))
     loop.inbox.put((cast("HostSession", stray), Frame("reconnected", {})))
     loop.inbox.put((None, Frame("signal", {"signal": 15})))
     with pytest.raises(Interrupted) as caught:

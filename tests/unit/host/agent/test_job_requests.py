@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from runner.core.model.run_info import RunInfo
 from runner.core.model.slurm import JobStatus
 from runner.core.protocol.frames import Frame
 from runner.core.protocol.paths import JobPaths
+from runner.host.agent import runs
 from runner.host.agent.runs import Handler
 from runner.host.agent.server import AgentContext
 from runner.host.agent.slurm import requests
@@ -74,7 +76,7 @@ def test_the_secrets_of_a_job_that_is_over_are_removed(
     secrets.touch()
 
     def is_kept(jobs: list[JobStatus], problem: str, state: str, *, requeue: bool) -> bool:
-        def queued() -> Generator[None, None, Any]:
+        def queued(**_: float) -> Generator[None, None, Any]:
             yield
             return jobs, problem
 
@@ -97,3 +99,15 @@ def test_the_secrets_of_a_job_that_is_over_are_removed(
     assert is_kept([], "late", "UNKNOWN", requeue=False)
     assert is_kept([], "", "PREEMPTED", requeue=True)
     assert not is_kept([], "", "UNKNOWN", requeue=True)
+
+
+def test_a_listing_does_not_wait_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its controller is dead: why the job is not known is said, and the run is listed."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nexec sleep 60\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(runs, "LISTING_LIMIT_S", 0.1)
+    row: dict[str, Any] = {"job": {"job_id": "7"}, "alive": True}
+    assert run_steps(runs._ask_slurm(str(tmp_path), [row])) == set()
+    assert row["job"]["problem"] == "squeue took more than 0.1 s"

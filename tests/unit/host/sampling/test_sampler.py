@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.host.sampling import sampler
+from runner.host.gpu import query
 from runner.host.sampling.sampler import Sampler
 
 GIB = 1 << 30
@@ -38,14 +38,14 @@ def test_bytes_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     device(tmp_path, "class/net/eth0", "device")
     device(tmp_path, "class/net/eth1", "device")
     device(tmp_path, "block/sda", "device")
-    device(tmp_path, "block/dm-0/slaves", "sda")
+    device(tmp_path, "block/dm-0", "slaves")
     device(tmp_path, "block/loop0", "queue")
     net = {"lo": 9 << 40, "eth0": 1000, "eth1": 500, "bond0": 1500, "docker0": 700, "veth1": 7}
     disk = {"sda": 512000, "sda1": 512000, "dm-0": 512000, "loop0": 5120}
     count(tmp_path, "100 0 100 800 0 0 0 0 0 0", dict.fromkeys(net, 0), dict.fromkeys(disk, 0))
     put(tmp_path, meminfo=f"MemTotal: {64 << 20} kB\nMemFree: 5 kB\nMemAvailable: {16 << 20} kB\n")
 
-    monkeypatch.setattr(sampler, "has_devices", lambda: False)
+    monkeypatch.setattr(query, "has_driver", lambda: False)
     mine = Sampler("n1", root=str(tmp_path))
     count(tmp_path, "150 0 120 860 70 0 0 0 0 0", net, disk)
     load = mine.poll()

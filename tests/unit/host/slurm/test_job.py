@@ -32,7 +32,7 @@ class Slurm:
         self.cancelled: list[str] = []
         self.ends_after = 0  # questions about the queue, once it is cancelled
 
-    def queued_jobs(self) -> Generator[None, None, Any]:
+    def queued_jobs(self, _: float) -> Generator[None, None, Any]:
         yield
         if self.cancelled:
             self.ends_after -= 1

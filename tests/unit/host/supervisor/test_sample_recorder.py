@@ -11,8 +11,8 @@ import pytest
 
 from runner.core.model.plan import Order
 from runner.core.protocol.paths import RunPaths
+from runner.host.gpu import query
 from runner.host.process.file_worker import run_now
-from runner.host.sampling import sampler
 from runner.host.supervisor import sample_recorder
 from runner.host.supervisor.sample_recorder import SampleRecorder
 
@@ -58,7 +58,7 @@ def make(folder: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setattr(sample_recorder, "time", clock)
         return ticking
 
-    monkeypatch.setattr(sampler, "has_devices", lambda: False)
+    monkeypatch.setattr(query, "has_driver", lambda: False)
     return made
 
 
@@ -76,3 +76,20 @@ def test_a_folder_that_cannot_be_written_ends_it(
     Path(folder.attempt_folder(0)).rmdir()
     make().pass_intervals(5)
     assert capsys.readouterr().err == "no more samples: No such file or directory\n"
+
+
+def test_the_interval_doubles_when_the_file_is_full(
+    make: Make, monkeypatch: pytest.MonkeyPatch, folder: RunPaths
+) -> None:
+    """Every second sample goes; the first one stays."""
+    monkeypatch.setattr(sample_recorder, "MAX_SAMPLE_FILE", 2000)
+    ticking = make()
+    ticking.pass_intervals(1)
+    first = Path(folder.samples(0)).read_bytes()
+    ticking.pass_intervals(200)
+    content = Path(folder.samples(0)).read_bytes()
+    assert content.startswith(first)
+    assert len(content) <= 2000
+    before = ticking.lines()
+    ticking.pass_intervals(8)
+    assert ticking.lines() <= before + 1

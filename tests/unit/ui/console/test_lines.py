@@ -7,16 +7,16 @@ import pytest
 from runner.ui.console import lines
 from runner.ui.console.lines import (
     HOLD_S,
+    HeldLine,
     LineAssembler,
     LineDeduplicator,
     LineStyler,
-    PendingLine,
     Source,
     clean_lines,
 )
 
-GREY = LineStyler(["gpu1", "gpu2"], {"NO_COLOR": "1", "TERM": "xterm-256color"})
-BASIC = LineStyler(["gpu1", "gpu2"], {"TERM": "xterm"})
+GREY = LineStyler(["gpu1", "gpu2"], has_colour=False)
+COLOURED = LineStyler(["gpu1", "gpu2"], has_colour=True)
 OUT, ERR = 1, 2
 ME = (Source("a", 0), OUT)
 LATER = HOLD_S + 0.001
@@ -28,15 +28,14 @@ def sources(*ranks: int) -> list[Source]:
 
 def test_prefix_names_node_and_rank_and_of_many_how_many() -> None:
     """Standard error has a mark, with and without colour; nodes are named if that is short."""
-    assert GREY.prefix(Source("gpu2", 1), is_error=False) == b"[gpu2:1] "
-    assert GREY.prefix(Source("gpu2", 1), is_error=True) == b"[gpu2:1]! "
-    assert BASIC.prefix(Source("gpu1", 0), is_error=False) == b"\x1b[36m[gpu1:0]\x1b[0m "
-    assert BASIC.prefix(Source("gpu2", 1), is_error=True) == (
-        b"\x1b[35m[gpu2:1]\x1b[0m\x1b[31m!\x1b[0m "
+    assert GREY.prefix(sources(2), has_mark=False) == b"[gpu2:2] "
+    assert GREY.prefix(sources(2), has_mark=True) == b"[gpu2:2]! "
+    assert COLOURED.prefix(sources(0), has_mark=False) == b"\x1b[38;5;37m[gpu1:0]\x1b[0m "
+    assert COLOURED.prefix(sources(2), has_mark=True) == (
+        b"\x1b[38;5;133m[gpu2:2]\x1b[0m\x1b[31m!\x1b[0m "
     )
-    assert BASIC.prefix(Source("gpu2", 1), is_error=True, is_plain=True) == b"[gpu2:1]! "
-    assert GREY.prefix(*sources(0, 2, 4), is_error=False) == "[×3 gpu[1-3]] ".encode()
-    assert GREY.prefix(*sources(*range(0, 80, 6)), is_error=False) == "[×14] ".encode()
+    assert GREY.prefix(sources(0, 2, 4), has_mark=False) == "[×3 gpu[1-3]] ".encode()
+    assert GREY.prefix(sources(*range(0, 80, 6)), has_mark=False) == "[×14] ".encode()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,9 @@ def test_prefix_names_node_and_rank_and_of_many_how_many() -> None:
         (b"\x1b]0;title\x07text", b"text"),
         (b"\x1b]8;;http://x\x1b\\link", b"link"),
         (b"\x1b[?1049h\x1b7\x1bc\x1b(0text", b"text"),
-        ("é\u009b2J\u009d0;t\x1b\u0080[2J°".encode(), "é2J0;t°".encode()),
+        ("é\u009b2J\u009d0;t°".encode(), "é2J0;t°".encode()),
+        (b"\xc2\x07\x9b2J\xc2\xc2\x9b\x9b2J", b"\x9b2J\x9b2J"),
+        (b"\x1b[>4;2mkeys\x1b[1 m", b"keys"),
         (b"ring\x07 back\x08 other\x0e", b"ring back other"),
         (b"cut \x1b", b"cut "),
         ("hällo\t█".encode(), "hällo\t█".encode()),
@@ -63,9 +64,9 @@ def test_ranks_colour_their_own_line_at_most(wrote: bytes, shown: bytes) -> None
 def test_report_has_the_colour_of_its_end() -> None:
     """What goes on is no failure; without colours there is none."""
     for calm in ("run a goes on without this terminal", "run a is being stopped without it"):
-        assert BASIC.style_report(calm) == calm
+        assert COLOURED.style_report(calm) == calm
     failed = "run a failed after 1 s"
-    assert BASIC.style_report(failed) == f"\x1b[1;31m{failed}\x1b[0m"
+    assert COLOURED.style_report(failed) == f"\x1b[1;31m{failed}\x1b[0m"
     assert GREY.style_report(failed) == failed
 
 
@@ -114,7 +115,7 @@ def test_endless_line_comes_in_pieces() -> None:
     assert assembler.feed(ME, b"\nx\n", 0.0) == b"x"
 
 
-def told(held: list[PendingLine]) -> list[str]:
+def told(held: list[HeldLine]) -> list[str]:
     return [
         f"{','.join(str(source.rank) for source in each.sources)} {each.line.decode()}"
         for each in held
@@ -146,12 +147,11 @@ def test_line_never_overtakes_an_earlier_one_of_its_rank() -> None:
 
 def test_flood_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a big piece nor many small ones; a moment later it is no flood any more."""
-    monkeypatch.setattr(lines, "FLOOD_LINES", 100)
+    monkeypatch.setattr(lines, "MAX_HELD", 2)
     equal = LineDeduplicator()
 
-    assert not equal.accepts(b"x\n" * lines.FLOOD_CHUNK_LINES, 1.0)
-    assert equal.accepts(b"x", 1.0 + LATER)
-    assert all(equal.accepts(b"x", 2.0) for _ in range(100))
-    assert not equal.accepts(b"x", 2.0)
-    assert equal.accepts(b"x", 2.0 + LATER)
-    assert not equal.accepts(b"x" * (lines.FLOOD_BYTES + 1), 3.0)
+    assert not equal.accepts(b"x\n" * lines.FLOOD_LINES)
+    add(equal, 0, b"x\ny")
+    assert not equal.accepts(b"x")
+    equal.pop_due(LATER)
+    assert equal.accepts(b"x")

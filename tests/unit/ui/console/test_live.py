@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.console import plain, status_area
-from runner.ui.console.live import LiveConsole
-from runner.ui.console.plain import Console, open_console
+from runner.ui.console import console, status_area
+from runner.ui.console.console import open_console
 from tests.lab.waiting import PATIENCE
 
 NODES = ["gpu1", "gpu2"]
@@ -84,8 +83,8 @@ def drawn(raw: bytes) -> list[str]:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """In place of both of our standard streams; nothing is too quick to be shown."""
     made = Terminal()
-    monkeypatch.setattr(plain, "OUT", made.other)
-    monkeypatch.setattr(plain, "ERR", made.theirs)
+    monkeypatch.setattr(console, "OUT", made.other)
+    monkeypatch.setattr(console, "ERR", made.theirs)
     monkeypatch.setattr(status_area, "SHOW_AFTER_S", -1.0)
     monkeypatch.setattr(status_area, "format_age", lambda _: "0 s")
     monkeypatch.setenv("TERM", "xterm")
@@ -94,16 +93,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     made.close()
 
 
-def opened(ranks: frozenset[int] | None = None) -> Console:
-    made = open_console("auto", ranks, NODES)
-    assert isinstance(made, LiveConsole)
-    return made
-
-
 @pytest.mark.promise(12)
 def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
     """The last lines of a log, or a banner, may hold anything."""
-    shown = opened()
+    shown = open_console("auto", None, NODES)
     shown.message("banner\r\n\x1b[2Jwelcome")
     shown.verdict("  | \x1b[31mred\x1b[5A\nrun 1-a failed after 1 s")
     shown.close()
@@ -119,7 +112,7 @@ def test_what_we_quote_of_hosts_moves_no_cursor(terminal: Terminal) -> None:
 
 def test_flood_is_shown_to_the_last_line(terminal: Terminal) -> None:
     """In order, with the area below."""
-    shown = opened()
+    shown = open_console("auto", None, NODES)
     shown.phase("running")
     for chunk in range(10):
         text = b"".join(b"%d\n" % (100 * chunk + line) for line in range(100))
@@ -142,10 +135,9 @@ def test_output_that_goes_elsewhere_is_plain(
     for ui in ("auto", "plain"):
         shown = open_console(ui, None, NODES)
         shown.close()
-        assert type(shown) is Console
         monkeypatch.setenv("TERM", "xterm")
     descriptor = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-    monkeypatch.setattr(plain, "OUT", descriptor)
+    monkeypatch.setattr(console, "OUT", descriptor)
     shown = open_console("auto", None, NODES)
     shown.rank_output("gpu1", 0, "out", b"\x1b[31msame\n")
     shown.rank_output("gpu1", 1, "out", b"\x1b[31msame\nbar\r 10%\r 20%")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runner.core.history.run_data import RunData
+from runner.core.history.run_data import NodeLoad, RunData, Series
 from runner.core.protocol import events
 from runner.core.protocol.events import Event, StopCause
-from runner.ui.page import render_page
-from runner.ui.page.timeline import FAILED, STOPPED, SUCCEEDED, UNSEEN, timeline
-from tests.page_runs import HOSTILE, LAUNCH, failed_run, good_run
+from runner.core.protocol.states import State
+from runner.ui.page.page import render_page
+from runner.ui.page.timeline import event_text, timeline
+from tests.page_runs import HOSTILE, LAUNCH, TRACEBACK, failed_run, good_run
 
 
 def charts_of(page: str) -> dict[str, list[dict[str, Any]]]:
@@ -32,7 +35,7 @@ def test_the_policy_names_each_script_and_style_by_its_hash() -> None:
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
     assert policy
     blocks = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", page, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 2
     for block in blocks:
         digest = base64.b64encode(hashlib.sha256(block.encode()).digest()).decode()
         assert f"&#39;sha256-{digest}&#39;" in policy[1]
@@ -51,7 +54,7 @@ def test_it_says_why_a_run_failed_and_what_differs_from_the_run_before() -> None
     )
     assert "<h2>rank 3 on b exited with 1</h2>" in page
     assert "RuntimeError: CUDA error: an illegal memory access" in page
-    order = ["why", "Metrics", "differs from the run before", "Nodes and ranks", "Load", "Logs"]
+    order = ["why", "<h2>Metrics", "differs from the run before", "<h2>Nodes<", "Load", "Logs"]
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert re.search(r"task.args.lr</th><td>0.02</td><td>0.1</td>", page)
@@ -60,49 +63,71 @@ def test_it_says_why_a_run_failed_and_what_differs_from_the_run_before() -> None
     assert "task.script" not in set_keys
 
 
+def test_a_run_that_hangs_is_read_again_and_shows_where_it_waits() -> None:
+    page = render_page([replace(failed_run(), verdict=None, ended_at=None)], refresh_s=5)
+    assert '<meta http-equiv="refresh" content="5">' in page
+    shown = page[page.index("<h2>No rank made progress any more</h2>") : page.index("<dl>")]
+    assert TRACEBACK[-1] in shown
+
+
 def test_charts_have_a_line_for_each_run() -> None:
     """Over steps, where a later attempt replaces what an earlier one did."""
     data = charts_of(render_page([failed_run(), good_run()]))
     loss = data["metrics"][0]
     assert (loss["title"], loss["x"]) == ("loss", "step")
-    assert loss["labels"] == [failed_run().run_id, good_run().run_id]
-    assert [len(steps) for steps, _ in loss["tables"]] == [200, 200]
+    assert [line["label"] for line in loss["lines"]] == [failed_run().run_id, good_run().run_id]
+    assert [len(line["table"][0]) for line in loss["lines"]] == [200, 200]
     alone = charts_of(render_page([failed_run()]))["load"][0]
-    assert alone["labels"] == ["a GPU 0", "a GPU 1", "b GPU 0", "b GPU 1"]
+    names = ["a GPU 0", "a GPU 1", "b GPU 0", "b GPU 1"]
+    assert [line["label"] for line in alone["lines"]] == names
+
+
+def test_load_of_many_hosts_is_their_spread_and_of_several_runs_their_mean() -> None:
+    """A host counts as long as it has samples; a time that nobody knows is a gap."""
+    nodes = [
+        NodeLoad(f"n{n}", {"cpu": Series((LAUNCH, LAUNCH + 10), (), (n, n))}) for n in range(8)
+    ]
+    late = NodeLoad(
+        "late", {"cpu": Series((LAUNCH + 30, LAUNCH + 30, None), (), (50.0, None, math.nan))}
+    )
+    run = RunData("r", "/r", launched_at=LAUNCH, loads=(*nodes, late))
+    lines = charts_of(render_page([run]))["load"][0]["lines"]
+    assert [line["label"] for line in lines] == ["least", "mean", "most"]
+    assert [line["table"][1][0] for line in lines] == [0.0, 3.5, 7.0]
+    times, values = lines[2]["table"]
+    assert {value for at, value in zip(times, values, strict=True) if 11 < at < 29} == {None}
+    both = charts_of(render_page([run, replace(run, run_id="s")]))["load"][0]["lines"]
+    assert [(line["label"], line["table"][1][0]) for line in both] == [("r", 3.5), ("s", 3.5)]
 
 
 @pytest.mark.parametrize(
     ("exited", "stop", "expected"),
     [
-        (events.RankExited(0, 0), None, SUCCEEDED),
-        (events.RankExited(0, 1, exception="ConnectionError: closed"), StopCause.PEER, STOPPED),
-        (events.RankExited(0, signal=9), StopCause.USER, STOPPED),
-        (events.RankExited(0, 1), StopCause.LOCAL, FAILED),
-        (events.RankExited(0), StopCause.SCHEDULER, STOPPED),
-        (events.RankExited(0), None, UNSEEN),
-        (events.RankExited(0, signal=11), None, FAILED),
+        (events.ProgramExited(0), None, "succeeded"),
+        (events.ProgramExited(1), StopCause.PEER, "stopped"),
+        (events.ProgramExited(1), StopCause.LOCAL, "failed"),
+        (events.ProgramExited(), None, "unseen"),
+        (events.ProgramExited(signal=9), None, "failed"),
+        (events.HostLost("silent"), None, "failed"),
+        (events.Ended(State.STOPPED), None, "stopped"),
     ],
 )
 def test_who_was_stopped_and_who_failed(
-    exited: events.RankExited, stop: StopCause | None, expected: str
+    exited: events.EventBody, stop: StopCause | None, expected: str
 ) -> None:
-    bodies = [events.RankStarted(0, 7), *([events.Stopping("no", stop)] if stop else []), exited]
+    bodies = [events.ProgramStarted(7), *([events.Stopping("no", stop)] if stop else []), exited]
     happened = tuple(
         Event("r", "a", 0, n, LAUNCH + n, float(n), body) for n, body in enumerate(bodies)
     )
-    run = RunData("r", "/r", plans=good_run().plans, events=happened)
-    rows = timeline(run, LAUNCH, LAUNCH + 10).rows
-    assert [bar.state for row in rows for bar in row.bars] == [expected]
+    run = replace(good_run(), events=happened)
+    assert timeline(run).rows["a"].bars[0].state == expected
 
 
-def test_the_timeline_has_attempts_nodes_and_ranks() -> None:
-    drawn = timeline(failed_run(), LAUNCH, LAUNCH + 600)
-    assert [row.name for row in drawn.rows] == ["a", "b"]
-    assert [title for _, title in drawn.attempts] == ["attempt 2"]
-    titles = [bar.title for row in drawn.rows for bar in row.bars if bar.state == FAILED]
-    assert sorted(title.partition(":")[0] for title in titles) == [
-        "b, attempt 1",
-        "b, attempt 2",
-        "rank 3 on b, attempt 1",
-        "rank 3 on b, attempt 2",
-    ]
+def test_the_timeline_has_attempts_nodes_and_the_ranks_that_failed() -> None:
+    drawn = timeline(failed_run())
+    bars = {node: [bar.state for bar in row.bars.values()] for node, row in drawn.rows.items()}
+    assert bars == {"a": ["stopped", "stopped"], "b": ["failed", "failed"]}
+    assert drawn.rows["a"].marks == []
+    marked = [event_text(event) for event in drawn.rows["b"].marks]
+    assert marked == [f"rank 3 exited with 1, {TRACEBACK[-1]}"] * 2
+    assert sum(is_fault for _, is_fault in drawn.events) == 2

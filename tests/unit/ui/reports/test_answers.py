@@ -48,11 +48,12 @@ def test_equal_answers_are_one() -> None:
         ([answer("a"), answer("b")], 0),
         ([answer("a", -9), answer("b", 7)], 137),
         ([answer("a", None, problem="cannot be started: x")], 127),
-        ([answer("a", 7), answer("b", None, problem="lost: x")], 4),
+        ([answer("a", 7), replace(answer("b", None, problem="lost: x"), lost=True)], 4),
+        ([answer("a", 7), answer("b", None, problem="lost, says the host itself")], 127),
         (
             [
                 replace(answer("a", -9, problem="cannot be killed: PID 7"), unverified=True),
-                answer("b", 0, problem="lost"),
+                replace(answer("b", 0, problem="lost"), lost=True),
             ],
             5,
         ),
@@ -65,7 +66,7 @@ def test_worst_host_decides_the_exit_code(given: list[CommandResult], code: int)
 
 def test_interrupted_command_is_130_if_nothing_is_left() -> None:
     """What may be left somewhere is 5, and beats all."""
-    lost = replace(answer("b", None, problem="lost: x"), unverified=True)
+    lost = replace(answer("b", None, problem="lost: x"), unverified=True, lost=True)
 
     assert answers.answers_exit_code([answer("a", -9)], signal.SIGINT) == 130
     assert answers.answers_exit_code([answer("a", -9), lost], signal.SIGINT) == 5

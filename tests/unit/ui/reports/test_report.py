@@ -13,7 +13,7 @@ from runner.core.outcome.diagnosis import diagnose
 from runner.core.outcome.verdict import Verdict
 from runner.core.planning.build_plan import build_plan
 from runner.core.spec import Node
-from runner.ui.reports.report import attempt_header, final_report, run_header
+from runner.ui.reports.report import final_report, run_header
 from tests.golden.builders import RUN_ID, facts, plan, spec
 
 FOLDER = Path("runs/0314")
@@ -222,6 +222,7 @@ def test_a_run_begins_with_two_lines() -> None:
         run_header(replace(plan(1), cluster="a"))
         == f"run {RUN_ID}: train on a, rank 0, on CPU, gloo"
     )
-    assert attempt_header(replace(plan(2, 1), attempt=1)) == (
-        "attempt 2: a,b (lab), 2 nodes, 3 ranks, gloo\n  a  ranks 0-1, on CPU\n  b  rank 2, on CPU"
+    assert run_header(replace(plan(2, 1), attempt=1)) == (
+        f"run {RUN_ID}: train on a,b (lab), 2 nodes, 3 ranks, gloo, attempt 2\n"
+        "  a  ranks 0-1, on CPU\n  b  rank 2, on CPU"
     )

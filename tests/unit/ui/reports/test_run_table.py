@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.reports.run_table import Row, Table, next_step, render
+from runner.ui.reports.run_table import Row, next_step, render
 
 
 def row(run_id: str, folder: str) -> Row:
@@ -24,9 +24,9 @@ def test_folders_are_shown_where_a_run_is_of_another(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     own, unknown = row("run-a", str(tmp_path / "here")), row("run-c", "")
-    assert "FOLDER" not in render(Table([own, unknown], (), {}, {}), all_=False)
-    table = Table([own, row("run-b", str(tmp_path / "there")), unknown], (), {}, {})
-    lines = render(table, all_=False).splitlines()
+    assert "FOLDER" not in render([own, unknown], {}, {}, all_=False)
+    shown = [own, row("run-b", str(tmp_path / "there")), unknown]
+    lines = render(shown, {}, {}, all_=False).splitlines()
     assert [line.split()[-1] for line in lines] == ["FOLDER", ".", "~/there", "-"]
 
 

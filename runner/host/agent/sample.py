@@ -25,20 +25,15 @@ class Handler(RequestHandler):
 
     def on_sample(self, frame: Frame) -> None:
         """Begin a sample; it is the answer once the drivers have said theirs."""
-        if self._sampler is None:
-            self._sampler = Sampler(frame.data["node"])
+        self._sampler = self._sampler or Sampler(frame.data["node"])
         self._asked.append(frame)
         self.advance()
 
     def advance(self) -> None:
         """Answer with the sample once it is complete."""
-        if not self._asked or self._sampler is None:
-            return
-        sample = self._sampler.poll()
-        if sample is not None:
-            for frame in self._asked:
-                self.context.answer(frame, "sampled", sample=encode(sample))
-            self._asked.clear()
+        sample = self._sampler.poll() if self._sampler and self._asked else None
+        while sample is not None and self._asked:
+            self.context.answer(self._asked.pop(), "sampled", sample=encode(sample))
 
     def close(self) -> None:
         """End the sampler, and its child."""

@@ -1,4 +1,4 @@
-"""The plain console, for pipes and files: whole lines, each with its node and rank.
+"""The console: rank output, the runner's own lines, and on a terminal a status area below them.
 
 Threads write them. A console whose output is not read (a full pipe, a stopped terminal) holds up
 nothing else: the bytes that wait are counted, and callers check `is_full` before they fetch more.
@@ -6,8 +6,6 @@ nothing else: the bytes that wait are counted, and callers check `is_full` befor
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 import os
 import re
@@ -17,66 +15,85 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from runner.ui.console.lines import NO_RANK, LineAssembler, Source, Stream, clean_lines
-from runner.ui.console.progress_bar import ProgressBar
+from runner.ui.console.lines import (
+    NO_RANK,
+    LineAssembler,
+    LineDeduplicator,
+    LineStyler,
+    Source,
+    Stream,
+    clean_lines,
+    without_rates,
+)
+from runner.ui.console.progress_bar import STEP_KEY, ProgressBar
+from runner.ui.console.status_area import StatusArea
 from runner.ui.console.traceback_folding import TracebackFolder
-from runner.ui.console.writer import Writer
-from runner.ui.layout import message_width
+from runner.ui.console.writer import ERR, OUT, Writer
+from runner.ui.layout import terminal_width
 from runner.ui.output import message_text
 
 MAX_WAITING_BYTES = 8 << 20  # the number of bytes that may wait to be written
 MAX_LINE_BYTES = 1 << 20  # the size of the pieces in which an endless line is written
-TICK_S = 0.25
-FIGURES_S = 30.0  # the interval at which figures are shown that no line has
-OUT, ERR = 1, 2
+FIGURES_S = 30.0  # the interval at which figures are shown without an area
+MAX_BEHIND = 1 << 12  # with more bytes waiting, no line waits for equal ones
 SEEN_LINES = 40  # the last lines, which a person still sees
 SEEN_BYTES = 1 << 14
-_TORCH_PREFIX = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
 READER_GONE_NOTE = (
     b"note: the output is no longer read; the run continues, and its log files are complete\n"
 )
 
+_TORCH_PREFIX = re.compile(rb"^\[rank\d+\]: ?", re.MULTILINE)
+
 
 class Console:
-    """Ranks' output on their own streams, and the runner's lines on standard error.
+    """Ranks' output, and the runner's lines, which are on standard error.
 
     A line that redraws itself with carriage returns (a progress bar) is shown in its last form.
     An unfinished line is shown after a second, and its rest as a line of its own. Of lines of mere
     figures only the last is shown now and then, in words.
-    """
 
-    _has_area = False
+    If it `is_live`, all is on one terminal, with an area for figures and unfinished lines, and
+    equal lines from many ranks within a fifth of a second are one.
+    """
 
     def __init__(
         self,
         ranks: Collection[int] | None = None,
+        nodes: Sequence[str] = (),
         reader_gone_note: bytes = READER_GONE_NOTE,
         *,
+        is_live: bool = False,
         raw: bool = False,
-        folds_tracebacks: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the writers; `ranks` are those whose output is shown, None for all.
 
         Unless `raw`, escape sequences in it are dropped, except for colours on a terminal.
-        `folds_tracebacks` is for a run that goes on: see `first_failure`.
         """
         self._ranks = ranks
-        self._reader_gone_note = reader_gone_note
         self._raw = raw
         self._clock = clock
-        self._coloured = {fd for fd in (OUT, ERR) if os.isatty(fd) and not os.getenv("NO_COLOR")}
-        self._is_muted = False
         self._work_folders: dict[str, bytes] = {}
-        width = functools.partial(message_width, ERR)
-        self._folder = TracebackFolder(width, self._bare, is_active=folds_tracebacks)
+        self._folder: TracebackFolder | None = None
         self._bar: ProgressBar | None = None
         self._next_figures = 0.0
+        self._is_muted = False
         self._last_pieces: deque[bytes] = deque(maxlen=SEEN_LINES)  # shown where messages are
         self._lock = threading.Lock()
         self._assembler = LineAssembler(MAX_LINE_BYTES)
+        self._equal_lines = LineDeduplicator() if is_live else None
+        has_colour = is_live and not os.environ.get("NO_COLOR")
+        self._styler = LineStyler(nodes, has_colour=has_colour)
+        self._area = StatusArea(nodes, colour=has_colour)
         sys.stdout.flush()
-        self._writers = self._open_writers()
+
+        # One writer where both are the same terminal or file, so that lines keep their order; else
+        # two, so that a blocked pipe does not hold back messages.
+        area = self._area if is_live else None
+        writer = Writer(OUT, self._tick, reader_gone_note, area)
+        self._writers = {OUT: writer, ERR: writer}
+        if not _is_one_output():
+            self._writers[ERR] = Writer(ERR, self._tick)
         for writer in set(self._writers.values()):
             writer.start()
 
@@ -92,23 +109,27 @@ class Console:
 
     def message(self, text: str) -> None:
         """Write lines of the runner's own, after earlier ones of ranks; they may quote hosts."""
-        self._put_message(encode_lines(text))
+        self._put_message(message_text(text, ERR))
 
     def phase(self, text: str, elapsed_s: float = 0.0) -> None:
         """Note the phase ("connecting", "running", "stopping") and how long it has lasted."""
+        self._area.phase(text, elapsed_s)
 
     def node_status(self, node: str, text: str) -> None:
         """Note the state of a node: "ready", "2 of 4 ranks", "lost"."""
+        self._area.node_status(node, text)
 
     def verdict(self, text: str) -> None:
-        """Write the report that ends a run."""
-        self._put_message(encode_lines(text))
+        """Write the report that ends a run, in place of the area."""
+        self._area.has_ended = True
+        self._put_message(self._styler.style_report(message_text(text, ERR)))
 
     def rank_output(self, node: str, rank: int, stream: str, data: bytes) -> None:
         """Write a rank's output by whole lines; an unfinished one waits for its end.
 
         `NO_RANK` stands for a command on the node.
         """
+        self._area.heard()
         if self._ranks is not None and rank not in (*self._ranks, NO_RANK):
             return
         key = (Source(node, rank), OUT if stream == "out" else ERR)
@@ -124,11 +145,14 @@ class Console:
         """
         with self._lock:
             self._work_folders = {node: f"{at}/".encode() for node, at in work_folders.items()}
-            self._bar = None if self._raw else ProgressBar(pattern, is_hidden=not self._has_area)
+            if not self._raw:
+                self._bar = ProgressBar(pattern)
+                self._folder = TracebackFolder(lambda: terminal_width(ERR))
 
     def rank_metrics(self, node: str, rank: int, data: bytes) -> None:
-        """Note what a rank appended to the file of its metrics; it is no output."""
-        if self._bar and (self._ranks is None or rank in self._ranks):
+        """Show in the area what a rank appended to the file of its metrics; it is no output."""
+        self._area.heard()
+        if self._bar and self._is_live and (self._ranks is None or rank in self._ranks):
             with self._lock:
                 self._bar.feed(Source(node, rank), data, self._clock())
 
@@ -138,19 +162,22 @@ class Console:
         Of those on the node without a `rank`, or of that rank, all lines are shown. `is_over`: the
         attempt is, and its logs are read in no order of time.
         """
-        with self._lock:
-            self._folder.fold_except(node, rank, math.inf if is_over else self._clock())
+        if self._folder:
+            with self._lock:
+                self._folder.fold_except(node, rank, math.inf if is_over else self._clock())
 
     def recovered(self) -> None:
         """Show whole tracebacks again: the ranks go on without what failed."""
-        with self._lock:
-            self._put_held_lines()
-            self._folder.keep_whole()
+        if self._folder:
+            with self._lock:
+                self._put_tracebacks()
+                self._folder = TracebackFolder(lambda: terminal_width(ERR))
 
     def has_just_shown(self, node: str, lines: Sequence[str]) -> bool:
         """Return whether all these lines of a rank are among the last that were shown."""
         seen = b"\n".join(self._last_pieces).split(b"\n")[-SEEN_LINES:]
-        bare = self._bare(Source(node, NO_RANK), "\n".join(lines).encode(errors="surrogateescape"))
+        text = "\n".join(lines).encode(errors="surrogateescape")
+        bare = _TORCH_PREFIX.sub(b"", self._with_short_paths(node, text))
         return set(bare.split(b"\n")) <= set(seen)
 
     def mute(self) -> None:
@@ -161,13 +188,17 @@ class Console:
         """Write an attempt's unfinished last lines before the next attempt starts."""
         with self._lock:
             self._put_last_lines()
-        self.recovered()
+            self._bar = None
+            self._folder = None
+            self._assembler = LineAssembler(MAX_LINE_BYTES)
         self._is_muted = False
 
     def flush_ranks(self, deadline_s: float = 0.0) -> None:
-        """Write unfinished last lines and everything before them, in `deadline_s` at most."""
+        """Write ranks' last lines and all before them, in `deadline_s` at most; end the area."""
         with self._lock:
             self._put_last_lines()
+        self._area.has_ended = True
+        self._writers[ERR].put(b"")
         deadline = time.monotonic() + deadline_s
         writers = self._writers.values()
         while any(each.waiting_pieces and each.is_alive() for each in writers):
@@ -189,84 +220,103 @@ class Console:
         writers = self._writers.values()
         return max(each.waiting_bytes if each.is_alive() else 0 for each in writers)
 
-    def _open_writers(self) -> dict[int, Writer]:
-        # One writer where both are the same terminal or file, so that lines keep their order; else
-        # two, so that a blocked pipe does not hold back messages.
-        descriptors = (OUT,) if _is_one_output() else (OUT, ERR)
-        writers = [Writer(fd, TICK_S, self._tick, self._on_reader_gone) for fd in descriptors]
-        return {OUT: writers[0], ERR: writers[-1]}
+    @property
+    def _is_live(self) -> bool:
+        return self._equal_lines is not None
 
     def _tick(self) -> None:
+        """Write what has waited long enough, and show what is not finished."""
         with self._lock:
             now = self._clock()
-            # While a reader is slow, nothing more is fetched from the hosts.
-            idle_since = max(writer.idle_since for writer in self._writers.values())
-            self._assembler.defer(now if self._waiting_bytes else idle_since)
-            for stream, partial in self._assembler.pop_overdue(now):
-                self._take_lines(stream, partial)
-            self._put_held_lines(now)
+            self._put_tracebacks(now)
+            self._put_equal_lines(now)
+            if self._is_live:
+                pending = self._assembler.pending(now)
+                self._area.progress(pending, self._bar.state(now) if self._bar else None)
+                return
+            if not self._waiting_bytes:  # else nothing more may have been fetched from the hosts
+                for stream, partial in self._assembler.pop_overdue(now):
+                    self._take_lines(stream, partial)
             if now >= self._next_figures:
                 self._put_figures(now)
 
-    def _on_reader_gone(self, descriptor: int) -> None:
-        if descriptor == OUT:
-            with contextlib.suppress(OSError):
-                os.write(ERR, self._reader_gone_note)
-
-    def _put_message(self, data: bytes) -> None:
-        self._writers[ERR].put(ERR, data)
+    def _put_message(self, lines: str) -> None:
+        """Write whole lines, after those that wait for equal ones."""
+        with self._lock:
+            self._put_equal_lines()
+            self._writers[ERR].put(f"{lines.rstrip()}\n".encode())
 
     def _put_last_lines(self) -> None:
         """Write what ranks have not finished, and the last figures, which stay as other lines."""
-        for stream, partial in self._assembler.pop_all():
+        for stream, partial in self._assembler.pop_overdue():
             self._take_lines(stream, partial)
-        self._put_held_lines()
+        self._put_tracebacks()
+        self._put_equal_lines()
         self._put_figures(None)
-        if self._bar:
-            self._bar.begin_anew()
 
     def _put_figures(self, now: float | None) -> None:
         """Write the figures that no line has shown, if there are any."""
-        state = self._bar.state(now) if self._bar and self._bar.has_news else None
-        if self._bar and state:
-            self._bar.has_news = False
+        state = self._bar.pop_news(now) if self._bar else None
+        if state:
             self._next_figures = self._clock() + FIGURES_S
-            self._emit((state.source,), OUT, "  ".join(state.texts).encode())
+            self._emit([state.source], OUT, "  ".join(state.texts).encode())
 
     def _take_lines(self, stream: Stream, lines: bytes) -> None:
         """Write lines, except for tracebacks, which wait."""
-        shown = self._folder.feed(stream, lines, self._clock())
+        lines = self._with_short_paths(stream[0].node, lines)
+        shown = self._folder.feed(stream, lines, self._clock()) if self._folder else lines
         if shown is not None:
             self._put_lines(stream, shown)
 
-    def _put_held_lines(self, now: float = math.inf) -> None:
-        for stream, lines in self._folder.pop_due(now):
+    def _put_tracebacks(self, now: float = math.inf) -> None:
+        for stream, lines in self._folder.pop_due(now) if self._folder else ():
             self._put_lines(stream, lines)
 
     def _put_lines(self, stream: Stream, lines: bytes) -> None:
-        shown = self._output(stream, lines)
-        if shown is not None:
-            self._emit((stream[0],), stream[1], shown)
+        """Write what is shown of lines, at once or with equal ones of other ranks.
 
-    def _output(self, stream: Stream, lines: bytes) -> bytes | None:
+        A progress bar that has ended is no error, and equal to others whatever its rates.
+        """
+        source, descriptor = stream
+        now = self._clock()
+        for piece in lines.split(b"\n") if self._is_live and b"\r" in lines else [lines]:
+            shown = self._shown(stream, piece)
+            if shown is None:
+                continue
+            is_behind = self._writers[ERR].waiting_bytes > MAX_BEHIND
+            if self._equal_lines and piece.startswith(b"\r"):
+                same = without_rates(shown.decode(errors="surrogateescape"))
+                self._equal_lines.add((source, OUT), shown, now, same)
+            elif self._equal_lines and not is_behind and self._equal_lines.accepts(shown):
+                self._equal_lines.add(stream, shown, now)
+            else:
+                self._put_equal_lines()
+                self._emit([source], descriptor, shown)
+
+    def _shown(self, stream: Stream, lines: bytes) -> bytes | None:
         """Return what is shown of lines, without mere figures; None for nothing."""
         source, descriptor = stream
-        shown: bytes | None = self._bare(source, lines.replace(b"\r", b""))
-        if self._bar and shown is not None and source.rank != NO_RANK:
-            shown = self._bar.take(source, shown, self._clock())
-        if self._raw or shown is None:
-            return shown
-        return clean_lines(shown, keep_colours=descriptor in self._coloured)
-
-    def _bare(self, source: Source, lines: bytes) -> bytes:
-        """Return lines without what our own prefix says, and where the node has its code."""
+        lines = lines.replace(b"\r", b"")
         if b"[rank" in lines:
             lines = _TORCH_PREFIX.sub(b"", lines)
-        folder = self._work_folders.get(source.node)
+        # Without an area, only lines of mere figures are worth a look.
+        if self._bar and source.rank != NO_RANK and (self._is_live or STEP_KEY in lines):
+            others = self._bar.take(source, lines, self._clock())
+            if others is None:
+                return None
+            lines = others
+        if self._raw:
+            return lines
+        return clean_lines(lines, keep_colours=self._writers[descriptor].takes_colours)
+
+    def _with_short_paths(self, node: str, lines: bytes) -> bytes:
+        """Return lines with paths below the node's copy of the code as in the project."""
+        folder = self._work_folders.get(node)
         return lines.replace(folder, b"") if folder else lines
 
-    def _prefix(self, sources: Sequence[Source], descriptor: int) -> bytes:  # noqa: ARG002
-        return f"[{sources[0].label}] ".encode()
+    def _put_equal_lines(self, now: float = math.inf) -> None:
+        for held in self._equal_lines.pop_due(now) if self._equal_lines else ():
+            self._emit(held.sources, held.descriptor, held.line)
 
     def _emit(self, sources: Sequence[Source], descriptor: int, lines: bytes) -> None:
         """Write lines, all with the same prefix."""
@@ -275,17 +325,12 @@ class Console:
             return
         if writer is self._writers[ERR]:
             self._last_pieces.append(lines[-SEEN_BYTES:])
-        prefix = self._prefix(sources, descriptor)
-        writer.put(descriptor, prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
+        prefix = self._styler.prefix(sources, has_mark=self._is_live and descriptor == ERR)
+        writer.put(prefix + lines.replace(b"\n", b"\n" + prefix) + b"\n")
 
 
 def _is_one_output() -> bool:
     return os.path.samestat(os.fstat(OUT), os.fstat(ERR))
-
-
-def encode_lines(text: str) -> bytes:
-    """Return text as whole lines of bytes that can always be written, and only show."""
-    return f"{message_text(text, ERR).rstrip()}\n".encode()
 
 
 def open_console(
@@ -301,8 +346,5 @@ def open_console(
     (`| tee`), where its lines and the status area would overwrite each other.
     """
     is_screen = os.environ.get("TERM", "dumb") not in ("dumb", "") and os.isatty(OUT)
-    if ui != "auto" or not is_screen or not _is_one_output():
-        return Console(ranks, reader_gone_note, raw=ui == "raw", folds_tracebacks=True)
-    from runner.ui.console.live import LiveConsole
-
-    return LiveConsole(ranks, nodes)
+    is_live = ui == "auto" and is_screen and _is_one_output()
+    return Console(ranks, nodes, reader_gone_note, is_live=is_live, raw=ui == "raw")

@@ -1,4 +1,4 @@
-"""The plain console: whole lines, and no rank waits for it."""
+"""The console in a pipe: whole lines, and no rank waits for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from runner.ui.console import plain
-from runner.ui.console.plain import Console
+from runner.ui.console import console, writer
+from runner.ui.console.console import Console
 from tests.lab.waiting import PATIENCE, wait_until
 
 
@@ -45,7 +45,7 @@ class Pipe:
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     pipe = Pipe()
-    monkeypatch.setattr(plain, "OUT", pipe.writing)
+    monkeypatch.setattr(console, "OUT", pipe.writing)
     yield pipe
     pipe.drop()
 
@@ -53,7 +53,8 @@ def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
 @pytest.fixture
 def err(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     pipe = Pipe()
-    monkeypatch.setattr(plain, "ERR", pipe.writing)
+    for module in (console, writer):
+        monkeypatch.setattr(module, "ERR", pipe.writing)
     yield pipe
     pipe.drop()
 
@@ -108,7 +109,7 @@ def test_console_that_nobody_reads_is_full(
     out: Pipe, err: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`show` never waits; who asks `full` knows when to fetch no more, and when to go on."""
-    monkeypatch.setattr(plain, "MAX_WAITING_BYTES", 1000)
+    monkeypatch.setattr(console, "MAX_WAITING_BYTES", 1000)
     line = b"x" * 99 + b"\n"
     shown = Console()
     shown.rank_output("a", 0, "out", line * 2000)
@@ -216,6 +217,6 @@ def test_what_was_shown_last_is_known() -> None:
     assert shown.has_just_shown("a", ["File /work/t.py", "ValueError: x"])
     assert not shown.has_just_shown("a", ["File /work/t.py", "ValueError: y"])
     assert not shown.has_just_shown("a", ["elsewhere"])
-    shown.rank_output("a", 0, "err", b"x\n" * plain.SEEN_LINES)
+    shown.rank_output("a", 0, "err", b"x\n" * console.SEEN_LINES)
     assert not shown.has_just_shown("a", ["ValueError: x"])
     shown.close()

@@ -1,11 +1,11 @@
-"""Tables of the verbs."""
+"""What is told of an attempt under way."""
 
 from __future__ import annotations
 
 import pytest
 
 from runner.core.protocol.events import Event, ProgressResumed, Stalled
-from runner.ui.reports import tables
+from runner.workflows.reporting import StallReporter
 from tests.golden.builders import plan
 
 
@@ -20,7 +20,7 @@ from tests.golden.builders import plan
 def test_a_stall_is_reported_once_all_hosts_have_seen_it(history: str, told: str) -> None:
     """One host alone may see a short progress; the record of one is read before another's."""
     messages: list[str] = []
-    reporter = tables.StallReporter(plan(1, 1), messages.append, lambda _: "")
+    reporter = StallReporter(plan(1, 1), messages.append, lambda _: "")
     for step in history.split():
         body = Stalled(2.0, problem="no answer") if step[1] == "+" else ProgressResumed()
         reporter.on_event(Event("run", step[0], 0, 0, 0.0, 0.0, body))

@@ -1,1 +1,0 @@
-"""Load requests: how busy this host is."""

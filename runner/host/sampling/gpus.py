@@ -1,0 +1,230 @@
+"""GPU child: the process that asks the driver of GPUs for samples.
+
+A driver may hang or crash whoever asks it. The child is forked by the loop of its parent, who asks
+by a byte and never waits for the answer. One that hung or crashed is replaced after a pause; the
+rest of a sample comes without it. It ends with its parent: by the kernel's signal, and at the end
+of its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
+
+from runner.core.codec import decode, encode
+from runner.core.model.facts import GpuProcess
+from runner.core.model.samples import GpuSample, GpuUser
+from runner.core.protocol.paths import is_run_id
+from runner.host.gpu import nvml
+from runner.host.process import bounded_child, procfs, subreaper
+
+ANSWER_S = 3.0  # how long a driver may take
+RETRY_S = 60.0  # after its child hung or crashed the driver is asked again
+
+MAX_GPUS = 64
+MAX_USERS = 8  # of one GPU, those with most memory first
+FOREVER_S = 1e9  # how long the child may live
+THROTTLE_REASONS = {
+    "power": 0x4 | 0x80,  # the power cap; the power brake
+    "thermal": 0x20 | 0x40,  # the driver's, the hardware's
+    "hardware": 0x8,  # any slowdown by the hardware
+}
+"""Bits of nvmlClocksEventReasons; idle, settings of applications and sync boost are no trouble."""
+
+CLOCK_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"  # newer drivers have it, too
+
+Value = TypeVar("Value")
+
+_GRAPHICS_TEMPERATURE = ctypes.c_uint(0)  # NVML_TEMPERATURE_GPU
+_MAX_TEXT = 100
+
+
+@dataclass(frozen=True)
+class GpuAnswer:
+    """What the driver says."""
+
+    gpus: Tuple[GpuSample, ...] = ()
+    error: str = ""  # why there are none
+
+
+class GpuChild:
+    """The child, and its successors; at most one is there at a time."""
+
+    def __init__(self) -> None:
+        self._child: Optional[bounded_child.BoundedChild] = None
+        self._input_fd = -1  # of the child
+        self._asked_at = 0.0  # unless no answer is awaited
+        self._retry_at = 0.0
+        self._problem = ""
+
+    @property
+    def pids(self) -> FrozenSet[int]:
+        """The child, as long as it is there: one that hangs in the kernel outlives SIGKILL."""
+        pid = self._child.pid if self._child else 0
+        return frozenset((pid,)) if pid and procfs.is_running(pid) else frozenset()
+
+    def poll(self) -> Optional[GpuAnswer]:
+        """Return what the driver says now, or why it does not; None while that is awaited."""
+        now = time.monotonic()
+        child = self._child
+        if child is None or child.code is not None:
+            if now < self._retry_at or self.pids:
+                return GpuAnswer(error=self._problem)
+            try:
+                child = self._start()
+            except OSError as error:
+                return self._give_up(f"no process can ask the driver: {error.strerror}")
+        if not self._asked_at:
+            self._asked_at = now
+            with contextlib.suppress(OSError):  # it has ended
+                os.write(self._input_fd, b"?")
+        child.advance()
+        if child.raw_report.endswith(b"\n"):
+            self._asked_at = 0.0
+            report = child.report()
+            child.raw_report = b""
+            try:
+                return decode(GpuAnswer, report)
+            except ValueError as error:  # a driver that reports nonsense
+                return GpuAnswer(error=f"NVML: {error}"[:200])
+        problem = ""
+        if child.code is not None:
+            end = f"was ended by signal {-child.code}" if child.code < 0 else f"ended: {child.text}"
+            problem = f"the process that asks the driver {end}"[:200]
+        elif now - self._asked_at > ANSWER_S:
+            problem = f"the driver did not answer within {ANSWER_S:g} s"
+        return self._give_up(problem) if problem else None
+
+    def close(self) -> None:
+        """End the child; one that hangs in the kernel is not waited for."""
+        if self._child is not None:
+            self._child.kill()
+        if self._input_fd >= 0:
+            os.close(self._input_fd)
+            self._input_fd = -1
+
+    def _give_up(self, problem: str) -> GpuAnswer:
+        self.close()
+        self._problem = problem
+        self._retry_at = time.monotonic() + RETRY_S
+        return GpuAnswer(error=problem)
+
+    def _start(self) -> bounded_child.BoundedChild:
+        input_fd, self._input_fd = os.pipe()
+        self._asked_at = 0.0
+        serve = functools.partial(_serve, os.getpid())
+        self._child = bounded_child.BoundedChild(serve, FOREVER_S, input_fd)
+        os.close(input_fd)
+        return self._child
+
+
+def _serve(parent_pid: int) -> None:
+    """Answer each byte of the standard input, in the child."""
+    subreaper.die_with_parent(signal.SIGKILL)  # not by one that is dead already
+    reader = GpuReader()
+    while os.getppid() == parent_pid and os.read(0, 1):
+        bounded_child.report_facts(**encode(reader.answer()))
+
+
+class GpuReader:
+    """Asks the driver, and waits for it; keeps the library open."""
+
+    def __init__(self) -> None:
+        self._library: Optional[nvml.Nvml] = None
+        self._users: Dict[int, str] = {}
+
+    def answer(self) -> GpuAnswer:
+        """Return what the driver says of all GPUs."""
+        try:
+            library = self._library or nvml.Nvml()
+            self._library = library
+            count = min(library.device_count(), MAX_GPUS)
+            return GpuAnswer(tuple(self._read_gpu(library, index) for index in range(count)))
+        except Exception as failure:  # noqa: BLE001 (the parent is to know)
+            self._library = None
+            return GpuAnswer(error=f"NVML: {failure}"[:_MAX_TEXT])
+
+    def _read_gpu(self, library: nvml.Nvml, index: int) -> GpuSample:
+        """Return a sample; a value that the driver does not know or withholds is None."""
+        name = ""
+
+        def number(function: str, *args: object) -> Optional[int]:
+            values = _known(lambda: library.query_ints(function, device, *args))
+            return values[0] if values else None
+
+        try:
+            device = library.handle(index)
+            name = library.query_text("nvmlDeviceGetName", device)
+            rates = library.utilization(index)
+            used, total = _known(lambda: library.memory(device)) or (None, None)
+            power_mw = number("nvmlDeviceGetPowerUsage")
+            limit_mw = number("nvmlDeviceGetEnforcedPowerLimit")
+            wide = ctypes.c_ulonglong
+            clocks = _known(lambda: library.query_ints(CLOCK_REASONS, device, kind=wide)) or (0,)
+            processes = _known(lambda: library.processes(device)) or ()
+            largest = sorted(processes, key=lambda process: -process.memory)[:MAX_USERS]
+            return GpuSample(
+                index,
+                name,
+                utilization=rates and min(100, rates[0]),
+                memory_used=used,
+                memory_total=total,
+                power_w=None if power_mw is None else power_mw / 1000,
+                power_limit_w=None if limit_mw is None else limit_mw / 1000,
+                temperature_c=number("nvmlDeviceGetTemperature", _GRAPHICS_TEMPERATURE),
+                throttled=tuple(why for why, mask in THROTTLE_REASONS.items() if clocks[0] & mask),
+                users=tuple(map(self._user, largest)),
+            )
+        except nvml.NvmlError as error:
+            return GpuSample(index, name, error=str(error)[:_MAX_TEXT])
+
+    def _user(self, process: GpuProcess) -> GpuUser:
+        """Return whose process this is.
+
+        The pid is the driver's: that of the machine. In a PID namespace of our own there may be no
+        such process, then only the pid is known.
+        """
+        folder = f"/proc/{process.pid}"
+        environ = procfs.read_text(f"{folder}/environ")  # "" where it is hidden
+        match = re.search(r"(?:^|\0)RUNNER_RUN_ID=([^\0]*)", environ)
+        try:
+            user = self._user_name(os.stat(folder).st_uid)
+        except OSError:
+            user = ""
+        return GpuUser(
+            process.pid,
+            user,
+            procfs.process_command(process.pid)[:_MAX_TEXT],
+            process.memory,
+            run_id=match[1] if match and is_run_id(match[1]) else "",
+        )
+
+    def _user_name(self, uid: int) -> str:
+        """Return the user's number until a thread of its own knows the name: DNS may hang."""
+
+        def find() -> None:
+            self._users[uid] = procfs.user_name(uid)
+
+        if uid not in self._users:
+            self._users[uid] = str(uid)
+            with contextlib.suppress(RuntimeError):  # no more threads
+                threading.Thread(target=find, daemon=True).start()
+        return self._users[uid]
+
+
+def _known(ask: Callable[[], Value]) -> Optional[Value]:
+    """Return what the driver says; None if it does not, unless the GPU is broken."""
+    try:
+        return ask()
+    except nvml.NvmlError as error:
+        if error.broken:
+            raise
+        return None
