@@ -22,7 +22,6 @@ from runner.ui.output import show
 from runner.ui.problems import render_problems
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 Body = Callable[..., int]
 
@@ -199,29 +198,27 @@ def verb(
     return make
 
 
-def run_option(text: str = "the run's id; by default the latest run") -> Callable[[Body], Body]:
-    """Return the flag that names a run."""
-    return click.option("--run", default="", metavar="latest", help=text, shell_complete=_complete)
-
-
-def runs_option() -> Callable[[Body], Body]:
-    """Return the flag that names runs on record."""
-    return click.option(
-        "--run",
-        multiple=True,
-        metavar="latest",
-        help="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
-        shell_complete=_complete,
-    )
-
-
-def key_option(text: str) -> Callable[[Body], Body]:
-    """Return the flag that names a key."""
-    return click.option(
-        "--key", default="", metavar="cluster.python", help=text, shell_complete=_complete
-    )
-
-
+run_option = click.option(
+    "--run",
+    default="",
+    metavar="latest",
+    help="the run's id, or latest",
+    shell_complete=_complete,
+)
+runs_option = click.option(
+    "--run",
+    multiple=True,
+    metavar="latest",
+    help="a run id or its beginning, latest, a folder, or a sweep's id; repeatable",
+    shell_complete=_complete,
+)
+key_option = click.option(
+    "--key",
+    default="",
+    metavar="cluster.python",
+    help="a key; all values below it",
+    shell_complete=_complete,
+)
 json_option = click.option("--json", "json_", is_flag=True, help="print JSON")
 
 

@@ -22,29 +22,26 @@ from runner.ui.output import note
 LAUNCH = "launch"
 ALIASES = {"kill": "stop", "status": "ps", "run": LAUNCH}
 
-_SAME_MEANING = {
-    "attach": ("follow", "reattach", "tail", "watch"),
-    "check": ("doctor", "preflight", "test", "validate", "verify"),
-    "clean": ("delete", "gc", "prune", "purge", "remove", "rm"),
-    "compare": ("diff", "table"),
-    "config": ("cfg", "show"),
-    "deploy": ("push", "rsync", "sync", "upload"),
-    "exec": ("cmd", "pdsh", "shell", "ssh"),
-    "export": ("tensorboard", "tb"),
-    "init": ("configure", "create", "new", "setup"),
-    "logs": ("cat", "output"),
-    "ps": ("jobs", "list", "ls", "queue", "runs", "squeue"),
-    "pull": ("cp", "download", "fetch", "get"),
-    "stacks": ("debug", "py-spy", "trace"),
-    "stop": ("abort", "cancel", "down", "end", "scancel", "terminate"),
-    "top": ("gpus", "gpustat", "htop", "monitor", "nvidia-smi", "nvitop"),
-    "--version": ("version",),
-    "why": ("inspect", "reason"),
-    "rerun=latest": ("again", "repeat", "restart", "resume", "retry"),
-    "dry_run=true": ("dry-run", "dryrun", "plan"),
-    "cluster=NAME task=NAME": ("start", "submit", "train", "up"),
+MEANINGS = {
+    word: meant
+    for meant, words in (
+        ("attach", "follow reattach watch tail"),
+        ("check", "doctor preflight test validate"),
+        ("clean", "delete gc prune purge rm"),
+        ("deploy", "push rsync sync upload"),
+        ("exec", "pdsh shell ssh"),
+        ("init", "create new setup"),
+        ("ps", "jobs list ls queue runs squeue"),
+        ("pull", "cp download fetch get"),
+        ("stop", "abort cancel end scancel terminate"),
+        ("top", "gpus gpustat htop nvidia-smi nvitop"),
+        ("rerun=latest", "again repeat restart resume retry"),
+        ("dry_run=true", "dry-run plan"),
+        ("cluster=NAME task=NAME", "start submit train up"),
+        ("--version", "version"),
+    )
+    for word in words.split()
 }
-MEANINGS = {word: meant for meant, words in _SAME_MEANING.items() for word in words}
 """What people call things elsewhere, and the word for it here."""
 
 OTHER_LAUNCHERS = re.compile(
@@ -90,7 +87,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     for index, word in enumerate(ours):
         is_value = index > 0 and ours[index - 1] in OUR_FLAGS
         if not is_value and _is_program(word):
-            after = list(words[len(words[:separator]) - len(ours) + index + 1 :])
+            after = list(words[separator - len(ours) + index + 1 :])
             passed_on = after[1:] if after[:1] == ["--"] else after
             if flag := next((each for each in OUR_FLAGS if each in after), ""):
                 note(f"{flag} after {word} is for {word}; flags of ours come before it")

@@ -9,7 +9,7 @@ from runner.cli.verb import Count, run_option, verb
 
 
 @verb("attach", examples={"attach": "the latest run", "attach 1128-0931-fit-a1b2": "another"})
-@run_option()
+@run_option
 @click.option(
     "-n",
     "--tail",

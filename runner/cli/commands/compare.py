@@ -29,7 +29,7 @@ MAX_TEXT = 1 << 20
     "compare",
     examples={"compare": "the last 10 runs", "compare --sort -loss": "by a column, reversed"},
 )
-@runs_option()
+@runs_option
 @click.option(
     "--sort", default="", metavar="loss", help="any column or key; -COLUMN for the most first"
 )

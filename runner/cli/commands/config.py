@@ -17,7 +17,7 @@ from runner.ui.output import show
     keys=None,
     examples={"config cluster.ssh --cluster lab3": "a part of it"},
 )
-@key_option("only the part below this key")
+@key_option
 @click.option("--resolve", is_flag=True, help="with every ${...} resolved")
 @json_option
 def config(selection: Selection, key: str, resolve: bool, json_: bool) -> int:

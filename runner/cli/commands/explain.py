@@ -18,7 +18,7 @@ from runner.ui.output import show
     keys=None,
     examples={"explain cluster.python --cluster lab3": "its file and line"},
 )
-@key_option("every value at or below it is explained")
+@key_option
 @json_option
 def explain(selection: Selection, key: str, json_: bool) -> int:
     """Show which file or override set a value, and what it overrides."""

@@ -35,7 +35,7 @@ NO_METRICS = "printed no metrics"
     metavar="tb",
     help="write TensorBoard's event files into this folder, below it one for each run",
 )
-@runs_option()
+@runs_option
 def export(run: tuple[str, ...], tensorboard: str) -> int:
     """Write the metrics and keys of runs on record for TensorBoard.
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rank", multiple=True, metavar="0,4-7", help="only these ranks; repeatable")
 @click.option("--node", default="", metavar="gpu2", help="only the ranks of this node")
-@run_option()
+@run_option
 def logs(
     selection: Selection,
     run: str,

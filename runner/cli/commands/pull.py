@@ -14,7 +14,7 @@ from runner.ui.problems import render_problems
 
 
 @verb("pull")
-@run_option()
+@run_option
 @json_option
 def pull(selection: Selection, run: str, json_: bool) -> int:
     """Download the logs, records and outputs of a run into runs/RUN.

@@ -31,7 +31,7 @@ MAX_BEFORE = 20  # of the newest records are searched for the run before
     metavar="5",
     help="write it again every so many seconds until the runs have ended; the page follows",
 )
-@runs_option()
+@runs_option
 def report(run: tuple[str, ...], out: str, watch: str) -> int:
     """Write what a run did as a page for a browser, in one file.
 

@@ -22,7 +22,7 @@ SECOND_LOOK_S = 1.0
 
 
 @verb("stacks")
-@run_option()
+@run_option
 @json_option
 def stacks(selection: Selection, run: str, json_: bool) -> int:
     """Show the Python stacks of every rank of a run, with equal stacks folded.

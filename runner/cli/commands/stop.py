@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "stop",
     examples={"stop latest": "the last run of this folder", "stop 1128-0931-fit-a1b2": "another"},
 )
-@run_option("the run's id, or latest: the last run that has not ended")
+@run_option
 @click.option(
     "-y",
     "--yes",

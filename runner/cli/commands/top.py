@@ -22,7 +22,7 @@ LIKE_A_RUN = re.compile(r"\d{4}-\d{4}-")
     subject="cluster",
     examples={"top lab3": "its machines", "top --run latest": "those of a run"},
 )
-@run_option("only this run and its hosts: its id, or latest")
+@run_option
 @click.option("--once", is_flag=True, help="print a table once, as in a pipe")
 @click.option("--json", "json_", is_flag=True, help="print JSON once")
 def top(selection: Selection, run: str, once: bool, json_: bool) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @verb("why")
-@run_option()
+@run_option
 @json_option
 def why(selection: Selection, run: str, json_: bool) -> int:
     """Print again how a run ended, and why.
