@@ -51,10 +51,10 @@ def _problem(error: click.UsageError) -> Problem:
     command = error.ctx.command if error.ctx else PROGRAM
     if isinstance(error, click.NoSuchOption):
         flags = [name for option in (*command.params, *PROGRAM.params) for name in option.opts]
-        return unknown_flag(verb or "runner", error.option_name, flags)
+        return unknown_flag(verb or "", error.option_name, flags)
     if isinstance(error, click.BadOptionUsage):
         flag = error.option_name
-        example = next(each.metavar for each in command.params if flag in each.opts)
+        example = next((each.metavar for each in command.params if flag in each.opts), None)
         if not example:
             return Problem(flag, "takes no value", hint)
         return Problem(flag, "needs a value", f"such as {path} {flag} {example}\n{hint}")

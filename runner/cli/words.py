@@ -114,6 +114,8 @@ def _refuse_first_word(words: Sequence[str]) -> None:
     if looks_like_key(first) or is_yaml or names_file(first) or words[1:2] == ["="]:
         return
     verbs = [*verb_names(), *ALIASES]
+    if first in verbs:
+        return
     after = words[1] if len(words) > 1 else ""
     hint = ""
     if meant := _meant_setting(first, after) or MEANINGS.get(first):
@@ -188,7 +190,8 @@ def looks_like_key(word: str) -> bool:
 
 
 def _flags_hint(verb: str) -> str:
-    return f"`{this_program()} {verb} --help` lists the flags"
+    program = " ".join(filter(None, (this_program(), verb)))
+    return f"`{program} --help` lists the flags"
 
 
 def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> Problem:
@@ -204,7 +207,7 @@ def unknown_flag(verb: str, flag: str, flags: Sequence[str]) -> Problem:
     elif not hint and verb == "exec":
         hint = "the command comes after `--`"
     hints = [hint, _flags_hint(verb)]
-    return Problem(flag, f"{verb} has no such flag", "\n".join(filter(None, hints)))
+    return Problem(flag, f"{verb or 'runner'} has no such flag", "\n".join(filter(None, hints)))
 
 
 def _meant_by_flag(flag: str) -> str:
