@@ -576,6 +576,20 @@ def _key_of(layer: Layer) -> str:
     return words.key_of(layer.place.removeprefix("command line: "))
 
 
+def ignored_words(typed: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words that set neither what reaches hosts nor these keys; and what may be set."""
+    taken = sorted({"cluster", *CONTACT_KEYS, *IF_RESOLVED, "cluster.python", rerun.KEY, *keys})
+    below = [key for key in taken if key != "cluster"]
+    sections = keys_of(Spec)
+    ignored = []
+    for word in typed:
+        key = words.key_of(word)
+        is_known = re.split(r"[./]", key)[0] in sections
+        if is_known and key != "cluster" and not _is_among(key, below):
+            ignored.append(word)
+    return ignored, taken
+
+
 def _contact_words(typed: Sequence[str], cluster: str) -> tuple[str, ...]:
     """Return those of a launch's words by which a verb reaches the same hosts.
 

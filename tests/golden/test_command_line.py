@@ -279,7 +279,7 @@ def test_a_working_directory_that_is_gone(here: Here, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    said = [here(line) for line in ("task=mine", "--help", "ps", "compare 0314")]
+    said = [here(line) for line in ("task=mine", "ps", "compare 0314")]
     os.chdir(here.folder)
     error = "error: the working directory is not there any more"
     wanted = f"{error}\n    cd to one that is there\n"

@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import click
+
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, verb
 from runner.core.codec import encode
 from runner.core.errors import NotReady
 from runner.core.shell import this_program
@@ -21,8 +23,14 @@ if TYPE_CHECKING:
 MAX_COMMANDS = 3  # of each cluster
 
 
-@verb("ps", all_="include ended runs")
-def ps(selection: Selection, all_: bool = False, json_: bool = False) -> int:
+@verb(
+    "ps",
+    subject="cluster",
+    examples={"ps": "the cluster of the last run", "ps lab3 --all": "ended runs, too"},
+)
+@click.option("-a", "--all", "all_", is_flag=True, help="include ended runs")
+@json_option
+def ps(selection: Selection, all_: bool, json_: bool) -> int:
     """List the runs on the cluster's hosts.
 
     Yours, and those of other users whose folders are readable.

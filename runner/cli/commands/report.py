@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.cli.verb import parse_duration, verb
+import click
+
+from runner.cli.verb import parse_duration, runs_option, verb
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history.run_data import RunData
 from runner.core.text import counted
@@ -18,11 +20,19 @@ MAX_BEFORE = 20  # of the newest records are searched for the run before
 
 @verb(
     "report",
-    run="a run id or its beginning, latest, a folder, or a sweep's id; several are compared",
-    out="write the page to this file, not to the run's record",
-    watch="write it again every so many seconds until the runs have ended; the page follows",
+    examples={"report latest": "one page", "report latest --watch 5": "a page that follows"},
 )
-def report(run: tuple[str, ...] = (), out: str = "", watch: str = "") -> int:
+@click.option(
+    "--out", default="", metavar="run.html", help="write to this file, not to the run's record"
+)
+@click.option(
+    "--watch",
+    default="",
+    metavar="5",
+    help="write it again every so many seconds until the runs have ended; the page follows",
+)
+@runs_option
+def report(run: tuple[str, ...], out: str, watch: str) -> int:
     """Write what a run did as a page for a browser, in one file.
 
     How it ended and why, metrics, nodes and ranks, load, logs; several runs beside each other.

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from runner.cli.selection import Selection
-from runner.cli.verb import verb
+from runner.cli.verb import json_option, run_option, verb
 from runner.core.errors import NotReady, Problem
 from runner.core.shell import this_program
 from runner.ui.output import note, show, show_prose
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @verb("why")
-def why(selection: Selection, run: str = "", json_: bool = False) -> int:
+@run_option
+@json_option
+def why(selection: Selection, run: str, json_: bool) -> int:
     """Print again how a run ended, and why.
 
     It reads the record here, or the hosts' if there is none here.
