@@ -79,8 +79,7 @@ def outliving_line(plan: Plan, run_flags: str) -> str:
     """Return how to end the run, and how to find it when its terminal is gone."""
     limit_s = plan.nodes[0].order.disconnect_s
     limit = f"does after {format_duration(limit_s)}" if limit_s else "does not"
-    command = f"{this_program()} attach {run_flags.removeprefix('--run ')}"
-    return f"  Ctrl-C stops it, closing the terminal {limit}: {command}"
+    return f"  Ctrl-C stops it, closing the terminal {limit}: {this_program()} attach {run_flags}"
 
 
 def relaunch_notice(
@@ -243,7 +242,7 @@ def final_report(
     lines.append(f"  logs: {folder}/logs" if verdict.has_begun else f"  record: {folder}")
     if plan.release and any(result.started for result in verdict.ranks.values()):
         work = RunPaths(plan.nodes[0].order.workdir, plan.run_id, "NODE").work
-        lines.append(f"  the ranks' working folder: {work} on each host")
+        lines.append(f"  working folder on each host: {work}")
     return "\n".join(lines)
 
 
@@ -265,7 +264,7 @@ def _first_failure(
         lines += [f"  | {line}" for line in quoted if not CARET_LINE.fullmatch(line)]
         if diagnosis.meaning:
             lines += [f"  why: {diagnosis.meaning}", f"  cure: {diagnosis.remedy}"]
-    if verdict.consequences > 0:
+    if verdict.consequences:
         lines.append(f"  {counted(verdict.consequences, 'rank')} failed as a consequence")
     return lines
 
