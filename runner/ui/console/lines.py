@@ -204,8 +204,8 @@ class HeldLine:
 class LineDeduplicator:
     """Lines that wait a moment for equal ones from other ranks.
 
-    The order per rank is kept: a rank joins a line only if that comes after all its own. Where
-    it cannot, its line comes before those that may be equal to its next ones.
+    The order per rank is kept: a rank joins a line only if that comes after all its own. A line
+    that is new comes before those that may be equal to the rank's next ones.
     """
 
     def __init__(self) -> None:

@@ -107,17 +107,13 @@ class ProgressBar:
         return BarState(source, share, tuple(filter(None, (*first, *more_texts(metrics)))))
 
     def pop_news(self, now: float | None, of: Source | None = None) -> BarState | None:
-        """Return the figures that no line has shown and that were not returned before.
-
-        They are those of one rank for the whole attempt; `of` asks for those of this rank alone.
-        """
+        """Return new figures, those of one rank for the whole attempt, and only if it is `of`."""
         state = self.state(now) if self._has_news else None
-        if state is None or (of and state.source != of):
+        if state is None or state == self._told or (of and state.source != of):
             return None
-        is_news = state != self._told
         self._has_news = False
         self._told = state
-        return state if is_news else None
+        return state
 
     def _note(self, source: Source, metrics: Metrics, now: float) -> bool:
         """Take a line of a rank; return whether it counts the rank's steps."""

@@ -18,7 +18,7 @@ from runner.core.outcome.verdict import OWN_MASTER, STUCK, SUCCEEDED, Verdict
 from runner.core.protocol.events import is_unattended
 from runner.core.protocol.paths import RunPaths
 from runner.core.shell import this_program
-from runner.core.spec import Node, Spec
+from runner.core.spec import Spec
 from runner.core.text import (
     counted,
     describe_exit,
@@ -112,7 +112,14 @@ def code_name(release: str, commit: str) -> str:
 def render_access(request: LaunchRequest) -> str:
     """Return where a launch logs in, what it starts there first, and what it takes from here."""
     spec = request.spec
-    rows = [(node.name, _login(spec, node)) for node in (*spec.nodes, *spec.spares)]
+    ssh = spec.cluster.ssh
+    jump = f" by way of {', '.join(ssh.jump)}" if ssh.jump else ""
+    rows = []
+    for node in (*spec.nodes, *spec.spares):
+        login = "@".join(filter(None, (node.user or ssh.user, node.host)))
+        port = f" port {node.port or ssh.port}" if node.port or ssh.port else ""
+        is_here = node.transport == "local"
+        rows.append((node.name, "this machine" if is_here else f"ssh {login}{port}{jump}"))
     rows.append(
         ("there", f"{spec.cluster.host_python} runs the agent; setup lines run before any check")
     )
@@ -121,17 +128,6 @@ def render_access(request: LaunchRequest) -> str:
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
     rows.append(("from here", ", ".join(taken) or "nothing"))
     return "\n".join(["", "# access", *aligned(rows, indent="#  ")])
-
-
-def _login(spec: Spec, node: Node) -> str:
-    if node.transport == "local":
-        return "this machine"
-    user = node.user or spec.cluster.ssh.user
-    port = node.port or spec.cluster.ssh.port
-    text = f"ssh {f'{user}@' if user else ''}{node.host}{f' port {port}' if port else ''}"
-    return text + (
-        f" by way of {', '.join(spec.cluster.ssh.jump)}" if spec.cluster.ssh.jump else ""
-    )
 
 
 def started_again_notice(plan: Plan, run_flags: str) -> str:
@@ -329,11 +325,9 @@ def _unverified_lines(
     if not names:
         return []
     hub = plan.nodes[0].order.hub
-    limits = []
+    limits = [f"{disconnect_s:g} s after losing this controller"] if disconnect_s else []
     if hub and not plan.min_nodes:  # else some may go on without the others
-        limits = [f"{hub.lost_s:g} s after losing the other hosts"]
-    if disconnect_s:
-        limits.append(f"{disconnect_s:g} s after losing this controller")
+        limits.insert(0, f"{hub.lost_s:g} s after losing the other hosts")
     lines = [f"  {fold_names(names)}: could not verify that all processes ended"]
     if limits:
         lines.append(f"    a supervisor that is up ends its ranks {' or '.join(limits)}")
