@@ -71,7 +71,6 @@ class Console:
         Unless `raw`, escape sequences in it are dropped, except for colours on a terminal.
         """
         self._ranks = ranks
-        self._is_live = is_live
         self._raw = raw
         self._clock = clock
         self._work_folders: dict[str, bytes] = {}
@@ -86,8 +85,6 @@ class Console:
         has_colour = is_live and not os.environ.get("NO_COLOR")
         self._styler = LineStyler(nodes, has_colour=has_colour)
         self._area = StatusArea(nodes, colour=has_colour)
-        self.phase = self._area.phase
-        self.node_status = self._area.node_status
         sys.stdout.flush()
 
         # One writer where both are the same terminal or file, so that lines keep their order; else
@@ -114,6 +111,14 @@ class Console:
         """Write lines of the runner's own, after earlier ones of ranks; they may quote hosts."""
         self._last_pieces.append(text.encode(errors="replace"))
         self._put_message(message_text(text, ERR))
+
+    def phase(self, text: str, elapsed_s: float = 0.0) -> None:
+        """Note the phase, and how long it has lasted."""
+        self._area.phase(text, elapsed_s)
+
+    def node_status(self, node: str, text: str) -> None:
+        """Note the state of a node."""
+        self._area.node_status(node, text)
 
     def verdict(self, text: str) -> None:
         """Write the report that ends a run, in place of the area."""
@@ -215,6 +220,10 @@ class Console:
         # A writer that died of a bug never empties its queue; the run must not wait for it.
         writers = self._writers.values()
         return max(each.waiting_bytes if each.is_alive() else 0 for each in writers)
+
+    @property
+    def _is_live(self) -> bool:
+        return self._equal_lines is not None
 
     def _tick(self) -> None:
         """Write what has waited long enough, and show what is not finished."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -67,14 +67,6 @@ def _node_text(group: Sequence[NodePlan]) -> str:
     return f"{text}{per_node}{devices}"
 
 
-def absent_ranks(plan: Plan, shown: Collection[int] | None) -> str:
-    """Return a line about the ranks to show that the run does not have, "" if it has them all."""
-    absent = sorted(rank for rank in shown or () if rank >= plan.world_size)
-    if not absent or plan.torch_assigns_ranks:
-        return ""
-    return f"\n  note: console_ranks: the run has no {format_ranges(absent)}"
-
-
 def outliving_line(plan: Plan, run_flags: str) -> str:
     """Return how to end the run, and how to find it when its terminal is gone."""
     limit_s = plan.nodes[0].order.disconnect_s
@@ -93,12 +85,6 @@ def relaunch_notice(
         verb = "takes" if len(added) == 1 else "take"
         where = f"{fold_names(added)} {verb} the place of {fold_names(removed)}"
     return f"attempt {number} of {max_attempts}: {reason}; {where}; starting in {pause_s:g} s"
-
-
-def too_few_nodes(available: Sequence[str], needed: int) -> str:
-    """Return that no attempt follows because nodes are missing."""
-    names = f" ({fold_names(available)})" if available else ""
-    return f"not relaunching: {counted(needed, 'node')} needed, {len(available)} available{names}"
 
 
 def code_name(release: str, commit: str) -> str:
@@ -128,14 +114,6 @@ def render_access(request: LaunchRequest) -> str:
     taken += [f"secret {name}" for name in sorted(spec.secrets)]
     rows.append(("from here", ", ".join(taken) or "nothing"))
     return "\n".join(["", "# access", *aligned(rows, indent="#  ")])
-
-
-def started_again_notice(plan: Plan, run_flags: str) -> str:
-    """Return that a stop came too late: the hosts had relaunched the run."""
-    return (
-        f"run {plan.run_id}: the hosts had relaunched it before they received the stop\n"
-        f"  {this_program()} stop {run_flags}"
-    )
 
 
 def ended_notice(run_flags: str) -> str:

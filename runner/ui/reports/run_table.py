@@ -217,9 +217,9 @@ def render_stop(
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
         texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)
     rows = []
-    for text, names in group_names(texts.items()).items():
-        per_node = " on each" if len(names) > 1 and text[0].isdigit() else ""
-        rows.append((fold_names(names), f"{text}{per_node}"))
+    for text, alike in group_names(texts.items()).items():
+        per_node = " on each" if len(alike) > 1 and text[0].isdigit() else ""
+        rows.append((fold_names(alike), f"{text}{per_node}"))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):
         again = f"{this_program()} stop {run_flags}"
