@@ -106,7 +106,7 @@ class Preparation:
         if others[1:]:
             who += f", and {len(others) - 1} more"
             how = f"ps {self._request.selector}".rstrip()
-        self._pool.console.message(f"{who}: {this_program()} {how}")
+        self._pool.console.message(f"note: {who}: {this_program()} {how}")
 
     def facts_request(self, node: Node) -> FactsRequest:
         """Return what to ask a node."""

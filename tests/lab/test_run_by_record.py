@@ -108,7 +108,7 @@ def test_a_run_needs_nothing_of_what_launched_it(
     why = on_lab("why", "--run", run)
     assert (why.code, re.search(who, why.out) is not None) == (0, True), why
     again = on_lab("stop", "--run", "latest")
-    assert (again.code, "no run that was launched from this folder is on" in again.err) == (2, True)
+    assert (again.code, "no run launched from this folder is running" in again.err) == (2, True)
 
 
 def test_latest_is_this_folders_and_stop_takes_one_that_is_on(on_lab: Launcher) -> None:

@@ -37,7 +37,7 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     """
     from runner.control.attempt.stop import user_at_host
     from runner.control.record import run_index
-    from runner.ui.layout import terminal_width
+    from runner.ui.layout import terminal_width, wrap_lines
     from runner.ui.reports import run_table
     from runner.workflows.runs.discovery import open_run_finder
 
@@ -63,7 +63,7 @@ def ps(selection: Selection, all_: bool, json_: bool) -> int:
     text = run_table.render(rows, silent, hidden, all_=all_, width=width, reader=user_at_host())
     notes = [run_table.next_step(row, composed.run_flags(row.run_id)) for row in rows]
     notes += [] if selection.names_cluster else others_from_here(composed.spec.cluster.name)
-    show("\n".join(filter(None, (text, *notes))))
+    show(wrap_lines("\n".join(filter(None, (text, *notes))), width))
     return 0
 
 

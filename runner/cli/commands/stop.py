@@ -88,8 +88,8 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
             problems.append(Problem("--run", message, f"{this_program()} stop {flags}"))
     if problems:
         raise StopUnverified(problems)
-    message = "no run that was launched from this folder is on"
-    raise ConfigError([Problem("--run", message, f"{_list_hint()} of a cluster: --cluster NAME")])
+    message = "no run launched from this folder is running"
+    raise ConfigError([Problem("", message, f"{_list_hint()} of a cluster: --cluster NAME")])
 
 
 def _runs_on_hosts(request: LaunchRequest) -> Answer:

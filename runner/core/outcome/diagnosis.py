@@ -179,11 +179,18 @@ def _last_log_lines(plan: Plan, failure: Failure, tail: Tail) -> List[str]:
 def _same_error_elsewhere(
     plan: Plan, verdict: Verdict, failure: Failure, excerpt: Sequence[str], tail: Tail
 ) -> str:
-    """Return on how many other nodes a rank ended with the same line, as text; "" for none."""
+    """Return on how many other nodes a rank ended the same way, as text; "" for none."""
+    own = verdict.ranks[str(failure.rank)]
 
     def ends_alike(node: str) -> bool:
-        ends = (Failure(node, rank, "") for rank in verdict.ranks_on(node))
-        return any(excerpt[-1] in _last_log_lines(plan, end, tail) for end in ends)
+        ranks = [(rank, verdict.ranks[str(rank)]) for rank in verdict.ranks_on(node)]
+        alike = [
+            Failure(node, rank, "")
+            for rank, end in ranks
+            if (end.code, end.signal) == (own.code, own.signal)
+            or (end.exception and end.exception == own.exception)
+        ]
+        return any(excerpt[-1] in _last_log_lines(plan, end, tail) for end in alike)
 
     others = [node_plan.node for node_plan in plan.nodes if node_plan.node != failure.node]
     names = [node for node in others if excerpt and ends_alike(node)]

@@ -27,6 +27,7 @@ from runner.ui.layout import (
     aligned,
     display_folder,
     fold_names,
+    group_names,
     wrap,
 )
 
@@ -206,7 +207,7 @@ def render_stop(
     run_id: str, run_flags: str, verdict: Verdict, leftovers: Mapping[str, int | str]
 ) -> str:
     """Return the processes left on each node, or why that is unknown, and the next step."""
-    rows = []
+    texts = {}
     for name, remaining in leftovers.items():
         result = verdict.nodes.get(name, NodeResult())
         killed = f", {result.killed} killed" if result.killed else ""
@@ -214,7 +215,11 @@ def render_stop(
         # environment is not found.
         found_by = "" if result.end_verified or remaining else ", found by their environment"
         count = counted(remaining, "process", "processes") if isinstance(remaining, int) else ""
-        rows.append((name, f"{count}{killed}{found_by}" if count else str(remaining)))
+        texts[name] = f"{count}{killed}{found_by}" if count else str(remaining)
+    rows = []
+    for text, alike in group_names(texts.items()).items():
+        per_node = " on each" if len(alike) > 1 and text[0].isdigit() else ""
+        rows.append((fold_names(alike), f"{text}{per_node}"))
     end = f"run {run_id}: no process is left"
     if names := fold_names(name for name, remaining in leftovers.items() if remaining):
         again = f"{this_program()} stop {run_flags}"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.ui.reports.run_table import Row, next_step, render
+from runner.core.outcome.verdict import Verdict
+from runner.ui.reports.run_table import Row, next_step, render, render_stop
 
 
 def row(run_id: str, folder: str) -> Row:
@@ -38,3 +39,10 @@ def test_a_run_that_needs_something_has_a_next_step() -> None:
     assert re.search("supervisors are gone.*\n  .*runner stop --run run-a$", told)
     told = next_step(replace(run, unattended_left_s=9.0), "--run run-a")
     assert re.search("in 9 s .*\n  .*runner attach --run run-a$", told)
+
+
+def test_equal_results_of_a_stop_are_one_line() -> None:
+    """A node that is unlike has its own."""
+    verdict = Verdict("stopped", 130, 3.0, nodes={})
+    told = render_stop("run-a", "--run run-a", verdict, {"n1": 0, "n2": 0, "n3": "no answer"})
+    assert re.search(r"n\[1-2\]  0 processes.* on each\n  n3 +no answer\n", told)
