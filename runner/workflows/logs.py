@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from runner.control.attempt.monitor import AttemptMonitor
 from runner.control.record.log_dump import LogDump, RankDiscovery
 from runner.core.errors import ConfigError, Interrupted, NotReady
 from runner.core.model.plan import Plan
@@ -63,32 +64,35 @@ class RankLogs:
         Return 0, or 3 if some of it is missing; 128 and a signal.
         """
         run = self._run
-        start_at = self._start_at
         first = run.plan.attempt
-        while True:
-            self._discover_ranks()
-            try:
-                ranks = self._select(run.plan)
-            except ConfigError as error:  # the node takes no part in this attempt
-                if run.plan.attempt == first:
-                    raise
-                run.console.message(str(error))
-                return 0
+        signals: list[int] = []
+
+        def follow_attempt() -> AttemptMonitor:
+            ranks = self._select(run.plan)
+            start_at = self._start_at if run.plan.attempt == first else {}
+            if run.plan.attempt > first:
+                run.console.message(f"attempt {run.plan.attempt + 1}")
             run.show_participants()
             monitor = run.finder.pool.monitor(run.plan, log=self._show_log)
-            signals = leave_on_signal(monitor)
+            leave_on_signal(monitor, signals)
             monitor.attach(start_at=start_at, ranks=ranks, read_only=True)
             monitor.run()
             run.console.reset_lines()
-            if signals:
-                return 128 + signals[0]
-            if not run.switch_to_next_attempt(monitor):
-                break
-            start_at = {}
-            run.console.message(f"attempt {run.plan.attempt + 1}")
+            return monitor
+
+        try:
+            monitor = run.follow(follow_attempt)
+        except ConfigError as error:  # the node takes no part in this attempt
+            if run.plan.attempt == first:
+                raise
+            run.console.message(str(error))
+            return 0
+        if signals:
+            return 128 + signals[0]
+        ranks = self._select(run.plan)
         events = (timed.event for timed in monitor.timed_events)
         unverified = (event.node for event in events if isinstance(event.body, EndUnverified))
-        missing = any(set(run.plan.node(node).ranks) & set(ranks) for node in unverified)
+        missing = any({*(run.plan.node(n).ranks or ranks)} & {*ranks} for n in unverified)
         return NotReady.exit_code if missing else 0
 
     def _discover_ranks(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ def stop(selection: Selection, run: str = "", yes: bool = False, json_: bool = F
 
 
 def _latest_unfinished(selection: Selection) -> LaunchRequest:
-    """Return the contact of the last run of this folder that has not ended, as its hosts say.
+    """Return the contact of the last run of this folder that is on or broken, as its hosts say.
 
     Raises:
         StopUnverified: None is on, as far as the hosts that answered say; it names all others.
@@ -79,8 +79,8 @@ def _latest_unfinished(selection: Selection) -> LaunchRequest:
             problems.append(Problem("--run", message, f"{this_program()} stop {flags}"))
     if problems:
         raise StopUnverified(problems)
-    message = "no run that was launched from this folder is on"
-    raise ConfigError([Problem("--run", message, f"{_list_hint()} of a cluster: --cluster NAME")])
+    message = "no run launched from this folder is running"
+    raise ConfigError([Problem("", message, f"{_list_hint()} of a cluster: --cluster NAME")])
 
 
 def _runs_on_hosts(request: LaunchRequest) -> Answer:
