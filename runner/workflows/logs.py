@@ -37,10 +37,16 @@ class RankLogs:
         if run.plan.attempt:
             last = f"attempt {run.plan.attempt + 1}, the last one"
             console.message(f"{last}; pull brings those before it, too")
-        problems = self._discover_ranks()
-        ranks = self._select(run.plan)
         sessions = {name: each for name, each in pool.sessions.items() if not each.closed}
         inbox, lost_s = pool.inbox, run.spec.lost_s
+        problems: dict[str, str] = {}
+        if run.plan.torch_assigns_ranks:
+            discovery = RankDiscovery(sessions, inbox, lost_s, console.node_status)
+            ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
+            problems = discovery.problems
+            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
+            run.plan = replace(run.plan, nodes=tuple(nodes))
+        ranks = self._select(run.plan)
         is_full = lambda: console.is_full  # noqa: E731
         log_dump = LogDump(
             sessions, inbox, lost_s, self._show, self._start_at, is_full, console.node_status
@@ -94,22 +100,6 @@ class RankLogs:
         unverified = (event.node for event in events if isinstance(event.body, EndUnverified))
         missing = any({*(run.plan.node(n).ranks or ranks)} & {*ranks} for n in unverified)
         return NotReady.exit_code if missing else 0
-
-    def _discover_ranks(self) -> dict[str, str]:
-        """Put into the plan which ranks each node had so far, if only torch decides that.
-
-        Return why those of a node are not known.
-        """
-        run = self._run
-        problems: dict[str, str] = {}
-        if run.plan.torch_assigns_ranks:
-            pool, show = run.finder.pool, run.console.node_status
-            discovery = RankDiscovery(pool.sessions, pool.inbox, run.spec.lost_s, show)
-            ranks_by_node = discovery.ranks_by_node(run.plan.nodes)
-            problems = discovery.problems
-            nodes = (replace(s, ranks=ranks_by_node.get(s.node, ())) for s in run.plan.nodes)
-            run.plan = replace(run.plan, nodes=tuple(nodes))
-        return problems
 
     def _show_log(self, node: str, source: str, stream: str, _: int, data: bytes) -> None:
         self._show(node, source_rank(source), stream, data)
