@@ -12,7 +12,6 @@ from runner.control.record import run_index
 from runner.control.record.host_record import HostRecord
 from runner.core.errors import SIGNAL_EXIT_BASE, Interrupted, NotReady
 from runner.core.launch_request import LaunchRequest
-from runner.core.model.plan import Plan
 from runner.core.model.run_info import current_hosts
 from runner.core.outcome.job_end import is_requeued
 from runner.core.outcome.verdict import Verdict, fold_events
@@ -174,29 +173,26 @@ class FoundRun:
             self.reported = self.finder.find(self.plan.run_id)
 
     def _wait_for_start(self) -> HostRecord | None:
+        """Return the record of the next attempt, if possible once all of its hosts have it."""
         reconnect_at = time.monotonic()  # at once: spares had no connection so far
         deadline = time.monotonic() + START_TIMEOUT_S
+        record: HostRecord | None = None
         while time.monotonic() < deadline:
-            if time.monotonic() >= reconnect_at:
+            if record is None and time.monotonic() >= reconnect_at:
                 self.finder.reconnect_all()
                 self.console.phase("waiting for the next attempt")
                 reconnect_at = time.monotonic() + RECONNECT_S
             self._refresh()
-            if self.reported.info.attempt > self.plan.attempt:
+            if record is None and self.reported.info.attempt > self.plan.attempt:
                 with contextlib.suppress(NotReady):
                     record = self.finder.load_record(self.reported)
-                    self._wait_for_all_hosts(record.plan, deadline)
-                    return record
-            elif self.relaunch_pending:
+            elif record is None and self.relaunch_pending:
                 deadline = time.monotonic() + START_TIMEOUT_S
-        self.console.message("the next attempt did not start in time")
-        return None
-
-    def _wait_for_all_hosts(self, plan: Plan, deadline: float) -> None:
-        """Wait until every host of the attempt has its record."""
-        expected = {share.node for share in plan.nodes}
-        while time.monotonic() < deadline:
-            hosts = self.reported.by_host.items()
-            if expected <= {name for name, run in hosts if run.info.attempt >= plan.attempt}:
-                return
-            self._refresh()
+            if record is not None:
+                hosts = self.reported.by_host.items()
+                there = {n for n, run in hosts if run.info.attempt >= record.plan.attempt}
+                if there.issuperset(share.node for share in record.plan.nodes):
+                    return record
+        if record is None:
+            self.console.message("the next attempt did not start in time")
+        return record
