@@ -198,7 +198,7 @@ def test_the_verbs_know_the_attempts(
 
     listed = said("ps", "--all")
     (row,) = (line for line in listed.out.splitlines() if line.startswith(done.folder.name))
-    assert row.split()[3] == "failed", row
+    assert row.split()[2] == "failed", row
     assert row.endswith(" 3"), row  # the attempt, from 1
     why = said("why")
     assert why.out.count("rank 1 on node") == 2, why
