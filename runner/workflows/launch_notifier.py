@@ -40,7 +40,10 @@ class LaunchNotifier:
     def __init__(
         self, spec: Spec, store: RunStore, say: Callable[[str], None], run_flags: str, cwd: str
     ) -> None:
-        self._spec, self._store, self._say, self._run_flags = spec, store, say, run_flags
+        self._spec = spec
+        self._store = store
+        self._say = say
+        self._run_flags = run_flags
         self._threads: list[threading.Thread] = []
         self._failures = queue.SimpleQueue[tuple[str, str, str]]()  # that are not yet said
         self._cancelled = threading.Event()
@@ -84,9 +87,8 @@ class LaunchNotifier:
         """Tell that another attempt follows, as this launch has decided."""
         if self._subject is None:
             return
-        known = self._subject.notify
         nodes = tuple(node_plan.node for node_plan in upcoming.nodes)
-        notify = replace(known, nodes=nodes)
+        notify = replace(self._subject.notify, nodes=nodes)
         self._send(self._subject.relaunched(notify, reason, self._seconds))
 
     def ended(self, verdict: Verdict, diagnosis: Diagnosis | None) -> None:
@@ -102,17 +104,13 @@ class LaunchNotifier:
         while any(thread.is_alive() for thread in self._threads):
             if interrupted() or time.monotonic() > deadline:
                 self._say("note: the rest of the notifications is not waited for")
-                self._kill_commands()
+                self._cancelled.set()  # kills commands: nobody would end them
+                deadline = time.monotonic() + KILL_S
+                for thread in self._threads:
+                    thread.join(max(0.0, deadline - time.monotonic()))
                 break
             time.sleep(POLL_S)
         self.say_failures()
-
-    def _kill_commands(self) -> None:
-        """Kill what would go on without anybody to end it."""
-        self._cancelled.set()
-        deadline = time.monotonic() + KILL_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
 
     def say_failures(self) -> None:
         """Say and record which notifications have failed since the last time."""
@@ -131,8 +129,8 @@ class LaunchNotifier:
 
     def _send(self, message: Message) -> None:
         """Send in a thread: neither the run nor its console waits."""
-        secrets = [secret.reveal() for secret in self._spec.secrets.values()]
         revealed = {name: secret.reveal() for name, secret in self._spec.secrets.items()}
+        secrets = [*revealed.values()]
         environ = {**os.environ, **revealed}
         place = Place(environ, self._cwd, secrets, self._cancelled.is_set)
         data: dict[str, Any] = message.as_data(secrets)

@@ -243,6 +243,6 @@ def test_a_launch_begins_with_three_lines(on_lab: Launcher) -> None:
     ), first.err
     other, *lines = second.err.split("every rank", 1)[0].splitlines()
     stop = f"python -m runner stop --run {first.run_id} --cluster lab"
-    assert other.startswith(f"run {first.run_id}, task "), second
+    assert other.startswith(f"note: run {first.run_id}, task "), second
     assert other.endswith(f" s ago, is on node[1-2], too: {stop}"), second
-    assert (len(lines), "note:" in second.err) == (3, False), second
+    assert (len(lines), second.err.count("note:")) == (3, 1), second

@@ -48,6 +48,7 @@ def clean(
     if local:
         return _clean_local(older_than, dry_run=dry_run, as_json=json_)
 
+    from runner.control.attempt.stop import user_at_host
     from runner.control.record.host_record import merge_statuses
     from runner.core.model.run_info import RunInfo
     from runner.core.planning.readiness import workdir_problems
@@ -78,7 +79,9 @@ def clean(
                 message = "interrupted; what was removed is gone, the rest is intact"
                 raise Interrupted(error.exit_code, message) from None
     results = {node.name: tables.CleanResult.from_reply(cleaned[node.name]) for node in spec.nodes}
-    text = tables.render_clean(results, runs, older_than or DEFAULT_AGE, dry_run=dry_run)
+    age = older_than or DEFAULT_AGE
+    reader = user_at_host()
+    text = tables.render_clean(results, runs, age, dry_run=dry_run, reader=reader)
     if json_:
         show(json.dumps(encode(results)))
     else:

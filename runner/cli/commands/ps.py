@@ -82,7 +82,8 @@ def others_from_here(shown: str) -> list[str]:
             run_ids.setdefault(request.spec.cluster.name, []).append(request.spec.run_id)
     lines = []
     for cluster, ids in run_ids.items():
-        lines.append(f"launched from here on {cluster}, without an end on record: {join_some(ids)}")
+        where = f"launched from here on {cluster}, without a proven end on record"
+        lines.append(f"{where}: {join_some(ids)}")
         lines += [f"  {this_program()} why --run {run_id}" for run_id in ids[:MAX_COMMANDS]]
     return lines
 

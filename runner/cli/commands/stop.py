@@ -60,7 +60,7 @@ def stop(selection: Selection, run: str, yes: bool, json_: bool) -> int:
 
 
 def _latest_unfinished(selection: Selection) -> LaunchRequest:
-    """Return the contact of the last run of this folder that has not ended, as its hosts say.
+    """Return the contact of the last run of this folder that is on or broken, as its hosts say.
 
     Raises:
         StopUnverified: None is on, as far as the hosts that answered say; it names all others.

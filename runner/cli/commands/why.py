@@ -24,14 +24,15 @@ def why(selection: Selection, run: str, json_: bool) -> int:
 
     It reads the record here, or the hosts' if there is none here.
     """
+    from runner.control.record import run_index
     from runner.control.record.file_names import RESULT_FILE
     from runner.control.record.run_store import RunStore
     from runner.ui.reports import report
 
     composed = selection.contact_for_run(run)
     store = RunStore(composed.run_dir)
-    is_whole = store.has_result and not store.has_unproven_end and _has_logs(store)
-    if not is_whole:  # `stop` fetches no logs
+    is_proven = store.has_result and not run_index.has_unproven_end(store.folder)
+    if not (is_proven and _has_logs(store)):  # `stop` fetches no logs
         store = _ask_hosts(composed, store)
     if json_:
         show(json.dumps(json.loads((store.folder / RESULT_FILE).read_text(encoding="utf-8"))))

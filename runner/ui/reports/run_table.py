@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from types import MappingProxyType
 
 from runner.core.errors import Problem
 from runner.core.model.metrics import RankProgress
@@ -201,6 +202,24 @@ def describe_run(info: RunInfo, folder: str = "") -> str:
     age = f", launched {format_age(age_s)} ago" if info.launched_at else ""
     place = f"{'' if age else ', launched'} from {display_folder(folder)}" if folder else ""
     return printable(f"run {info.run_id}, task {info.task or 'unknown'}{owner}{age}{place}")
+
+
+def run_lines(
+    runs: Sequence[RunInfo], reader: str, folders: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Return a line for each run: its id, task and age, and what is not as the reader expects.
+
+    That is its owner if that is another than the reader, and its folder among `folders`.
+    """
+    rows = []
+    for info in runs:
+        age = format_age(max(0.0, time.time() - info.launched_at))
+        folder = folders.get(info.run_id, "")
+        notes = [f"of {info.launched_by}"] if info.launched_by not in ("", reader) else []
+        notes += [f"from {display_folder(folder)}"] if folder else []
+        when = f"{age} ago" if info.launched_at else "-"
+        rows.append((info.run_id, info.task or "-", when, ", ".join(notes)))
+    return aligned(rows, indent="")
 
 
 def render_stop(
