@@ -25,7 +25,7 @@ from runner.ui.top import ClusterView, NodeView, render_view
 from runner.workflows.runs.discovery import RunFinder, open_run_finder
 
 POLL_S = 2.0
-FIRST_POLL_S = 1.0  # the first sample has no rates
+FIRST_POLL_S = 1.0  # the first sample has no CPU
 RUNS_S = 5.0
 RETRY_S = 30.0
 """How often hosts that do not answer are tried again; the view stands still meanwhile."""

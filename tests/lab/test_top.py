@@ -113,7 +113,7 @@ def _assert_documented(data: dict[str, Any], running: str, pid: int) -> None:
     assert (first["utilization"], first["memory_used"]) == (93, 40 * GB)
     (user,) = first["users"]
     assert (user["pid"], user["run_id"]) == (pid, running)
-    assert data["nodes"]["node1"]["cpu"] is not None, "rates need two samples"
+    assert data["nodes"]["node1"]["cpu"] is not None, "it needs two samples"
     (run,) = data["runs"]
     assert (run["run_id"], run["progress"]["step"]) == (running, 3)
 
