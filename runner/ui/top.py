@@ -132,7 +132,7 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
         room = most - 2 - len(below) - len(runs) - bool(runs)
         shown = nodes if len(nodes) <= room else nodes[: max(1, room - 1)]
     titles, *rows = _table([_node_cells(node) for node in shown], NODE_COLUMNS, width)
-    lines = [_header(view), titles]
+    lines = [_header(view, width), titles]
     for node, row in zip(shown, rows, strict=True):
         lines.append(row)
         if most is None:
@@ -144,7 +144,7 @@ def render_view(view: ClusterView, width: int, most: int | None = None) -> Group
     return Group(*lines)
 
 
-def _header(view: ClusterView) -> Text:
+def _header(view: ClusterView, width: int) -> Text:
     gpus = [gpu for node in view.nodes for gpu in node.gpus]
     answering = sum(node.sample is not None for node in view.nodes)
     header = Text.assemble((_clean(view.title), "bold"), no_wrap=True, overflow="ellipsis")
@@ -153,7 +153,9 @@ def _header(view: ClusterView) -> Text:
     if gpus:
         header.append(f"  {sum(map(_is_in_use, gpus))} of {len(gpus)} GPUs in use")
         header.append(f"  mean use {_mean_use(gpus)}")
-    header.append(f"  {time.strftime('%H:%M:%S')}", "dim")
+    clock = time.strftime("  %H:%M:%S")
+    if header.cell_len + len(clock) <= width:
+        header.append(clock, "dim")
     return header
 
 
