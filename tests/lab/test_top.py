@@ -89,7 +89,7 @@ def test_one_look_tells_gpus_whose_they_are_and_runs(
     assert "2 of 3 nodes answer  3 of 4 GPUs in use" in lines[0]
     assert lines[2].startswith("node3  not answering: ")
     assert any("ssh -v" in line for line in lines if line.startswith("    "))
-    at = {line.split()[0]: line for line in lines}
+    at = {line.split()[0]: line for line in lines if line}
     assert at["node1"].split()[2:4] == ["94%", "81/172"]
     assert re.match(f"{running}  running  3/10 ", at[running])
     first = next(number for number, line in enumerate(lines) if line.startswith("node2: "))
