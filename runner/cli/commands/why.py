@@ -74,7 +74,7 @@ def _ask_hosts(composed: LaunchRequest, known: RunStore) -> RunStore:
                 message = f"run {found.plan.run_id} {state}, as far as the hosts say"
                 flags = found.flags
                 hint = f"{this_program()} attach {flags}\n{this_program()} stacks {flags}"
-                raise NotReady([Problem("--run", message, hint)])
+                raise NotReady([Problem("", message, hint)])
             pull_run(found, (RECORD, LOG, SAMPLES))
     except NotReady as error:
         if not known.has_result:
