@@ -90,7 +90,9 @@ def test_a_run_needs_nothing_of_what_launched_it(
         said = on_lab(*words_.split())
         assert (said.code, is_right(said)) == (0, True), (words_, said)
     not_ended = on_lab("why", "--run", run)
-    assert (not_ended.code, "has not ended" in not_ended.err) == (3, True), not_ended
+    assert (not_ended.code, f"error: run {run} has not ended" in not_ended.err) == (3, True), (
+        not_ended
+    )
     assert [attach, ["stacks", *attach[1:]]] == printed_commands(not_ended)
     elsewhere = on_lab.in_folder(tmp_path)
     refused = elsewhere("logs")

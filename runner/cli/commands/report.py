@@ -12,7 +12,7 @@ import click
 from runner.cli.verb import parse_duration, runs_option, verb
 from runner.core.errors import ConfigError, NotReady, Problem
 from runner.core.history.run_data import RunData
-from runner.core.text import counted
+from runner.core.text import counted, format_size
 from runner.ui.output import note_incomplete, show
 
 MAX_BEFORE = 20  # of the newest records are searched for the run before
@@ -48,7 +48,7 @@ def report(run: tuple[str, ...], out: str, watch: str) -> int:
     runs = _write(records, path, every_s, is_named=bool(out))
     unended = [each.run_id for each in runs if each.verdict is None]
     what = f"run {runs[0].run_id}" if len(runs) == 1 else counted(len(runs), "run")
-    show(f"{what}: {path}\n  {path.as_uri()}")
+    show(f"{what}, {format_size(path.stat().st_size)}\n  {path.as_uri()}")
     note_incomplete(unended, "the page")
     if every_s and unended:
         show(f"  written again every {every_s} s until the end; Ctrl-C ends that, and no run")
