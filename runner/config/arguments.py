@@ -14,7 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.kinds import Problems, scalar_text, texts
+from runner.config.kinds import Problems, read_value
+from runner.config.values import scalar_text
 from runner.config.words import escaped, hydra_value, key_of, literal
 from runner.core.errors import ConfigError, Problem
 from runner.core.planning.launch_command import LOCAL_RANK_MACRO
@@ -343,7 +344,7 @@ def _program(problems: Problems, task: Task) -> list[str]:
     value = getattr(task, task.kind)
     if task.kind == "command":
         words = value if isinstance(value, list) else _raw_words(problems, where, value)
-        return list(texts(problems, where, words)) or [""]
+        return list(read_value(problems, where, "texts", words) or [""])
     target = value or ""
     is_module_name = re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target)
     if task.kind == "module" and (not is_module_name or target.endswith(".py")):

@@ -150,7 +150,8 @@ def _plain(loader: _Loader, node: yaml.Node, where: KeyPath, lines: dict[KeyPath
         return items
     if node.tag == "tag:yaml.org,2002:null":
         return None
-    if node.tag == "tag:yaml.org,2002:bool" and "env" not in where[-2:-1]:
+    is_text = "env" in where[-2:-1] or re.fullmatch(r"(task\.)?command(\.\d+)?", ".".join(where))
+    if node.tag == "tag:yaml.org,2002:bool" and not is_text:
         return node.value.lower() == "true"
     return node.value
 

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from runner.config.kinds import scalar_text
+from runner.config.values import scalar_text
 from runner.core.errors import ConfigError, Problem
 from runner.core.spec import GROUPS, Spec, keys_of, section_of, written_default
 
@@ -105,7 +105,7 @@ def _is_plain_key(key: str) -> bool:
 
 def _holds_texts(key: str) -> bool:
     """Return whether `true` and `false` are texts there, too."""
-    return re.search(r"(^|\.)env(\.|$)", key) is not None
+    return re.search(r"(^|\.)env(\.|$)|^task\.command$", key) is not None
 
 
 def parse(words: Sequence[str]) -> list[Override]:

@@ -658,7 +658,7 @@ class Spec:
         "auto",
     )
     skip_checks: Tuple[str, ...] = setting(
-        "checks to leave out, such as [gpus]; `check` has all", "checks", ()
+        "checks to leave out, such as [gpus]; `check` has all", "names", ()
     )
     sample_s: float = setting(
         "how often `samples.jsonl` gets the load of hosts and GPUs while a run is on",

@@ -172,7 +172,7 @@ def numeric_keys(section: type, before: str = "") -> Iterator[str]:
         nested = section_of(option)
         if nested:
             yield from numeric_keys(nested, f"{before}{name}.")
-        elif re.match("seconds|whole|number|port|1 to", legal_values(option)):
+        elif re.match("seconds|a whole|a number|a port|1 to", legal_values(option)):
             yield f"{before}{name}"
 
 
